@@ -1,0 +1,5 @@
+"""`python -m roost` is `roost`."""
+
+from roost.cli.main import run
+
+run()

@@ -1,0 +1,136 @@
+"""One frozen Settings, read once. Nothing else touches the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from roost.errors import StartupError
+
+_UNPREFIXED = {"anthropic_api_key", "anthropic_base_url"}
+
+
+class Settings(BaseModel):
+    """Every knob an operator has; each is the environment variable of the same name in capitals."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+
+    data: Path = Field(Path(".roost"), description="Where Roost keeps its database and keys.")
+    host: str = Field("127.0.0.1", description="The address to listen on.")
+    port: int = Field(
+        8700, ge=0, le=65535, description="The port to listen on; 0 takes a free one."
+    )
+    database_url: str | None = Field(
+        None,
+        description="The database, `sqlite:///PATH`; by default `roost.db` in the data directory.",
+    )
+    api_key: SecretStr | None = Field(
+        None, description="The administrator's API key; by default one is made at the first start."
+    )
+    url: str | None = Field(None, description="The server the command line talks to.")
+    anthropic_api_key: SecretStr | None = Field(
+        None,
+        description="The key for the model. Without it, Roost answers from its scripted model.",
+    )
+    anthropic_base_url: str | None = Field(
+        None, description="Where the model is; by default the Anthropic API."
+    )
+    lease_seconds: float = Field(
+        10.0,
+        gt=0,
+        description="After how long without a sign of life a node's sessions are taken over.",
+    )
+    max_runners: int = Field(
+        64, ge=1, description="How many sessions work at the same time on this node; the rest wait."
+    )
+    max_queued: int = Field(
+        1000, ge=1, description="How many unread inputs a session holds before it refuses more."
+    )
+    max_sessions: int = Field(
+        0,
+        ge=0,
+        description="How many sessions a tenant may have that are not archived; 0: no limit.",
+    )
+    writes_per_minute: int = Field(
+        0,
+        ge=0,
+        description="Changing requests per minute and key, unless the key says otherwise; 0: no limit.",
+    )
+    reads_per_minute: int = Field(
+        0,
+        ge=0,
+        description="Reading requests per minute and key, unless the key says otherwise; 0: no limit.",
+    )
+    max_body_bytes: int = Field(
+        32 * 1024 * 1024, ge=1024, description="The largest request body, in bytes."
+    )
+    heartbeat_seconds: float = Field(
+        15.0,
+        gt=0,
+        description="How often a quiet event stream carries a comment, so that proxies keep it.",
+    )
+    catch_up_seconds: float = Field(
+        10.0,
+        ge=0,
+        description="A stream opened this soon after an input that nobody was watching begins at that input.",
+    )
+    stop_seconds: float = Field(
+        10.0,
+        gt=0,
+        description="How long a stopping server lets running turns finish before it hands them back.",
+    )
+    model_retries: int = Field(
+        5,
+        ge=0,
+        description="How often a failed model request is repeated before the turn is given up.",
+    )
+    retry_seconds: float = Field(
+        0.5,
+        gt=0,
+        description="The pause before the first repetition of a model request; it doubles each time.",
+    )
+    log_format: Literal["auto", "json", "text"] = Field(
+        "auto",
+        description="How log lines are written: `auto` is text on a terminal, JSON elsewhere.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="The least important log lines to write."
+    )
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str], **overrides: object) -> Settings:
+        """Settings from environment variables, with overrides that are not None on top.
+
+        :raises StartupError: a `ROOST_` variable that is unknown, or a value that is not valid
+        """
+        found: dict[str, object] = {}
+        for variable, value in environ.items():
+            name = _setting_of(variable)
+            if name is not None and value != "":
+                found[name] = value
+        found |= {name: value for name, value in overrides.items() if value is not None}
+        try:
+            return cls.model_validate(found)
+        except ValidationError as error:
+            raise StartupError(
+                _explain(error), hint="docs/settings.md lists every setting."
+            ) from None
+
+
+def variable_of(name: str) -> str:
+    """The environment variable that sets a setting."""
+    return name.upper() if name in _UNPREFIXED else f"ROOST_{name.upper()}"
+
+
+def _setting_of(variable: str) -> str | None:
+    if variable.lower() in _UNPREFIXED:
+        return variable.lower()
+    return variable.removeprefix("ROOST_").lower() if variable.startswith("ROOST_") else None
+
+
+def _explain(error: ValidationError) -> str:
+    problems = [f"{variable_of(str(e['loc'][0]))}: {e['msg']}" for e in error.errors()]
+    return "; ".join(problems)

@@ -1,0 +1,1 @@
+"""Nouns and rules, pure: no await, no clock, no I/O."""

@@ -1,0 +1,80 @@
+"""What a log contains: drafts become entries when a store gives them a place and a time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from roost.domain.ids import mint
+
+Micros = int
+"""A moment: microseconds since 1970 in UTC, always told by the store."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """An event about to be written. `queued` ones show `processed_at: null` until taken up."""
+
+    type: str
+    body: bytes
+    id: str
+    queued: bool = False
+
+    @classmethod
+    def of(cls, type: str, /, id: str | None = None, **fields: Any) -> Draft:
+        """A draft of this type; `fields` are what the event has besides id, type and time."""
+        return cls(type, _encode(fields), id or mint("sevt"))
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One entry of a log: an event at its position."""
+
+    seq: int
+    id: str
+    type: str
+    body: bytes
+    at: Micros
+    queued: bool = False
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The event's own fields, decoded."""
+        fields: dict[str, Any] = _decode(self.body)
+        return fields
+
+    def json(self) -> bytes:
+        """The event as clients see it. Assembled as text: the body is never parsed on the way out."""
+        moment = b"null" if self.queued else b'"%b"' % iso(self.at).encode()
+        head = b'{"type":"%b","id":"%b","processed_at":%b' % (
+            self.type.encode(),
+            self.id.encode(),
+            moment,
+        )
+        return head + (b"}" if self.body == b"{}" else b"," + self.body[1:])
+
+    def taken_up(self) -> Draft:
+        """The same event again, no longer queued: what is appended when an agent gets it."""
+        return Draft(self.type, self.body, self.id)
+
+
+def iso(moment: Micros) -> str:
+    """RFC 3339 in UTC with microseconds."""
+    whole = datetime.fromtimestamp(moment / 1_000_000, UTC)
+    return whole.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment % 1_000_000:06d}Z"
+
+
+class Preview(msgspec.Struct, frozen=True):
+    """Text of an event that is still being written: shown, never stored.
+
+    `after` is the last seq its runner had appended, so that a follower shows it in its place.
+    An empty `text` announces the event (`event_start`).
+    """
+
+    event_id: str
+    type: str
+    text: str
+    after: int

@@ -1,0 +1,286 @@
+"""The rules of the log: what one operation adds to it, and where the session stands afterwards.
+
+Every store runs exactly these functions inside its transaction, on the state it read there, and
+writes what comes back. So what a session may do is decided here, once, for all databases; a store
+only decides how it gets to disk. A rule either raises before anything is written, or returns a
+`Change` that is to be committed whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from roost.domain.events import Draft, Entry, Micros
+from roost.domain.session import Lease, Move, Pending, State, Status, step
+from roost.domain.usage import Usage
+from roost.errors import InvalidRequest, LeaseLost, QueueFull, SessionBusy, SessionClosed
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What to commit: the new state, the new entries, the inputs that now wait, those taken up."""
+
+    state: State
+    entries: list[Entry]
+    opened: list[Entry] = []
+    consumed: list[int] = []
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a runner writes at once.
+
+    `takes` are queued inputs it hands to the agent now; `blocks` and `unblocks` are the events the
+    session begins or ceases to wait for; `turn` marks that a turn begins (True) or is over (False).
+    """
+
+    drafts: Sequence[Draft] = ()
+    takes: Sequence[Entry] = ()
+    move: Move | None = None
+    spent: Usage | None = None
+    blocks: Sequence[Pending] = ()
+    unblocks: Sequence[str] = ()
+    turn: bool | None = None
+
+
+_ANSWERS = {
+    "user.tool_confirmation": ("confirmation", "tool_use_id"),
+    "user.custom_tool_result": ("custom_tool", "custom_tool_use_id"),
+}
+_HEARD = {
+    "user.message": "message",
+    "user.interrupt": "interrupt",
+    "user.tool_confirmation": "answer",
+    "user.custom_tool_result": "answer",
+}
+_SHOWN_AS_QUEUED = {
+    "user.message",
+    "user.interrupt",
+    "user.tool_confirmation",
+    "system.message",
+}
+
+
+def admit(state: State, drafts: Sequence[Draft], now: Micros, max_queued: int) -> Change:
+    """Inputs from a client: queue them, settle what they answer, wake the session if that makes work.
+
+    :raises SessionClosed: it is terminated
+    :raises QueueFull: more inputs would wait than the operator allows
+    :raises InvalidRequest: an answer to something the session does not wait for
+    """
+    if state.status is Status.TERMINATED:
+        raise SessionClosed()
+    pen = _Pen(state, now)
+    heard = {pen.hear(draft) for draft in drafts}
+    if pen.state.queued > max_queued:
+        raise QueueFull(f"the session already has {state.queued} inputs waiting")
+    if state.status is Status.IDLE:
+        if "interrupt" in heard or (not pen.state.pending and heard & {"answer", "message"}):
+            pen.wake()
+        elif "answer" in heard:
+            pen.rest(requires_action(pen.state.pending))
+    return pen.change()
+
+
+def work(state: State, lease: Lease, batch: Batch, now: Micros) -> Change:
+    """What a runner did. :raises LeaseLost: the session was claimed by another since."""
+    _fence(state, lease)
+    return _written(state, batch, now).change()
+
+
+def rest(
+    state: State,
+    lease: Lease,
+    seen: int,
+    batch: Batch,
+    stop_reason: dict[str, Any],
+    now: Micros,
+    *,
+    keep: bool,
+) -> Change | None:
+    """The session goes idle, if nothing was written since `seen`; None if something was.
+
+    :raises LeaseLost: the session was claimed by another since
+    """
+    _fence(state, lease)
+    if state.head != seen:
+        return None
+    pen = _written(state, batch, now)
+    pen.move(Move.REST)
+    pen.rest(stop_reason)
+    pen.state = replace(pen.state, turn=0, owner=state.owner if keep else None)
+    return pen.change()
+
+
+def take(state: State, node: str) -> State:
+    """The session as the node's: from here on no older runner can write to it."""
+    return replace(state, owner=node, generation=state.generation + 1)
+
+
+def give_back(state: State, lease: Lease) -> State:
+    """The session as nobody's, for the next claim; unchanged if it was claimed meanwhile."""
+    if (state.owner, state.generation) != (lease.node, lease.generation):
+        return state
+    return replace(state, owner=None)
+
+
+def close(state: State, now: Micros) -> Change:
+    """Archive: terminated for good, still readable. Again: nothing changes.
+
+    :raises SessionBusy: it runs
+    """
+    if state.archived_at is not None:
+        return Change(state, [])
+    if state.status in (Status.RUNNING, Status.RESCHEDULING):
+        raise SessionBusy("a session cannot be archived while its status is running")
+    pen = _Pen(replace(state, archived_at=now, pending=()), now)
+    if state.status is not Status.TERMINATED:
+        pen.end()
+    return pen.change()
+
+
+def note(state: State, drafts: Sequence[Draft], now: Micros) -> Change:
+    """Entries about the session that neither wake nor settle anything, such as `session.updated`."""
+    pen = _Pen(state, now)
+    for draft in drafts:
+        pen.write(draft)
+    return pen.change()
+
+
+def requires_action(pending: Iterable[Pending]) -> dict[str, Any]:
+    """The stop reason of a session that waits for somebody."""
+    return {"type": "requires_action", "event_ids": [p.event_id for p in pending]}
+
+
+def _fence(state: State, lease: Lease) -> None:
+    if (state.owner, state.generation) != (lease.node, lease.generation):
+        raise LeaseLost(
+            f"{lease.session_id} is at generation {state.generation}, not {lease.generation}"
+        )
+
+
+def _written(state: State, batch: Batch, now: Micros) -> _Pen:
+    pen = _Pen(state, now)
+    if batch.turn:
+        pen.state = replace(pen.state, turn=pen.state.head + 1)
+    for entry in batch.takes:
+        pen.consume(entry)
+    if batch.move is Move.RECOVER:
+        pen.move(Move.RECOVER)  # said before the output that shows it
+    for draft in batch.drafts:
+        pen.write(draft)
+    if batch.move is Move.RETRY:
+        pen.move(Move.RETRY)  # said after the error that caused it
+    gone = set(batch.unblocks)
+    kept = tuple(p for p in pen.state.pending if p.event_id not in gone)
+    pen.state = replace(
+        pen.state,
+        pending=kept + tuple(batch.blocks),
+        usage=pen.state.usage.plus(batch.spent) if batch.spent else pen.state.usage,
+        turn=0 if batch.turn is False else pen.state.turn,
+    )
+    if batch.move is Move.END:
+        pen.end()
+    return pen
+
+
+class _Pen:
+    """Writes entries one after the other, and keeps the state that goes with them."""
+
+    def __init__(self, state: State, now: Micros) -> None:
+        self.state = state
+        self.now = now
+        self.entries: list[Entry] = []
+        self.opened: list[Entry] = []
+        self.consumed: list[int] = []
+
+    def change(self) -> Change:
+        return Change(self.state, self.entries, self.opened, self.consumed)
+
+    def write(self, draft: Draft) -> Entry:
+        seq = self.state.head + 1
+        entry = Entry(seq, draft.id, draft.type, draft.body, self.now, draft.queued)
+        self.entries.append(entry)
+        self.state = replace(self.state, head=seq)
+        return entry
+
+    def hear(self, draft: Draft) -> str | None:
+        """Queue one input, and say what kind of thing it is to an idle session."""
+        kind = _HEARD.get(draft.type)
+        if kind == "answer":
+            self.settle(draft)
+        elif kind == "interrupt" and self.state.status is Status.IDLE and not self.state.pending:
+            self.write(draft)  # nothing to interrupt: shown as done, and nobody is woken
+            return None
+        self.open(replace(draft, queued=draft.type in _SHOWN_AS_QUEUED))
+        return kind
+
+    def open(self, draft: Draft) -> None:
+        entry = self.write(draft)
+        self.opened.append(entry)
+        self.state = replace(
+            self.state, queued=self.state.queued + 1, sent=entry.seq, sent_at=self.now
+        )
+
+    def consume(self, entry: Entry) -> None:
+        if entry.queued:
+            self.write(entry.taken_up())
+        self.consumed.append(entry.seq)
+        self.state = replace(self.state, queued=self.state.queued - 1)
+
+    def settle(self, draft: Draft) -> None:
+        kind, field = _ANSWERS[draft.type]
+        target = msgspec.json.decode(draft.body)[field]
+        left = tuple(p for p in self.state.pending if (p.event_id, p.kind) != (target, kind))
+        if len(left) == len(self.state.pending):
+            raise InvalidRequest(
+                f"{field}: {target!r} is not waiting for a {draft.type}",
+                hint="It was answered already, was interrupted, or never asked; list the events.",
+            )
+        self.state = replace(self.state, pending=left)
+
+    def move(self, move: Move) -> None:
+        before, after = self.state.status, step(self.state.status, move)
+        if after is Status.RUNNING and before is Status.IDLE:
+            self.state = replace(self.state, active_since=self.now)
+        if after in (Status.IDLE, Status.TERMINATED) and self.state.active_since:
+            worked = self.state.active + self.now - self.state.active_since
+            self.state = replace(self.state, active=worked, active_since=0)
+        self.state = replace(self.state, status=after)
+        if move is Move.RETRY:
+            self._announce("rescheduled")
+        elif after is Status.RUNNING:
+            self._announce("running")
+
+    def wake(self) -> None:
+        first = self.opened[0].seq
+        self.state = replace(self.state, run=first)
+        self.move(Move.WAKE)
+
+    def rest(self, stop_reason: dict[str, Any]) -> None:
+        self._thread("idle", stop_reason=stop_reason)
+        usage = self.state.usage.for_session(self.state.active_seconds(self.now))
+        self.write(Draft.of("session.usage", usage=usage, budget=None))
+        self.write(Draft.of("session.status_idle", stop_reason=stop_reason))
+
+    def end(self) -> None:
+        self.move(Move.END)
+        self._thread("terminated")
+        self.write(Draft.of("session.status_terminated"))
+        self.state = replace(self.state, owner=None, turn=0, pending=())
+
+    def _announce(self, status: str) -> None:
+        self.write(Draft.of(f"session.status_{status}"))
+        self._thread(status)
+
+    def _thread(self, status: str, **fields: Any) -> None:
+        self.write(
+            Draft.of(
+                f"session.thread_status_{status}",
+                session_thread_id=self.state.thread_id,
+                agent_name=self.state.agent_name,
+                **fields,
+            )
+        )

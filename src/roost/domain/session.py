@@ -1,0 +1,144 @@
+"""What a session is: its status as one table, what it was created with, where it stands.
+
+create ──▶ idle ──a──▶ running ──b──▶ rescheduling
+             ▲  ◀──d──  │   ◀──c──────┘ │ ↺ b
+             └─────────d┴───────────────┘
+idle, running, rescheduling ──e──▶ terminated
+
+a  WAKE     an input arrived that makes work
+b  RETRY    a passing failure; the harness will try again
+c  RECOVER  the harness got through
+d  REST     the turn is over, or waits for somebody
+e  END      archived, or a failure that no retry mends
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+from roost.domain.events import Micros
+from roost.domain.usage import Usage
+from roost.errors import InvalidRequest
+
+
+class Status(StrEnum):
+    """Where a session stands; the words are the API's."""
+
+    IDLE = "idle"
+    RUNNING = "running"
+    RESCHEDULING = "rescheduling"
+    TERMINATED = "terminated"
+
+
+class Move(StrEnum):
+    """What can happen to a status."""
+
+    WAKE = "wake"
+    RETRY = "retry"
+    RECOVER = "recover"
+    REST = "rest"
+    END = "end"
+
+
+TABLE: dict[tuple[Status, Move], Status] = {
+    (Status.IDLE, Move.WAKE): Status.RUNNING,
+    (Status.RUNNING, Move.RETRY): Status.RESCHEDULING,
+    (Status.RESCHEDULING, Move.RETRY): Status.RESCHEDULING,
+    (Status.RESCHEDULING, Move.RECOVER): Status.RUNNING,
+    (Status.RUNNING, Move.REST): Status.IDLE,
+    (Status.RESCHEDULING, Move.REST): Status.IDLE,
+    (Status.IDLE, Move.END): Status.TERMINATED,
+    (Status.RUNNING, Move.END): Status.TERMINATED,
+    (Status.RESCHEDULING, Move.END): Status.TERMINATED,
+}
+
+
+def step(status: Status, move: Move) -> Status:
+    """The status after the move.
+
+    :raises InvalidRequest: the table has no such move
+    """
+    try:
+        return TABLE[status, move]
+    except KeyError:
+        raise InvalidRequest(f"a session that is {status} cannot {move}") from None
+
+
+TrustLevel = Literal["full", "vault", "sandboxed"]
+MountScope = Literal["workspace", "workspace+vault"]
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session was created with. Changes only through an update, which is itself an event."""
+
+    agent: dict[str, Any]
+    environment_id: str
+    title: str | None = None
+    metadata: dict[str, str] = {}
+    vault_ids: list[str] = []
+    resources: list[dict[str, Any]] = []
+    budget: dict[str, Any] | None = None
+    trust_level: TrustLevel = "sandboxed"
+    workspace: str | None = None
+    mount_scope: MountScope = "workspace"
+    harness: str = "scripted"
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """An event the session waits on: a permission to give, or a result only a client can bring."""
+
+    event_id: str
+    kind: Literal["confirmation", "custom_tool"]
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a session stands: one row, changed only together with the entries that say why.
+
+    `turn` is the seq at which the agent's current turn began, 0 between turns: after a crash, the
+    inputs taken up since then are the ones to hand to the agent again. `run` is the seq of the
+    input that last woke the session, `sent` of the newest input and `sent_at` its moment.
+    """
+
+    thread_id: str
+    agent_name: str
+    status: Status = Status.IDLE
+    head: int = 0
+    generation: int = 0
+    owner: str | None = None
+    pending: tuple[Pending, ...] = ()
+    queued: int = 0
+    usage: Usage = Usage()
+    turn: int = 0
+    run: int = 0
+    sent: int = 0
+    sent_at: Micros = 0
+    active_since: Micros = 0
+    active: Micros = 0
+    archived_at: Micros | None = None
+
+    def active_seconds(self, now: Micros) -> float:
+        """How long the session has worked in all, up to now."""
+        running = now - self.active_since if self.active_since else 0
+        return (self.active + running) / 1_000_000
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as read from the store."""
+
+    id: str
+    tenant: str
+    spec: Spec
+    state: State
+    created_at: Micros
+    updated_at: Micros
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The right to write as a session's runner, until somebody claims it with a higher generation."""
+
+    session_id: str
+    node: str
+    generation: int

@@ -1,0 +1,168 @@
+"""Every error Roost raises on purpose.
+
+* RoostError
+  + InvalidRequest                  the request itself is wrong; says which field
+    - SessionClosed                 terminated or archived: it takes no more input
+    - SessionBusy                   not while it runs; interrupt first
+  + Unauthenticated                 no key, or not one of ours
+  + Forbidden                       a key of ours that may not do this
+  + NotFound                        absent, or another tenant's: the two look the same
+    - NotServed                     the API has it, this server does not, on purpose
+  + Conflict                        somebody else was faster
+    - IdempotencyMismatch           the key was used for another request
+  + TooLarge                        the body is over the limit
+  + RateLimited                     too much, for now; carries when to come back
+    - QuotaExceeded                 too much, until something is archived or deleted
+    - QueueFull                     the session has too many unread inputs
+  + Unavailable                     the server is starting, stopping, or its disk refused
+  + LeaseLost                       another runner owns the session now; drop everything
+  + StartupError                    the server cannot start, and would fail the same way again
+    - DataDirLocked                 another server has this data directory open
+    - SchemaTooNew                  the database was written by a newer Roost
+
+A class's docstring is its default message. `code` is stable: clients may branch on it. `hint` tells
+a person what to do next. Which HTTP status each one gets is one table in `api/errors.py`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class RoostError(Exception):
+    """Something went wrong inside Roost."""
+
+    code: ClassVar[str] = "internal_error"
+    hint: str | None = None
+
+    def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
+        super().__init__(message or (self.__doc__ or "").strip())
+        if hint is not None:
+            self.hint = hint
+
+    @property
+    def message(self) -> str:
+        """What happened, in a sentence."""
+        return str(self.args[0])
+
+
+class InvalidRequest(RoostError):
+    """The request is not valid."""
+
+    code = "invalid_request"
+
+
+class SessionClosed(InvalidRequest):
+    """The session is terminated and accepts no more events."""
+
+    code = "session_closed"
+    hint = "Create a new session; this one stays readable."
+
+
+class SessionBusy(InvalidRequest):
+    """The session cannot be changed this way while its status is running."""
+
+    code = "session_running"
+    hint = "Send a user.interrupt event, wait for session.status_idle, then try again."
+
+
+class Unauthenticated(RoostError):
+    """The API key is missing or is not valid."""
+
+    code = "unauthenticated"
+    hint = "Send the key as `x-api-key` or `Authorization: Bearer`; `roost key create` makes one."
+
+
+class Forbidden(RoostError):
+    """This API key may not do that."""
+
+    code = "forbidden"
+
+
+class NotFound(RoostError):
+    """There is no such thing here."""
+
+    code = "not_found"
+
+
+class NotServed(NotFound):
+    """This server does not serve that operation."""
+
+    code = "not_served"
+
+
+class Conflict(RoostError):
+    """The resource was changed by somebody else in the meantime."""
+
+    code = "conflict"
+    hint = "Retrieve it again and repeat the change on what you get."
+
+
+class IdempotencyMismatch(Conflict):
+    """This idempotency key was already used for a different request."""
+
+    code = "idempotency_key_reused"
+    hint = "Use a new key for a new request; repeat a request with exactly its first body."
+
+
+class TooLarge(RoostError):
+    """The request is larger than this server accepts."""
+
+    code = "request_too_large"
+
+
+class RateLimited(RoostError):
+    """This key has sent too many requests."""
+
+    code = "rate_limited"
+
+    def __init__(
+        self, message: str | None = None, *, retry_after: float = 1.0, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
+
+
+class QuotaExceeded(RateLimited):
+    """This key has reached its quota."""
+
+    code = "quota_exceeded"
+
+
+class QueueFull(RateLimited):
+    """The session has too many inputs waiting; nothing was accepted."""
+
+    code = "queue_full"
+    hint = "Wait until the session has worked off its queue, or interrupt it."
+
+
+class Unavailable(RoostError):
+    """The server cannot take this request right now."""
+
+    code = "unavailable"
+
+
+class LeaseLost(RoostError):
+    """Another runner owns this session now."""
+
+    code = "lease_lost"
+
+
+class StartupError(RoostError):
+    """The server cannot start."""
+
+    code = "startup_failed"
+
+
+class DataDirLocked(StartupError):
+    """Another Roost server has this data directory open."""
+
+    code = "data_dir_locked"
+    hint = "Stop the other server, or give this one a directory of its own with --data."
+
+
+class SchemaTooNew(StartupError):
+    """The database was written by a newer version of Roost."""
+
+    code = "schema_too_new"
+    hint = "Start the newer version, or restore a backup made before the upgrade."

@@ -1,0 +1,47 @@
+"""Hints and previews: what may be lost without harm.
+
+A ring says "look at the log again". It carries nothing, may be lost and may be doubled: whoever
+waits always looks first, and looks again after a while even if nothing rang.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
+
+from roost.domain.events import Preview
+
+WORK: Final = "work"
+"""The topic rung when any session may have become claimable."""
+
+
+class Listener(Protocol):
+    """One ear at one topic."""
+
+    async def wait(self, timeout: float) -> bool:
+        """True as soon as the topic was rung since the last wait; False after `timeout` seconds."""
+        ...
+
+    def previews(self) -> list[Preview]:
+        """The previews published since the last call, in order; empty unless asked for."""
+        ...
+
+
+class Bell(Protocol):
+    """Rings within one node; between nodes it is a hint like any other."""
+
+    def ring(self, topic: str) -> None:
+        """Wake whoever listens at the topic. Called after a commit, never before."""
+        ...
+
+    def publish(self, session_id: str, preview: Preview) -> None:
+        """Show a preview to the session's listeners that want them, and ring."""
+        ...
+
+    def listen(self, topic: str, *, previews: bool = False) -> AbstractContextManager[Listener]:
+        """Listen from now on, until the context ends."""
+        ...
+
+    def heard(self, topic: str) -> bool:
+        """Whether anybody listens at the topic right now."""
+        ...

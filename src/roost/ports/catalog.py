@@ -1,0 +1,92 @@
+"""Plain records with versions: agents, environments, and whatever is configured later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from roost.domain.events import Micros
+
+Kind = Literal["agent", "environment"]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One version of a thing. `body` is what its owner configured; the store never looks inside."""
+
+    kind: Kind
+    tenant: str
+    id: str
+    version: int
+    body: dict[str, Any]
+    created_at: Micros
+    updated_at: Micros
+    archived_at: Micros | None = None
+
+
+class RecordQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which records a listing shows, newest first; `after` is the id of the last one seen."""
+
+    kind: Kind
+    tenant: str
+    include_archived: bool = False
+    since: Micros | None = None
+    until: Micros | None = None
+    after: str | None = None
+    limit: int = 20
+
+
+class Catalog(Protocol):
+    """Versioned records of all tenants; every call names the tenant it is for."""
+
+    async def add(
+        self, kind: Kind, tenant: str, record_id: str, body: dict[str, Any], *, unique_name: bool
+    ) -> Record:
+        """A new record at version 1.
+
+        :raises Conflict: `unique_name`, and a record that is not archived has `body["name"]`
+        """
+        ...
+
+    async def get(
+        self, kind: Kind, tenant: str, record_id: str, version: int | None = None
+    ) -> Record:
+        """The newest version, or the one asked for. :raises NotFound:"""
+        ...
+
+    async def page(self, query: RecordQuery) -> list[Record]:
+        """A page of records at their newest versions."""
+        ...
+
+    async def versions(
+        self, kind: Kind, tenant: str, record_id: str, *, before: int | None, limit: int
+    ) -> list[Record]:
+        """A record's versions below `before`, newest first. :raises NotFound:"""
+        ...
+
+    async def change(
+        self,
+        kind: Kind,
+        tenant: str,
+        record_id: str,
+        change: Callable[[Record], dict[str, Any]],
+        *,
+        expected: int | None = None,
+    ) -> Record:
+        """Apply `change` to the newest body in one transaction; a new version if it differs.
+
+        :raises NotFound: :raises Conflict: the version is not `expected`; and whatever `change` raises
+        """
+        ...
+
+    async def archive(self, kind: Kind, tenant: str, record_id: str) -> Record:
+        """One way; again: the same answer. :raises NotFound:"""
+        ...
+
+    async def delete(self, kind: Kind, tenant: str, record_id: str) -> None:
+        """Remove it with all versions.
+
+        :raises NotFound: :raises Conflict: a session uses it
+        """
+        ...

@@ -1,0 +1,99 @@
+"""How one kind of agent is driven.
+
+A `Harness` opens a `Conversation` for a session; the conversation takes turns. What comes out of a
+turn is a stream of outputs, written to the log by `core/turn` in the order they come. A harness
+keeps no state that the log or the session's home does not have: killed at any moment, it is opened
+again and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from roost.domain.events import Draft, Entry
+from roost.domain.session import Pending, Session
+from roost.domain.usage import Usage
+
+
+class Emit(msgspec.Struct, frozen=True):
+    """Events to log. `spent` is what they cost; `blocks` are those the session must wait for."""
+
+    drafts: Sequence[Draft]
+    spent: Usage | None = None
+    blocks: Sequence[Pending] = ()
+
+
+class Show(msgspec.Struct, frozen=True):
+    """Text of an event to come, for whoever watches now; empty text announces the event."""
+
+    event_id: str
+    type: str
+    text: str = ""
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """A failure. `retrying`: the harness goes on by itself after a pause. `exhausted`: this turn is
+    lost, the session is not. `terminal`: the session cannot go on.
+    """
+
+    error: str
+    message: str
+    retry: Literal["retrying", "exhausted", "terminal"]
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """The turn is over: always the last output. Without one, a turn has failed."""
+
+    stop_reason: dict[str, Any]
+
+
+Output = Emit | Show | Trouble | Rest
+
+
+class Brief(msgspec.Struct, frozen=True):
+    """What a harness is told when a conversation is opened.
+
+    `history` reads the log from its beginning, in order. `resumed` says that an earlier runner had
+    the session, so there may be a transcript to go on with.
+    """
+
+    session: Session
+    history: Callable[[], AsyncIterator[Entry]]
+    resumed: bool
+
+
+class Conversation(Protocol):
+    """An agent that has been started, or started again, for one session."""
+
+    def turn(self, inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
+        """Give the agent these inputs and yield what it does until it rests.
+
+        Called by `core/turn` for one turn at a time. Each input's id is its idempotency key: with
+        `again` the same inputs may have been given before a crash, and must not be acted on twice.
+        Closing the generator abandons the turn.
+        """
+        ...
+
+    async def interrupt(self) -> None:
+        """Ask the running turn to stop soon; it then ends with `Rest`. Called from another task."""
+        ...
+
+
+class Harness(Protocol):
+    """One kind of agent."""
+
+    @property
+    def name(self) -> str:
+        """The word a session names it by."""
+        ...
+
+    def open(self, brief: Brief) -> AbstractAsyncContextManager[Conversation]:
+        """Start the agent for a session. Called by `core/runner` once per lease.
+
+        :raises RoostError: it cannot be started; the session says so and waits
+        """
+        ...

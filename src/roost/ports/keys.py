@@ -1,0 +1,55 @@
+"""API keys: who may call, for which tenant, how often, and up to which trust level."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from roost.domain.events import Micros
+from roost.domain.session import TrustLevel
+
+Role = Literal["admin", "user"]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a key may use. None: the server's default; 0: no limit."""
+
+    writes_per_minute: int | None = None
+    reads_per_minute: int | None = None
+    max_sessions: int | None = None
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """An API key, without its secret: only a hash of that is kept."""
+
+    id: str
+    tenant: str
+    name: str
+    role: Role
+    digest: bytes
+    hint: str
+    created_at: Micros
+    trust_ceiling: TrustLevel = "sandboxed"
+    limits: Limits = Limits()
+    revoked_at: Micros | None = None
+
+
+class Keys(Protocol):
+    """All keys, of all tenants."""
+
+    async def add(self, key: Key) -> Key:
+        """Keep a new key; the store sets `created_at`. :raises Conflict: that id exists"""
+        ...
+
+    async def find(self, digest: bytes) -> Key | None:
+        """The key with this digest, revoked or not. Called for each request whose key is not cached."""
+        ...
+
+    async def all(self, tenant: str | None = None) -> list[Key]:
+        """All keys, or one tenant's, oldest first."""
+        ...
+
+    async def revoke(self, key_id: str) -> Key:
+        """From now on it opens nothing. Again: the same answer. :raises NotFound:"""
+        ...

@@ -1,0 +1,143 @@
+"""The log: where a session lives. Writers append, one runner works, readers tail.
+
+Promises, each checked by `roost.testing.log_contract`:
+
+* every operation is one transaction; when it returns, it is durable;
+* `seq` runs 1, 2, 3 … within a session, without gaps, in commit order;
+* what a change contains is decided by `roost.domain.ledger` inside the transaction;
+* time is the store's; it never runs backwards within a store;
+* one refused operation does not disturb others that are committed together with it;
+* readers never wait for writers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from roost.domain.events import Draft, Entry, Micros
+from roost.domain.ledger import Batch
+from roost.domain.session import Lease
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """Remembers an input by its sender's own key, so that sending it again changes nothing.
+
+    One per draft. `fingerprint` tells a repetition from another request under the same key.
+    """
+
+    key: str
+    fingerprint: str
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """What `accept` wrote, or had written before under the same receipts.
+
+    `woke`: the session was idle, and this made it run. `repeated`: nothing was written now.
+    """
+
+    entries: list[Entry]
+    woke: bool
+    repeated: bool = False
+
+
+class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries a listing shows.
+
+    An event that was queued and then taken up has two entries with one id; a listing shows the
+    later one only. `as_of` makes a descending listing a picture of one moment: entries after it are
+    left out, and a queued entry is shown if it was not yet taken up then. `None`: as of now.
+    """
+
+    types: Sequence[str] = ()
+    after: int = 0
+    before: int | None = None
+    since: Micros | None = None
+    until: Micros | None = None
+    order: Literal["asc", "desc"] = "asc"
+    as_of: int | None = None
+    limit: int = 1000
+
+
+class Log(Protocol):
+    """Ordered, durable, fenced."""
+
+    async def accept(
+        self,
+        session_id: str,
+        drafts: Sequence[Draft],
+        *,
+        receipts: Sequence[Receipt | None] = (),
+        max_queued: int = 1000,
+    ) -> Accepted:
+        """Append inputs from a client, all or none; wake the session if they make work.
+
+        Called by `core/intake` for each request that carries events. With receipts (empty, or one
+        slot per draft) the known ones are not written again; their first entries are returned.
+
+        :raises NotFound: no such session
+        :raises SessionClosed, QueueFull, InvalidRequest: see `ledger.admit`
+        :raises IdempotencyMismatch: a known key with another fingerprint
+        """
+        ...
+
+    async def claim(self, node: str, limit: int) -> list[Lease]:
+        """Take up to `limit` sessions that have work and no living runner, oldest wait first.
+
+        Called by `core/dispatch` whenever it has room and was rung, and now and then in case a ring
+        was lost. Raises each one's generation: every older lease is dead from here on.
+
+        :raises LeaseLost: the node's own lease has run out; it must `renew` first
+        """
+        ...
+
+    async def renew(self, node: str, ttl: float) -> None:
+        """Say that the node lives, for `ttl` seconds from the store's now.
+
+        Called by `core/dispatch` three times per `ttl`. Sessions whose owner's time has run out can
+        be claimed by others. A `ttl` of 0 says that the node is gone.
+        """
+        ...
+
+    async def append(self, lease: Lease, batch: Batch) -> list[Entry]:
+        """Write what a runner did. Called by `core/turn` before anybody is shown it.
+
+        :raises LeaseLost: the session was claimed by another since; nothing is written
+        """
+        ...
+
+    async def finish(
+        self,
+        lease: Lease,
+        seen: int,
+        batch: Batch,
+        stop_reason: dict[str, Any],
+        *,
+        keep: bool = False,
+    ) -> list[Entry] | None:
+        """Go idle, if the log still ends at `seen`; None (and nothing written) if it does not.
+
+        Called by `core/runner` when the agent rests and no input waits. `keep` holds the lease, for
+        a runner that stays warm; without it the lease ends here.
+
+        :raises LeaseLost: the session was claimed by another since
+        """
+        ...
+
+    async def release(self, lease: Lease) -> None:
+        """Hand the session back, as it stands. Called by `core/dispatch` when the server stops."""
+        ...
+
+    async def inputs(self, session_id: str) -> list[Entry]:
+        """The inputs not yet taken up, in the order they came."""
+        ...
+
+    async def read(self, session_id: str, after: int, limit: int) -> list[Entry]:
+        """Entries with `seq > after`, in order. Costs the same in a log of any length."""
+        ...
+
+    async def page(self, session_id: str, query: EventQuery) -> list[Entry]:
+        """A listing. Called by `api/events`; see `EventQuery`."""
+        ...

@@ -1,0 +1,88 @@
+"""Sessions as records: created, read, changed, ended. Their events live in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from roost.domain.events import Draft, Micros
+from roost.domain.session import Session, Spec
+from roost.ports.log import Receipt
+
+Revision = Callable[[Session], tuple[Spec, Sequence[Draft]]]
+"""From the session as it stands to its new spec and the events that say so. Pure: may run twice."""
+
+
+class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which sessions a listing shows, by creation. `after` is the id of the last one seen.
+
+    `reverse` walks back: the sessions just before `after`, still given in `order`.
+    """
+
+    tenant: str
+    agent_id: str | None = None
+    agent_version: int | None = None
+    environment_id: str | None = None
+    statuses: Sequence[str] = ()
+    include_archived: bool = False
+    since: Micros | None = None
+    until: Micros | None = None
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = None
+    reverse: bool = False
+    limit: int = 20
+
+
+class Sessions(Protocol):
+    """The sessions of all tenants; every call names the tenant it is for."""
+
+    async def create(
+        self,
+        tenant: str,
+        session_id: str,
+        spec: Spec,
+        drafts: Sequence[Draft] = (),
+        *,
+        receipt: Receipt | None = None,
+        max_sessions: int | None = None,
+    ) -> Session:
+        """Make a session and accept its first inputs, in one transaction.
+
+        With a receipt that is known, the session made then is returned and nothing is written.
+
+        :raises QuotaExceeded: the tenant has `max_sessions` that are not archived
+        :raises IdempotencyMismatch: a known key with another fingerprint
+        """
+        ...
+
+    async def get(self, tenant: str, session_id: str) -> Session:
+        """:raises NotFound: absent, or another tenant's"""
+        ...
+
+    async def find(self, session_id: str) -> Session:
+        """The session whoever it belongs to: for runners, never for requests. :raises NotFound:"""
+        ...
+
+    async def page(self, query: SessionQuery) -> list[Session]:
+        """A page of sessions, in the order asked for."""
+        ...
+
+    async def revise(self, tenant: str, session_id: str, revision: Revision) -> Session:
+        """Change the spec and append what says so, in one transaction.
+
+        :raises NotFound: absent, or another tenant's; and whatever `revision` raises
+        """
+        ...
+
+    async def archive(self, tenant: str, session_id: str) -> Session:
+        """End it for good; it stays readable. Again: the same answer.
+
+        :raises NotFound: :raises SessionBusy: it runs
+        """
+        ...
+
+    async def delete(self, tenant: str, session_id: str) -> None:
+        """Remove it and its log. :raises NotFound: :raises SessionBusy: it runs"""
+        ...

@@ -1,0 +1,1 @@
+"""Assembling, starting and stopping the server."""

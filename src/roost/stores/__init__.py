@@ -1,0 +1,1 @@
+"""Databases behind the log, session, catalog and key ports."""

@@ -1,0 +1,1 @@
+"""Shipped contract kits, the scripted model, and a live server for tests."""
