@@ -78,7 +78,7 @@ def admit(state: State, drafts: Sequence[Draft], now: Micros, max_queued: int) -
         raise QueueFull(f"the session already has {state.queued} inputs waiting")
     if state.status is Status.IDLE:
         if "interrupt" in heard or (not pen.state.pending and heard & {"answer", "message"}):
-            pen.wake()
+            pen.move(Move.WAKE)
         elif "answer" in heard:
             pen.rest(requires_action(pen.state.pending))
     return pen.change()
@@ -110,7 +110,7 @@ def rest(
     pen = _written(state, batch, now)
     pen.move(Move.REST)
     pen.rest(stop_reason)
-    pen.state = replace(pen.state, turn=0, owner=state.owner if keep else None)
+    pen.state = replace(pen.state, turn=None, owner=state.owner if keep else None)
     return pen.change()
 
 
@@ -163,8 +163,9 @@ def _fence(state: State, lease: Lease) -> None:
 
 def _written(state: State, batch: Batch, now: Micros) -> _Pen:
     pen = _Pen(state, now)
-    if batch.turn:
-        pen.state = replace(pen.state, turn=pen.state.head + 1)
+    if batch.turn is not None:
+        taken = tuple(entry.seq for entry in batch.takes)
+        pen.state = replace(pen.state, turn=taken if batch.turn else None)
     for entry in batch.takes:
         pen.consume(entry)
     if batch.move is Move.RECOVER:
@@ -179,7 +180,6 @@ def _written(state: State, batch: Batch, now: Micros) -> _Pen:
         pen.state,
         pending=kept + tuple(batch.blocks),
         usage=pen.state.usage.plus(batch.spent) if batch.spent else pen.state.usage,
-        turn=0 if batch.turn is False else pen.state.turn,
     )
     if batch.move is Move.END:
         pen.end()
@@ -219,9 +219,14 @@ class _Pen:
 
     def open(self, draft: Draft) -> None:
         entry = self.write(draft)
+        first_since_rest = self.state.status is Status.IDLE and not self.opened
         self.opened.append(entry)
         self.state = replace(
-            self.state, queued=self.state.queued + 1, sent=entry.seq, sent_at=self.now
+            self.state,
+            queued=self.state.queued + 1,
+            run=entry.seq if first_since_rest else self.state.run,
+            sent=entry.seq,
+            sent_at=self.now,
         )
 
     def consume(self, entry: Entry) -> None:
@@ -254,11 +259,6 @@ class _Pen:
         elif after is Status.RUNNING:
             self._announce("running")
 
-    def wake(self) -> None:
-        first = self.opened[0].seq
-        self.state = replace(self.state, run=first)
-        self.move(Move.WAKE)
-
     def rest(self, stop_reason: dict[str, Any]) -> None:
         self._thread("idle", stop_reason=stop_reason)
         usage = self.state.usage.for_session(self.state.active_seconds(self.now))
@@ -269,7 +269,7 @@ class _Pen:
         self.move(Move.END)
         self._thread("terminated")
         self.write(Draft.of("session.status_terminated"))
-        self.state = replace(self.state, owner=None, turn=0, pending=())
+        self.state = replace(self.state, owner=None, turn=None, pending=())
 
     def _announce(self, status: str) -> None:
         self.write(Draft.of(f"session.status_{status}"))

@@ -97,9 +97,9 @@ class Pending(msgspec.Struct, frozen=True):
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """Where a session stands: one row, changed only together with the entries that say why.
 
-    `turn` is the seq at which the agent's current turn began, 0 between turns: after a crash, the
-    inputs taken up since then are the ones to hand to the agent again. `run` is the seq of the
-    input that last woke the session, `sent` of the newest input and `sent_at` its moment.
+    `turn` has the seqs of the inputs handed to the agent for its current turn, None between turns:
+    after a crash, those are the ones to hand to it again. `run` is the seq of the first input since
+    the session last rested, `sent` of the newest input, and `sent_at` its moment.
     """
 
     thread_id: str
@@ -111,7 +111,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     pending: tuple[Pending, ...] = ()
     queued: int = 0
     usage: Usage = Usage()
-    turn: int = 0
+    turn: tuple[int, ...] | None = None
     run: int = 0
     sent: int = 0
     sent_at: Micros = 0
@@ -126,7 +126,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as read from the store."""
+    """A session as read from the store, at `read_at` by the store's clock."""
 
     id: str
     tenant: str
@@ -134,6 +134,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     created_at: Micros
     updated_at: Micros
+    read_at: Micros = 0
 
 
 class Lease(msgspec.Struct, frozen=True):

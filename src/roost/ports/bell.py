@@ -19,11 +19,15 @@ class Listener(Protocol):
     """One ear at one topic."""
 
     async def wait(self, timeout: float) -> bool:
-        """True as soon as the topic was rung since the last wait; False after `timeout` seconds."""
+        """True as soon as a ring or a preview is there to collect; False after `timeout` seconds."""
+        ...
+
+    def rung(self) -> bool:
+        """Whether the topic was rung since the last call."""
         ...
 
     def previews(self) -> list[Preview]:
-        """The previews published since the last call, in order; empty unless asked for."""
+        """The previews published since the last call, in order; none unless asked for."""
         ...
 
 
@@ -35,7 +39,7 @@ class Bell(Protocol):
         ...
 
     def publish(self, session_id: str, preview: Preview) -> None:
-        """Show a preview to the session's listeners that want them, and ring."""
+        """Show a preview to the session's listeners that want them."""
         ...
 
     def listen(self, topic: str, *, previews: bool = False) -> AbstractContextManager[Listener]:

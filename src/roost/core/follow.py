@@ -1,0 +1,135 @@
+"""Leg 3, the read: the log after a cursor, then whatever comes, with previews in their place."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from enum import Enum
+
+from roost.core.intake import Attendance
+from roost.domain.events import Entry, Preview
+from roost.domain.session import Session
+from roost.errors import NotFound
+from roost.ports.bell import Bell
+from roost.ports.log import Log
+from roost.ports.sessions import Sessions
+
+_PAGE = 500
+
+
+class Pause(Enum):
+    """What a follower is told when there is no entry to show."""
+
+    QUIET = "quiet"
+    """Nothing happened for a while: time for a sign of life."""
+    GONE = "gone"
+    """The session was deleted; nothing follows."""
+
+
+Shown = Entry | Preview | Pause
+
+
+class Follow:
+    """Follows sessions for any number of readers."""
+
+    def __init__(
+        self,
+        log: Log,
+        sessions: Sessions,
+        bell: Bell,
+        attendance: Attendance,
+        *,
+        heartbeat: float,
+        catch_up: float,
+    ) -> None:
+        self._log = log
+        self._sessions = sessions
+        self._bell = bell
+        self._attendance = attendance
+        self._heartbeat = heartbeat
+        self._catch_up = int(catch_up * 1_000_000)
+
+    def start_of(self, session: Session) -> int:
+        """After which seq a stream begins that was given no cursor: now, with one exception.
+
+        Many clients send first and open the stream then; a quick turn would be over before they
+        watch, and they would wait for ever. So a stream that is opened soon after an input nobody
+        watched begins just before that input. Clients that open the stream first are not touched:
+        their inputs were watched.
+        """
+        state = session.state
+        watched = self._attendance.watched(session.id)
+        fresh = session.read_at - state.sent_at <= self._catch_up
+        if state.sent <= watched or not fresh:
+            return state.head
+        return max(state.run - 1, watched)
+
+    async def tail(
+        self, session_id: str, after: int, *, previews: frozenset[str] = frozenset()
+    ) -> AsyncGenerator[Shown, None]:
+        """Every entry past `after`, for ever, in order; previews of the given event types between.
+
+        Listens before it reads, so nothing falls between the two.
+        """
+        with self._bell.listen(session_id, previews=bool(previews)) as ear:
+            merge = _Merge(previews)
+            behind = True
+            while True:
+                merge.add(ear.previews())
+                entries = await self._log.read(session_id, after, _PAGE) if behind else []
+                for shown in merge.in_order(entries):
+                    yield shown
+                if entries:
+                    after = entries[-1].seq
+                elif behind and await self._is_gone(session_id):
+                    yield Pause.GONE
+                    return
+                behind = len(entries) == _PAGE or ear.rung()
+                if not behind:
+                    # A ring may be lost: after a quiet while, look all the same.
+                    if quiet := not await ear.wait(self._heartbeat):
+                        yield Pause.QUIET
+                    behind = quiet or ear.rung()
+
+    async def _is_gone(self, session_id: str) -> bool:
+        try:
+            await self._sessions.find(session_id)
+        except NotFound:
+            return True
+        return False
+
+
+class _Merge:
+    """Puts previews between the entries they belong between.
+
+    A preview is shown only if its beginning was, and only until its event is: what a connection
+    gets of an event's text is a prefix, then the event.
+    """
+
+    def __init__(self, types: frozenset[str]) -> None:
+        self._types = types
+        self._waiting: deque[Preview] = deque()
+        self._begun: str | None = None
+        self._done: deque[str] = deque(maxlen=64)
+
+    def add(self, previews: Sequence[Preview]) -> None:
+        self._waiting.extend(p for p in previews if p.type in self._types)
+
+    def in_order(self, entries: Sequence[Entry]) -> Iterator[Entry | Preview]:
+        for entry in entries:
+            yield from self._previews_before(entry.seq)
+            if entry.type in self._types:
+                self._done.append(entry.id)
+            yield entry
+        if not entries:
+            yield from self._previews_before(None)
+
+    def _previews_before(self, seq: int | None) -> Iterator[Preview]:
+        while self._waiting and (seq is None or self._waiting[0].after < seq):
+            preview = self._waiting.popleft()
+            if preview.event_id in self._done:
+                continue
+            if not preview.text:
+                self._begun = preview.event_id
+            if preview.event_id == self._begun:
+                yield preview

@@ -1,0 +1,112 @@
+"""Leg 2c: one turn of the agent. What it does is logged, then shown, in the order it does it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
+
+from roost.core.intake import inbox
+from roost.core.tasks import alongside
+from roost.domain.events import Draft, Entry, Preview
+from roost.domain.ledger import Batch
+from roost.domain.session import Lease, Move, Status
+from roost.ports.bell import Bell
+from roost.ports.harness import Conversation, Emit, Output, Rest, Show, Trouble
+from roost.ports.log import Log
+
+_log = logging.getLogger(__name__)
+_LOOK_AGAIN = 5.0  # seconds; an interrupt whose ring was lost is found this late
+
+
+class Terminated(Exception):
+    """The turn ended the session; there is nothing left to do for its runner."""
+
+
+class Turn:
+    """Takes one turn after another of one conversation, under one lease."""
+
+    def __init__(self, log: Log, bell: Bell, lease: Lease, status: Status, head: int) -> None:
+        self._log = log
+        self._bell = bell
+        self._lease = lease
+        self._status = status
+        self._head = head
+
+    async def take(
+        self, conversation: Conversation, inputs: Sequence[Entry], *, again: bool
+    ) -> dict[str, Any]:
+        """Give the inputs, log what comes of it, and say why the agent rests.
+
+        :raises LeaseLost: another runner has the session
+        :raises Terminated: the session is over
+        """
+        async with alongside(self._pass_on_interrupts, conversation):
+            return await self._log_outputs(conversation, inputs, again=again)
+
+    async def begin(self, inputs: Sequence[Entry]) -> None:
+        """Take the inputs off the queue: from here on they are the agent's, also after a crash."""
+        await self.append(Batch(takes=inputs, turn=True))
+
+    async def append(self, batch: Batch) -> None:
+        """Log, then ring. Every write of this lease's runner goes through here, in order."""
+        entries = await self._log.append(self._lease, batch)
+        if entries:
+            self._head = entries[-1].seq
+            self._bell.ring(self._lease.session_id)
+
+    async def _log_outputs(
+        self, conversation: Conversation, inputs: Sequence[Entry], *, again: bool
+    ) -> dict[str, Any]:
+        async with aclosing(conversation.turn(inputs, again=again)) as outputs:
+            async for output in outputs:
+                if isinstance(output, Rest):
+                    return output.stop_reason
+                await self._log_one(output)
+        await self._fail(Trouble("unknown_error", "the agent stopped without a word", "exhausted"))
+        return {"type": "retries_exhausted"}
+
+    async def _log_one(self, output: Output) -> None:
+        match output:
+            case Show(event_id, type, text):
+                preview = Preview(event_id, type, text, self._head)
+                self._bell.publish(self._lease.session_id, preview)
+            case Emit(drafts, spent, blocks):
+                recovered = self._status is Status.RESCHEDULING
+                self._status = Status.RUNNING
+                move = Move.RECOVER if recovered else None
+                await self.append(Batch(drafts=drafts, spent=spent, blocks=blocks, move=move))
+            case Trouble():
+                await self._fail(output)
+            case Rest():
+                pass
+
+    async def _fail(self, trouble: Trouble) -> None:
+        error = {
+            "type": trouble.error,
+            "message": trouble.message,
+            "retry_status": {"type": trouble.retry},
+        }
+        _log.warning(
+            "%s: %s",
+            trouble.error,
+            trouble.message,
+            extra={"action": trouble.retry, "session": self._lease.session_id},
+        )
+        move = {"retrying": Move.RETRY, "exhausted": None, "terminal": Move.END}[trouble.retry]
+        await self.append(Batch(drafts=[Draft.of("session.error", error=error)], move=move))
+        if move is Move.RETRY:
+            self._status = Status.RESCHEDULING
+        if move is Move.END:
+            raise Terminated
+
+    async def _pass_on_interrupts(self, conversation: Conversation) -> None:
+        session_id = self._lease.session_id
+        with self._bell.listen(inbox(session_id)) as ear:
+            while True:
+                inputs = await self._log.inputs(session_id)
+                if any(entry.type == "user.interrupt" for entry in inputs):
+                    return await conversation.interrupt()
+                await ear.wait(_LOOK_AGAIN)
+                ear.rung()

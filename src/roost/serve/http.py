@@ -1,0 +1,74 @@
+"""An ASGI application on a port, for as long as a context lasts."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+
+import anyio
+import uvicorn
+from starlette.types import ASGIApp
+
+from roost.errors import StartupError
+
+_BACKLOG = 2048
+
+
+@asynccontextmanager
+async def listening(app: ASGIApp, host: str, port: int) -> AsyncGenerator[str, None]:
+    """Serve until the context ends; gives the URL. Then: no new connections, a moment to finish.
+
+    :raises StartupError: the address cannot be had
+    """
+    bound = _bind(host, port)
+    server = _Server(
+        uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws="none",
+            timeout_graceful_shutdown=2,
+        )
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.serve, [bound])
+        await server.accepting.wait()
+        yield _url(bound)
+        server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.accepting = anyio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.accepting.set()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield  # signals are handled in one place for the whole process, `serve.main`
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise StartupError(
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            hint="Another program has the port; choose one with --port, or 0 for any free one.",
+        ) from error
+    bound.set_inheritable(True)
+    return bound
+
+
+def _url(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

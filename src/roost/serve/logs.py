@@ -1,0 +1,59 @@
+"""Structured logs: one line per event, with what was done (`action`) and to which session."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Literal
+
+import msgspec
+
+_STANDARD = set(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+    "color_message",
+}
+
+
+def configure(form: Literal["auto", "json", "text"], level: str) -> None:
+    """Write all logs to standard error, in the form asked for."""
+    if form == "auto":
+        form = "text" if sys.stderr.isatty() else "json"
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Text())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for noisy in ("httpx2", "httpcore2"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _extras(record: logging.LogRecord) -> dict[str, object]:
+    extras = {k: v for k, v in vars(record).items() if k not in _STANDARD}
+    return {"session": None, **extras}
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, object] = {
+            "at": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_extras(record),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+class _Text(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%H:%M:%S", time.localtime(record.created))
+        extras = " ".join(f"{k}={v}" for k, v in _extras(record).items() if v is not None)
+        line = f"{moment} {record.levelname.lower():7} {record.getMessage()}"
+        line = f"{line}  {extras}" if extras else line
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line

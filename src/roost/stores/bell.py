@@ -1,0 +1,89 @@
+"""The bell within one process: no task, no timer and no thread for an ear that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import anyio
+
+from roost.domain.events import Preview
+
+_MOST_PREVIEWS = 4096  # per listener; a reader this far behind waits for the event itself
+
+
+class LocalBell:
+    """Rings for listeners of this process. Used from the event loop's thread only."""
+
+    def __init__(self) -> None:
+        self._ears: dict[str, set[_Ear]] = {}
+
+    def ring(self, topic: str) -> None:
+        for ear in self._ears.get(topic, ()):
+            ear.hear()
+
+    def publish(self, session_id: str, preview: Preview) -> None:
+        for ear in self._ears.get(session_id, ()):
+            ear.see(preview)
+
+    def heard(self, topic: str) -> bool:
+        return topic in self._ears
+
+    @contextmanager
+    def listen(self, topic: str, *, previews: bool = False) -> Generator[_Ear, None, None]:
+        ear = _Ear(previews)
+        self._ears.setdefault(topic, set()).add(ear)
+        try:
+            yield ear
+        finally:
+            self._ears[topic].discard(ear)
+            if not self._ears[topic]:
+                del self._ears[topic]
+
+
+class _Ear:
+    __slots__ = ("_lost", "_previews", "_rung", "_waiting")
+
+    def __init__(self, previews: bool) -> None:
+        self._rung = False
+        self._waiting: anyio.Event | None = None
+        self._previews: list[Preview] | None = [] if previews else None
+        self._lost: str | None = None
+
+    def hear(self) -> None:
+        self._rung = True
+        self._stir()
+
+    def see(self, preview: Preview) -> None:
+        if self._previews is None or preview.event_id == self._lost:
+            return
+        if len(self._previews) >= _MOST_PREVIEWS:
+            self._lost = preview.event_id  # a prefix stays a prefix: nothing more of this event
+            return
+        self._previews.append(preview)
+        self._stir()
+
+    def _stir(self) -> None:
+        if self._waiting is not None:
+            self._waiting.set()
+
+    async def wait(self, timeout: float) -> bool:
+        if not self._something():
+            self._waiting = anyio.Event()
+            with anyio.move_on_after(timeout):
+                await self._waiting.wait()
+            self._waiting = None
+        return self._something()
+
+    def _something(self) -> bool:
+        return self._rung or bool(self._previews)
+
+    def rung(self) -> bool:
+        rung, self._rung = self._rung, False
+        return rung
+
+    def previews(self) -> list[Preview]:
+        if not self._previews:
+            return []
+        seen, self._previews = self._previews, []
+        return seen

@@ -1,0 +1,103 @@
+"""A real Roost server in a process of its own, for tests that talk to it and kill it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+import httpx2
+import msgspec
+
+
+class LiveServer:
+    """`roost serve` on a free port. Survives `kill` and `start` with the same data directory.
+
+    The environment holds only what is given, so that no key or setting of the machine leaks in.
+    """
+
+    def __init__(self, data: Path, **environ: str) -> None:
+        self.data = data
+        self.url = ""
+        self._environ = {"PATH": os.environ["PATH"], "HOME": str(data), **environ}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> LiveServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    @property
+    def key(self) -> str:
+        """The administrator's API key."""
+        return (self.data / "keys" / "admin.key").read_text().strip()
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        """What the server has written to its standard error so far, over all starts."""
+        return (self.data / "server.log").read_text()
+
+    def start(self, *, seconds: float = 30) -> None:
+        """Start the process and wait until it is ready."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        (self.data / "server.json").unlink(missing_ok=True)
+        command = [sys.executable, "-m", "roost", "serve", "--port", self._port()]
+        with (self.data / "server.log").open("ab") as output:
+            self._process = subprocess.Popen(
+                [*command, "--data", str(self.data)],
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        self._wait_until_ready(time.monotonic() + seconds)
+
+    def kill(self) -> None:
+        """SIGKILL: no goodbye."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self, *, seconds: float = 30) -> int:
+        """SIGTERM, and the exit code of a graceful stop."""
+        assert self._process is not None, "not started"
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(seconds)
+
+    def _port(self) -> str:
+        # The same port after a restart, so that clients that reconnect find the server again.
+        return self.url.rpartition(":")[2] or "0"
+
+    def _wait_until_ready(self, deadline: float) -> None:
+        assert self._process is not None, "not started"
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the server exited:\n{self.output}")
+            if self._is_ready():
+                return
+            time.sleep(0.02)
+        raise TimeoutError(f"the server is not ready:\n{self.output}")
+
+    def _is_ready(self) -> bool:
+        try:
+            self.url = msgspec.json.decode((self.data / "server.json").read_bytes())["url"]
+            return httpx2.get(f"{self.url}/readyz").status_code == 200
+        except (OSError, msgspec.DecodeError, httpx2.HTTPError):
+            return False

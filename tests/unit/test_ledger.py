@@ -1,0 +1,275 @@
+"""The rules of the log, on their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roost.domain import ledger
+from roost.domain.events import Draft, Entry
+from roost.domain.ledger import Batch, Change
+from roost.domain.session import TABLE, Lease, Move, Pending, State, Status, step
+from roost.domain.usage import Usage
+from roost.errors import InvalidRequest, LeaseLost, QueueFull, SessionBusy, SessionClosed
+
+NOW = 1_700_000_000_000_000
+LEASE = Lease("sesn_1", "node_1", 1)
+
+
+def idle(**fields: Any) -> State:
+    return State(thread_id="sthr_1", agent_name="helper", **fields)
+
+
+def claimed(**fields: Any) -> State:
+    state = ledger.admit(idle(**fields), [say("go")], NOW, 10).state
+    return ledger.take(state, "node_1")
+
+
+def say(text: str) -> Draft:
+    return Draft.of("user.message", content=[{"type": "text", "text": text}])
+
+
+def answer(event_id: str) -> Draft:
+    return Draft.of("user.custom_tool_result", custom_tool_use_id=event_id)
+
+
+def types(change: Change) -> list[str]:
+    return [entry.type for entry in change.entries]
+
+
+def test_a_message_wakes_an_idle_session_in_the_same_change():
+    change = ledger.admit(idle(), [say("hi")], NOW, 10)
+    assert types(change) == [
+        "user.message",
+        "session.status_running",
+        "session.thread_status_running",
+    ]
+    assert change.state.status is Status.RUNNING
+    assert [entry.seq for entry in change.entries] == [1, 2, 3]
+    assert change.entries[0].queued
+    assert b'"processed_at":null' in change.entries[0].json()
+
+
+def test_a_message_to_a_running_session_is_queued_and_nothing_more():
+    state = claimed()
+    change = ledger.admit(state, [say("more")], NOW, 10)
+    assert types(change) == ["user.message"]
+    assert change.state.queued == 2
+
+
+def test_taking_an_input_up_shows_the_same_event_again_with_its_time():
+    first = ledger.admit(idle(), [say("hi")], NOW, 10)
+    state = ledger.take(first.state, "node_1")
+    change = ledger.work(state, LEASE, Batch(takes=first.opened, turn=True), NOW + 5)
+    (again,) = change.entries
+    assert again.id == first.opened[0].id
+    assert not again.queued
+    assert again.body == first.opened[0].body
+    assert change.consumed == [1]
+    assert change.state.queued == 0
+    assert change.state.turn == (1,)
+
+
+def test_an_interrupt_to_an_idle_session_is_done_at_once_and_wakes_nobody():
+    change = ledger.admit(idle(), [Draft.of("user.interrupt")], NOW, 10)
+    assert types(change) == ["user.interrupt"]
+    assert not change.entries[0].queued
+    assert change.opened == []
+    assert change.state.status is Status.IDLE
+
+
+def test_an_interrupt_followed_by_a_message_starts_the_next_turn():
+    change = ledger.admit(idle(), [Draft.of("user.interrupt"), say("again")], NOW, 10)
+    assert change.state.status is Status.RUNNING
+    assert [entry.type for entry in change.opened] == ["user.message"]
+
+
+def waiting(*event_ids: str) -> State:
+    return idle(pending=tuple(Pending(event_id, "custom_tool") for event_id in event_ids))
+
+
+def test_an_answer_to_the_last_open_question_wakes_the_session():
+    change = ledger.admit(waiting("sevt_a"), [answer("sevt_a")], NOW, 10)
+    assert change.state.status is Status.RUNNING
+    assert change.state.pending == ()
+    assert not change.entries[0].queued
+
+
+def test_an_answer_to_one_of_two_questions_says_what_is_still_open():
+    change = ledger.admit(waiting("sevt_a", "sevt_b"), [answer("sevt_b")], NOW, 10)
+    assert change.state.status is Status.IDLE
+    assert types(change)[-2:] == ["session.usage", "session.status_idle"]
+    assert change.entries[-1].fields["stop_reason"] == {
+        "type": "requires_action",
+        "event_ids": ["sevt_a"],
+    }
+
+
+def test_a_second_answer_is_refused():
+    state = ledger.admit(waiting("sevt_a"), [answer("sevt_a")], NOW, 10).state
+    with pytest.raises(InvalidRequest, match="sevt_a"):
+        ledger.admit(state, [answer("sevt_a")], NOW, 10)
+
+
+def test_a_message_does_not_wake_a_session_that_waits_for_an_answer():
+    change = ledger.admit(waiting("sevt_a"), [say("meanwhile")], NOW, 10)
+    assert change.state.status is Status.IDLE
+    assert change.state.queued == 1
+
+
+def test_an_interrupt_wakes_a_session_that_waits_for_an_answer():
+    change = ledger.admit(waiting("sevt_a"), [Draft.of("user.interrupt")], NOW, 10)
+    assert change.state.status is Status.RUNNING
+
+
+def test_a_full_queue_refuses_the_whole_request():
+    state = claimed()
+    with pytest.raises(QueueFull):
+        ledger.admit(state, [say("a"), say("b"), say("c")], NOW, 3)
+    assert ledger.admit(state, [say("a"), say("b")], NOW, 3).state.queued == 3
+
+
+def test_a_stale_lease_writes_nothing():
+    state = ledger.take(claimed(), "node_2")
+    with pytest.raises(LeaseLost):
+        ledger.work(state, LEASE, Batch(drafts=[Draft.of("agent.thinking")]), NOW)
+    with pytest.raises(LeaseLost):
+        ledger.rest(state, LEASE, state.head, Batch(), {"type": "end_turn"}, NOW, keep=False)
+
+
+def test_going_idle_is_refused_when_something_arrived_since():
+    state = claimed()
+    late = ledger.admit(state, [say("late")], NOW, 10).state
+    end = {"type": "end_turn"}
+    assert ledger.rest(late, LEASE, state.head, Batch(), end, NOW, keep=False) is None
+    change = ledger.rest(late, LEASE, late.head, Batch(), end, NOW, keep=False)
+    assert change is not None
+    assert types(change) == ["session.thread_status_idle", "session.usage", "session.status_idle"]
+    assert change.state.owner is None
+
+
+def test_a_warm_runner_keeps_its_lease_while_idle():
+    state = claimed()
+    change = ledger.rest(state, LEASE, state.head, Batch(), {"type": "end_turn"}, NOW, keep=True)
+    assert change is not None
+    assert change.state.owner == "node_1"
+    woken = ledger.admit(change.state, [say("next")], NOW, 10).state
+    assert ledger.work(woken, LEASE, Batch(drafts=[Draft.of("agent.thinking")]), NOW).entries
+
+
+def test_a_retry_is_said_after_its_error_and_the_recovery_before_its_output():
+    error = Draft.of("session.error", error={"type": "unknown_error"})
+    change = ledger.work(claimed(), LEASE, Batch(drafts=[error], move=Move.RETRY), NOW)
+    assert types(change) == [
+        "session.error",
+        "session.status_rescheduled",
+        "session.thread_status_rescheduled",
+    ]
+    batch = Batch(drafts=[Draft.of("agent.thinking")], move=Move.RECOVER)
+    change = ledger.work(change.state, LEASE, batch, NOW)
+    assert types(change) == [
+        "session.status_running",
+        "session.thread_status_running",
+        "agent.thinking",
+    ]
+
+
+def test_a_terminal_failure_ends_the_session_and_its_lease():
+    change = ledger.work(claimed(), LEASE, Batch(move=Move.END), NOW)
+    assert types(change) == ["session.thread_status_terminated", "session.status_terminated"]
+    assert change.state.owner is None
+    with pytest.raises(SessionClosed):
+        ledger.admit(change.state, [say("hello?")], NOW, 10)
+
+
+def test_usage_adds_up_and_is_told_before_idle():
+    state = claimed()
+    spent = Batch(drafts=[Draft.of("agent.thinking")], spent=Usage(3, 4))
+    state = ledger.work(state, LEASE, spent, NOW).state
+    state = ledger.work(state, LEASE, spent, NOW).state
+    change = ledger.rest(
+        state, LEASE, state.head, Batch(), {"type": "end_turn"}, NOW + 2_500_000, keep=False
+    )
+    assert change is not None
+    usage = change.entries[-2].fields["usage"]
+    assert (usage["input_tokens"], usage["output_tokens"]) == (6, 8)
+    assert usage["active_seconds"] == 2.5
+    assert change.state.active == 2_500_000
+
+
+def test_archiving_is_refused_while_running_and_is_the_same_twice():
+    with pytest.raises(SessionBusy):
+        ledger.close(claimed(), NOW)
+    change = ledger.close(idle(), NOW)
+    assert change.state.status is Status.TERMINATED
+    assert ledger.close(change.state, NOW + 1).entries == []
+    assert ledger.close(change.state, NOW + 1).state.archived_at == NOW
+
+
+def test_a_note_neither_wakes_nor_settles():
+    change = ledger.note(waiting("sevt_a"), [Draft.of("session.updated", title="x")], NOW)
+    assert types(change) == ["session.updated"]
+    assert change.state.status is Status.IDLE
+    assert change.state.pending
+
+
+@given(st.lists(st.sampled_from(list(Move)), max_size=30))
+def test_no_walk_through_the_table_leaves_it(moves: list[Move]):
+    status = Status.IDLE
+    for move in moves:
+        try:
+            after = step(status, move)
+        except InvalidRequest as error:
+            assert (status, move) not in TABLE
+            assert str(status) in error.message
+            assert str(move) in error.message
+            continue
+        assert status is not Status.TERMINATED
+        status = after
+
+
+_INPUTS = st.sampled_from(["message", "interrupt", "answer a", "answer b", "rest", "work", "take"])
+
+
+@given(st.lists(_INPUTS, max_size=40))
+def test_whatever_happens_the_log_has_no_gap_and_no_idle_session_owes_an_answer(steps: list[str]):
+    """A session that is idle, waits for nobody and has a message queued would be stranded."""
+    state, log, opened = waiting("a", "b"), 0, dict[int, Entry]()
+    for word in steps:
+        change = _do(word, state, opened)
+        if change is None:
+            continue
+        assert [e.seq for e in change.entries] == list(
+            range(state.head + 1, state.head + 1 + len(change.entries))
+        )
+        log += len(change.entries)
+        opened |= {entry.seq: entry for entry in change.opened}
+        for seq in change.consumed:
+            del opened[seq]
+        state = change.state
+        assert state.head == log
+        assert state.queued == len(opened)
+        if state.status is Status.IDLE and not state.pending:
+            assert not any(entry.type == "user.message" for entry in opened.values())
+
+
+def _do(word: str, state: State, opened: dict[int, Entry]) -> Change | None:
+    lease = Lease("sesn_1", "node_1", state.generation)
+    match word.split():
+        case ["message"]:
+            return ledger.admit(state, [say("x")], NOW, 1000)
+        case ["interrupt"]:
+            return ledger.admit(state, [Draft.of("user.interrupt")], NOW, 1000)
+        case ["answer", which] if any(p.event_id == which for p in state.pending):
+            return ledger.admit(state, [answer(which)], NOW, 1000)
+        case ["take"] if state.status is Status.RUNNING:
+            return Change(ledger.take(state, "node_1"), [])
+        case ["work"] if state.owner:
+            return ledger.work(state, lease, Batch(takes=list(opened.values()), turn=True), NOW)
+        case ["rest"] if state.owner and not opened and state.status is Status.RUNNING:
+            end = {"type": "end_turn"}
+            return ledger.rest(state, lease, state.head, Batch(), end, NOW, keep=False)
+    return None
