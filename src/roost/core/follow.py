@@ -55,13 +55,14 @@ class Follow:
         Many clients send first and open the stream then; a quick turn would be over before they
         watch, and they would wait for ever. So a stream that is opened soon after an input nobody
         watched begins just before that input. Clients that open the stream first are not touched:
-        their inputs were watched.
+        their inputs were watched. An input is made up for once: from here on it counts as watched.
         """
         state = session.state
         watched = self._attendance.watched(session.id)
         fresh = session.read_at - state.sent_at <= self._catch_up
         if state.sent <= watched or not fresh:
             return state.head
+        self._attendance.note(session.id, state.sent)
         return max(state.run - 1, watched)
 
     async def tail(

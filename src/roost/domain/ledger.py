@@ -141,6 +141,12 @@ def close(state: State, now: Micros) -> Change:
     return pen.change()
 
 
+def leave(state: State) -> None:
+    """Delete: allowed unless it works. :raises SessionBusy: it runs"""
+    if state.status in (Status.RUNNING, Status.RESCHEDULING):
+        raise SessionBusy("a session cannot be deleted while its status is running")
+
+
 def note(state: State, drafts: Sequence[Draft], now: Micros) -> Change:
     """Entries about the session that neither wake nor settle anything, such as `session.updated`."""
     pen = _Pen(state, now)

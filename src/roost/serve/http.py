@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 
 import anyio
 import uvicorn
@@ -33,11 +33,12 @@ async def listening(app: ASGIApp, host: str, port: int) -> AsyncGenerator[str, N
             timeout_graceful_shutdown=2,
         )
     )
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(server.serve, [bound])
-        await server.accepting.wait()
-        yield _url(bound)
-        server.should_exit = True
+    with closing(bound):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, [bound])
+            await server.accepting.wait()
+            yield _url(bound)
+            server.should_exit = True
 
 
 class _Server(uvicorn.Server):

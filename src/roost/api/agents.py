@@ -1,0 +1,56 @@
+"""`/v1/agents`."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp
+
+from roost.api import views
+from roost.api.call import Call, reply
+from roost.api.paging import (
+    DEFAULT_PAGE,
+    Cursor,
+    cursor_in,
+    cut,
+    page,
+    record_page,
+    record_query,
+)
+
+
+async def create(call: Call) -> ASGIApp:
+    """A new agent."""
+    return reply(views.agent(await call.deps.agents.create(call.tenant, call.body)))
+
+
+async def retrieve(call: Call) -> ASGIApp:
+    """An agent, at its newest version or the one asked for."""
+    agent_id, version = call.params["agent_id"], call.query.get("version")
+    return reply(views.agent(await call.deps.agents.get(call.tenant, agent_id, version)))
+
+
+async def update(call: Call) -> ASGIApp:
+    """A new version of an agent."""
+    agent_id = call.params["agent_id"]
+    return reply(views.agent(await call.deps.agents.update(call.tenant, agent_id, call.body)))
+
+
+async def archive(call: Call) -> ASGIApp:
+    """No new sessions with it."""
+    return reply(views.agent(await call.deps.agents.archive(call.tenant, call.params["agent_id"])))
+
+
+async def list_(call: Call) -> ASGIApp:
+    """Agents, newest first."""
+    query = record_query(call.query, "agent", call.tenant)
+    return reply(record_page(await call.deps.agents.page(query), query, views.agent))
+
+
+async def list_versions(call: Call) -> ASGIApp:
+    """An agent's versions, newest first."""
+    agent_id, limit = call.params["agent_id"], call.query.get("limit", DEFAULT_PAGE)
+    cursor = cursor_in(call.query, agent_id, "desc")
+    before = None if cursor is None else int(cursor.after)
+    found = await call.deps.agents.versions(call.tenant, agent_id, before=before, limit=limit + 1)
+    records, more = cut(found, limit)
+    last = Cursor(of=agent_id, order="desc", after=records[-1].version) if more else None
+    return reply(page([views.agent(record) for record in records], last))

@@ -1,0 +1,115 @@
+"""The HTTP surface as one ASGI application.
+
+A request passes these rings, each of which only adds one thing and calls the next:
+`Api` → `_answer_with_an_id` → `_answer_every_error` → `_answer_who_may_ask` → the operation.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from roost.api.auth import caller, check_headers
+from roost.api.call import Call, ClientGone, read_json
+from roost.api.deps import Deps
+from roost.api.errors import refusal
+from roost.api.operations import OPERATIONS
+from roost.api.routes import Operation, Routes
+from roost.domain.ids import mint
+from roost.errors import RoostError, Unavailable
+
+_log = logging.getLogger(__name__)
+
+
+def build_app(deps: Deps) -> ASGIApp:
+    """The application, ready to be served."""
+    return Api(deps, Routes(OPERATIONS))
+
+
+class Api:
+    """Answers HTTP requests; declines everything else."""
+
+    def __init__(self, deps: Deps, routes: Routes) -> None:
+        self._deps = deps
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, one connection, or one lifespan."""
+        if scope["type"] == "http":
+            await self._answer_with_an_id(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+        else:
+            await _live(receive, send)
+
+    async def _answer_with_an_id(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = Call(
+            deps=self._deps, scope=scope, request_id=mint("req"), params={}, query={}, body={}
+        )
+        try:
+            await self._answer_every_error(call, _Answer(send, call), receive)
+        except ClientGone:
+            return  # nobody is left to answer
+
+    async def _answer_every_error(self, call: Call, answer: _Answer, receive: Receive) -> None:
+        response: ASGIApp
+        try:
+            response = await self._answer_who_may_ask(call, answer, receive)
+        except RoostError as error:
+            response = refusal(error, call.request_id)
+        except ClientGone:
+            raise
+        except Exception:  # noqa: BLE001 - whatever it is, the client gets the envelope
+            _log.exception("request failed", extra={"action": "answer", "request": call.request_id})
+            response = refusal(RoostError(), call.request_id)
+        await response(call.scope, receive, answer)
+
+    async def _answer_who_may_ask(self, call: Call, answer: _Answer, receive: Receive) -> ASGIApp:
+        operation, call.params = self._routes.find(call.scope["method"], call.scope["path"])
+        answer.operation = operation.name
+        if not operation.open:
+            await self._admit(call, operation, answer)
+        call.query = operation.query.parse(call.scope["query_string"])
+        if operation.body is not None:
+            limit = self._deps.settings.max_body_bytes
+            given = await read_json(call.scope, receive, limit)
+            call.body = operation.body.parse({} if given is None else given)
+        return await operation.handler(call)
+
+    async def _admit(self, call: Call, operation: Operation, answer: _Answer) -> None:
+        if self._deps.draining():
+            raise Unavailable("the server is stopping; try again")
+        call.caller = await caller(self._deps.keyring, call.headers)
+        self._deps.rates.count(call.caller, operation.kind, answer.headers)
+        if operation.official and operation.served:
+            check_headers(call.headers, call.caller.tenant)
+
+
+class _Answer:
+    """Sends a response on, with the headers that every response has."""
+
+    def __init__(self, send: Send, call: Call) -> None:
+        self._send = send
+        self._meters = call.deps.meters
+        self._asked = time.perf_counter()
+        self.headers = {"request-id": call.request_id}
+        self.operation = "none"
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            seconds = time.perf_counter() - self._asked
+            self._meters.answered(self.operation, message["status"], seconds)
+            own = [(name.encode(), value.encode()) for name, value in self.headers.items()]
+            message = {**message, "headers": [*message["headers"], *own]}
+        await self._send(message)
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    """A lifespan in which nothing is to be done: what this needs is opened by who builds it."""
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

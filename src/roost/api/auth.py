@@ -1,0 +1,55 @@
+"""Who calls, and the headers that every request below `/v1` carries."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from starlette.datastructures import Headers
+
+from roost.core.keys import Keyring
+from roost.errors import InvalidRequest, NotFound, Unauthenticated
+from roost.ports.keys import Key
+
+MANAGED_AGENTS: Final = "managed-agents-2026-04-01"
+VERSIONS: Final = ("2023-06-01", "2026-10-21")
+
+_BETA = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*-\d{4}-\d\d-\d\d")
+_LONGEST_SECRET = 512
+
+
+async def caller(keyring: Keyring, headers: Headers) -> Key:
+    """Whose key a request shows. :raises Unauthenticated: none, an unknown one, or a revoked one"""
+    secret = headers.get("x-api-key", "")
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if not secret and scheme.lower() == "bearer":
+        secret = token.strip()
+    if not 0 < len(secret) <= _LONGEST_SECRET:
+        raise Unauthenticated()
+    return await keyring.recognise(secret)
+
+
+def check_headers(headers: Headers, tenant: str) -> None:
+    """The headers that say which API is meant, on every path below `/v1`.
+
+    :raises InvalidRequest: a version, beta or workspace this server does not have
+    :raises NotFound: the beta that these paths belong to is not asked for
+    """
+    version = headers.get("anthropic-version")
+    if version is None:
+        raise InvalidRequest("anthropic-version: header is required")
+    if version not in VERSIONS:
+        raise InvalidRequest(f"anthropic-version: {version[:40]!r} is not a valid version")
+    betas = [beta.strip() for part in headers.getlist("anthropic-beta") for beta in part.split(",")]
+    for beta in betas:
+        if beta and not _BETA.fullmatch(beta):
+            raise InvalidRequest(
+                f"Unexpected value(s) `{beta[:80]}` for the `anthropic-beta` header"
+            )
+    if MANAGED_AGENTS not in betas:
+        raise NotFound(
+            "There is nothing here without the beta header.",
+            hint=f"Send `anthropic-beta: {MANAGED_AGENTS}`.",
+        )
+    if headers.get("anthropic-workspace-id", tenant) != tenant:
+        raise InvalidRequest("anthropic-workspace-id: this key belongs to another workspace")

@@ -1,0 +1,57 @@
+"""What the HTTP surface is given: put together in `serve/`, used everywhere in `api/`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from roost.api.metrics import Meters
+from roost.api.rates import Rates
+from roost.api.sse import Streams
+from roost.config import Settings
+from roost.core.catalog import Agents, Environments
+from roost.core.follow import Follow
+from roost.core.intake import Intake
+from roost.core.keys import Keyring
+from roost.core.sessions import Lifecycle
+from roost.ports.bell import Bell
+from roost.ports.log import Log
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deps:
+    """`ready` tells how the server is, or raises a RoostError if it cannot serve.
+
+    `streams` are the event streams open now: a stopping server calls `streams.close()`.
+    """
+
+    settings: Settings
+    intake: Intake
+    follow: Follow
+    lifecycle: Lifecycle
+    agents: Agents
+    environments: Environments
+    log: Log
+    keyring: Keyring
+    bell: Bell
+    registry: CollectorRegistry
+    ready: Callable[[], Awaitable[dict[str, Any]]]
+    draining: Callable[[], bool]
+    streams: Streams = field(default_factory=Streams)
+
+    @cached_property
+    def rates(self) -> Rates:
+        """How often."""
+        return Rates(
+            writes_per_minute=self.settings.writes_per_minute,
+            reads_per_minute=self.settings.reads_per_minute,
+        )
+
+    @cached_property
+    def meters(self) -> Meters:
+        """What is counted."""
+        return Meters(self.registry, lambda: len(self.streams))

@@ -1,0 +1,114 @@
+"""`/v1/sessions/{id}/events`: the write and the read, where most requests go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import replace
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from roost.api.call import Call
+from roost.api.inbound import drafts_of, receipts_of
+from roost.api.paging import Cursor, Order, cursor_in, cut
+from roost.api.query import span_of
+from roost.api.sse import EventStream
+from roost.domain.events import Entry
+from roost.domain.session import Session
+from roost.errors import InvalidRequest
+from roost.ports.log import EventQuery
+
+_PAGE = 1000
+
+
+async def send(call: Call) -> ASGIApp:
+    """Inputs: answered when they are durable, with their place in the log."""
+    session = await call.deps.lifecycle.get(call.tenant, call.params["session_id"])
+    drafts = drafts_of(call.body["events"], "events", session.state.thread_id)
+    receipts = receipts_of(call.body, call.idempotency_key)
+    accepted = await call.deps.intake.accept(session.id, drafts, receipts)
+    if not accepted.repeated:
+        call.deps.meters.accepted.inc(len(accepted.entries))
+    return _reply(b'{"data":[%b]}' % _joined(accepted.entries))
+
+
+async def list_(call: Call) -> ASGIApp:
+    """Events, oldest first unless asked otherwise."""
+    session = await call.deps.lifecycle.get(call.tenant, call.params["session_id"])
+    return await listed(call, session)
+
+
+async def stream(call: Call) -> ASGIApp:
+    """Events as they are logged."""
+    session = await call.deps.lifecycle.get(call.tenant, call.params["session_id"])
+    return streamed(call, session)
+
+
+async def listed(call: Call, session: Session) -> ASGIApp:
+    """A page of a session's events."""
+    order: Order = call.query.get("order", "asc")
+    limit = call.query.get("limit", _PAGE)
+    cursor = cursor_in(call.query, session.id, order)
+    query = _query(call.query, order, cursor, limit)
+    if order == "desc" and query.as_of is None:
+        query = replace(query, as_of=session.state.head)  # pages of one moment
+    entries, more = cut(await call.deps.log.page(session.id, query), limit)
+    following = "null"
+    if more:
+        end = entries[-1]
+        word = Cursor(of=session.id, order=order, after=end.seq, at=end.at, as_of=query.as_of)
+        following = f'"{word.word()}"'
+    return _reply(b'{"data":[%b],"next_page":%b}' % (_joined(entries), following.encode()))
+
+
+def streamed(call: Call, session: Session) -> ASGIApp:
+    """A session's events from now on, or from where the client says it was."""
+    deps = call.deps
+    after = _resumed_at(call, session)
+    return EventStream(
+        deps.follow,
+        deps.bell,
+        deps.streams,
+        session,
+        deps.follow.start_of(session) if after is None else after,
+        previews=frozenset(call.query.get("event_deltas", ())),
+        request_id=call.request_id,
+        draining=deps.draining,
+    )
+
+
+def _query(asked: dict[str, Any], order: Order, cursor: Cursor | None, limit: int) -> EventQuery:
+    since, until = span_of(asked)
+    place = None if cursor is None else int(cursor.after)
+    return EventQuery(
+        types=asked.get("types", ()),
+        after=place or 0 if order == "asc" else 0,
+        before=place if order == "desc" else None,
+        since=since,
+        until=until,
+        order=order,
+        as_of=None if cursor is None else cursor.as_of,
+        limit=limit + 1,
+    )
+
+
+def _resumed_at(call: Call, session: Session) -> int | None:
+    # A browser repeats the address with its first `after`, and adds the newer header.
+    said: Any = call.headers.get("last-event-id") or call.query.get("after")
+    if said is None:
+        return None
+    if isinstance(said, str) and not (said.isascii() and said.isdigit() and len(said) < 16):
+        raise InvalidRequest("last-event-id: give the `id` of a frame of this stream")
+    if int(said) > session.state.head:
+        raise InvalidRequest(f"the session's log ends at {session.state.head}, before {said}")
+    return int(said)
+
+
+def _joined(entries: Iterable[Entry]) -> bytes:
+    """Events with their seq, written without being parsed."""
+    return b",".join(b'%b,"seq":%d}' % (entry.json()[:-1], entry.seq) for entry in entries)
+
+
+def _reply(body: bytes) -> Response:
+    return Response(body, media_type="application/json")

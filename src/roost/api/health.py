@@ -1,0 +1,32 @@
+"""Whether the process lives, whether it can serve, what it has counted. No key needed."""
+
+from __future__ import annotations
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from roost import __version__
+from roost.api.call import Call, reply
+from roost.errors import RoostError, Unavailable
+
+
+async def healthz(call: Call) -> ASGIApp:
+    """The process answers."""
+    return reply({"status": "ok", "version": __version__})
+
+
+async def readyz(call: Call) -> ASGIApp:
+    """Everything it needs answers too."""
+    if call.deps.draining():
+        raise Unavailable("the server is stopping")
+    try:
+        found = await call.deps.ready()
+    except RoostError as error:
+        raise Unavailable(f"not ready: {error.message}", hint=error.hint) from error
+    return reply({"status": "ready", **found})
+
+
+async def metrics(call: Call) -> ASGIApp:
+    """For Prometheus."""
+    return Response(generate_latest(call.deps.registry), media_type=CONTENT_TYPE_LATEST)

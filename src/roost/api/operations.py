@@ -1,0 +1,356 @@
+"""Every operation of the Managed Agents API, served or refused on purpose, and Roost's own.
+
+The names are the official SDK's: `client.beta.sessions.events.send` is `sessions.events.send`. A
+test walks the installed SDK and fails when it has an operation that is not in this table.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final, TypedDict
+
+from anthropic.types import beta
+from anthropic.types.beta import agents as agents_types
+from anthropic.types.beta import sessions as sessions_types
+from anthropic.types.beta.sessions import threads as threads_types
+from starlette.types import ASGIApp
+
+from roost.api import agents, environments, events, health, keys, openapi, sessions, threads
+from roost.api.call import Call, reply
+from roost.api.query import Query
+from roost.api.routes import Handler, Operation, refused
+from roost.api.shapes import Shape
+
+
+class Nothing(TypedDict):
+    """An empty body."""
+
+
+def _get(name: str, path: str, handler: Handler, query: Any = None, **more: Any) -> Operation:
+    path_fields = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    parameters = Query(query, path=path_fields)
+    return Operation(name=name, method="GET", path=path, handler=handler, query=parameters, **more)
+
+
+def _post(name: str, path: str, handler: Handler, body: Any = Nothing, **more: Any) -> Operation:
+    return Operation(name=name, method="POST", path=path, handler=handler, body=Shape(body), **more)
+
+
+def _delete(name: str, path: str, handler: Handler, **more: Any) -> Operation:
+    return Operation(name=name, method="DELETE", path=path, handler=handler, **more)
+
+
+_AGENT = beta.BetaManagedAgentsAgent
+_ENVIRONMENT = beta.BetaEnvironment
+_SESSION = beta.BetaManagedAgentsSession
+_THREAD = sessions_types.BetaManagedAgentsSessionThread
+_EVENT = sessions_types.BetaManagedAgentsSessionEvent
+
+_AGENTS = (
+    _post("agents.create", "/v1/agents", agents.create, beta.AgentCreateParams, reply=_AGENT),
+    _get(
+        "agents.list", "/v1/agents", agents.list_, beta.AgentListParams, reply=_AGENT, form="page"
+    ),
+    _get(
+        "agents.retrieve",
+        "/v1/agents/{agent_id}",
+        agents.retrieve,
+        beta.AgentRetrieveParams,
+        reply=_AGENT,
+    ),
+    _post(
+        "agents.update",
+        "/v1/agents/{agent_id}",
+        agents.update,
+        beta.AgentUpdateParams,
+        reply=_AGENT,
+    ),
+    _post("agents.archive", "/v1/agents/{agent_id}/archive", agents.archive, reply=_AGENT),
+    _get(
+        "agents.versions.list",
+        "/v1/agents/{agent_id}/versions",
+        agents.list_versions,
+        agents_types.VersionListParams,
+        reply=_AGENT,
+        form="page",
+    ),
+)
+
+_ENVIRONMENTS = (
+    _post(
+        "environments.create",
+        "/v1/environments",
+        environments.create,
+        beta.EnvironmentCreateParams,
+        reply=_ENVIRONMENT,
+    ),
+    _get(
+        "environments.list",
+        "/v1/environments",
+        environments.list_,
+        beta.EnvironmentListParams,
+        reply=_ENVIRONMENT,
+        form="page",
+    ),
+    _get(
+        "environments.retrieve",
+        "/v1/environments/{environment_id}",
+        environments.retrieve,
+        reply=_ENVIRONMENT,
+    ),
+    _post(
+        "environments.update",
+        "/v1/environments/{environment_id}",
+        environments.update,
+        beta.EnvironmentUpdateParams,
+        reply=_ENVIRONMENT,
+    ),
+    _delete(
+        "environments.delete",
+        "/v1/environments/{environment_id}",
+        environments.delete,
+        reply=beta.BetaEnvironmentDeleteResponse,
+    ),
+    _post(
+        "environments.archive",
+        "/v1/environments/{environment_id}/archive",
+        environments.archive,
+        reply=_ENVIRONMENT,
+    ),
+)
+
+_SESSIONS = (
+    _post(
+        "sessions.create", "/v1/sessions", sessions.create, beta.SessionCreateParams, reply=_SESSION
+    ),
+    _get(
+        "sessions.list",
+        "/v1/sessions",
+        sessions.list_,
+        beta.SessionListParams,
+        reply=_SESSION,
+        form="pages",
+    ),
+    _get("sessions.retrieve", "/v1/sessions/{session_id}", sessions.retrieve, reply=_SESSION),
+    _post(
+        "sessions.update",
+        "/v1/sessions/{session_id}",
+        sessions.update,
+        beta.SessionUpdateParams,
+        reply=_SESSION,
+    ),
+    _delete(
+        "sessions.delete",
+        "/v1/sessions/{session_id}",
+        sessions.delete,
+        reply=beta.BetaManagedAgentsDeletedSession,
+    ),
+    _post(
+        "sessions.archive", "/v1/sessions/{session_id}/archive", sessions.archive, reply=_SESSION
+    ),
+    _post(
+        "sessions.events.send",
+        "/v1/sessions/{session_id}/events",
+        events.send,
+        sessions_types.EventSendParams,
+        reply=sessions_types.BetaManagedAgentsSendSessionEvents,
+    ),
+    _get(
+        "sessions.events.list",
+        "/v1/sessions/{session_id}/events",
+        events.list_,
+        sessions_types.EventListParams,
+        reply=_EVENT,
+        form="page",
+    ),
+    _get(
+        "sessions.events.stream",
+        "/v1/sessions/{session_id}/events/stream",
+        events.stream,
+        sessions_types.EventStreamParams,
+        form="stream",
+    ),
+)
+
+_THREADS = (
+    _get(
+        "sessions.threads.list",
+        "/v1/sessions/{session_id}/threads",
+        threads.list_,
+        sessions_types.ThreadListParams,
+        reply=_THREAD,
+        form="page",
+    ),
+    _get(
+        "sessions.threads.retrieve",
+        "/v1/sessions/{session_id}/threads/{thread_id}",
+        threads.retrieve,
+        reply=_THREAD,
+    ),
+    _get(
+        "sessions.threads.events.list",
+        "/v1/sessions/{session_id}/threads/{thread_id}/events",
+        threads.list_events,
+        threads_types.EventListParams,
+        reply=_EVENT,
+        form="page",
+    ),
+    _get(
+        "sessions.threads.events.stream",
+        "/v1/sessions/{session_id}/threads/{thread_id}/stream",
+        threads.stream,
+        threads_types.EventStreamParams,
+        form="stream",
+    ),
+)
+
+_KEYS = (
+    _post("roost.keys.create", "/roost/v1/keys", keys.create, keys.KeyCreateParams),
+    _get("roost.keys.list", "/roost/v1/keys", keys.list_),
+    _delete("roost.keys.revoke", "/roost/v1/keys/{key_id}", keys.revoke),
+)
+
+
+async def _openapi(call: Call) -> ASGIApp:
+    return reply(_document())
+
+
+@cache
+def _document() -> dict[str, Any]:
+    return openapi.described(OPERATIONS)
+
+
+_OPEN = (
+    _get("healthz", "/healthz", health.healthz, open=True),
+    _get("readyz", "/readyz", health.readyz, open=True),
+    _get("metrics", "/metrics", health.metrics, open=True, form="other"),
+    _get("openapi", "/openapi.json", _openapi, open=True, form="other"),
+)
+
+_REFUSED: Final[dict[str, tuple[str, ...]]] = {
+    "scheduled sessions are not part of this release.": (
+        "deployments.create POST /v1/deployments",
+        "deployments.list GET /v1/deployments",
+        "deployments.retrieve GET /v1/deployments/{deployment_id}",
+        "deployments.update POST /v1/deployments/{deployment_id}",
+        "deployments.archive POST /v1/deployments/{deployment_id}/archive",
+        "deployments.pause POST /v1/deployments/{deployment_id}/pause",
+        "deployments.unpause POST /v1/deployments/{deployment_id}/unpause",
+        "deployments.run POST /v1/deployments/{deployment_id}/run",
+        "deployment_runs.list GET /v1/deployment_runs",
+        "deployment_runs.retrieve GET /v1/deployment_runs/{deployment_run_id}",
+    ),
+    "dreams work on memory stores, which are not part of this release.": (
+        "dreams.create POST /v1/dreams",
+        "dreams.list GET /v1/dreams",
+        "dreams.retrieve GET /v1/dreams/{dream_id}",
+        "dreams.archive POST /v1/dreams/{dream_id}/archive",
+        "dreams.cancel POST /v1/dreams/{dream_id}/cancel",
+    ),
+    "self-hosted workers are not part of this release; sessions run on this server.": (
+        "environments.work.list GET /v1/environments/{environment_id}/work",
+        "environments.work.poll GET /v1/environments/{environment_id}/work/poll",
+        "environments.work.stats GET /v1/environments/{environment_id}/work/stats",
+        "environments.work.retrieve GET /v1/environments/{environment_id}/work/{work_id}",
+        "environments.work.update POST /v1/environments/{environment_id}/work/{work_id}",
+        "environments.work.ack POST /v1/environments/{environment_id}/work/{work_id}/ack",
+        "environments.work.heartbeat POST /v1/environments/{environment_id}/work/{work_id}/heartbeat",
+        "environments.work.stop POST /v1/environments/{environment_id}/work/{work_id}/stop",
+    ),
+    "files are not part of this release; send content inside events.": (
+        "files.upload POST /v1/files",
+        "files.list GET /v1/files",
+        "files.retrieve_metadata GET /v1/files/{file_id}",
+        "files.delete DELETE /v1/files/{file_id}",
+        "files.download GET /v1/files/{file_id}/content",
+    ),
+    "memory stores are not part of this release.": (
+        "memory_stores.create POST /v1/memory_stores",
+        "memory_stores.list GET /v1/memory_stores",
+        "memory_stores.retrieve GET /v1/memory_stores/{memory_store_id}",
+        "memory_stores.update POST /v1/memory_stores/{memory_store_id}",
+        "memory_stores.delete DELETE /v1/memory_stores/{memory_store_id}",
+        "memory_stores.archive POST /v1/memory_stores/{memory_store_id}/archive",
+        "memory_stores.memories.create POST /v1/memory_stores/{memory_store_id}/memories",
+        "memory_stores.memories.list GET /v1/memory_stores/{memory_store_id}/memories",
+        "memory_stores.memories.retrieve GET /v1/memory_stores/{memory_store_id}/memories/{memory_id}",
+        "memory_stores.memories.update POST /v1/memory_stores/{memory_store_id}/memories/{memory_id}",
+        "memory_stores.memories.delete DELETE /v1/memory_stores/{memory_store_id}/memories/{memory_id}",
+        "memory_stores.memory_versions.list GET /v1/memory_stores/{memory_store_id}/memory_versions",
+        "memory_stores.memory_versions.retrieve GET /v1/memory_stores/{memory_store_id}/memory_versions/{memory_version_id}",
+        "memory_stores.memory_versions.redact POST /v1/memory_stores/{memory_store_id}/memory_versions/{memory_version_id}/redact",
+    ),
+    "session resources are not part of this release.": (
+        "sessions.resources.list GET /v1/sessions/{session_id}/resources",
+        "sessions.resources.add POST /v1/sessions/{session_id}/resources",
+        "sessions.resources.retrieve GET /v1/sessions/{session_id}/resources/{resource_id}",
+        "sessions.resources.update POST /v1/sessions/{session_id}/resources/{resource_id}",
+        "sessions.resources.delete DELETE /v1/sessions/{session_id}/resources/{resource_id}",
+    ),
+    "the primary thread ends with its session; archive the session.": (
+        "sessions.threads.archive POST /v1/sessions/{session_id}/threads/{thread_id}/archive",
+    ),
+    "skills cannot be uploaded in this release; agents may name them.": (
+        "skills.create POST /v1/skills",
+        "skills.list GET /v1/skills",
+        "skills.retrieve GET /v1/skills/{skill_id}",
+        "skills.delete DELETE /v1/skills/{skill_id}",
+        "skills.versions.create POST /v1/skills/{skill_id}/versions",
+        "skills.versions.list GET /v1/skills/{skill_id}/versions",
+        "skills.versions.retrieve GET /v1/skills/{skill_id}/versions/{version}",
+        "skills.versions.delete DELETE /v1/skills/{skill_id}/versions/{version}",
+        "skills.versions.download GET /v1/skills/{skill_id}/versions/{version}/content",
+    ),
+    "tunnels lead from Anthropic's servers to private ones; this server needs none.": (
+        "tunnels.create POST /v1/tunnels",
+        "tunnels.list GET /v1/tunnels",
+        "tunnels.retrieve GET /v1/tunnels/{tunnel_id}",
+        "tunnels.archive POST /v1/tunnels/{tunnel_id}/archive",
+        "tunnels.reveal_token POST /v1/tunnels/{tunnel_id}/reveal_token",
+        "tunnels.rotate_token POST /v1/tunnels/{tunnel_id}/rotate_token",
+        "tunnels.certificates.create POST /v1/tunnels/{tunnel_id}/certificates",
+        "tunnels.certificates.list GET /v1/tunnels/{tunnel_id}/certificates",
+        "tunnels.certificates.retrieve GET /v1/tunnels/{tunnel_id}/certificates/{certificate_id}",
+        "tunnels.certificates.archive POST /v1/tunnels/{tunnel_id}/certificates/{certificate_id}/archive",
+    ),
+    "user profiles are for Anthropic's resellers; this server has API keys per tenant.": (
+        "user_profiles.create POST /v1/user_profiles",
+        "user_profiles.list GET /v1/user_profiles",
+        "user_profiles.retrieve GET /v1/user_profiles/{user_profile_id}",
+        "user_profiles.update POST /v1/user_profiles/{user_profile_id}",
+        "user_profiles.delete DELETE /v1/user_profiles/{user_profile_id}",
+        "user_profiles.create_enrollment_url POST /v1/user_profiles/{user_profile_id}/enrollment_url",
+        "user_profiles.action_urls.create POST /v1/user_profiles/{user_profile_id}/action_urls",
+    ),
+    "credential vaults are not part of this release.": (
+        "vaults.create POST /v1/vaults",
+        "vaults.list GET /v1/vaults",
+        "vaults.retrieve GET /v1/vaults/{vault_id}",
+        "vaults.update POST /v1/vaults/{vault_id}",
+        "vaults.delete DELETE /v1/vaults/{vault_id}",
+        "vaults.archive POST /v1/vaults/{vault_id}/archive",
+        "vaults.credentials.create POST /v1/vaults/{vault_id}/credentials",
+        "vaults.credentials.list GET /v1/vaults/{vault_id}/credentials",
+        "vaults.credentials.retrieve GET /v1/vaults/{vault_id}/credentials/{credential_id}",
+        "vaults.credentials.update POST /v1/vaults/{vault_id}/credentials/{credential_id}",
+        "vaults.credentials.delete DELETE /v1/vaults/{vault_id}/credentials/{credential_id}",
+        "vaults.credentials.archive POST /v1/vaults/{vault_id}/credentials/{credential_id}/archive",
+        "vaults.credentials.mcp_oauth_validate POST /v1/vaults/{vault_id}/credentials/{credential_id}/mcp_oauth_validate",
+    ),
+}
+
+
+def _refused(line: str, why: str) -> Operation:
+    name, method, path = line.split()
+    return refused(name, method, path, why)
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    *_AGENTS,
+    *_ENVIRONMENTS,
+    *_SESSIONS,
+    *_THREADS,
+    *_KEYS,
+    *_OPEN,
+    *(_refused(line, why) for why, lines in _REFUSED.items() for line in lines),
+)

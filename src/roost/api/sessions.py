@@ -1,0 +1,104 @@
+"""`/v1/sessions`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+from starlette.types import ASGIApp
+
+from roost.api import views
+from roost.api.call import Call, fingerprint, reply
+from roost.api.inbound import drafts_of
+from roost.api.paging import DEFAULT_PAGE, Cursor, Order, cursor_in
+from roost.api.query import span_of
+from roost.domain.session import Session
+from roost.ports.log import Receipt
+from roost.ports.sessions import SessionQuery
+
+_ELSEWHERE = ("deployment_id", "memory_store_id")  # no session here has one
+
+
+async def create(call: Call) -> ASGIApp:
+    """A new session, with its first inputs."""
+    drafts = drafts_of(call.body.get("initial_events", []), "initial_events")
+    key = call.idempotency_key
+    receipt = None if key is None else Receipt(f"h:{key}:0", fingerprint(call.body))
+    session = await call.deps.lifecycle.create(call.key, call.body, drafts, receipt)
+    return reply(views.session(session))
+
+
+async def retrieve(call: Call) -> ASGIApp:
+    """A session as it stands."""
+    session = await call.deps.lifecycle.get(call.tenant, call.params["session_id"])
+    return reply(views.session(session))
+
+
+async def update(call: Call) -> ASGIApp:
+    """A session, changed."""
+    session_id = call.params["session_id"]
+    session = await call.deps.lifecycle.update(call.tenant, session_id, call.body)
+    return reply(views.session(session))
+
+
+async def archive(call: Call) -> ASGIApp:
+    """Ended for good, and still readable."""
+    session = await call.deps.lifecycle.archive(call.tenant, call.params["session_id"])
+    return reply(views.session(session))
+
+
+async def delete(call: Call) -> ASGIApp:
+    """Gone, with its log."""
+    session_id = call.params["session_id"]
+    await call.deps.lifecycle.delete(call.tenant, session_id)
+    return reply({"id": session_id, "type": "session_deleted"})
+
+
+async def list_(call: Call) -> ASGIApp:
+    """Sessions by creation; pages go both ways."""
+    order: Order = call.query.get("order", "desc")
+    cursor = cursor_in(call.query, "sessions", order)
+    query = _query(call, order, cursor)
+    if any(name in call.query for name in _ELSEWHERE):
+        return reply({"data": [], "next_page": None, "prev_page": None})
+    found = await call.deps.lifecycle.page(query)
+    return reply(_page(found, replace(query, limit=query.limit - 1), cursor))
+
+
+def _query(call: Call, order: Order, cursor: Cursor | None) -> SessionQuery:
+    asked = call.query
+    since, until = span_of(asked)
+    return SessionQuery(
+        tenant=call.tenant,
+        agent_id=asked.get("agent_id"),
+        agent_version=asked.get("agent_version") if "agent_id" in asked else None,
+        statuses=asked.get("statuses", ()),
+        include_archived=asked.get("include_archived", False),
+        since=since,
+        until=until,
+        order=order,
+        after=None if cursor is None else str(cursor.after),
+        reverse=cursor is not None and cursor.back,
+        limit=asked.get("limit", DEFAULT_PAGE) + 1,
+    )
+
+
+def _page(found: Sequence[Session], query: SessionQuery, cursor: Cursor | None) -> dict[str, Any]:
+    """A page walked to from either side: the one item too many is at the far end."""
+    more = len(found) > query.limit
+    back = cursor is not None and cursor.back
+    shown = found[-query.limit :] if back else found[: query.limit]
+    earlier = more if back else cursor is not None
+    later = True if back else more
+    return {
+        "data": [views.session(session) for session in shown],
+        "next_page": _cursor(shown[-1], query.order, back=False) if shown and later else None,
+        "prev_page": _cursor(shown[0], query.order, back=True) if shown and earlier else None,
+    }
+
+
+def _cursor(session: Session, order: Order, *, back: bool) -> str:
+    return Cursor(
+        of="sessions", order=order, after=session.id, at=session.created_at, back=back
+    ).word()

@@ -1,0 +1,93 @@
+"""What clients see of a record or a session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roost.domain.events import Micros, iso
+from roost.domain.session import Session, Status
+from roost.ports.catalog import Record
+
+
+def agent(record: Record) -> dict[str, Any]:
+    """The `agent` object."""
+    return {
+        "type": "agent",
+        "id": record.id,
+        "version": record.version,
+        **record.body,
+        **_times(record.created_at, record.updated_at, record.archived_at),
+    }
+
+
+def environment(record: Record) -> dict[str, Any]:
+    """The `environment` object."""
+    return {
+        "type": "environment",
+        "id": record.id,
+        **record.body,
+        **_times(record.created_at, record.updated_at, record.archived_at),
+    }
+
+
+def session(session: Session) -> dict[str, Any]:
+    """The `session` object, with what Roost adds to it at the end."""
+    spec, state = session.spec, session.state
+    stats = _stats(session)
+    return {
+        "type": "session",
+        "id": session.id,
+        "status": state.status,
+        "title": spec.title,
+        "agent": spec.agent,
+        "environment_id": spec.environment_id,
+        "deployment_id": None,
+        "vault_ids": spec.vault_ids,
+        "resources": spec.resources,
+        "metadata": spec.metadata,
+        "outcome_evaluations": [],
+        "usage": state.usage.for_session(stats["active_seconds"]),
+        "stats": stats,
+        "budget": spec.budget,
+        **_times(session.created_at, session.updated_at, state.archived_at),
+        "trust_level": spec.trust_level,
+        "workspace": spec.workspace,
+        "mount_scope": spec.mount_scope,
+        "harness": spec.harness,
+    }
+
+
+def thread(session: Session) -> dict[str, Any]:
+    """The session's primary thread, the only one it has."""
+    state = session.state
+    agent = {field: value for field, value in session.spec.agent.items() if field != "multiagent"}
+    stats = _stats(session)
+    return {
+        "type": "session_thread",
+        "id": state.thread_id,
+        "session_id": session.id,
+        "parent_thread_id": None,
+        "agent": agent,
+        "status": state.status,
+        "stats": stats,
+        "usage": state.usage.for_session(stats["active_seconds"]),
+        "workflow_run_id": None,
+        **_times(session.created_at, session.updated_at, state.archived_at),
+    }
+
+
+def _stats(session: Session) -> dict[str, float]:
+    ended = session.state.status is Status.TERMINATED
+    until = session.updated_at if ended else max(session.read_at, session.updated_at)
+    return {
+        "active_seconds": session.state.active_seconds(until),
+        "duration_seconds": (until - session.created_at) / 1_000_000,
+    }
+
+
+def _times(created: Micros, updated: Micros, archived: Micros | None) -> dict[str, Any]:
+    return {
+        "created_at": iso(created),
+        "updated_at": iso(updated),
+        "archived_at": None if archived is None else iso(archived),
+    }

@@ -1,0 +1,114 @@
+"""Agents and environments: created, versioned, archived."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from roost.domain import agent, environment
+from roost.domain.environment import EnvironmentArchived, EnvironmentNotFound
+from roost.domain.ids import mint
+from roost.errors import InvalidRequest, NotFound
+from roost.ports.catalog import Catalog, Record, RecordQuery
+
+
+class Agents:
+    """Agents have versions; a session keeps the one it was created with."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    async def create(self, tenant: str, params: Mapping[str, Any]) -> Record:
+        """A new agent at version 1. :raises InvalidRequest: naming the field"""
+        body = agent.created(params)
+        return await self._catalog.add("agent", tenant, mint("agent"), body, unique_name=False)
+
+    async def get(self, tenant: str, agent_id: str, version: int | None = None) -> Record:
+        """The newest version, or the one asked for. :raises NotFound:"""
+        try:
+            return await self._catalog.get("agent", tenant, agent_id, version)
+        except NotFound:
+            which = agent_id if version is None else f"{agent_id} version {version}"
+            raise NotFound(f"agent {which} was not found") from None
+
+    async def page(self, query: RecordQuery) -> list[Record]:
+        """A page of agents at their newest versions."""
+        return await self._catalog.page(query)
+
+    async def versions(
+        self, tenant: str, agent_id: str, *, before: int | None, limit: int
+    ) -> list[Record]:
+        """An agent's versions below `before`, newest first. :raises NotFound:"""
+        await self.get(tenant, agent_id)
+        return await self._catalog.versions("agent", tenant, agent_id, before=before, limit=limit)
+
+    async def update(self, tenant: str, agent_id: str, params: Mapping[str, Any]) -> Record:
+        """A new version, if anything changes. `version` in the params guards against overwriting.
+
+        :raises NotFound: :raises InvalidRequest: archived, or a field that is wrong
+        :raises Conflict: the version is another one by now
+        """
+
+        def change(record: Record) -> dict[str, Any]:
+            if record.archived_at is not None:
+                raise InvalidRequest(f"agent {agent_id} is archived and cannot be updated")
+            return agent.updated(record.body, params)
+
+        await self.get(tenant, agent_id)
+        return await self._catalog.change(
+            "agent", tenant, agent_id, change, expected=params.get("version")
+        )
+
+    async def archive(self, tenant: str, agent_id: str) -> Record:
+        """One way; again: the same answer. :raises NotFound:"""
+        await self.get(tenant, agent_id)
+        return await self._catalog.archive("agent", tenant, agent_id)
+
+
+class Environments:
+    """Environments are changed in place; their names are unique among those not archived."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    async def create(self, tenant: str, params: Mapping[str, Any]) -> Record:
+        """A new environment. :raises InvalidRequest: naming the field :raises Conflict: its name"""
+        body = environment.created(params)
+        return await self._catalog.add("environment", tenant, mint("env"), body, unique_name=True)
+
+    async def get(self, tenant: str, environment_id: str) -> Record:
+        """:raises EnvironmentNotFound: absent, or another tenant's"""
+        try:
+            return await self._catalog.get("environment", tenant, environment_id)
+        except NotFound:
+            raise EnvironmentNotFound(f"environment {environment_id} was not found") from None
+
+    async def page(self, query: RecordQuery) -> list[Record]:
+        """A page of environments."""
+        return await self._catalog.page(query)
+
+    async def update(self, tenant: str, environment_id: str, params: Mapping[str, Any]) -> Record:
+        """Change what is given; sandboxes made from now on have it.
+
+        :raises EnvironmentNotFound: :raises EnvironmentArchived: :raises InvalidRequest:
+        """
+
+        def change(record: Record) -> dict[str, Any]:
+            if record.archived_at is not None:
+                raise EnvironmentArchived(
+                    f"environment {environment_id} is archived and cannot be updated"
+                )
+            return environment.updated(record.body, params)
+
+        await self.get(tenant, environment_id)
+        return await self._catalog.change("environment", tenant, environment_id, change)
+
+    async def archive(self, tenant: str, environment_id: str) -> Record:
+        """No new sessions on it; one way. :raises EnvironmentNotFound:"""
+        await self.get(tenant, environment_id)
+        return await self._catalog.archive("environment", tenant, environment_id)
+
+    async def delete(self, tenant: str, environment_id: str) -> None:
+        """:raises EnvironmentNotFound: :raises Conflict: a session uses it"""
+        await self.get(tenant, environment_id)
+        await self._catalog.delete("environment", tenant, environment_id)

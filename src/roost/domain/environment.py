@@ -1,0 +1,130 @@
+"""An environment's configuration: from what a client sends to the fully resolved body."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from roost.domain.agent import merged
+from roost.errors import InvalidRequest, NotFound
+
+Body = dict[str, Any]
+
+_MANAGERS = ("apt", "cargo", "gem", "go", "npm", "pip")
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
+_UNRESTRICTED = {"type": "unrestricted"}
+_NO_PACKAGES: Body = {"type": "packages", **{manager: [] for manager in _MANAGERS}}
+
+
+class EnvironmentArchived(InvalidRequest):
+    """The environment is archived."""
+
+    code = "environment_archived"
+
+
+class ConfigTypeChanged(InvalidRequest):
+    """The type of an environment's config cannot change after creation."""
+
+    code = "invalid_config_type_change"
+
+
+class EnvironmentNotFound(NotFound):
+    """There is no such environment."""
+
+    code = "environment_not_found"
+
+
+def created(params: Mapping[str, Any]) -> Body:
+    """The body of a new environment. :raises InvalidRequest: naming the field"""
+    return {
+        "name": params["name"],
+        "description": params.get("description"),
+        "config": _config(params.get("config") or {"type": "cloud"}, None),
+        "metadata": dict(params.get("metadata") or {}),
+        "scope": _scope(params.get("scope")),
+    }
+
+
+def updated(body: Body, params: Mapping[str, Any]) -> Body:
+    """The body after an update: what is omitted or null stays, metadata is merged.
+
+    :raises ConfigTypeChanged: a cloud environment cannot become a self-hosted one, nor back
+    :raises InvalidRequest: naming the field
+    """
+    after = dict(body)
+    if params.get("name") is not None:
+        after["name"] = params["name"]
+    if "description" in params:
+        after["description"] = params["description"]
+    if params.get("config") is not None:
+        after["config"] = _config(params["config"], body["config"])
+    if params.get("scope") is not None:
+        after["scope"] = _scope(params["scope"])
+    after["metadata"] = merged(body["metadata"], params.get("metadata"), empty_deletes=True)
+    return after
+
+
+def _scope(scope: str | None) -> str:
+    if scope == "account":
+        raise InvalidRequest("scope: only 'organization' is served")
+    return "organization"
+
+
+def _config(given: Body, before: Body | None) -> Body:
+    if before is not None and before["type"] != given["type"]:
+        raise ConfigTypeChanged(
+            f"config.type: a {before['type']} environment cannot become {given['type']}"
+        )
+    if given["type"] == "self_hosted":
+        return {"type": "self_hosted"}
+    before = before or {"networking": _UNRESTRICTED, "packages": _NO_PACKAGES}
+    networking = _networking(given.get("networking"), before["networking"])
+    packages = _packages(given.get("packages") or {}, before["packages"])
+    _check_packages(packages, networking)
+    return {"type": "cloud", "networking": networking, "packages": packages}
+
+
+def _networking(given: Body | None, before: Body) -> Body:
+    if given is None:
+        return before
+    if given["type"] == "unrestricted":
+        return dict(_UNRESTRICTED)
+    kept = before if before["type"] == "limited" else {}
+    after = {"type": "limited"} | {
+        field: kept.get(field, default) if given.get(field) is None else given[field]
+        for field, default in _LIMITED.items()
+    }
+    _check_hosts(after["allowed_hosts"])
+    return after
+
+
+_LIMITED: dict[str, Any] = {
+    "allowed_hosts": [],
+    "allow_mcp_servers": False,
+    "allow_package_managers": False,
+}
+
+
+def _packages(given: Body, before: Body) -> Body:
+    lists = {m: before[m] if given.get(m) is None else given[m] for m in _MANAGERS}
+    return {"type": "packages", **lists}
+
+
+def _check_hosts(hosts: Sequence[str]) -> None:
+    for i, host in enumerate(hosts):
+        if len(host) > 253 or not _HOST.fullmatch(host):
+            raise InvalidRequest(
+                f"config.networking.allowed_hosts.{i}: give a host such as `example.com` or "
+                "`*.example.com`, without scheme, port or path"
+            )
+
+
+def _check_packages(packages: Body, networking: Body) -> None:
+    wanted = any(packages[manager] for manager in _MANAGERS)
+    if wanted and not networking.get("allow_package_managers", True):
+        raise InvalidRequest(
+            "config.packages: under `limited` networking, packages need "
+            "`networking.allow_package_managers` to be true"
+        )

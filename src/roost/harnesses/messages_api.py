@@ -1,0 +1,202 @@
+"""The Messages API over HTTP: one request, streamed, checked and bounded as it arrives.
+
+What comes back is another machine's word: its shape is checked, its size is limited, and whatever
+is wrong with it is a `Failure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Final
+
+import httpx2
+import msgspec
+
+from roost.domain.ids import mint
+from roost.domain.usage import Usage
+from roost.harnesses.retries import Failure, asked_to_wait, refused
+from roost.ports.harness import Show
+
+TIMEOUT: Final = httpx2.Timeout(30.0, read=300.0)  # the API sends a ping long before that
+MAX_ANSWER: Final = 10_000_000
+"""The most characters an answer may have, in all its parts."""
+
+_MAX_REFUSAL = 65_536
+_MAX_COUNT = 10**12
+_CARRIERS: Final = {"text": "text", "thinking": "thinking", "tool_use": "partial_json"}
+
+Json = dict[str, Any]
+
+
+class Part(msgspec.Struct):
+    """One content block, as far as it has come. `id` is that of the event it will become."""
+
+    kind: str
+    id: str
+    name: str = ""
+    pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """What has arrived so far."""
+        return "".join(self.pieces)
+
+    def arguments(self) -> Json:
+        """The input of a call. :raises Failure: it is not a JSON object"""
+        try:
+            return msgspec.json.decode(self.text or "{}", type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise Failure(f"The model called {self.name} with broken arguments: {error}") from None
+
+
+class Answer:
+    """An answer of the model, as far as it has come."""
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.usage = Usage()
+        self.stop_reason: str | None = None
+        self.complete = False
+        self._by_index: dict[int, Part] = {}
+        self._size = 0
+
+    def add(self, event: Json) -> list[Show]:
+        """Take a stream event in; gives what there is to show of it.
+
+        :raises Failure: it is not what the API sends, or the answer is too long
+        """
+        try:
+            return self._add(event)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise Failure(f"The model sent something that is not an answer: {error!r}") from None
+
+    def _add(self, event: Json) -> list[Show]:
+        match event["type"]:
+            case "message_start":
+                self._count(event["message"]["usage"])
+            case "content_block_start":
+                return self._begin(event["index"], event["content_block"])
+            case "content_block_delta":
+                return self._carry_on(event["index"], event["delta"])
+            case "message_delta":
+                self.stop_reason = event["delta"].get("stop_reason")
+                self._count(event.get("usage") or {})
+            case "message_stop":
+                self.complete = True
+            case _:
+                pass  # pings, and what the API may add
+        return []
+
+    def _begin(self, index: int, block: Json) -> list[Show]:
+        if block["type"] not in _CARRIERS:
+            return []
+        part = Part(block["type"], mint("sevt"), str(block.get("name", "")))
+        self._weigh(len(part.name) + 100)
+        self._by_index[index] = part
+        self.parts.append(part)
+        return [Show(part.id, "agent.thinking")] if part.kind == "thinking" else []
+
+    def _carry_on(self, index: int, delta: Json) -> list[Show]:
+        part = self._by_index.get(index)
+        piece = delta.get(_CARRIERS[part.kind]) if part else None
+        if part is None or not isinstance(piece, str) or not piece:
+            return []
+        self._weigh(len(piece))
+        part.pieces.append(piece)
+        if part.kind != "text":
+            return []
+        announced = [Show(part.id, "agent.message")] if len(part.pieces) == 1 else []
+        return [*announced, Show(part.id, "agent.message", piece)]
+
+    def _weigh(self, size: int) -> None:
+        self._size += size
+        if self._size > MAX_ANSWER:
+            said = f"The model's answer is longer than {MAX_ANSWER:,} characters."
+            raise Failure(said, retry="exhausted")
+
+    def _count(self, counts: Json) -> None:
+        """Counts are totals: a later one replaces an earlier one."""
+        known = {
+            name: min(max(value, 0), _MAX_COUNT)
+            for name, value in counts.items()
+            if name in Usage.__struct_fields__ and isinstance(value, int)
+        }
+        self.usage = msgspec.structs.replace(self.usage, **known)
+
+
+class MessagesApi:
+    """A model behind the Messages API."""
+
+    def __init__(self, client: httpx2.AsyncClient, base_url: str, api_key: str) -> None:
+        self._client = client
+        self._api_key = api_key
+        self._url = f"{base_url.rstrip('/')}/v1/messages"
+        self._headers = {
+            "x-api-key": api_key,
+            "anthropic-version": "2023-06-01",
+            "content-type": "application/json",
+            "accept": "text/event-stream",
+        }
+
+    async def ask(self, request: Json) -> AsyncGenerator[Json, None]:
+        """The events of the answer, until the stream ends.
+
+        :raises Failure: there is no connection any more, or the API refused
+        """
+        try:
+            async with aclosing(self._ask(request)) as events:
+                async for event in events:
+                    yield event
+        except Failure as failure:
+            if self._api_key:  # whoever is on the way may quote what it was sent
+                failure.message = failure.message.replace(self._api_key, "[the key]")
+            raise
+
+    async def _ask(self, request: Json) -> AsyncGenerator[Json, None]:
+        body = msgspec.json.encode({**request, "stream": True})
+        try:
+            async with self._client.stream(
+                "POST", self._url, content=body, headers=self._headers, timeout=TIMEOUT
+            ) as response:
+                if response.status_code != 200:
+                    raise await _refusal(response)
+                async with aclosing(_events(response)) as events:
+                    async for event in events:
+                        yield event
+        except httpx2.LocalProtocolError as error:  # its text quotes the headers, and so the key
+            raise Failure("The request to the model is malformed.", retry="exhausted") from error
+        except httpx2.HTTPError as error:
+            what = str(error) or type(error).__name__
+            raise Failure(f"The connection to the model failed: {what}") from error
+
+
+async def _events(response: httpx2.Response) -> AsyncGenerator[Json, None]:
+    async for message in httpx2.EventSource(response, max_event_size=2 * MAX_ANSWER):
+        try:
+            event = msgspec.json.decode(message.data, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise Failure(f"The model sent something that is not JSON: {error}") from None
+        if event.get("type") == "error":
+            raise refused(*_named(event))
+        yield event
+
+
+async def _refusal(response: httpx2.Response) -> Failure:
+    """What a refusal says; its body may be anything, so only its beginning is read."""
+    raw = bytearray()
+    async for chunk in response.aiter_bytes():
+        raw += chunk
+        if len(raw) > _MAX_REFUSAL:
+            break
+    try:
+        kind, message = _named(msgspec.json.decode(bytes(raw), type=dict[str, Any]))
+    except msgspec.DecodeError:
+        kind, message = "error", raw[:200].decode(errors="replace")
+    return refused(kind, message, response.status_code, asked_to_wait(response.headers))
+
+
+def _named(body: Json) -> tuple[str, str]:
+    error = body.get("error")
+    error = error if isinstance(error, dict) else {}
+    return str(error.get("type", "error")), str(error.get("message", "no reason given"))

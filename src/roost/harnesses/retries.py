@@ -1,0 +1,112 @@
+"""What a failed model request means for the session, and how long to wait before the next one.
+
+A failure is judged by one question: what would have to change for the same request to work?
+
+* **retrying**: nothing but time. No connection, a stream that broke off, 408, 409, 429, 5xx, 529.
+* **exhausted**: something outside the conversation. The operator's key (401, 403), the operator's
+  bill (402), the agent's configuration or one bad request (other 4xx). The turn is lost, the session
+  waits; the next message tries again, so a session outlives a revoked key or an empty account.
+* **terminal**: the conversation itself. Only 413 `request_too_large`: every later request carries
+  the whole conversation and is larger still, so no retry, key or setting can ever mend it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Literal
+
+Retry = Literal["retrying", "exhausted", "terminal"]
+
+_LONGEST_BACKOFF = 60.0
+_LONGEST_ASKED = 600.0  # a server that asks for more is asked again after this
+_LONGEST_MESSAGE = 2000
+
+_STATUSES = {  # of errors that come inside a stream, which have a type only
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+_ERRORS = {  # the rest are `model_request_failed_error`
+    402: "billing_error",
+    429: "model_rate_limited_error",
+    529: "model_overloaded_error",
+}
+_FIX_THE_KEY = "The operator has to set ANTHROPIC_API_KEY to a key the model accepts."
+_FIX_THE_BILL = "The operator has to settle the model account's billing."
+_ADVICE = {401: _FIX_THE_KEY, 402: _FIX_THE_BILL, 403: _FIX_THE_KEY}
+
+
+class Failure(Exception):
+    """A model request that gave no answer. `wait`: how long the model asked to be left alone."""
+
+    def __init__(
+        self,
+        message: str,
+        error: str = "model_request_failed_error",
+        retry: Retry = "retrying",
+        wait: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message[:_LONGEST_MESSAGE]
+        self.error = error
+        self.retry: Retry = retry
+        self.wait = wait
+
+
+def refused(
+    kind: str, message: str, status: int | None = None, wait: float | None = None
+) -> Failure:
+    """The failure behind an error the API answered with."""
+    status = status or _STATUSES.get(kind, 500)
+    said = f"The model refused the request ({status} {kind}): {message}"
+    if status in _ADVICE:
+        said = f"{said[: _LONGEST_MESSAGE // 2]} {_ADVICE[status]}"
+    error = _ERRORS.get(status, "model_request_failed_error")
+    return Failure(said, error, _judge(status, kind), wait)
+
+
+def _judge(status: int, kind: str) -> Retry:
+    if status in (408, 409, 429) or status >= 500:
+        return "retrying"
+    # Told by its type: a proxy on the way may have a lower limit, which its operator can raise.
+    return "terminal" if kind == "request_too_large" else "exhausted"
+
+
+def asked_to_wait(headers: Mapping[str, str]) -> float | None:
+    """The seconds in `retry-after-ms` or `retry-after`, which may also be a date."""
+    for name, scale in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers[name]) / scale
+        except (KeyError, ValueError):
+            continue
+        return _bounded(seconds)
+    return _until_date(headers.get("retry-after", ""))
+
+
+def pause(tries: int, first: float, asked: float | None) -> float:
+    """The seconds to wait after `tries` failures: doubling, spread out, at least what was asked."""
+    doubled = min(first * 2.0 ** min(tries - 1, 30), _LONGEST_BACKOFF)
+    return max(doubled * random.uniform(0.75, 1.0), asked or 0.0)
+
+
+def _until_date(text: str) -> float | None:
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    left = (moment - datetime.now(UTC)).total_seconds()
+    return _bounded(left)
+
+
+def _bounded(seconds: float) -> float:
+    return min(max(0.0, seconds), _LONGEST_ASKED)  # in this order `nan` is 0 too

@@ -1,0 +1,291 @@
+"""The harness that talks to a model directly: no sandbox, no agent program, no tools of its own.
+
+It runs against the scripted model, and as well against a real one behind the Messages API. Custom
+tools are offered to the model and answered by the client; any other tool it calls is refused. Of the
+agent's settings it uses the model's id, the system prompt and the custom tools.
+
+It keeps nothing that the log does not have. All that follows from one answer is one `Emit`, so a
+crash leaves the whole answer or none of it, and a turn that is taken again looks at the log to see
+what the model still has to be asked. What a crash right before `Rest` loses is the difference
+between `refusal` and `end_turn`. Which failures end a turn or the session: see `retries`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
+from itertools import count
+
+import anyio
+import httpx2
+
+from roost.domain.events import Draft, Entry
+from roost.domain.session import Pending, Session
+from roost.domain.usage import Usage
+from roost.harnesses.messages_api import Answer, Json, MessagesApi, Part
+from roost.harnesses.retries import Failure, pause
+from roost.harnesses.transcript import Transcript
+from roost.ports.harness import Brief, Conversation, Emit, Output, Rest, Show, Trouble
+
+_MAX_TOKENS = 16_384
+_MAX_REQUESTS = 200  # in a row: a model that only ever calls tools it does not have must not go on
+_END = Rest({"type": "end_turn"})
+_GIVEN_UP = Rest({"type": "retries_exhausted"})
+
+
+class ScriptedHarness:
+    """Drives a model by its Messages API.
+
+    A failed request is repeated up to `retries` times, first after `retry_seconds`. Without a
+    `client` each conversation has one of its own.
+    """
+
+    name = "scripted"
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str,
+        *,
+        retries: int,
+        retry_seconds: float,
+        client: httpx2.AsyncClient | None = None,
+    ) -> None:
+        self._base_url = base_url
+        self._api_key = api_key
+        self._retries = retries
+        self._retry_seconds = retry_seconds
+        self._client = client
+        self._tls = httpx2.create_ssl_context()  # once: reading all certificates takes a while
+
+    @asynccontextmanager
+    async def open(self, brief: Brief) -> AsyncGenerator[Conversation, None]:
+        own = nullcontext(self._client) if self._client else httpx2.AsyncClient(verify=self._tls)
+        async with own as client:
+            api = MessagesApi(client, self._base_url, self._api_key)
+            yield _Conversation(brief, api, self._retries, self._retry_seconds)
+
+
+class _Conversation:
+    def __init__(self, brief: Brief, api: MessagesApi, retries: int, first_pause: float) -> None:
+        self._brief = brief
+        self._api = api
+        self._retries = retries
+        self._first_pause = first_pause
+        self._transcript: Transcript | None = None
+        self._stop = _Stop()
+
+    def turn(self, inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
+        self._stop = _Stop()  # now, and not when the first output is asked for: see `interrupt`
+        return self._turn(inputs, again, self._stop)
+
+    async def interrupt(self) -> None:
+        self._stop.ask()
+
+    async def _turn(
+        self, inputs: Sequence[Entry], again: bool, stop: _Stop
+    ) -> AsyncGenerator[Output, None]:
+        """Folds each event once it is logged, as if it had been read from the log."""
+        transcript = await self._caught_up(inputs, again)
+        async with aclosing(self._requests(transcript, stop)) as outputs:
+            async for output in outputs:
+                yield output
+                if isinstance(output, Emit):
+                    for draft in output.drafts:
+                        transcript.take(draft)
+
+    async def _caught_up(self, inputs: Sequence[Entry], again: bool) -> Transcript:
+        transcript = self._transcript
+        # With calls open, only the log knows whether they still are: an interrupt closes them.
+        if transcript is None or again or transcript.waiting:
+            transcript = Transcript()
+            async for entry in self._brief.history():
+                if not entry.queued:  # it stands again where it was taken up
+                    transcript.take(entry)
+        for entry in inputs:
+            transcript.take(entry)
+        self._transcript = transcript
+        return transcript
+
+    async def _requests(self, transcript: Transcript, stop: _Stop) -> AsyncGenerator[Output, None]:
+        """Asks the model as long as it has something to answer."""
+        if transcript.open_span:
+            yield Emit([_span_end(transcript.open_span, Usage(), error=True)])
+        for _ in range(_MAX_REQUESTS):
+            if rest := _rest(transcript, stop):
+                yield rest
+                return
+            async with aclosing(self._tries(transcript, stop)) as outputs:
+                async for output in outputs:
+                    yield output
+                    if isinstance(output, Rest):
+                        return
+        said = f"The model called tools {_MAX_REQUESTS} times in a row; send a message to go on."
+        yield Trouble("tool_use_limit_reached_error", said, "exhausted")
+        yield _GIVEN_UP
+
+    async def _tries(self, transcript: Transcript, stop: _Stop) -> AsyncGenerator[Output, None]:
+        """Makes one request until it is answered; rests if it never is, or if that is the end."""
+        body = _request_body(self._brief.session, transcript)
+        for tries in count(1):
+            request = _Request(self._api, body, _custom_tools(self._brief.session), stop)
+            async with aclosing(request.outputs()) as outputs:
+                async for output in outputs:
+                    yield output
+            failure = request.failure
+            if failure is None:
+                if request.answer.stop_reason == "refusal":
+                    yield Rest({"type": "refusal"})
+                return
+            last = tries > self._retries and failure.retry == "retrying"
+            yield Trouble(failure.error, failure.message, "exhausted" if last else failure.retry)
+            if last or failure.retry != "retrying":
+                yield _GIVEN_UP
+                return
+            with stop.cutting_short():
+                await anyio.sleep(pause(tries, self._first_pause, failure.wait))
+            if stop.asked:
+                return
+
+
+class _Request:
+    """One request to the model, from the span that opens it to the one `Emit` that closes it."""
+
+    def __init__(self, api: MessagesApi, body: Json, custom: set[str], stop: _Stop) -> None:
+        self.answer = Answer()
+        self.failure: Failure | None = None
+        self._api = api
+        self._body = body
+        self._custom = custom
+        self._stop = stop
+
+    async def outputs(self) -> AsyncGenerator[Output, None]:
+        start = Draft.of("span.model_request_start")
+        yield Emit([start])
+        try:
+            async with aclosing(self._previews()) as previews:
+                async for preview in previews:
+                    yield preview
+            outcome = self._outcome(start.id)
+        except Failure as failure:
+            self.failure = failure
+            usage = self.answer.usage
+            outcome = Emit([_span_end(start.id, usage, error=True)], spent=usage)
+        yield outcome
+
+    async def _previews(self) -> AsyncGenerator[Show, None]:
+        async with aclosing(self._api.ask(self._body)) as events:
+            while not self._stop.asked:
+                event = None
+                with self._stop.cutting_short():
+                    event = await anext(events, None)
+                if event is None:
+                    return
+                for show in self.answer.add(event):
+                    yield show
+
+    def _outcome(self, start_id: str) -> Emit:
+        """What the answer comes to. One that an interrupt cut short counts as far as it is said."""
+        if not self.answer.complete and not self._stop.asked:
+            raise Failure("The model's answer broke off.")
+        parts = [p for p in self.answer.parts if p.kind != "tool_use" or self.answer.complete]
+        calls = [part for part in parts if part.kind == "tool_use"]
+        usage = self.answer.usage
+        return Emit(
+            [
+                *(draft for part in parts for draft in self._events(part)),
+                _span_end(start_id, usage, error=False),
+                *(_denial(call) for call in calls if call.name not in self._custom),
+            ],
+            spent=usage,
+            blocks=[Pending(call.id, "custom_tool") for call in calls if call.name in self._custom],
+        )
+
+    def _events(self, part: Part) -> list[Draft]:
+        if part.kind == "thinking":
+            return [Draft.of("agent.thinking", part.id)]
+        if part.kind == "text":
+            content = [{"type": "text", "text": part.text}]
+            return [Draft.of("agent.message", part.id, content=content)] if part.text else []
+        call = {"name": part.name, "input": part.arguments()}
+        if part.name in self._custom:
+            return [Draft.of("agent.custom_tool_use", part.id, **call)]
+        return [Draft.of("agent.tool_use", part.id, **call, evaluated_permission="deny")]
+
+
+class _Stop:
+    """An interrupt: asked for once, from another task, at any moment."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._scope: anyio.CancelScope | None = None
+
+    def ask(self) -> None:
+        self.asked = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    @contextmanager
+    def cutting_short(self) -> Generator[None, None, None]:
+        """What is awaited inside ends when the interrupt comes. Never `yield` an output in here:
+        a cancel scope must not stay open while the caller does something else.
+        """
+        with anyio.CancelScope() as self._scope:
+            if self.asked:
+                self._scope.cancel()
+            try:
+                yield
+            finally:
+                self._scope = None
+
+
+def _rest(transcript: Transcript, stop: _Stop) -> Rest | None:
+    """The reason to rest, unless the model has something to answer."""
+    if stop.asked:
+        transcript.interrupt()
+    if transcript.waiting:
+        return Rest({"type": "requires_action", "event_ids": list(transcript.waiting)})
+    return None if transcript.due else _END
+
+
+def _request_body(session: Session, transcript: Transcript) -> Json:
+    agent = session.spec.agent
+    body: Json = {
+        "model": agent["model"]["id"],
+        "max_tokens": _MAX_TOKENS,
+        "messages": transcript.messages(),
+        "cache_control": {
+            "type": "ephemeral"
+        },  # the conversation only grows: its beginning is cached
+    }
+    if system := agent.get("system"):
+        body["system"] = system
+    offered = ("name", "description", "input_schema")
+    if tools := [
+        {name: tool[name] for name in offered if name in tool} for tool in _custom(session)
+    ]:
+        body["tools"] = tools
+    return body
+
+
+def _custom(session: Session) -> list[Json]:
+    return [tool for tool in session.spec.agent.get("tools") or [] if tool["type"] == "custom"]
+
+
+def _custom_tools(session: Session) -> set[str]:
+    return {tool["name"] for tool in _custom(session)}
+
+
+def _denial(call: Part) -> Draft:
+    said = f"{call.name} was not run: this agent has no sandbox, so it runs no tools of its own."
+    content = [{"type": "text", "text": said}]
+    return Draft.of("agent.tool_result", tool_use_id=call.id, content=content, is_error=True)
+
+
+def _span_end(start_id: str, usage: Usage, *, error: bool) -> Draft:
+    return Draft.of(
+        "span.model_request_end",
+        model_request_start_id=start_id,
+        is_error=error,
+        model_usage=usage.for_request(),
+    )

@@ -1,0 +1,148 @@
+"""Where an agent's process lives.
+
+Getting a place (`SandboxProvider`) is not using a place (`Sandbox`). A command that fails is a
+result; a sandbox that fails is an error (`SandboxFailed`), and must never be shown as the output of a
+command. Nothing that comes out of a sandbox is believed: it is bounded, and it is data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+
+class Mount(msgspec.Struct, frozen=True):
+    """A file or directory of the host, shown inside at `target`."""
+
+    source: Path
+    target: str
+    writable: bool = False
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What everything inside may use together. 0: no limit of ours."""
+
+    memory_bytes: int = 4 * 1024**3
+    processes: int = 512
+    cpus: float = 2.0
+    open_files: int = 4096
+    disk_bytes: int = 10 * 1024**3
+    tmp_bytes: int = 256 * 1024**2
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sandbox is to be.
+
+    `home` becomes `/home/sandbox` and `workspace` becomes `/workspace`, both writable; they may be
+    the same directory. `mounts` are added to that. There is no network: what a session may reach is
+    reached through unix sockets among the mounts. `generation` is the lease's: a place of an older
+    generation must be gone before a newer one is open.
+    """
+
+    session_id: str
+    generation: int
+    home: Path
+    workspace: Path
+    mounts: Sequence[Mount] = ()
+    environ: Mapping[str, str] = {}
+    limits: Limits = Limits()
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sandbox uses now; None where the machine cannot tell."""
+
+    memory_bytes: int | None
+    processes: int | None
+    cpu_seconds: float | None
+
+
+class Process(Protocol):
+    """A command running inside. Its pipes are bytes; each read is bounded by `limit`."""
+
+    async def send(self, data: bytes) -> None:
+        """Write to its standard input. :raises SandboxFailed: it has closed its input or is gone"""
+        ...
+
+    async def close_input(self) -> None:
+        """End of file on its standard input."""
+        ...
+
+    async def receive(self, limit: int = 65536) -> bytes:
+        """The next bytes of its standard output; empty at its end."""
+        ...
+
+    def errors(self) -> bytes:
+        """The last part (64 KiB at most) of what it wrote to its standard error."""
+        ...
+
+    async def wait(self) -> int:
+        """Its exit code; negative or above 128 if a signal ended it."""
+        ...
+
+    def signal(self, number: int) -> None:
+        """Send it a signal; nothing happens if it is gone."""
+        ...
+
+
+class Sandbox(Protocol):
+    """A place that is open."""
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        environ: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+    ) -> Process:
+        """Start a command inside, with pipes. Called by harnesses.
+
+        A command that cannot be found is a process that exits with 127.
+
+        :raises SandboxFailed: the place itself does not work
+        """
+        ...
+
+    def handle(self) -> dict[str, Any]:
+        """Plain data that lets another process find and kill this place: see `SandboxProvider.sweep`."""
+        ...
+
+    async def stats(self) -> Stats:
+        """What it uses now."""
+        ...
+
+    async def stop(self) -> None:
+        """Kill everything inside, whatever it does against it, and wait until it is gone."""
+        ...
+
+
+class SandboxProvider(Protocol):
+    """Gives places of one kind."""
+
+    @property
+    def name(self) -> str:
+        """The word settings name it by."""
+        ...
+
+    async def check(self) -> None:
+        """Called before a place is asked for, and by `roost doctor`.
+
+        :raises SandboxUnavailable: this machine cannot give one now; the hint says what to do
+        """
+        ...
+
+    def open(self, plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
+        """A place according to the plan; everything inside is dead when the context ends.
+
+        It dies with this process too, whatever kills it.
+
+        :raises SandboxUnavailable: it cannot be made
+        """
+        ...
+
+    async def sweep(self, handle: Mapping[str, Any]) -> None:
+        """Make sure that a place of an earlier runner, known by its handle, is gone."""
+        ...

@@ -1,0 +1,65 @@
+"""What a data directory needs before the first request: folders, and the administrator's key."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from roost.config import Settings
+from roost.core.keys import Keyring
+from roost.errors import StartupError, Unauthenticated
+
+TENANT = "default"
+"""The tenant of the administrator's key, and of keys made without naming one."""
+
+
+def prepare(data: Path) -> None:
+    """Make the data directory, readable by its owner only. :raises StartupError: it cannot be made"""
+    try:
+        for folder in (data, data / "keys"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartupError(
+            f"cannot make the data directory {data}: {error.strerror}",
+            hint="Choose a writable one with --data or ROOST_DATA.",
+        ) from error
+
+
+async def ensure_administrator(keyring: Keyring, settings: Settings) -> Path:
+    """Make sure that the administrator's key opens the server; gives the file that holds it.
+
+    The file is written before the key is stored: a crash between the two leaves a file whose key is
+    stored at the next start, never a key that nobody knows.
+    """
+    path = settings.data / "keys" / "admin.key"
+    given = settings.api_key.get_secret_value() if settings.api_key else None
+    secret = given or (path.read_text().strip() if path.exists() else None)
+    if secret is not None and await _opens(keyring, secret):
+        _write_private(path, secret)
+        return path
+    secret = secret or keyring.mint_secret()
+    _write_private(path, secret)
+    await keyring.create(
+        tenant=TENANT, name="administrator", role="admin", trust_ceiling="full", secret=secret
+    )
+    return path
+
+
+async def _opens(keyring: Keyring, secret: str) -> bool:
+    try:
+        await keyring.recognise(secret)
+    except Unauthenticated:
+        return False
+    return True
+
+
+def _write_private(path: Path, secret: str) -> None:
+    if path.exists() and path.read_text().strip() == secret:
+        return
+    fresh = path.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secret + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)

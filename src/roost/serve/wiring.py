@@ -1,0 +1,163 @@
+"""The only place that names concrete classes: which adapter stands behind which port."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Gauge
+from starlette.types import ASGIApp
+
+from roost.api.app import build_app
+from roost.api.deps import Deps
+from roost.api.sse import Streams
+from roost.config import Settings
+from roost.core.catalog import Agents, Environments
+from roost.core.dispatch import Dispatcher
+from roost.core.follow import Follow
+from roost.core.intake import Attendance, Intake
+from roost.core.keys import Keyring
+from roost.core.runner import Runner
+from roost.core.sessions import Lifecycle
+from roost.domain.ids import mint
+from roost.errors import StartupError
+from roost.harnesses.scripted import ScriptedHarness
+from roost.serve.first_start import ensure_administrator
+from roost.serve.http import listening
+from roost.stores.bell import LocalBell
+from roost.stores.sqlite import SqliteStore
+from roost.testing.scripted_model import scripted_model
+
+_REAL_MODEL = "https://api.anthropic.com"
+
+
+class Drain:
+    """Whether the server is on its way out: it refuses new work, and says goodbye to streams."""
+
+    def __init__(self) -> None:
+        self.draining = False
+        self.streams = Streams()
+
+    def begin(self) -> None:
+        """Once; there is no way back."""
+        self.draining = True
+        self.streams.close()
+
+
+@dataclass(frozen=True)
+class Roost:
+    """A server, assembled and not yet listening."""
+
+    app: ASGIApp
+    dispatcher: Dispatcher
+    drain: Drain
+    admin_key: Path
+    model: str
+
+
+@asynccontextmanager
+async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
+    """Open everything in order; close it in reverse when the context ends."""
+    async with (
+        SqliteStore.open(_database(settings)) as store,
+        _model(settings) as (model_url, model_key, model),
+    ):
+        bell, attendance = LocalBell(), Attendance()
+        harness = ScriptedHarness(
+            model_url,
+            model_key,
+            retries=settings.model_retries,
+            retry_seconds=settings.retry_seconds,
+        )
+        runner = Runner(store.log, store.sessions, bell, {harness.name: harness})
+        dispatcher = Dispatcher(
+            mint("node"),
+            store.log,
+            bell,
+            runner,
+            lease_seconds=settings.lease_seconds,
+            max_runners=settings.max_runners,
+        )
+        keyring, drain = Keyring(store.keys), Drain()
+        admin_key = await ensure_administrator(keyring, settings)
+        deps = _deps(settings, store, bell, attendance, keyring, dispatcher, drain, harness.name)
+        yield Roost(build_app(deps), dispatcher, drain, admin_key, model)
+
+
+def _deps(
+    settings: Settings,
+    store: SqliteStore,
+    bell: LocalBell,
+    attendance: Attendance,
+    keyring: Keyring,
+    dispatcher: Dispatcher,
+    drain: Drain,
+    harness: str,
+) -> Deps:
+    agents, environments = Agents(store.catalog), Environments(store.catalog)
+    registry = CollectorRegistry()
+    runners = Gauge("roost_runners", "Sessions at work now.", registry=registry)
+    runners.set_function(lambda: dispatcher.running)
+
+    async def ready() -> dict[str, Any]:
+        await store.ping()
+        return {"node": dispatcher.node, "runners": dispatcher.running}
+
+    return Deps(
+        settings=settings,
+        intake=Intake(store.log, bell, attendance, max_queued=settings.max_queued),
+        follow=Follow(
+            store.log,
+            store.sessions,
+            bell,
+            attendance,
+            heartbeat=settings.heartbeat_seconds,
+            catch_up=settings.catch_up_seconds,
+        ),
+        lifecycle=Lifecycle(
+            store.sessions,
+            agents,
+            environments,
+            bell,
+            harnesses=frozenset({harness}),
+            default_harness=harness,
+            max_sessions=settings.max_sessions,
+        ),
+        agents=agents,
+        environments=environments,
+        log=store.log,
+        keyring=keyring,
+        bell=bell,
+        registry=registry,
+        ready=ready,
+        draining=lambda: drain.draining,
+        streams=drain.streams,
+    )
+
+
+def _database(settings: Settings) -> Path:
+    url = settings.database_url
+    if url is None:
+        return settings.data / "roost.db"
+    scheme, _, path = url.partition(":///")
+    if scheme != "sqlite" or not path:
+        raise StartupError(
+            f"ROOST_DATABASE_URL: {url!r} is not a database this version can open",
+            hint="It opens sqlite:///PATH, with a fourth slash if the path is absolute.",
+        )
+    return Path(path)
+
+
+@asynccontextmanager
+async def _model(settings: Settings) -> AsyncGenerator[tuple[str, str, str], None]:
+    """The model's URL, the key to it, and what to call it: the scripted one if no key is set."""
+    if settings.anthropic_api_key or settings.anthropic_base_url:
+        url = settings.anthropic_base_url or _REAL_MODEL
+        key = settings.anthropic_api_key
+        yield url, key.get_secret_value() if key else "none", url
+        return
+    async with listening(scripted_model(), "127.0.0.1", 0) as url:
+        yield url, "none", "scripted (set ANTHROPIC_API_KEY for a real one)"

@@ -1,0 +1,73 @@
+"""What listings have in common: conditions put together from parts, and going on after an id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+
+from roost.errors import InvalidRequest
+
+Value = str | int | None
+
+# Where a thing stands in its listing; also one that was deleted since the last page was read.
+_POSITION = """
+SELECT num FROM sessions WHERE ?1 = 'session' AND tenant = ?2 AND id = ?3
+UNION ALL SELECT num FROM records WHERE kind = ?1 AND tenant = ?2 AND id = ?3
+UNION ALL SELECT num FROM graves WHERE kind = ?1 AND tenant = ?2 AND id = ?3
+"""
+
+
+def position(db: apsw.Connection, kind: str, tenant: str, thing_id: str) -> int:
+    """The thing's number. :raises InvalidRequest: there never was such a thing"""
+    found = db.execute(_POSITION, (kind, tenant, thing_id)).fetchone()
+    if found is None:
+        raise InvalidRequest(f"a listing cannot go on after {thing_id!r}: there is no such {kind}")
+    return int(found[0])
+
+
+class Filter:
+    """Conditions that all must hold. One whose value is None asks for nothing."""
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        self._conditions: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """The conditions as SQL."""
+        return " AND ".join(self._conditions)
+
+    def equal(self, column: str, value: Value) -> Filter:
+        """Exactly this value."""
+        return self._add(f"{column} = ?", value)
+
+    def at_least(self, column: str, value: Value) -> Filter:
+        """This value or a greater one."""
+        return self._add(f"{column} >= ?", value)
+
+    def at_most(self, column: str, value: Value) -> Filter:
+        """This value or a smaller one."""
+        return self._add(f"{column} <= ?", value)
+
+    def beyond(self, column: str, value: Value, descending: bool) -> Filter:
+        """Further on than this value, in the direction the listing goes."""
+        return self._add(f"{column} {'<' if descending else '>'} ?", value)
+
+    def among(self, column: str, values: Sequence[str]) -> Filter:
+        """One of these; no values ask for nothing."""
+        if values:
+            self._conditions.append(f"{column} IN ({', '.join('?' * len(values))})")
+            self.values += values
+        return self
+
+    def absent(self, column: str) -> Filter:
+        """No value at all."""
+        self._conditions.append(f"{column} IS NULL")
+        return self
+
+    def _add(self, condition: str, value: Value) -> Filter:
+        if value is not None:
+            self._conditions.append(condition)
+            self.values.append(value)
+        return self

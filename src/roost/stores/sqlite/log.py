@@ -1,0 +1,214 @@
+"""The log on SQLite: each method is one operation of the writer, or one question to a reader."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from roost.domain import ledger
+from roost.domain.events import Draft, Entry
+from roost.domain.ledger import Batch
+from roost.domain.session import Lease, Status
+from roost.errors import IdempotencyMismatch, LeaseLost, NotFound
+from roost.ports.log import Accepted, EventQuery, Receipt
+from roost.stores.sqlite import history
+from roost.stores.sqlite.driver import Row
+from roost.stores.sqlite.readers import Readers
+from roost.stores.sqlite.rows import Hot
+from roost.stores.sqlite.transaction import Transaction
+from roost.stores.sqlite.writer import Writer
+
+# Who owns sessions that have work, and '' if some have no owner: one hop in the index for each.
+_OWNERS = """
+WITH RECURSIVE owners (owner) AS (
+    SELECT min(owner) FROM sessions WHERE active_since > 0
+    UNION ALL
+    SELECT (SELECT min(s.owner) FROM sessions s WHERE s.active_since > 0 AND s.owner > owners.owner)
+    FROM owners WHERE owners.owner IS NOT NULL
+)
+SELECT owner FROM owners WHERE owner IS NOT NULL
+"""
+
+# The sessions with work that one owner has, those at work for longest first.
+_WORK = """
+SELECT active_since, num, id FROM sessions
+WHERE owner = ? AND active_since > 0 ORDER BY active_since, num LIMIT ?
+"""
+
+
+class SqliteLog:
+    """`ports.log.Log`."""
+
+    def __init__(self, writer: Writer, readers: Readers) -> None:
+        self._writer = writer
+        self._readers = readers
+
+    async def accept(
+        self,
+        session_id: str,
+        drafts: Sequence[Draft],
+        *,
+        receipts: Sequence[Receipt | None] = (),
+        max_queued: int = 1000,
+    ) -> Accepted:
+        if any(receipts):
+            op = partial(_accept_once, session_id, drafts, receipts, max_queued)
+        else:
+            op = partial(_accept, session_id, drafts, max_queued)
+        return await self._writer.do(op)
+
+    async def claim(self, node: str, limit: int) -> list[Lease]:
+        return await self._writer.do(partial(_claim, node, limit))
+
+    async def renew(self, node: str, ttl: float) -> None:
+        await self._writer.do(partial(_renew, node, ttl))
+
+    async def append(self, lease: Lease, batch: Batch) -> list[Entry]:
+        return await self._writer.do(partial(_append, lease, batch))
+
+    async def finish(
+        self,
+        lease: Lease,
+        seen: int,
+        batch: Batch,
+        stop_reason: dict[str, Any],
+        *,
+        keep: bool = False,
+    ) -> list[Entry] | None:
+        return await self._writer.do(partial(_finish, lease, seen, batch, stop_reason, keep))
+
+    async def release(self, lease: Lease) -> None:
+        await self._writer.do(partial(_release, lease))
+
+    async def inputs(self, session_id: str) -> list[Entry]:
+        return await self._readers.ask(partial(history.inputs, session_id))
+
+    async def read(self, session_id: str, after: int, limit: int) -> list[Entry]:
+        return await self._readers.ask(partial(history.read, session_id, after, limit))
+
+    async def page(self, session_id: str, query: EventQuery) -> list[Entry]:
+        return await self._readers.ask(partial(history.page, session_id, query))
+
+
+# What the writer does
+
+
+def _accept(session_id: str, drafts: Sequence[Draft], max_queued: int, tx: Transaction) -> Accepted:
+    hot = tx.session(session_id)
+    change = ledger.admit(hot.state, drafts, tx.now, max_queued)
+    woke = hot.state.status is Status.IDLE and change.state.status is Status.RUNNING
+    tx.apply(hot, change)
+    return Accepted(change.entries[: len(drafts)], woke)
+
+
+def _accept_once(
+    session_id: str,
+    drafts: Sequence[Draft],
+    receipts: Sequence[Receipt | None],
+    max_queued: int,
+    tx: Transaction,
+) -> Accepted:
+    """As `_accept`, without the drafts that came before, or twice in this request."""
+    hot = tx.session(session_id)
+    slots, fresh = _known_and_fresh(hot, drafts, receipts, tx)
+    if not fresh:
+        return Accepted([s for s in slots if isinstance(s, Entry)], woke=False, repeated=True)
+    written = _accept(session_id, fresh, max_queued, tx)
+    for slot, receipt in zip(slots, receipts, strict=True):
+        if receipt and isinstance(slot, int):
+            tx.note(hot, receipt, written.entries[slot])
+    entries = [written.entries[slot] if isinstance(slot, int) else slot for slot in slots]
+    return Accepted(entries, written.woke)
+
+
+def _known_and_fresh(
+    hot: Hot, drafts: Sequence[Draft], receipts: Sequence[Receipt | None], tx: Transaction
+) -> tuple[list[Entry | int], list[Draft]]:
+    """For each draft its first entry, or its place among the fresh drafts; and those."""
+    slots: list[Entry | int] = []
+    fresh: list[Draft] = []
+    places: dict[str, tuple[str, int]] = {}
+    for draft, receipt in zip(drafts, receipts, strict=True):
+        known = tx.recall(hot, receipt) if receipt else None
+        if known is not None:
+            slots.append(known)
+            continue
+        place = len(fresh)
+        if receipt:
+            fingerprint, place = places.setdefault(receipt.key, (receipt.fingerprint, place))
+            if fingerprint != receipt.fingerprint:
+                raise IdempotencyMismatch()
+        slots.append(place)
+        if place == len(fresh):
+            fresh.append(draft)
+    return slots, fresh
+
+
+def _claim(node: str, limit: int, tx: Transaction) -> list[Lease]:
+    now = time.monotonic()
+    if tx.nodes.get(node, now) <= now:
+        raise LeaseLost(f"the lease of {node} has run out")
+    waiting: list[Row] = []
+    for (owner,) in tx.ask(_OWNERS):
+        if tx.nodes.get(owner, now) <= now:
+            waiting += tx.ask(_WORK, (owner, limit))
+    leases = []
+    for _, _, session_id in sorted(waiting)[:limit]:
+        hot = tx.session(session_id)
+        tx.put(hot, ledger.take(hot.state, node))
+        leases.append(Lease(session_id, node, hot.state.generation))
+    return leases
+
+
+def _renew(node: str, ttl: float, tx: Transaction) -> None:
+    """Nodes live in memory only: none outlives this process, and an idle server writes nothing.
+
+    Their time is the monotonic clock's, so that setting the clock ends no lease.
+    """
+    if ttl > 0:
+        tx.nodes[node] = time.monotonic() + ttl
+    else:
+        tx.nodes.pop(node, None)
+
+
+def _append(lease: Lease, batch: Batch, tx: Transaction) -> list[Entry]:
+    hot = _owned(lease, tx)
+    change = ledger.work(hot.state, lease, batch, tx.now)
+    tx.apply(hot, change, batch.takes)
+    return change.entries
+
+
+def _finish(
+    lease: Lease,
+    seen: int,
+    batch: Batch,
+    stop_reason: dict[str, Any],
+    keep: bool,
+    tx: Transaction,
+) -> list[Entry] | None:
+    hot = _owned(lease, tx)
+    change = ledger.rest(hot.state, lease, seen, batch, stop_reason, tx.now, keep=keep)
+    if change is None:
+        return None
+    tx.apply(hot, change, batch.takes)
+    return change.entries
+
+
+def _release(lease: Lease, tx: Transaction) -> None:
+    try:
+        hot = tx.session(lease.session_id)
+    except NotFound:
+        return
+    state = ledger.give_back(hot.state, lease)
+    if state is not hot.state:
+        tx.put(hot, state)
+
+
+def _owned(lease: Lease, tx: Transaction) -> Hot:
+    """To its runner, a deleted session is one that it does not own any more."""
+    try:
+        return tx.session(lease.session_id)
+    except NotFound as gone:
+        raise LeaseLost(gone.message) from None

@@ -1,0 +1,71 @@
+"""Reading: a few threads, each with a connection that cannot write. None ever waits for the writer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
+
+import apsw
+
+from roost.errors import Unavailable
+from roost.stores.sqlite.driver import explained
+
+T = TypeVar("T")
+Question = Callable[[apsw.Connection], T]
+_Job = tuple[Question[Any], "asyncio.Future[Any]"]
+
+
+class Readers:
+    """Answers questions on whichever thread is free."""
+
+    def __init__(self, connections: Sequence[apsw.Connection]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._closed = False
+        self._threads = [
+            Thread(target=self._run, args=(db,), name=f"roost-reader-{n}", daemon=True)
+            for n, db in enumerate(connections)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def ask(self, question: Question[T]) -> asyncio.Future[T]:
+        """The question's answer, from the database as it is committed now."""
+        if self._closed:
+            raise Unavailable("the store is closed")
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._jobs.put((question, future))
+        return future
+
+    def refuse(self) -> None:
+        """Take nothing new. Called on the loop, before `close`."""
+        self._closed = True
+        for _ in self._threads:
+            self._jobs.put(None)
+
+    def close(self) -> None:
+        """Wait until all is answered. Blocks."""
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, db: apsw.Connection) -> None:
+        while (job := self._jobs.get()) is not None:
+            question, future = job
+            try:
+                outcome: Any = question(db)
+            except Exception as error:  # noqa: BLE001 - it is the asker's, the thread goes on
+                outcome = explained(error)
+            self._loop.call_soon_threadsafe(_answer, future, outcome)
+        db.close()
+
+
+def _answer(future: asyncio.Future[Any], outcome: Any) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -1,0 +1,127 @@
+"""How structs become rows and rows become structs."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from roost.domain.events import Entry, Micros
+from roost.domain.session import Session, Spec, State
+from roost.stores.sqlite.driver import Row
+
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder().decode
+_decode_spec = msgspec.json.Decoder(Spec).decode
+
+_IN_COLUMNS: Final = ("status", "owner", "active_since", "archived_at")
+_IN_HEADS: Final = ("head", "queued", "sent", "sent_at")
+_IN_REST: Final = tuple(
+    name for name in State.__struct_fields__ if name not in _IN_COLUMNS + _IN_HEADS
+)
+
+SESSION_COLUMNS = """
+       s.num, s.id, s.tenant, s.created_at, h.updated_at,
+       s.status, s.owner, s.active_since, s.archived_at, s.rest,
+       h.head, h.queued, h.sent, h.sent_at, h.last, h.last_input
+"""
+
+ENTRY_COLUMNS = "e.seq, e.id, e.type, e.body, e.at, e.queued"
+
+
+class Hot:
+    """A session as the writer knows it, ahead of the database until the batch is committed."""
+
+    __slots__ = (
+        "created_at",
+        "id",
+        "last",
+        "last_input",
+        "num",
+        "state",
+        "tenant",
+        "updated_at",
+    )
+
+    def __init__(self, num: int, id: str, tenant: str, now: Micros, state: State) -> None:
+        self.num = num
+        self.id = id
+        self.tenant = tenant
+        self.created_at = now
+        self.updated_at = now
+        self.state = state
+        self.last = 0
+        self.last_input = 0
+
+    def session(self, spec: Spec, now: Micros) -> Session:
+        """The whole session, as callers get it at this moment."""
+        return Session(
+            id=self.id,
+            tenant=self.tenant,
+            spec=spec,
+            state=self.state,
+            created_at=self.created_at,
+            updated_at=self.updated_at,
+            read_at=now,
+        )
+
+
+def hot_of(row: Row) -> Hot:
+    """From a row of `SESSION_COLUMNS`."""
+    num, id, tenant, created_at, updated_at, *columns, rest = row[:10]
+    fields: dict[str, Any] = decode(rest)
+    fields.update(zip(_IN_COLUMNS + _IN_HEADS, (*columns, *row[10:14]), strict=True))
+    fields["owner"] = fields["owner"] or None
+    hot = Hot(num, id, tenant, created_at, msgspec.convert(fields, State))
+    hot.updated_at = updated_at
+    hot.last, hot.last_input = row[14:]
+    return hot
+
+
+def session_of(row: Row, now: Micros) -> Session:
+    """From a row of `SESSION_COLUMNS` and the spec, read at this moment."""
+    return hot_of(row[:-1]).session(spec_of(row[-1]), now)
+
+
+def spec_of(spec: bytes) -> Spec:
+    """From its column."""
+    return _decode_spec(spec)
+
+
+def state_columns(state: State) -> Row:
+    """status, owner, active_since, archived_at, rest."""
+    rest = {name: getattr(state, name) for name in _IN_REST}
+    return (
+        state.status.value,
+        state.owner or "",
+        state.active_since,
+        state.archived_at,
+        encode(rest),
+    )
+
+
+def head_columns(hot: Hot) -> Row:
+    """last, last_input, head, queued, sent, sent_at, updated_at, session."""
+    state = hot.state
+    return (
+        hot.last,
+        hot.last_input,
+        state.head,
+        state.queued,
+        state.sent,
+        state.sent_at,
+        hot.updated_at,
+        hot.num,
+    )
+
+
+def entry_of(row: Row) -> Entry:
+    """From a row of `ENTRY_COLUMNS`."""
+    seq, id, type, body, at, queued = row
+    return Entry(seq, id, type, body, at, queued == 1)
+
+
+def spec_columns(spec: Spec) -> Row:
+    """agent_id, agent_version, environment_id: what listings look for in a spec."""
+    agent = spec.agent
+    return str(agent.get("id", "")), int(agent.get("version", 0)), spec.environment_id

@@ -1,0 +1,240 @@
+"""Sessions as records, on SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from roost.domain import ledger
+from roost.domain.events import Draft
+from roost.domain.ids import mint
+from roost.domain.ledger import Change
+from roost.domain.session import Session, Spec, State
+from roost.errors import IdempotencyMismatch, NotFound, QuotaExceeded
+from roost.ports.log import Receipt
+from roost.ports.sessions import Revision, SessionQuery
+from roost.stores.sqlite.clock import Clock
+from roost.stores.sqlite.listing import Filter, position
+from roost.stores.sqlite.readers import Readers
+from roost.stores.sqlite.rows import (
+    SESSION_COLUMNS,
+    Hot,
+    encode,
+    head_columns,
+    session_of,
+    spec_columns,
+    state_columns,
+)
+from roost.stores.sqlite.sweep import sweep
+from roost.stores.sqlite.transaction import Transaction
+from roost.stores.sqlite.writer import Writer
+
+# Whole sessions.
+_SELECT = f"""
+SELECT {SESSION_COLUMNS}, p.spec
+FROM sessions s JOIN heads h ON h.session = s.num JOIN specs p ON p.session = s.num
+"""
+
+# A session made under a creator's key.
+_CREATED = "SELECT fingerprint, session_id FROM creations WHERE tenant = ? AND key = ?"
+
+# Remember a creator's key.
+_REMEMBER = "INSERT INTO creations (tenant, key, fingerprint, session_id) VALUES (?, ?, ?, ?)"
+
+# How many sessions a tenant has that are not archived; counts no further than it matters.
+_COUNT = """
+SELECT count(*) FROM (SELECT 1 FROM sessions WHERE tenant = ? AND archived_at IS NULL LIMIT ?)
+"""
+
+# A new session: three rows.
+_CREATE = """
+INSERT INTO sessions (id, tenant, created_at, agent_id, agent_version, environment_id,
+                      status, owner, active_since, archived_at, rest)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING num
+"""
+_CREATE_HEAD = """
+INSERT INTO heads (last, last_input, head, queued, sent, sent_at, updated_at, session)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_CREATE_SPEC = "INSERT INTO specs (session, spec) VALUES (?, ?)"
+
+# A changed spec: the document, and what listings look for in it.
+_REVISE_SPEC = "UPDATE specs SET spec = ? WHERE session = ?"
+_REVISE = """
+UPDATE sessions SET agent_id = ?, agent_version = ?, environment_id = ? WHERE num = ?
+"""
+
+# A session goes: it is gone for everybody at once, its log follows slice by slice.
+_DELETE: Final = (
+    "DELETE FROM sessions WHERE num = ?",
+    "DELETE FROM heads WHERE session = ?",
+    "DELETE FROM specs WHERE session = ?",
+)
+_BURY = """
+INSERT INTO graves (kind, num, tenant, id, last, swept) VALUES ('session', ?, ?, ?, ?, 0)
+"""
+
+
+class _New(msgspec.Struct, frozen=True):
+    tenant: str
+    id: str
+    spec: Spec
+    state: State
+    drafts: Sequence[Draft]
+    receipt: Receipt | None
+    max_sessions: int | None
+
+
+class SqliteSessions:
+    """`ports.sessions.Sessions`."""
+
+    def __init__(self, writer: Writer, readers: Readers, clock: Clock) -> None:
+        self._writer = writer
+        self._readers = readers
+        self._clock = clock
+
+    async def create(
+        self,
+        tenant: str,
+        session_id: str,
+        spec: Spec,
+        drafts: Sequence[Draft] = (),
+        *,
+        receipt: Receipt | None = None,
+        max_sessions: int | None = None,
+    ) -> Session:
+        state = State(thread_id=mint("sthr"), agent_name=str(spec.agent.get("name", "")))
+        new = _New(tenant, session_id, spec, state, drafts, receipt, max_sessions)
+        return await self._writer.do(partial(_create, new))
+
+    async def get(self, tenant: str, session_id: str) -> Session:
+        session = await self.find(session_id)
+        if session.tenant != tenant:
+            raise _absent(session_id)
+        return session
+
+    async def find(self, session_id: str) -> Session:
+        found = await self._readers.ask(partial(_find, session_id, self._clock))
+        if found is None:
+            raise _absent(session_id)
+        return found
+
+    async def page(self, query: SessionQuery) -> list[Session]:
+        return await self._readers.ask(partial(_page, query, self._clock))
+
+    async def revise(self, tenant: str, session_id: str, revision: Revision) -> Session:
+        return await self._writer.do(partial(_revise, tenant, session_id, revision))
+
+    async def archive(self, tenant: str, session_id: str) -> Session:
+        return await self._writer.do(partial(_archive, tenant, session_id))
+
+    async def delete(self, tenant: str, session_id: str) -> None:
+        await self._writer.do(partial(_delete, tenant, session_id))
+
+
+def _absent(session_id: str) -> NotFound:
+    return NotFound(f"there is no session {session_id}")
+
+
+# What the writer does
+
+
+def _create(new: _New, tx: Transaction) -> Session:
+    made = _made_before(new, tx)
+    if made is not None:
+        return made
+    _check_quota(new, tx)
+    change = ledger.admit(new.state, new.drafts, tx.now, len(new.drafts))
+    columns = (*spec_columns(new.spec), *state_columns(new.state))
+    [(num,)] = tx.ask(_CREATE, (new.id, new.tenant, tx.now, *columns))
+    hot = tx.remember(Hot(num, new.id, new.tenant, tx.now, new.state))
+    tx.ask(_CREATE_HEAD, head_columns(hot))
+    tx.ask(_CREATE_SPEC, (num, encode(new.spec)))
+    if new.receipt:
+        tx.ask(_REMEMBER, (new.tenant, new.receipt.key, new.receipt.fingerprint, new.id))
+    tx.apply(hot, change)
+    return hot.session(new.spec, tx.now)
+
+
+def _made_before(new: _New, tx: Transaction) -> Session | None:
+    if new.receipt is None:
+        return None
+    known = tx.ask(_CREATED, (new.tenant, new.receipt.key))
+    if not known:
+        return None
+    fingerprint, session_id = known[0]
+    if fingerprint != new.receipt.fingerprint:
+        raise IdempotencyMismatch()
+    return tx.whole(tx.session(session_id))
+
+
+def _check_quota(new: _New, tx: Transaction) -> None:
+    most = new.max_sessions
+    if most is not None and tx.ask(_COUNT, (new.tenant, most))[0][0] >= most:
+        raise QuotaExceeded(
+            f"there are {most} sessions already, and no more are allowed",
+            hint="Archive or delete sessions that are no longer needed.",
+        )
+
+
+def _revise(tenant: str, session_id: str, revision: Revision, tx: Transaction) -> Session:
+    hot = tx.session_of(tenant, session_id)
+    before = tx.whole(hot)
+    spec, drafts = revision(before)
+    if spec == before.spec and not drafts:
+        return before
+    change = ledger.note(hot.state, drafts, tx.now)
+    tx.ask(_REVISE_SPEC, (encode(spec), hot.num))
+    tx.ask(_REVISE, (*spec_columns(spec), hot.num))
+    tx.apply(hot, change)
+    return hot.session(spec, tx.now)
+
+
+def _archive(tenant: str, session_id: str, tx: Transaction) -> Session:
+    hot = tx.session_of(tenant, session_id)
+    change: Change = ledger.close(hot.state, tx.now)
+    if change.state is not hot.state:
+        tx.apply(hot, change)
+    return tx.whole(hot)
+
+
+def _delete(tenant: str, session_id: str, tx: Transaction) -> None:
+    hot = tx.session_of(tenant, session_id)
+    ledger.leave(hot.state)
+    tx.forget(hot)
+    for statement in _DELETE:
+        tx.ask(statement, (hot.num,))
+    tx.ask(_BURY, (hot.num, hot.tenant, hot.id, hot.last))
+    tx.later.append(sweep)
+
+
+# What readers answer
+
+
+def _find(session_id: str, clock: Clock, db: apsw.Connection) -> Session | None:
+    row = db.execute(f"{_SELECT} WHERE s.id = ?", (session_id,)).fetchone()
+    return None if row is None else session_of(row, clock.now())
+
+
+def _page(query: SessionQuery, clock: Clock, db: apsw.Connection) -> list[Session]:
+    descending = (query.order == "desc") is not query.reverse
+    where = Filter().equal("s.tenant", query.tenant)
+    where.equal("s.agent_id", query.agent_id)
+    where.equal("s.agent_version", query.agent_version)
+    where.equal("s.environment_id", query.environment_id)
+    where.among("s.status", query.statuses)
+    where.at_least("s.created_at", query.since)
+    where.at_most("s.created_at", query.until)
+    if not query.include_archived:
+        where.absent("s.archived_at")
+    if query.after is not None:
+        where.beyond("s.num", position(db, "session", query.tenant, query.after), descending)
+    order = f"ORDER BY s.num {'DESC' if descending else 'ASC'} LIMIT ?"
+    rows: list[Any] = db.execute(
+        f"{_SELECT} WHERE {where.text} {order}", (*where.values, query.limit)
+    ).fetchall()
+    return [session_of(row, clock.now()) for row in (reversed(rows) if query.reverse else rows)]

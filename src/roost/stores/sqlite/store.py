@@ -1,0 +1,92 @@
+"""Opens the file, and puts the parts together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import apsw
+from anyio import CancelScope, to_thread
+
+from roost.stores.sqlite import driver
+from roost.stores.sqlite.catalog import SqliteCatalog
+from roost.stores.sqlite.clock import Clock
+from roost.stores.sqlite.keys import SqliteKeys
+from roost.stores.sqlite.log import SqliteLog
+from roost.stores.sqlite.migrate import migrate
+from roost.stores.sqlite.readers import Readers
+from roost.stores.sqlite.sessions import SqliteSessions
+from roost.stores.sqlite.sweep import sweep
+from roost.stores.sqlite.transaction import Transaction
+from roost.stores.sqlite.writer import Writer
+
+_READERS: Final = 4
+
+# Something for a commit to carry.
+_BEAT = """
+INSERT INTO pulse (id, at) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET at = excluded.at
+"""
+
+
+class SqliteStore:
+    """All stores of one server in one file. Nobody owns a session when it is opened."""
+
+    def __init__(self, writer: Writer, readers: Readers, clock: Clock) -> None:
+        self.log = SqliteLog(writer, readers)
+        self.sessions = SqliteSessions(writer, readers, clock)
+        self.catalog = SqliteCatalog(writer, readers)
+        self.keys = SqliteKeys(writer, readers)
+        self._writer = writer
+        self._readers = readers
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, path: Path) -> AsyncGenerator[SqliteStore]:
+        """The store in this file, which is made if it is not there.
+
+        :raises DataDirLocked: another process has it open
+        :raises SchemaTooNew: a newer Roost has written it
+        """
+        with driver.locked(path):
+            db, connections = await to_thread.run_sync(_connect, path)
+            clock = Clock(db)
+            writer, readers = Writer(db, clock), Readers(connections)
+            writer.later(sweep)
+            try:
+                yield cls(writer, readers, clock)
+            finally:
+                with CancelScope(shield=True):
+                    await _close(writer, readers)
+
+    async def ping(self) -> None:
+        """Returns once the disk has taken a commit and a reader has answered."""
+        await self._writer.do(_beat)
+        await self._readers.ask(_look)
+
+
+def _connect(path: Path) -> tuple[apsw.Connection, list[apsw.Connection]]:
+    db = driver.connect(path)
+    try:
+        migrate(db)
+        return db, [driver.connect_reader(path) for _ in range(_READERS)]
+    except BaseException:
+        db.close()
+        raise
+
+
+async def _close(writer: Writer, readers: Readers) -> None:
+    """Readers first: the last connection to close tidies the file up, and should be the writer's."""
+    readers.refuse()
+    await to_thread.run_sync(readers.close)
+    writer.refuse()
+    await to_thread.run_sync(writer.close)
+
+
+def _beat(tx: Transaction) -> None:
+    tx.ask(_BEAT, (tx.now,))
+
+
+def _look(db: apsw.Connection) -> None:
+    db.execute("SELECT at FROM pulse").fetchall()

@@ -1,0 +1,125 @@
+"""Group commit: whatever is asked for while one commit runs, goes into the next one together.
+
+No timer and no waiting: an idle writer commits a lone operation at once, a busy one takes all that
+has gathered. An operation is a function of the transaction that may be run again:
+
+* it raises a `RoostError` before it writes anything: that is its answer, and the batch goes on;
+* anything else goes wrong (its own bug, a full disk): the batch is rolled back, and each operation
+  is run again in a transaction of its own, so that one failure is nobody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Final, TypeVar
+
+import apsw
+
+from roost.errors import RoostError, Unavailable
+from roost.stores.sqlite.clock import Clock
+from roost.stores.sqlite.driver import explained
+from roost.stores.sqlite.transaction import Transaction
+
+T = TypeVar("T")
+Op = Callable[[Transaction], T]
+_Job = tuple[Op[Any], "asyncio.Future[Any] | None"]
+
+_log = logging.getLogger(__name__)
+_MOST_AT_ONCE: Final = 1000
+
+
+class Writer:
+    """The thread that owns the writing connection."""
+
+    def __init__(self, db: apsw.Connection, clock: Clock) -> None:
+        self._db = db
+        self._tx = Transaction(db, clock)
+        self._loop = asyncio.get_running_loop()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._closed = False
+        self._thread = Thread(target=self._run, name="roost-writer", daemon=True)
+        self._thread.start()
+
+    def do(self, op: Op[T]) -> asyncio.Future[T]:
+        """What `op` returns or raises, once it is durable. Giving up waiting does not undo it."""
+        if self._closed:
+            raise Unavailable("the store is closed")
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._jobs.put((op, future))
+        return future
+
+    def later(self, op: Op[object]) -> None:
+        """Do it when its turn comes; nobody waits for it."""
+        self._jobs.put((op, None))
+
+    def refuse(self) -> None:
+        """Take nothing new; what was taken is still done. Called on the loop, before `close`."""
+        self._closed = True
+        self._jobs.put(None)
+
+    def close(self) -> None:
+        """Wait until all is done. Blocks."""
+        self._thread.join()
+        self._db.close()
+
+    def _run(self) -> None:
+        while (first := self._jobs.get()) is not None:
+            jobs = self._gather(first)
+            outcomes = self._commit([op for op, _ in jobs])
+            self._loop.call_soon_threadsafe(_answer, jobs, outcomes)
+            for op in self._tx.later:
+                self.later(op)
+            self._tx.later.clear()
+
+    def _gather(self, first: _Job) -> list[_Job]:
+        jobs = [first]
+        for _ in range(min(self._jobs.qsize(), _MOST_AT_ONCE - 1)):
+            job = self._jobs.get()
+            if job is None:
+                self._jobs.put(None)
+                break
+            jobs.append(job)
+        return jobs
+
+    def _commit(self, ops: list[Op[Any]]) -> list[Any]:
+        try:
+            return self._commit_together(ops)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to one of them only
+            self._abandon()
+            if len(ops) == 1:
+                return [explained(error)]
+            _log.warning("a batch of %d failed, one by one now: %s", len(ops), error)
+            return [self._commit([op])[0] for op in ops]
+
+    def _commit_together(self, ops: list[Op[Any]]) -> list[Any]:
+        self._tx.begin()
+        outcomes = [self._outcome(op) for op in ops]
+        self._tx.commit()
+        return outcomes
+
+    def _outcome(self, op: Op[Any]) -> Any:
+        try:
+            return op(self._tx)
+        except RoostError as refusal:
+            return refusal
+
+    def _abandon(self) -> None:
+        try:
+            self._tx.abandon()
+        except apsw.Error as error:
+            # The next batch will find the transaction still open, fail, and come here again.
+            _log.error("cannot roll back: %s", error)
+
+
+def _answer(jobs: list[_Job], outcomes: list[Any]) -> None:
+    for (_, future), outcome in zip(jobs, outcomes, strict=True):
+        if future is None or future.done():
+            continue
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)

@@ -1,0 +1,54 @@
+"""What every API the scripted model speaks has to say about a request and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import msgspec
+
+from roost.testing.scripted_model.script import Step, Turn
+
+Json = dict[str, Any]
+_encode = msgspec.json.encode
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One server-sent event. `text` ones are the pieces that `chunk_delay` and `cut` count."""
+
+    data: bytes
+    text: bool = False
+
+
+class Wire(Protocol):
+    """One API: how its requests are read and its answers are written."""
+
+    def problem(self, body: Json) -> str | None:
+        """Why the real API would refuse the request, if it would."""
+        ...
+
+    def turns(self, body: Json) -> list[Turn]:
+        """The conversation in the request."""
+        ...
+
+    def whole(self, step: Step, body: Json) -> Json:
+        """The answer at once."""
+        ...
+
+    def frames(self, step: Step, body: Json) -> Iterator[Frame]:
+        """The answer as a stream."""
+        ...
+
+    def error(self, status: int, kind: str | None, message: str) -> Json:
+        """A refusal, in the API's envelope."""
+        ...
+
+
+def frame(event: Json, *, text: bool = False) -> Frame:
+    """A server-sent event named by its own type."""
+    return Frame(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), _encode(event)), text)
+
+
+def tokens(*things: object) -> int:
+    """About how many tokens these are: a quarter of their JSON's length, and at least one."""
+    return 1 + sum(len(_encode(thing)) for thing in things if thing) // 4

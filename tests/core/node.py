@@ -1,0 +1,112 @@
+"""One node of the core in this process: real database, real harness, real (scripted) model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from roost.core.dispatch import Dispatcher
+from roost.core.follow import Follow
+from roost.core.intake import Attendance, Intake
+from roost.core.runner import Runner
+from roost.domain.events import Draft, Entry
+from roost.domain.ids import mint
+from roost.domain.session import Session, Spec
+from roost.harnesses.scripted import ScriptedHarness
+from roost.ports.bell import WORK
+from roost.ports.harness import Harness
+from roost.serve.http import listening
+from roost.stores.bell import LocalBell
+from roost.stores.sqlite import SqliteStore
+from roost.testing.scripted_model import ScriptedModel, scripted_model
+
+TENANT = "tenant_1"
+AGENT = {"id": "agent_1", "version": 1, "name": "helper", "model": {"id": "scripted"}, "tools": []}
+
+
+@dataclass
+class Node:
+    store: SqliteStore
+    bell: LocalBell
+    intake: Intake
+    follow: Follow
+    dispatcher: Dispatcher
+    model: ScriptedModel
+
+    async def session(self, *drafts: Draft, harness: str = "scripted") -> Session:
+        spec = Spec(agent=AGENT, environment_id="env_1", harness=harness)
+        made = await self.store.sessions.create(TENANT, mint("sesn"), spec, drafts)
+        self.bell.ring(WORK)
+        return made
+
+    async def say(self, session: Session, *texts: str) -> int:
+        drafts = [message(text) for text in texts]
+        return (await self.intake.accept(session.id, drafts)).entries[-1].seq
+
+    async def until(self, session: Session, type: str, after: int = 0) -> list[Entry]:
+        """The entries past `after`, up to the first of this type."""
+        seen: list[Entry] = []
+        with anyio.fail_after(20):
+            async with aclosing(self.follow.tail(session.id, after)) as tail:
+                async for shown in tail:
+                    if isinstance(shown, Entry):
+                        seen.append(shown)
+                        if shown.type == type:
+                            return seen
+        raise AssertionError("the tail ended")
+
+    async def turn(self, session: Session, text: str) -> list[Entry]:
+        return await self.until(session, "session.status_idle", await self.say(session, text) - 1)
+
+
+def message(text: str) -> Draft:
+    return Draft.of("user.message", content=[{"type": "text", "text": text}])
+
+
+def texts(entries: list[Entry]) -> list[str]:
+    return [e.fields["content"][0]["text"] for e in entries if e.type == "agent.message"]
+
+
+def types(entries: list[Entry]) -> list[str]:
+    return [entry.type for entry in entries]
+
+
+@asynccontextmanager
+async def node(
+    data: Path,
+    *,
+    harnesses: Mapping[str, Harness] | None = None,
+    max_runners: int = 64,
+    heartbeat: float = 15,
+    stop_seconds: float = 0.2,
+    working: bool = True,
+) -> AsyncGenerator[Node, None]:
+    model = scripted_model()
+    async with (
+        listening(model, "127.0.0.1", 0) as url,
+        SqliteStore.open(data / "roost.db") as store,
+        anyio.create_task_group() as tasks,
+    ):
+        bell, attendance = LocalBell(), Attendance()
+        scripted = ScriptedHarness(url, "no key", retries=2, retry_seconds=0.01)
+        runner = Runner(
+            store.log, store.sessions, bell, {"scripted": scripted, **(harnesses or {})}
+        )
+        dispatcher = Dispatcher(
+            mint("node"), store.log, bell, runner, lease_seconds=3, max_runners=max_runners
+        )
+        if working:
+            await tasks.start(dispatcher.run, stop_seconds)
+        yield Node(
+            store,
+            bell,
+            Intake(store.log, bell, attendance, max_queued=1000),
+            Follow(store.log, store.sessions, bell, attendance, heartbeat=heartbeat, catch_up=10),
+            dispatcher,
+            model,
+        )
+        dispatcher.stop()

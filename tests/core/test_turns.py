@@ -1,0 +1,231 @@
+"""A message through the core: accepted, worked on, followed."""
+
+from __future__ import annotations
+
+import json
+from contextlib import aclosing
+from pathlib import Path
+
+import anyio
+
+from roost.core.follow import Pause
+from roost.domain.events import Draft, Entry, Preview
+from roost.domain.session import Status
+from tests.core.node import TENANT, Node, message, node, texts, types
+
+
+def script(*steps: dict[str, object]) -> str:
+    return f"SCRIPT{json.dumps(steps)}"
+
+
+async def test_a_message_is_answered_and_the_session_rests(tmp_path: Path):
+    async with node(tmp_path) as roost:
+        session = await roost.session()
+        entries = await roost.turn(session, "Hello")
+        assert types(entries) == [
+            "user.message",
+            "session.status_running",
+            "session.thread_status_running",
+            "user.message",
+            "span.model_request_start",
+            "agent.message",
+            "span.model_request_end",
+            "session.thread_status_idle",
+            "session.usage",
+            "session.status_idle",
+        ]
+        assert entries[0].queued
+        assert not entries[3].queued
+        assert entries[0].id == entries[3].id
+        assert entries[-1].fields["stop_reason"] == {"type": "end_turn"}
+        assert (await roost.store.sessions.get(TENANT, session.id)).state.status is Status.IDLE
+
+
+async def test_a_conversation_goes_on_over_turns_and_leases(tmp_path: Path):
+    async with node(tmp_path) as roost:
+        session = await roost.session()
+        await roost.turn(session, "one")
+        (answer,) = texts(await roost.turn(session, "two"))
+        assert "2 user messages" in answer
+
+
+async def test_messages_sent_while_it_works_are_answered_in_order_before_it_rests(tmp_path: Path):
+    async with node(tmp_path) as roost:
+        session = await roost.session()
+        start = await roost.say(session, script({"text": "slow one", "delay": 0.3}))
+        await roost.until(session, "span.model_request_start")
+        await roost.say(session, "second", "third")
+        entries = await roost.until(session, "session.status_idle", start - 1)
+        assert types(entries).count("session.status_idle") == 1
+        assert texts(entries)[0] == "slow one"
+        assert "3 user messages" in texts(entries)[-1]
+
+
+async def test_an_interrupt_stops_the_turn_and_jumps_the_queue(tmp_path: Path):
+    async with node(tmp_path) as roost:
+        session = await roost.session()
+        start = await roost.say(session, script({"text": "word " * 400, "chunk_delay": 0.05}))
+        await roost.until(session, "span.model_request_start")
+        await roost.say(session, "queued before")
+        await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
+        entries = await roost.until(session, "session.status_idle", start - 1)
+        taken = [(e.type, e.queued) for e in entries if e.type.startswith("user.")]
+        assert taken == [
+            ("user.message", True),
+            ("user.message", False),
+            ("user.message", True),
+            ("user.interrupt", True),
+            ("user.interrupt", False),
+            ("user.message", False),
+        ]
+        assert len(texts(entries)[0]) < 2000
+
+
+async def test_a_failing_model_is_retried_in_the_open(tmp_path: Path):
+    async with node(tmp_path) as roost:
+        session = await roost.session()
+        step = {"text": "at last", "error": {"status": 529, "times": 2}}
+        entries = await roost.turn(session, script(step))
+        story = [t for t in types(entries) if t.startswith(("session.status", "session.error"))]
+        assert story == [
+            "session.status_running",
+            "session.error",
+            "session.status_rescheduled",
+            "session.status_running",
+            "session.error",
+            "session.status_rescheduled",
+            "session.status_running",
+            "session.status_idle",
+        ]
+        assert texts(entries) == ["at last"]
+
+
+async def test_a_model_that_never_recovers_costs_the_turn_and_not_the_session(tmp_path: Path):
+    async with node(tmp_path) as roost:
+        session = await roost.session()
+        entries = await roost.turn(session, script({"text": "x", "error": {"status": 500}}))
+        assert entries[-1].fields["stop_reason"] == {"type": "retries_exhausted"}
+        errors = [
+            e.fields["error"]["retry_status"]["type"] for e in entries if e.type == "session.error"
+        ]
+        assert errors == ["retrying", "retrying", "exhausted"]
+        assert texts(await roost.turn(session, script({"text": "fine"}))) == ["fine"]
+
+
+async def test_a_terminal_failure_ends_the_session(tmp_path: Path):
+    async with node(tmp_path) as roost:
+        session = await roost.session()
+        error = {"status": 413, "type": "request_too_large", "message": "too long"}
+        start = await roost.say(session, script({"text": "x", "error": error}))
+        entries = await roost.until(session, "session.status_terminated", start - 1)
+        assert "session.error" in types(entries)
+        found = await roost.store.sessions.get(TENANT, session.id)
+        assert found.state.status is Status.TERMINATED
+
+
+async def test_inputs_given_at_creation_are_worked_on(tmp_path: Path):
+    async with node(tmp_path) as roost:
+        session = await roost.session(message("first thing"))
+        assert session.state.status is Status.RUNNING
+        assert len(texts(await roost.until(session, "session.status_idle"))) == 1
+
+
+async def test_a_session_whose_harness_is_unknown_says_so_and_keeps_its_input(tmp_path: Path):
+    async with node(tmp_path) as roost:
+        session = await roost.session(harness="absent")
+        entries = await roost.turn(session, "Hello?")
+        error = next(e for e in entries if e.type == "session.error").fields["error"]
+        assert "absent" in error["message"]
+        assert entries[-1].fields["stop_reason"] == {"type": "retries_exhausted"}
+        assert len(await roost.store.log.inputs(session.id)) == 1
+
+
+async def test_more_sessions_than_runners_all_get_their_turn(tmp_path: Path):
+    async with node(tmp_path, max_runners=2) as roost:
+        sessions = [await roost.session(message("go")) for _ in range(12)]
+        for session in sessions:
+            assert len(texts(await roost.until(session, "session.status_idle"))) == 1
+
+
+async def test_a_follower_sees_the_text_arrive_and_then_the_event(tmp_path: Path):
+    async with node(tmp_path) as roost:
+        session = await roost.session()
+        seen: list[Entry | Preview] = []
+        wanted = frozenset({"agent.message"})
+        async with aclosing(roost.follow.tail(session.id, 0, previews=wanted)) as tail:
+            await roost.say(session, script({"text": "a b c d", "chunk_delay": 0.02}))
+            async for shown in tail:
+                assert not isinstance(shown, Pause)
+                seen.append(shown)
+                if isinstance(shown, Entry) and shown.type == "session.status_idle":
+                    break
+        previews = [p for p in seen if isinstance(p, Preview)]
+        (final,) = [e for e in seen if isinstance(e, Entry) and e.type == "agent.message"]
+        assert previews[0].text == ""
+        assert "".join(p.text for p in previews) == "a b c d"
+        assert {p.event_id for p in previews} == {final.id}
+        assert seen.index(previews[-1]) < seen.index(final)
+        begun = next(
+            e for e in seen if isinstance(e, Entry) and e.type == "span.model_request_start"
+        )
+        assert seen.index(begun) < seen.index(previews[0])
+
+
+async def test_a_follower_of_a_deleted_session_is_told(tmp_path: Path):
+    async with node(tmp_path) as roost:
+        session = await roost.session()
+        await roost.turn(session, "Hello")
+        async with aclosing(roost.follow.tail(session.id, 0)) as tail:
+            async for shown in tail:
+                if isinstance(shown, Entry) and shown.type == "session.status_idle":
+                    await roost.store.sessions.delete(TENANT, session.id)
+                    roost.bell.ring(session.id)
+                if shown is Pause.GONE:
+                    break
+
+
+async def test_a_quiet_stream_gives_a_sign_of_life(tmp_path: Path):
+    async with node(tmp_path, heartbeat=0.05) as roost:
+        session = await roost.session()
+        async with aclosing(roost.follow.tail(session.id, 0)) as tail:
+            assert await anext(tail) is Pause.QUIET
+
+
+async def test_a_turn_cut_off_by_a_stop_is_handed_back_and_goes_on_after_it(tmp_path: Path):
+    async with node(tmp_path) as roost:
+        session = await roost.session()
+        await roost.say(
+            session,
+            script(
+                {"text": "slow", "delay": 0.8},
+            ),
+        )
+        await roost.until(session, "span.model_request_start")
+    async with node(tmp_path) as roost:
+        found = await roost.store.sessions.get(TENANT, session.id)
+        assert found.state.status is Status.RUNNING
+        entries = await roost.until(session, "session.status_idle")
+        assert texts(entries) == ["slow"]
+        assert [e.type for e in entries].count("user.message") == 2
+
+
+async def test_a_stream_opened_after_a_send_nobody_watched_begins_at_the_send(tmp_path: Path):
+    async with node(tmp_path) as roost:
+        await where_streams_begin(roost)
+
+
+async def where_streams_begin(roost: Node) -> None:
+    session = await roost.session()
+    sent = await roost.say(session, "nobody watches")
+    await roost.until(session, "session.status_idle")
+    fresh = await roost.store.sessions.get(TENANT, session.id)
+    assert roost.follow.start_of(fresh) == sent - 1
+    assert roost.follow.start_of(fresh) == fresh.state.head  # made up for once
+    async with aclosing(roost.follow.tail(session.id, fresh.state.head)) as tail:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anext, tail)
+            await anyio.sleep(0.01)
+            await roost.say(session, "somebody watches")
+    await roost.until(session, "session.status_idle", fresh.state.head)
+    watched = await roost.store.sessions.get(TENANT, session.id)
+    assert roost.follow.start_of(watched) == watched.state.head

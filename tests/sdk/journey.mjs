@@ -1,0 +1,86 @@
+// The journey of journey.py with the official TypeScript SDK; run from a folder that has it installed.
+//   node journey.mjs BASE_URL API_KEY SDK_FOLDER
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { pathToFileURL } from "node:url";
+
+const [baseURL, apiKey, folder] = process.argv.slice(2);
+const require = createRequire(`${folder}/`);
+const { default: Anthropic } = await import(pathToFileURL(require.resolve("@anthropic-ai/sdk")));
+const { version } = JSON.parse(readFileSync(`${folder}/node_modules/@anthropic-ai/sdk/package.json`));
+
+const SLOW = `SCRIPT[{"text": "${"word ".repeat(200)}", "chunk_delay": 0.1}]`;
+const client = new Anthropic({ baseURL, apiKey, maxRetries: 0 });
+const { sessions } = client.beta;
+
+const message = (text) => [{ type: "user.message", content: [{ type: "text", text }] }];
+
+async function untilIdle(stream) {
+  const seen = [];
+  let text = "";
+  for await (const event of stream) {
+    seen.push(event.type);
+    if (event.type === "agent.message") text += event.content[0].text;
+    if (event.type === "session.status_idle") return { seen, text, stop_reason: event.stop_reason.type };
+  }
+}
+
+async function sendThenStream(id, text) {
+  await sessions.events.send(id, { events: message(text) });
+  return untilIdle(await sessions.events.stream(id));
+}
+
+async function streamThenSend(id, text) {
+  const stream = await sessions.events.stream(id);
+  await sessions.events.send(id, { events: message(text) });
+  return untilIdle(stream);
+}
+
+async function interrupted(id) {
+  const stream = await sessions.events.stream(id);
+  await sessions.events.send(id, { events: message(SLOW) });
+  const seen = [];
+  for await (const event of stream) {
+    seen.push(event.type);
+    if (event.type === "span.model_request_start") {
+      await sessions.events.send(id, { events: [{ type: "user.interrupt" }] });
+    }
+    if (event.type === "session.status_idle") return { seen, stop_reason: event.stop_reason.type };
+  }
+}
+
+async function refusal(id) {
+  try {
+    await sessions.events.send(id, { events: message("too late") });
+  } catch (error) {
+    if (!(error instanceof Anthropic.BadRequestError)) throw error;
+    return { status: error.status, request_id: error.requestID ?? error.request_id, body: error.error };
+  }
+}
+
+async function all(pages) {
+  const found = [];
+  for await (const item of pages) found.push(item);
+  return found;
+}
+
+const agent = await client.beta.agents.create({ name: "Traveller", model: "claude-opus-5-5", system: "Be brief." });
+const environment = await client.beta.environments.create({
+  name: `env for TypeScript ${version}`,
+  config: { type: "cloud", networking: { type: "unrestricted" } },
+});
+const session = await sessions.create({ agent: agent.id, environment_id: environment.id, title: "A journey" });
+const report = { version, created: session.status };
+report.sent_first = await sendThenStream(session.id, "Hello, I am the first message");
+report.streamed_first = await streamThenSend(session.id, "And I am the second");
+report.interrupted = await interrupted(session.id);
+const events = await all(sessions.events.list(session.id, { limit: 3 }));
+report.listed = events.map((event) => event.type);
+report.texts = events.filter((event) => event.type === "agent.message").map((event) => event.content[0].text);
+report.ids = new Set(events.map((event) => event.id)).size;
+report.newest = (await sessions.events.list(session.id, { order: "desc" })).data[0].type;
+report.found = (await all(sessions.list())).some((other) => other.id === session.id);
+report.idle = (await sessions.retrieve(session.id)).status;
+report.archived = (await sessions.archive(session.id)).status;
+report.refused = await refusal(session.id);
+console.log(JSON.stringify(report));

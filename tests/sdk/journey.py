@@ -1,0 +1,90 @@
+"""One journey with the official Python SDK, whichever version runs this; prints what it saw as JSON.
+
+    python journey.py BASE_URL API_KEY
+
+It is what a user's program looks like: nothing here knows of Roost but the base URL.
+"""
+
+import json
+import sys
+
+import anthropic
+
+SLOW = 'SCRIPT[{"text": "%s", "chunk_delay": 0.1}]' % ("word " * 200)
+
+
+def main(base_url, key):
+    client = anthropic.Anthropic(base_url=base_url, api_key=key, max_retries=0)
+    agent = client.beta.agents.create(name="Traveller", model="claude-opus-5-5", system="Be brief.")
+    environment = client.beta.environments.create(
+        name=f"env for {anthropic.__version__}",
+        config={"type": "cloud", "networking": {"type": "unrestricted"}},
+    )
+    session = client.beta.sessions.create(
+        agent=agent.id, environment_id=environment.id, title="A journey"
+    )
+    report = {"version": anthropic.__version__, "created": session.status}
+    report["sent_first"] = send_then_stream(client, session.id, "Hello, I am the first message")
+    report["streamed_first"] = stream_then_send(client, session.id, "And I am the second")
+    report["interrupted"] = interrupted(client, session.id)
+    events = list(client.beta.sessions.events.list(session.id, limit=3))
+    report["listed"] = [event.type for event in events]
+    report["texts"] = [event.content[0].text for event in events if event.type == "agent.message"]
+    report["ids"] = len({event.id for event in events})
+    report["newest"] = next(iter(client.beta.sessions.events.list(session.id, order="desc"))).type
+    report["found"] = session.id in [s.id for s in client.beta.sessions.list()]
+    report["idle"] = client.beta.sessions.retrieve(session.id).status
+    report["archived"] = client.beta.sessions.archive(session.id).status
+    report["refused"] = refusal(client, session.id)
+    print(json.dumps(report))
+
+
+def message(text):
+    return [{"type": "user.message", "content": [{"type": "text", "text": text}]}]
+
+
+def send_then_stream(client, session_id, text):
+    """As the official examples do it."""
+    client.beta.sessions.events.send(session_id, events=message(text))
+    with client.beta.sessions.events.stream(session_id) as stream:
+        return until_idle(stream)
+
+
+def stream_then_send(client, session_id, text):
+    """As the documentation advises."""
+    with client.beta.sessions.events.stream(session_id) as stream:
+        client.beta.sessions.events.send(session_id, events=message(text))
+        return until_idle(stream)
+
+
+def interrupted(client, session_id):
+    with client.beta.sessions.events.stream(session_id) as stream:
+        client.beta.sessions.events.send(session_id, events=message(SLOW))
+        seen = []
+        for event in stream:
+            seen.append(event.type)
+            if event.type == "span.model_request_start":
+                client.beta.sessions.events.send(session_id, events=[{"type": "user.interrupt"}])
+            if event.type == "session.status_idle":
+                return {"seen": seen, "stop_reason": event.stop_reason.type}
+
+
+def until_idle(stream):
+    seen, text = [], ""
+    for event in stream:
+        seen.append(event.type)
+        if event.type == "agent.message":
+            text += event.content[0].text
+        if event.type == "session.status_idle":
+            return {"seen": seen, "text": text, "stop_reason": event.stop_reason.type}
+
+
+def refusal(client, session_id):
+    try:
+        client.beta.sessions.events.send(session_id, events=message("too late"))
+    except anthropic.BadRequestError as error:
+        return {"status": error.status_code, "request_id": error.request_id, "body": error.body}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

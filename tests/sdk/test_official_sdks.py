@@ -1,0 +1,83 @@
+"""The official SDKs, old and new, unchanged, against a live server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.parts import need
+
+from roost.testing.live import LiveServer
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+TOOLS = ROOT / ".tools"
+GET_PARTS = "scripts/install-test-parts"
+
+PYTHONS = {
+    "2.8.0": Path(sys.executable),
+    "1.17.0": TOOLS / "py-1.17.0/bin/python",
+    "0.121.0": TOOLS / "py-0.121.0/bin/python",
+}
+TYPESCRIPTS = ["1.8.0", "0.86.1"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    with LiveServer(tmp_path_factory.mktemp("roost")) as live:
+        yield live
+
+
+@pytest.mark.parametrize("version", PYTHONS)
+def test_a_journey_with_the_python_sdk(server: LiveServer, version: str):
+    python = PYTHONS[version]
+    need(f"the Python SDK {version}", python.exists(), GET_PARTS)
+    check(run([str(python), str(HERE / "journey.py"), server.url, server.key]), version)
+
+
+@pytest.mark.parametrize("version", TYPESCRIPTS)
+def test_a_journey_with_the_typescript_sdk(server: LiveServer, version: str):
+    folder = TOOLS / f"ts-{version}"
+    need(f"the TypeScript SDK {version}", (folder / "node_modules").exists(), GET_PARTS)
+    node = ROOT / ".venv/bin/node"
+    check(run([str(node), str(HERE / "journey.mjs"), server.url, server.key, str(folder)]), version)
+
+
+def run(command: list[str]) -> dict[str, Any]:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def check(report: dict[str, Any], version: str) -> None:
+    assert report["version"] == version
+    assert report["created"] == "idle"
+    for turn in (report["sent_first"], report["streamed_first"]):
+        assert turn["stop_reason"] == "end_turn"
+        assert turn["seen"].count("agent.message") == 1
+        assert turn["seen"][-3:] == [
+            "session.thread_status_idle",
+            "session.usage",
+            "session.status_idle",
+        ] or turn["seen"][-2:] == ["session.thread_status_idle", "session.status_idle"]
+    # The answers name how many user messages the model has seen: the conversation goes on.
+    assert "1 user message" in report["sent_first"]["text"]
+    assert "2 user messages" in report["streamed_first"]["text"]
+    assert report["interrupted"]["stop_reason"] == "end_turn"
+    assert "user.interrupt" in report["interrupted"]["seen"]
+    assert report["listed"].count("user.message") == 3
+    assert report["ids"] == len(report["listed"])
+    assert report["texts"][:2] == [report["sent_first"]["text"], report["streamed_first"]["text"]]
+    assert report["newest"] == "session.status_idle"
+    assert report["found"]
+    assert report["idle"] == "idle"
+    assert report["archived"] == "terminated"
+    assert report["refused"]["status"] == 400
+    assert report["refused"]["body"]["error"]["type"] == "invalid_request_error"
+    assert report["refused"]["body"]["request_id"].startswith("req_")
