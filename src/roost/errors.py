@@ -4,9 +4,16 @@
   + InvalidRequest                  the request itself is wrong; says which field
     - SessionClosed                 terminated or archived: it takes no more input
     - SessionBusy                   not while it runs; interrupt first
+    - AgentModelRequired            an agent's model can be replaced, not cleared
+    - EnvironmentArchived           it takes no changes and no new sessions
+    - ConfigTypeChanged             cloud stays cloud, self-hosted stays self-hosted
+    - BudgetRefused                 there is no list price to count against
+    - BudgetCreateOnly              a budget comes with a session or not at all
+    - MethodNotAllowed              the path is right, the method is not
   + Unauthenticated                 no key, or not one of ours
   + Forbidden                       a key of ours that may not do this
   + NotFound                        absent, or another tenant's: the two look the same
+    - EnvironmentNotFound           an environment in particular: the API has a code for it
     - NotServed                     the API has it, this server does not, on purpose
   + Conflict                        somebody else was faster
     - IdempotencyMismatch           the key was used for another request
@@ -15,6 +22,8 @@
     - QuotaExceeded                 too much, until something is archived or deleted
     - QueueFull                     the session has too many unread inputs
   + Unavailable                     the server is starting, stopping, or its disk refused
+  + SandboxFailed                   the place broke, not the command in it
+    - SandboxUnavailable            this machine cannot give such a place now
   + LeaseLost                       another runner owns the session now; drop everything
   + StartupError                    the server cannot start, and would fail the same way again
     - DataDirLocked                 another server has this data directory open
@@ -66,6 +75,46 @@ class SessionBusy(InvalidRequest):
     hint = "Send a user.interrupt event, wait for session.status_idle, then try again."
 
 
+class AgentModelRequired(InvalidRequest):
+    """The model of an agent can be replaced, not cleared."""
+
+    code = "agent_model_required"
+
+
+class EnvironmentArchived(InvalidRequest):
+    """The environment is archived."""
+
+    code = "environment_archived"
+
+
+class ConfigTypeChanged(InvalidRequest):
+    """The type of an environment's config cannot change after creation."""
+
+    code = "invalid_config_type_change"
+
+
+class BudgetRefused(InvalidRequest):
+    """A budget needs list prices, which this server does not have for any model."""
+
+    code = "model_not_budgetable"
+
+
+class BudgetCreateOnly(InvalidRequest):
+    """A budget cannot be added to a session that was created without one."""
+
+    code = "budget_create_only"
+
+
+class MethodNotAllowed(InvalidRequest):
+    """This path does not take that method."""
+
+    code = "method_not_allowed"
+
+    def __init__(self, method: str, allowed: list[str]) -> None:
+        super().__init__(f"this path takes {' and '.join(allowed)}, not {method[:20]}")
+        self.allowed = allowed
+
+
 class Unauthenticated(RoostError):
     """The API key is missing or is not valid."""
 
@@ -83,6 +132,12 @@ class NotFound(RoostError):
     """There is no such thing here."""
 
     code = "not_found"
+
+
+class EnvironmentNotFound(NotFound):
+    """There is no such environment."""
+
+    code = "environment_not_found"
 
 
 class NotServed(NotFound):
@@ -140,6 +195,19 @@ class Unavailable(RoostError):
     """The server cannot take this request right now."""
 
     code = "unavailable"
+
+
+class SandboxFailed(RoostError):
+    """The sandbox broke while it was in use."""
+
+    code = "sandbox_failed"
+
+
+class SandboxUnavailable(SandboxFailed):
+    """This machine cannot open a sandbox of that kind now."""
+
+    code = "sandbox_unavailable"
+    hint = "Run `roost doctor`: it says what is missing and how to get it."
 
 
 class LeaseLost(RoostError):

@@ -7,11 +7,11 @@ from contextlib import aclosing
 from pathlib import Path
 
 import anyio
+from tests.core.node import TENANT, Node, message, node, texts, types
 
 from roost.core.follow import Pause
 from roost.domain.events import Draft, Entry, Preview
 from roost.domain.session import Status
-from tests.core.node import TENANT, Node, message, node, texts, types
 
 
 def script(*steps: dict[str, object]) -> str:
@@ -221,11 +221,13 @@ async def where_streams_begin(roost: Node) -> None:
     fresh = await roost.store.sessions.get(TENANT, session.id)
     assert roost.follow.start_of(fresh) == sent - 1
     assert roost.follow.start_of(fresh) == fresh.state.head  # made up for once
-    async with aclosing(roost.follow.tail(session.id, fresh.state.head)) as tail:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(anext, tail)
-            await anyio.sleep(0.01)
-            await roost.say(session, "somebody watches")
+    async with (
+        aclosing(roost.follow.tail(session.id, fresh.state.head)) as tail,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(anext, tail)
+        await anyio.sleep(0.01)
+        await roost.say(session, "somebody watches")
     await roost.until(session, "session.status_idle", fresh.state.head)
     watched = await roost.store.sessions.get(TENANT, session.id)
     assert roost.follow.start_of(watched) == watched.state.head

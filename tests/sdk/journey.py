@@ -67,6 +67,7 @@ def interrupted(client, session_id):
                 client.beta.sessions.events.send(session_id, events=[{"type": "user.interrupt"}])
             if event.type == "session.status_idle":
                 return {"seen": seen, "stop_reason": event.stop_reason.type}
+    raise AssertionError("the stream ended before the session was idle")
 
 
 def until_idle(stream):
@@ -77,6 +78,7 @@ def until_idle(stream):
             text += event.content[0].text
         if event.type == "session.status_idle":
             return {"seen": seen, "text": text, "stop_reason": event.stop_reason.type}
+    raise AssertionError("the stream ended before the session was idle")
 
 
 def refusal(client, session_id):
@@ -84,6 +86,7 @@ def refusal(client, session_id):
         client.beta.sessions.events.send(session_id, events=message("too late"))
     except anthropic.BadRequestError as error:
         return {"status": error.status_code, "request_id": error.request_id, "body": error.body}
+    raise AssertionError("an archived session took a message")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from roost.api.auth import caller, check_headers
-from roost.api.call import Call, ClientGone, read_json
+from roost.api.call import Call, ClientGone, decoded, read
 from roost.api.deps import Deps
 from roost.api.errors import refusal
 from roost.api.operations import OPERATIONS
@@ -74,8 +74,8 @@ class Api:
         call.query = operation.query.parse(call.scope["query_string"])
         if operation.body is not None:
             limit = self._deps.settings.max_body_bytes
-            given = await read_json(call.scope, receive, limit)
-            call.body = operation.body.parse({} if given is None else given)
+            call.raw = await read(call.headers, receive, limit)
+            call.body = operation.body.parse(decoded(call.raw, call.headers))
         return await operation.handler(call)
 
     async def _admit(self, call: Call, operation: Operation, answer: _Answer) -> None:

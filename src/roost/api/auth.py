@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
-
-from starlette.datastructures import Headers
 
 from roost.core.keys import Keyring
 from roost.errors import InvalidRequest, NotFound, Unauthenticated
@@ -18,7 +17,7 @@ _BETA = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*-\d{4}-\d\d-\d\d")
 _LONGEST_SECRET = 512
 
 
-async def caller(keyring: Keyring, headers: Headers) -> Key:
+async def caller(keyring: Keyring, headers: Mapping[str, str]) -> Key:
     """Whose key a request shows. :raises Unauthenticated: none, an unknown one, or a revoked one"""
     secret = headers.get("x-api-key", "")
     scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -29,7 +28,7 @@ async def caller(keyring: Keyring, headers: Headers) -> Key:
     return await keyring.recognise(secret)
 
 
-def check_headers(headers: Headers, tenant: str) -> None:
+def check_headers(headers: Mapping[str, str], tenant: str) -> None:
     """The headers that say which API is meant, on every path below `/v1`.
 
     :raises InvalidRequest: a version, beta or workspace this server does not have
@@ -40,7 +39,7 @@ def check_headers(headers: Headers, tenant: str) -> None:
         raise InvalidRequest("anthropic-version: header is required")
     if version not in VERSIONS:
         raise InvalidRequest(f"anthropic-version: {version[:40]!r} is not a valid version")
-    betas = [beta.strip() for part in headers.getlist("anthropic-beta") for beta in part.split(",")]
+    betas = [beta.strip() for beta in headers.get("anthropic-beta", "").split(",")]
     for beta in betas:
         if beta and not _BETA.fullmatch(beta):
             raise InvalidRequest(

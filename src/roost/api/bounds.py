@@ -18,6 +18,7 @@ _NAME = Field(min_length=1, max_length=256)
 _DOMAINS = Field(min_length=1, max_length=64)
 _PAGE_OF_100 = Field(ge=1, le=100)
 _PAGE_OF_1000 = Field(ge=1, le=1000)
+_ID = Field(min_length=1, max_length=128)
 _METADATA = Field(max_length=16)
 _DESCRIPTION = Field(max_length=2048)
 _TITLE = Field(max_length=2048)
@@ -26,6 +27,11 @@ _VERSION = Field(ge=1, le=LARGEST_INT)
 BOUNDS: Final[dict[str, FieldInfo]] = {
     "*.limit": _PAGE_OF_1000,
     "*.page": Field(min_length=1, max_length=1024),
+    "*.agent_id": _ID,
+    "*.environment_id": _ID,
+    "*.tool_use_id": _ID,
+    "*.custom_tool_use_id": _ID,
+    "*.session_thread_id": _ID,
     "*.system": Field(max_length=100_000),
     "*.tools": Field(max_length=128),
     "*.mcp_servers": Field(max_length=20),
@@ -43,7 +49,9 @@ BOUNDS: Final[dict[str, FieldInfo]] = {
     "AgentUpdateParams.name": _NAME,
     "AgentUpdateParams.description": _DESCRIPTION,
     "AgentUpdateParams.version": _VERSION,
+    "BetaManagedAgentsAgentParams.id": _ID,
     "BetaManagedAgentsAgentParams.version": _VERSION,
+    "BetaManagedAgentsAgentWithOverridesParams.id": _ID,
     "BetaManagedAgentsAgentWithOverridesParams.version": _VERSION,
     "AgentListParams.limit": _PAGE_OF_100,
     "VersionListParams.limit": _PAGE_OF_100,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
 import msgspec
-from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
@@ -35,12 +35,17 @@ class Call:
     params: dict[str, str]
     caller: Key | None = None
     query: dict[str, Any]
+    raw: bytes = b""
     body: dict[str, Any]
 
     @cached_property
-    def headers(self) -> Headers:
-        """The request's headers."""
-        return Headers(scope=self.scope)
+    def headers(self) -> dict[str, str]:
+        """The request's headers, by lower-case name; one that is repeated is a list with commas."""
+        found: dict[str, str] = {}
+        for raw_name, raw_value in self.scope["headers"]:
+            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+            found[name] = f"{found[name]},{value}" if name in found else value
+        return found
 
     @property
     def key(self) -> Key:
@@ -62,9 +67,9 @@ class Call:
         return key
 
 
-def fingerprint(value: object) -> str:
-    """The same for the same JSON value, however it was written."""
-    return sha256(_canonical(value)).hexdigest()
+def fingerprint(value: bytes | dict[str, Any]) -> str:
+    """Tells a repeated request from another one: of its bytes, or of a part however it is written."""
+    return sha256(value if isinstance(value, bytes) else _canonical(value)).hexdigest()
 
 
 def reply(value: object, status: int = 200) -> Response:
@@ -72,34 +77,11 @@ def reply(value: object, status: int = 200) -> Response:
     return Response(_encode(value), status, media_type="application/json")
 
 
-async def read_json(scope: Scope, receive: Receive, limit: int) -> Any:
-    """The request's body, decoded; None if it is empty.
-
-    :raises TooLarge: more than `limit` bytes :raises InvalidRequest: not JSON in UTF-8
-    :raises ClientGone: it stopped coming
-    """
-    headers = Headers(scope=scope)
-    raw = await _read(headers, receive, limit)
-    if not raw:
-        return None
-    kind = headers.get("content-type", "application/json").split(";")[0].strip().lower()
-    if kind != "application/json":
-        raise InvalidRequest(f"content-type: send application/json, not {kind[:80]!r}")
-    try:
-        value = _decode(raw)
-    except RecursionError:
-        raise InvalidRequest("the body is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
-    if b"\\u0000" in raw:
-        _refuse_nul(value)
-    return value
-
-
-async def _read(headers: Headers, receive: Receive, limit: int) -> bytes:
+async def read(headers: Mapping[str, str], receive: Receive, limit: int) -> bytes:
+    """The request's body. :raises TooLarge: over the limit :raises ClientGone: it stopped coming"""
     said = headers.get("content-length", "0")
-    if said.isdigit() and int(said) > limit:
-        raise TooLarge(f"the body has {said} bytes; at most {limit} are accepted")
+    if said.isdecimal() and (len(said) > 18 or int(said) > limit):
+        raise TooLarge(f"the body has {said[:19]} bytes; at most {limit} are accepted")
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -113,6 +95,24 @@ async def _read(headers: Headers, receive: Receive, limit: int) -> bytes:
         chunks.append(chunk)
         if not message.get("more_body"):
             return b"".join(chunks)
+
+
+def decoded(raw: bytes, headers: Mapping[str, str]) -> Any:
+    """What a body says; an empty one says `{}`. :raises InvalidRequest: not JSON in UTF-8"""
+    if not raw:
+        return {}
+    kind = headers.get("content-type", "application/json").split(";")[0].strip().lower()
+    if kind != "application/json":
+        raise InvalidRequest(f"content-type: send application/json, not {kind[:80]!r}")
+    try:
+        value = _decode(raw)
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+    if b"\\u0000" in raw:
+        _refuse_nul(value)
+    return value
 
 
 def _refuse_nul(value: object) -> None:

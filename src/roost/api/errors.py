@@ -12,6 +12,7 @@ from roost.errors import (
     Conflict,
     Forbidden,
     InvalidRequest,
+    MethodNotAllowed,
     NotFound,
     QuotaExceeded,
     RateLimited,
@@ -20,17 +21,6 @@ from roost.errors import (
     Unauthenticated,
     Unavailable,
 )
-
-
-class MethodNotAllowed(InvalidRequest):
-    """This path does not take that method."""
-
-    code = "method_not_allowed"
-
-    def __init__(self, method: str, allowed: list[str]) -> None:
-        super().__init__(f"this path takes {' and '.join(allowed)}, not {method[:20]}")
-        self.allowed = allowed
-
 
 STATUS: Final[dict[type[RoostError], tuple[int, str]]] = {
     MethodNotAllowed: (405, "invalid_request_error"),

@@ -27,10 +27,9 @@ def drafts_of(events: Sequence[Event], at: str, thread_id: str | None = None) ->
     return [_draft(event) for event in events]
 
 
-def receipts_of(body: dict[str, Any], key: str | None) -> list[Receipt | None]:
+def receipts_of(events: Sequence[Event], key: str | None, raw: bytes) -> list[Receipt | None]:
     """What the events of a request are remembered by: their own ids, else the request's key."""
-    events: list[Event] = body["events"]
-    whole = fingerprint(body) if key is not None else ""
+    whole = fingerprint(raw) if key is not None else ""
     receipts: list[Receipt | None] = []
     for i, event in enumerate(events):
         if "client_id" in event:

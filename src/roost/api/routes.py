@@ -10,10 +10,9 @@ from typing import Any, Literal
 from starlette.types import ASGIApp
 
 from roost.api.call import Call
-from roost.api.errors import MethodNotAllowed
 from roost.api.query import Query
 from roost.api.shapes import Shape
-from roost.errors import NotFound, NotServed
+from roost.errors import MethodNotAllowed, NotFound, NotServed
 
 Handler = Callable[[Call], Awaitable[ASGIApp]]
 

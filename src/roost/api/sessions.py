@@ -24,7 +24,7 @@ async def create(call: Call) -> ASGIApp:
     """A new session, with its first inputs."""
     drafts = drafts_of(call.body.get("initial_events", []), "initial_events")
     key = call.idempotency_key
-    receipt = None if key is None else Receipt(f"h:{key}:0", fingerprint(call.body))
+    receipt = None if key is None else Receipt(f"h:{key}:0", fingerprint(call.raw))
     session = await call.deps.lifecycle.create(call.key, call.body, drafts, receipt)
     return reply(views.session(session))
 

@@ -33,6 +33,7 @@ _MOST_PROBLEMS = 5
 _LONGEST_STEP = 80  # a path may go through a key the client made up
 _PLAIN = "<plain>"
 _INT = Annotated[int, Field(ge=0, le=LARGEST_INT)]
+_NAME = Annotated[str, Field(min_length=1, max_length=256)]
 _KEY = Annotated[str, Field(min_length=1, max_length=64)]
 _VALUE = Annotated[str, Field(max_length=512)]
 # Types made at run time: to mypy these are values, not types.
@@ -136,16 +137,12 @@ def _map(args: tuple[Any, ...]) -> Any:
     return _dict_of[_KEY, values[args[1]]] if args[1] in values else _dict_of[args]
 
 
-def _required(args: tuple[Any, ...]) -> Any:
-    return _kind(args[0])
-
-
 def _union(members: tuple[Any, ...]) -> Any:
     """Objects are told apart by a field, and from plain values by being objects."""
     plain = [m for m in members if m is not type(None) and not is_typeddict(m)]
     objects = [m for m in members if is_typeddict(m)]
-    if str in plain:
-        plain = [str]  # the official literals beside it are only examples
+    if str in plain and (objects or len(plain) > 1):
+        plain = [_NAME]  # a name beside its long form; the literals are only examples of it
     parts = [_kind(m) for m in plain]
     choice = _one_of[tuple(parts)] if parts else None
     if objects:
@@ -205,7 +202,6 @@ _CONTAINERS: dict[Any, Callable[[tuple[Any, ...]], Any]] = {
     dict: _map,
     Union: _union,
     types.UnionType: _union,
-    Required: _required,
 }
 
 

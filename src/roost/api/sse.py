@@ -79,7 +79,7 @@ class EventStream:
         self._follow = follow
         self._bell = bell
         self._streams = streams
-        self._session = session
+        self._session_id = session.id  # not the session: 2,000 idle streams would hold its agent
         self._after = after
         self._previews = previews
         self._request_id = request_id
@@ -91,7 +91,7 @@ class EventStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pour until the session, the client or the server ends it."""
         # Listening before the headers go out: who sends after seeing them counts as watching.
-        with self._bell.listen(self._session.id), self._streams.opened() as stream:
+        with self._bell.listen(self._session_id), self._streams.opened() as stream:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             await send(_body(_ALIVE))
             async with anyio.create_task_group() as tasks:
@@ -106,13 +106,13 @@ class EventStream:
         except RoostError as error:
             await send(_body(self._failure(error)))
         except Exception:  # noqa: BLE001 - the client must be told, in the stream's own words
-            _log.exception("stream failed", extra={"session": self._session.id, "action": "stream"})
+            _log.exception("stream failed", extra={"session": self._session_id, "action": "stream"})
             await send(_body(self._failure(RoostError())))
 
     async def _pour(self, send: Send) -> None:
         if self._last is not None and self._after >= self._last:
             return
-        tail = self._follow.tail(self._session.id, self._after, previews=self._previews)
+        tail = self._follow.tail(self._session_id, self._after, previews=self._previews)
         async with aclosing(tail) as shown:
             async for item in shown:
                 if frame := _frame(item):

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from roost.domain import agent, environment
-from roost.domain.environment import EnvironmentArchived, EnvironmentNotFound
 from roost.domain.ids import mint
-from roost.errors import InvalidRequest, NotFound
+from roost.errors import EnvironmentArchived, EnvironmentNotFound, InvalidRequest, NotFound
 from roost.ports.catalog import Catalog, Record, RecordQuery
 
 

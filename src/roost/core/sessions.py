@@ -9,11 +9,19 @@ from msgspec.structs import replace
 
 from roost.core.catalog import Agents, Environments
 from roost.domain.agent import merged, overridden, snapshot
-from roost.domain.environment import EnvironmentArchived
 from roost.domain.events import Draft
 from roost.domain.ids import mint
 from roost.domain.session import MountScope, Session, Spec, Status, TrustLevel
-from roost.errors import Forbidden, InvalidRequest, NotFound, SessionBusy, SessionClosed
+from roost.errors import (
+    BudgetCreateOnly,
+    BudgetRefused,
+    EnvironmentArchived,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    SessionBusy,
+    SessionClosed,
+)
 from roost.ports.bell import WORK, Bell
 from roost.ports.keys import Key
 from roost.ports.log import Receipt
@@ -25,18 +33,6 @@ RESERVED: Final = "roost."
 _RANK: dict[TrustLevel, int] = {"sandboxed": 0, "vault": 1, "full": 2}
 _OPTIONS = ("trust_level", "workspace", "mount_scope", "harness")
 _CHOICES = {"trust_level": get_args(TrustLevel), "mount_scope": get_args(MountScope)}
-
-
-class BudgetRefused(InvalidRequest):
-    """A budget needs list prices, which this server does not have for any model."""
-
-    code = "model_not_budgetable"
-
-
-class BudgetCreateOnly(InvalidRequest):
-    """A budget cannot be added to a session that was created without one."""
-
-    code = "budget_create_only"
 
 
 class Lifecycle:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from roost.errors import InvalidRequest
+from roost.errors import AgentModelRequired, InvalidRequest
 
 Body = dict[str, Any]
 
@@ -33,12 +33,6 @@ _SNAPSHOT = (
     "multiagent",
     "execution_identity",
 )
-
-
-class AgentModelRequired(InvalidRequest):
-    """The model of an agent can be replaced, not cleared."""
-
-    code = "agent_model_required"
 
 
 def created(params: Mapping[str, Any]) -> Body:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from roost.domain.agent import merged
-from roost.errors import InvalidRequest, NotFound
+from roost.errors import ConfigTypeChanged, InvalidRequest
 
 Body = dict[str, Any]
 
@@ -16,24 +16,6 @@ _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
 _UNRESTRICTED = {"type": "unrestricted"}
 _NO_PACKAGES: Body = {"type": "packages", **{manager: [] for manager in _MANAGERS}}
-
-
-class EnvironmentArchived(InvalidRequest):
-    """The environment is archived."""
-
-    code = "environment_archived"
-
-
-class ConfigTypeChanged(InvalidRequest):
-    """The type of an environment's config cannot change after creation."""
-
-    code = "invalid_config_type_change"
-
-
-class EnvironmentNotFound(NotFound):
-    """There is no such environment."""
-
-    code = "environment_not_found"
 
 
 def created(params: Mapping[str, Any]) -> Body:

@@ -110,7 +110,6 @@ class Transcript:
 
     def _request_began(self, id: str, _fields: Block) -> None:
         self.open_span = id
-        self.waiting = []  # the model was asked without them
         self._sealed = True
 
     def _request_ended(self, _id: str, fields: Block) -> None:

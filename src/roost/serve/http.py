@@ -64,7 +64,8 @@ def _bind(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {error.strerror}",
             hint="Another program has the port; choose one with --port, or 0 for any free one.",
         ) from error
-    bound.set_inheritable(True)
+    # Accepted sockets inherit it: without it, a loop other than uvloop answers 40 ms late.
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return bound
 
 

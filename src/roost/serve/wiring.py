@@ -159,5 +159,5 @@ async def _model(settings: Settings) -> AsyncGenerator[tuple[str, str, str], Non
         key = settings.anthropic_api_key
         yield url, key.get_secret_value() if key else "none", url
         return
-    async with listening(scripted_model(), "127.0.0.1", 0) as url:
+    async with listening(scripted_model(keep=0), "127.0.0.1", 0) as url:
         yield url, "none", "scripted (set ANTHROPIC_API_KEY for a real one)"

@@ -21,6 +21,7 @@ from roost.testing.scripted_model.wire import Json, Wire
 
 _MAX_BODY = 32 * 1024 * 1024  # the real API's limit
 _MAX_FAULTS = 10_000
+_MAX_KEPT = 64 * 1024 * 1024  # bytes of requests
 _MESSAGES = Messages()
 _WIRES: Mapping[str, Wire] = {"/v1/messages": _MESSAGES, "/v1/responses": Responses()}
 
@@ -49,13 +50,17 @@ class SeenRequest(msgspec.Struct, frozen=True):
     path: str
     headers: Mapping[str, str]
     body: Json
+    size: int
 
 
 class ScriptedModel:
-    """Plays scripts. Keeps the newest `keep` requests, and how often a scripted failure was met."""
+    """Plays scripts. Keeps the newest requests, up to `keep`, and how often a scripted failure was
+    met; nothing else.
+    """
 
     def __init__(self, *, require_key: str | None = None, keep: int = 200) -> None:
-        self.requests: deque[SeenRequest] = deque(maxlen=keep)
+        self.requests: deque[SeenRequest] = deque()
+        self._keep = keep
         self._require_key = require_key
         self._faults: OrderedDict[tuple[str, int], int] = OrderedDict()
 
@@ -70,9 +75,10 @@ class ScriptedModel:
     async def _answer(self, request: Request, send: Send) -> None:
         path, method = request.url.path.rstrip("/"), request.method
         wire = _WIRES.get(path, _MESSAGES)
-        body = await _body_of(request)
+        raw = await _raw_body(request)
+        body = _parsed(raw)
         said = body if isinstance(body, dict) else {}
-        self.requests.append(SeenRequest(method, path, dict(request.headers), said))
+        self._remember(SeenRequest(method, path, dict(request.headers), said, len(raw)))
         if not self._admits(request.headers):
             await _refuse(send, wire, Fault(401, message="invalid x-api-key"))
         elif method == "GET" and path == "/v1/models":
@@ -85,6 +91,13 @@ class ScriptedModel:
             await self._play(wire, body, request.receive, send)
         else:
             await _send_json(send, 200, count_tokens(body))
+
+    def _remember(self, seen: SeenRequest) -> None:
+        self.requests.append(seen)
+        while (
+            len(self.requests) > self._keep or sum(seen.size for seen in self.requests) > _MAX_KEPT
+        ):
+            self.requests.popleft()
 
     def _admits(self, headers: Headers) -> bool:
         key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
@@ -132,15 +145,22 @@ def run(host: str = "127.0.0.1", port: int = 8765, *, require_key: str | None = 
     uvicorn.run(scripted_model(require_key=require_key, keep=0), host=host, port=port)
 
 
-async def _body_of(request: Request) -> Json | Fault:
-    """The body, or why the real API would not look at it."""
+async def _raw_body(request: Request) -> bytes:
+    """The body; no more of it than it takes to see that it is too large."""
     raw = bytearray()
     async for chunk in request.stream():
         raw += chunk
         if len(raw) > _MAX_BODY:
-            return Fault(413, message="Request exceeds the maximum size")
+            break
+    return bytes(raw)
+
+
+def _parsed(raw: bytes) -> Json | Fault:
+    """The body, or why the real API would not look at it."""
+    if len(raw) > _MAX_BODY:
+        return Fault(413, message="Request exceeds the maximum size")
     try:
-        return msgspec.json.decode(bytes(raw), type=dict[str, Any])
+        return msgspec.json.decode(raw, type=dict[str, Any])
     except msgspec.DecodeError as error:
         return Fault(400, message=f"the body is not a JSON object: {error}")
 

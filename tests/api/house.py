@@ -1,0 +1,190 @@
+"""The HTTP surface over a real database, in this process; nothing works on the sessions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from prometheus_client import CollectorRegistry
+from pydantic import TypeAdapter
+from starlette.types import ASGIApp
+
+from roost.api.app import build_app
+from roost.api.auth import MANAGED_AGENTS
+from roost.api.deps import Deps
+from roost.config import Settings
+from roost.core.catalog import Agents, Environments
+from roost.core.follow import Follow
+from roost.core.intake import Attendance, Intake
+from roost.core.keys import Keyring
+from roost.core.sessions import Lifecycle
+from roost.domain.ledger import Batch
+from roost.domain.session import Lease
+from roost.errors import Unavailable
+from roost.stores.bell import LocalBell
+from roost.stores.sqlite import SqliteStore
+
+TENANT = "tenant_1"
+HEADERS = {"anthropic-version": "2023-06-01", "anthropic-beta": MANAGED_AGENTS}
+
+
+@dataclass
+class House:
+    store: SqliteStore
+    deps: Deps
+    app: ASGIApp
+    bell: LocalBell
+    keyring: Keyring
+    client: httpx2.AsyncClient
+    draining: bool = False
+    broken: bool = False
+
+    async def user(self, tenant: str = TENANT, **fields: Any) -> httpx2.AsyncClient:
+        """A client with a new key."""
+        _, secret = await self.keyring.create(tenant=tenant, name="test", **fields)
+        return client_of(self.app, secret)
+
+    async def post(self, path: str, body: Any = None, **more: Any) -> Any:
+        """The answer to a request that must succeed."""
+        response = await self.client.post(path, json=body, **more)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def get(self, path: str, **params: Any) -> Any:
+        """The answer to a request that must succeed."""
+        response = await self.client.get(path, params=params)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def agent(self, **fields: Any) -> Any:
+        return await self.post("/v1/agents", {"name": "helper", "model": "claude-x", **fields})
+
+    async def environment(self, name: str = "home", **fields: Any) -> Any:
+        return await self.post("/v1/environments", {"name": name, **fields})
+
+    async def session(self, **fields: Any) -> Any:
+        """A session; its agent and environment are made unless given."""
+        if "agent" not in fields:
+            fields["agent"] = (await self.agent())["id"]
+        if "environment_id" not in fields:
+            page = await self.get("/v1/environments")
+            made = page["data"][0] if page["data"] else await self.environment()
+            fields["environment_id"] = made["id"]
+        return await self.post("/v1/sessions", fields)
+
+    async def say(self, session: Any, *texts: str) -> Any:
+        return await self.post(f"/v1/sessions/{session['id']}/events", messages(*texts))
+
+    async def rest(self, session: Any) -> None:
+        """As if a runner had taken up what waits, and had nothing to say."""
+        await self.store.log.renew("node_1", 60)
+        [lease] = [
+            x for x in await self.store.log.claim("node_1", 9) if x.session_id == session["id"]
+        ]
+        await self.finish(lease)
+
+    async def finish(self, lease: Lease) -> None:
+        takes = await self.store.log.inputs(lease.session_id)
+        head = (await self.store.sessions.find(lease.session_id)).state.head
+        batch = Batch(takes=takes)
+        done = await self.store.log.finish(lease, head, batch, {"type": "end_turn"})
+        assert done is not None
+        self.bell.ring(lease.session_id)
+
+
+def client_of(app: ASGIApp, secret: str, **headers: str) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app),
+        base_url="http://roost",
+        headers={"x-api-key": secret, **HEADERS, **headers},
+    )
+
+
+@asynccontextmanager
+async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
+    wanted = Settings.model_validate({"heartbeat_seconds": 5, **settings})
+    async with SqliteStore.open(data / "roost.db") as store:
+        keyring = Keyring(store.keys)
+        _, secret = await keyring.create(
+            tenant=TENANT, name="admin", role="admin", trust_ceiling="full"
+        )
+        made: list[House] = []
+
+        async def ready() -> dict[str, Any]:
+            if made[0].broken:
+                raise Unavailable("the disk is full")
+            return {"node": "node_1"}
+
+        deps = _deps(wanted, store, keyring, ready, lambda: made[0].draining)
+        app = build_app(deps)
+        bell = deps.bell
+        assert isinstance(bell, LocalBell)
+        async with client_of(app, secret) as client:
+            made.append(House(store, deps, app, bell, keyring, client))
+            yield made[0]
+
+
+def _deps(
+    settings: Settings, store: SqliteStore, keyring: Keyring, ready: Any, draining: Any
+) -> Deps:
+    bell, attendance = LocalBell(), Attendance()
+    agents, environments = Agents(store.catalog), Environments(store.catalog)
+    return Deps(
+        settings=settings,
+        intake=Intake(store.log, bell, attendance, max_queued=settings.max_queued),
+        follow=Follow(
+            store.log,
+            store.sessions,
+            bell,
+            attendance,
+            heartbeat=settings.heartbeat_seconds,
+            catch_up=settings.catch_up_seconds,
+        ),
+        lifecycle=Lifecycle(
+            store.sessions,
+            agents,
+            environments,
+            bell,
+            harnesses=frozenset({"scripted"}),
+            default_harness="scripted",
+            max_sessions=settings.max_sessions,
+        ),
+        agents=agents,
+        environments=environments,
+        log=store.log,
+        keyring=keyring,
+        bell=bell,
+        registry=CollectorRegistry(),
+        ready=ready,
+        draining=draining,
+    )
+
+
+def messages(*texts: str, **fields: Any) -> dict[str, Any]:
+    return {"events": [message(text, **fields) for text in texts]}
+
+
+def message(text: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "user.message", "content": [{"type": "text", "text": text}], **fields}
+
+
+def error_of(response: httpx2.Response, status: int) -> dict[str, Any]:
+    """The error of a response that must have failed so, after checking its envelope."""
+    assert response.status_code == status, response.text
+    body = response.json()
+    assert body["type"] == "error"
+    assert body["request_id"] == response.headers["request-id"]
+    assert body["request_id"].startswith("req_")
+    error: dict[str, Any] = body["error"]
+    assert error["details"]["error_code"]
+    return error
+
+
+def official(model: Any, body: Any) -> Any:
+    """The body as the official model, strictly: every required field, no coercion."""
+    return TypeAdapter(model).validate_json(json.dumps(body), strict=True)

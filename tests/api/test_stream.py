@@ -1,0 +1,347 @@
+"""Event streams, on a real port."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import httpx2
+import pytest
+from anthropic.types.beta.sessions import BetaManagedAgentsStreamSessionEvents
+from tests.api.house import House, error_of, house, message, messages, official
+
+from roost.domain.events import Draft, Entry, Preview
+from roost.domain.ledger import Batch
+from roost.errors import Unavailable
+from roost.serve.http import listening
+
+
+class Frames:
+    """Reads one stream frame by frame; comments are `{"comment": text}`."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self.response = response
+        self._lines = response.aiter_lines()
+
+    async def frame(self) -> dict[str, str] | None:
+        """The next frame; None at the end."""
+        found: dict[str, str] = {}
+        async for line in self._lines:
+            if not line:
+                return found
+            name, _, value = line.partition(": ")
+            found[name or "comment"] = value
+        return None
+
+    async def event(self) -> Any:
+        """The next event, past comments; None at the end."""
+        with anyio.fail_after(10):
+            while (frame := await self.frame()) is not None:
+                if "data" in frame:
+                    return {**json.loads(frame["data"]), "frame": frame}
+        return None
+
+    async def until(self, type: str) -> list[Any]:
+        seen = [await self.event()]
+        while seen[-1] is not None and seen[-1]["type"] != type:
+            seen.append(await self.event())
+        return seen
+
+
+@asynccontextmanager
+async def served(
+    data: Path, **settings: Any
+) -> AsyncGenerator[tuple[House, httpx2.AsyncClient], None]:
+    async with house(data, **settings) as roost, listening(roost.app, "127.0.0.1", 0) as url:
+        headers = dict(roost.client.headers)
+        async with httpx2.AsyncClient(base_url=url, headers=headers) as client:
+            yield roost, client
+        roost.deps.streams.close()
+
+
+@asynccontextmanager
+async def stream(
+    client: httpx2.AsyncClient, session: Any, headers: dict[str, str] | None = None, **params: Any
+) -> AsyncIterator[Frames]:
+    path = f"/v1/sessions/{session['id']}/events/stream"
+    async with client.stream("GET", path, params=params, headers=headers) as response:
+        assert response.status_code == 200
+        yield Frames(response)
+
+
+async def test_a_stream_shows_events_as_official_frames(tmp_path: Path):
+    async with served(tmp_path) as (roost, client):
+        session = await roost.session()
+        async with stream(client, session) as frames:
+            headers = frames.response.headers
+            assert headers["content-type"].startswith("text/event-stream")
+            assert headers["cache-control"] == "no-cache"
+            assert headers["x-accel-buffering"] == "no"
+            assert headers["request-id"].startswith("req_")
+            await roost.say(session, "Hello")
+            seen = await frames.until("session.thread_status_running")
+            assert [e["type"] for e in seen] == [
+                "user.message",
+                "session.status_running",
+                "session.thread_status_running",
+            ]
+            assert [e["frame"]["id"] for e in seen] == ["1", "2", "3"]
+            assert {e["frame"]["event"] for e in seen} == {"message"}
+            for event in seen:
+                official(BetaManagedAgentsStreamSessionEvents, json.loads(event["frame"]["data"]))
+
+
+async def test_a_stream_stays_open_across_turns_and_is_quiet_but_alive(tmp_path: Path):
+    async with served(tmp_path, heartbeat_seconds=0.05) as (roost, client):
+        session = await roost.session()
+        async with stream(client, session) as frames:
+            for text in ("one", "two"):
+                await roost.say(session, text)
+                await roost.rest(session)
+                assert (await frames.until("session.status_idle"))[-1] is not None
+            with anyio.fail_after(5):
+                while "comment" not in (await frames.frame() or {}):
+                    pass
+
+
+async def test_who_sends_first_and_then_opens_the_stream_misses_nothing(tmp_path: Path):
+    async with served(tmp_path) as (roost, client):
+        session = await roost.session()
+        await roost.say(session, "Hello")
+        await roost.rest(session)
+        async with stream(client, session) as frames:
+            seen = await frames.until("session.status_idle")
+            assert seen[0]["type"] == "user.message"
+            await roost.say(session, "Watched")
+            await roost.rest(session)
+            await frames.until("session.status_idle")
+        async with stream(client, session) as frames:
+            await roost.say(session, "Next")
+            assert (await frames.event())["content"][0]["text"] == "Next"
+
+
+@pytest.mark.parametrize("by", ["header", "query", "both"])
+async def test_a_stream_resumes_exactly_after_the_last_frame_seen(tmp_path: Path, by: str):
+    async with served(tmp_path) as (roost, client):
+        session = await roost.session()
+        await roost.say(session, "Hello")
+        await roost.rest(session)
+        headers = {"Last-Event-ID": "3"} if by != "query" else {}
+        params = {"after": {"query": 3, "both": 1}[by]} if by != "header" else {}
+        async with stream(client, session, headers, **params) as frames:
+            seen = await frames.until("session.status_idle")
+            assert [e["frame"]["id"] for e in seen] == ["4", "5", "6", "7"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "params", "words"),
+    [
+        ({"Last-Event-ID": "sevt_1"}, {}, "last-event-id: give the `id` of a frame"),
+        ({"Last-Event-ID": "99"}, {}, "the session's log ends at 0, before 99"),
+        ({}, {"after": "-1"}, "after: Input should be a valid integer"),
+        ({}, {"after": "99"}, "the session's log ends at 0"),
+        (
+            {},
+            {"event_deltas[]": "agent.tool_use"},
+            "event_deltas.0: Input should be 'agent.message'",
+        ),
+        (
+            {},
+            {"event_deltas[]": ["agent.message"] * 101},
+            "event_deltas: List should have at most 100",
+        ),
+        ({}, {"colour": "red"}, "colour: unknown query parameter"),
+    ],
+)
+async def test_a_stream_that_cannot_be_is_refused_before_it_opens(
+    tmp_path: Path, headers: dict[str, str], params: Any, words: str
+):
+    async with house(tmp_path) as roost:
+        session = await roost.session()
+        response = await roost.client.get(
+            f"/v1/sessions/{session['id']}/events/stream", headers=headers, params=params
+        )
+        assert words in error_of(response, 400)["message"]
+
+
+async def test_previews_come_before_their_event_and_only_if_asked_for(tmp_path: Path):
+    async with served(tmp_path) as (roost, client):
+        session = await roost.session()
+        await roost.say(session, "Hello")
+        await roost.store.log.renew("n", 60)
+        [lease] = await roost.store.log.claim("n", 1)
+        head = (await roost.store.sessions.find(session["id"])).state.head
+        answer = Draft.of("agent.message", content=[{"type": "text", "text": "Hi!"}])
+        async with (
+            stream(client, session, after=head, **{"event_deltas[]": "agent.message"}) as eager,
+            stream(client, session, after=head) as plain,
+        ):
+            # The first comment says that both are listening.
+            await eager.frame()
+            await plain.frame()
+            for text in ("", "Hi", "!"):
+                roost.bell.publish(session["id"], Preview(answer.id, "agent.message", text, head))
+            start, one, two = [await eager.event() for _ in range(3)]
+            assert start["event"] == {"type": "agent.message", "id": answer.id}
+            assert [e["delta"]["content"]["text"] for e in (one, two)] == ["Hi", "!"]
+            assert one["event_id"] == answer.id
+            assert "id" not in start["frame"]
+            for event in (start, one, two):
+                official(BetaManagedAgentsStreamSessionEvents, json.loads(event["frame"]["data"]))
+            takes = await roost.store.log.inputs(session["id"])
+            await roost.store.log.append(lease, Batch(drafts=[answer], takes=takes))
+            roost.bell.ring(session["id"])
+            assert (await eager.until("agent.message"))[-1]["id"] == answer.id
+            shown = await plain.until("agent.message")
+            assert {e["type"] for e in shown} == {"user.message", "agent.message"}
+
+
+async def test_of_thinking_only_its_beginning_is_shown(tmp_path: Path):
+    async with served(tmp_path) as (roost, client):
+        session = await roost.session()
+        async with stream(client, session, **{"event_deltas[]": "agent.thinking"}) as frames:
+            await frames.frame()
+            for text in ("", "hmm"):
+                roost.bell.publish(session["id"], Preview("sevt_t", "agent.thinking", text, 0))
+            await roost.say(session, "x")
+            assert [(await frames.event())["type"] for _ in range(2)] == [
+                "event_start",
+                "user.message",
+            ]
+
+
+async def test_a_stream_ends_with_its_session(tmp_path: Path):
+    async with served(tmp_path) as (roost, client):
+        archived, deleted = await roost.session(), await roost.session()
+        async with stream(client, archived) as frames:
+            await roost.post(f"/v1/sessions/{archived['id']}/archive")
+            seen = await frames.until("session.status_terminated")
+            assert seen[-1] is not None
+            assert await frames.event() is None
+        async with stream(client, deleted) as frames:
+            await roost.client.delete(f"/v1/sessions/{deleted['id']}")
+            end = await frames.event()
+            assert end["type"] == "session.deleted"
+            official(BetaManagedAgentsStreamSessionEvents, json.loads(end["frame"]["data"]))
+            assert await frames.event() is None
+
+
+async def test_the_stream_of_an_ended_session_shows_the_rest_and_ends(tmp_path: Path):
+    async with served(tmp_path, catch_up_seconds=0) as (roost, client):
+        session = await roost.session()
+        await roost.say(session, "x")
+        await roost.rest(session)
+        await roost.post(f"/v1/sessions/{session['id']}/archive")
+        async with stream(client, session) as frames:
+            assert await frames.event() is None
+        async with stream(client, session, after=0) as frames:
+            assert (await frames.until("session.status_terminated"))[-1] is not None
+            assert await frames.event() is None
+
+
+async def test_the_primary_thread_streams_what_the_session_does(tmp_path: Path):
+    async with served(tmp_path) as (roost, client):
+        session = await roost.session()
+        [thread] = (await roost.get(f"/v1/sessions/{session['id']}/threads"))["data"]
+        path = f"/v1/sessions/{session['id']}/threads/{thread['id']}/stream"
+        async with client.stream("GET", path) as response:
+            frames = Frames(response)
+            await roost.say(session, "x")
+            assert (await frames.event())["type"] == "user.message"
+
+
+async def test_many_readers_each_see_everything(tmp_path: Path):
+    async with served(tmp_path) as (roost, client):
+        session = await roost.session()
+        seen: dict[int, list[str]] = {}
+
+        async def read(reader: int, *, task_status: Any) -> None:
+            async with stream(client, session) as frames:
+                task_status.started()
+                seen[reader] = [e["frame"]["id"] for e in await frames.until("session.status_idle")]
+
+        async with anyio.create_task_group() as tasks:
+            for reader in range(10):
+                await tasks.start(read, reader)
+            assert len(roost.deps.streams) == 10
+            await roost.post(f"/v1/sessions/{session['id']}/events", messages(*"abcdefgh"))
+            await roost.rest(session)
+        assert all(ids == seen[0] for ids in seen.values())
+        assert seen[0] == [str(i + 1) for i in range(len(seen[0]))]
+
+
+async def test_a_reader_that_leaves_is_noticed_at_once(tmp_path: Path):
+    async with served(tmp_path) as (roost, client):
+        session = await roost.session()
+        async with stream(client, session):
+            assert len(roost.deps.streams) == 1
+            assert "roost_open_streams 1.0" in (await client.get("/metrics")).text
+            assert roost.bell.heard(session["id"])
+        with anyio.fail_after(5):
+            while roost.bell.heard(session["id"]):
+                await anyio.lowlevel.checkpoint()
+        assert len(roost.deps.streams) == 0
+
+
+async def test_a_stopping_server_ends_its_streams(tmp_path: Path):
+    async with served(tmp_path) as (roost, client):
+        session = await roost.session()
+        async with stream(client, session) as frames:
+            roost.draining = True
+            roost.deps.streams.close()
+            assert await frames.event() is None
+        response = await client.get(f"/v1/sessions/{session['id']}/events/stream")
+        assert error_of(response, 503)["type"] == "api_error"
+        assert int(response.headers["retry-after"]) >= 1
+
+
+async def test_a_failure_mid_stream_is_told_in_the_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with served(tmp_path) as (roost, client):
+        session = await roost.session()
+
+        async def broken(session_id: str, after: int, limit: int) -> list[Entry]:
+            raise OSError("disk on fire")
+
+        monkeypatch.setattr(roost.store.log, "read", broken)
+        async with stream(client, session) as frames:
+            failure = await frames.event()
+            assert failure["frame"]["event"] == "error"
+            assert failure["error"]["type"] == "api_error"
+            assert "fire" not in failure["frame"]["data"]
+            assert failure["request_id"] == frames.response.headers["request-id"]
+            assert await frames.event() is None
+
+
+async def test_a_refusal_mid_stream_keeps_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with served(tmp_path) as (roost, client):
+        session = await roost.session()
+
+        async def full(session_id: str, after: int, limit: int) -> list[Entry]:
+            raise Unavailable("the disk is full")
+
+        monkeypatch.setattr(roost.store.log, "read", full)
+        async with stream(client, session) as frames:
+            failure = await frames.event()
+            assert failure["error"]["message"] == "the disk is full"
+            assert failure["error"]["details"]["error_code"] == "unavailable"
+
+
+async def test_a_slow_reader_does_not_hold_the_others_up(tmp_path: Path):
+    async with served(tmp_path) as (roost, client):
+        session = await roost.session()
+        async with stream(client, session), stream(client, session) as quick:
+            big = message("x" * 100_000)
+            for _ in range(20):  # two megabytes that one of them does not read
+                await roost.post(f"/v1/sessions/{session['id']}/events", {"events": [big]})
+            count = 0
+            while count < 20:
+                count += (await quick.event())["type"] == "user.message"

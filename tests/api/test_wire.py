@@ -1,0 +1,439 @@
+"""What every request meets: keys, headers, bodies, limits, and errors in one envelope."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from tests.api.house import HEADERS, TENANT, client_of, error_of, house, messages
+
+from roost.api.errors import status_of
+from roost.errors import RoostError
+from roost.ports.keys import Limits
+
+
+def bare(roost: Any, **headers: str) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(roost.app), base_url="http://roost", headers=headers
+    )
+
+
+async def test_a_key_is_taken_from_either_header(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        secret = roost.client.headers["x-api-key"]
+        for headers in (
+            {"x-api-key": secret},
+            {"authorization": f"Bearer {secret}"},
+            {"authorization": f"bearer {secret}"},
+        ):
+            response = await bare(roost, **headers, **HEADERS).get("/v1/agents")
+            assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"x-api-key": "roost_wrong"},
+        {"x-api-key": "x" * 10_000},
+        {"authorization": "Basic abc"},
+        {"authorization": "Bearer"},
+        {"x-api-key": "\u00ff\u00fe"},
+    ],
+)
+async def test_without_a_valid_key_nothing_opens(tmp_path: Path, headers: dict[str, str]):
+    async with house(tmp_path) as roost:
+        raw = [(k.encode(), v.encode("latin-1")) for k, v in {**headers, **HEADERS}.items()]
+        client = httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(roost.app), base_url="http://roost"
+        )
+        response = await client.get("/v1/agents", headers=raw)
+        assert error_of(response, 401)["type"] == "authentication_error"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "words"),
+    [
+        ({"anthropic-version": "2026-10-21"}, 200, ""),
+        ({"anthropic-version": ""}, 400, "anthropic-version: '' is not a valid version"),
+        (
+            {"anthropic-version": "2020-01-01"},
+            400,
+            "anthropic-version: '2020-01-01' is not a valid",
+        ),
+        ({"anthropic-beta": "message-batches-2024-09-24, managed-agents-2026-04-01"}, 200, ""),
+        ({"anthropic-beta": "message-batches-2024-09-24"}, 404, "beta header"),
+        ({"anthropic-beta": ""}, 404, "beta header"),
+        (
+            {"anthropic-beta": "managed-agents-2026-04-01,rubbish!"},
+            400,
+            "Unexpected value(s) `rubbish!` for the `anthropic-beta` header",
+        ),
+        ({"anthropic-workspace-id": TENANT}, 200, ""),
+        ({"anthropic-workspace-id": "wrkspc_other"}, 400, "anthropic-workspace-id:"),
+    ],
+)
+async def test_the_headers_of_the_api_are_checked(
+    tmp_path: Path, headers: dict[str, str], status: int, words: str
+):
+    async with house(tmp_path) as roost:
+        response = await roost.client.get("/v1/agents", headers=headers)
+        assert response.status_code == status
+        if status != 200:
+            assert words in error_of(response, status)["message"]
+
+
+async def test_a_missing_version_is_named(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        del roost.client.headers["anthropic-version"]
+        error = error_of(await roost.client.get("/v1/agents"), 400)
+        assert error["message"] == "anthropic-version: header is required"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "name: Field required"),
+        (b"{", "not valid JSON"),
+        (b"[]", "body: Input should be an object"),
+        (b'"x"', "body: Input should be an object"),
+        (b"null", "body: Input should be an object"),
+        (b'{"name": NaN}', "not valid JSON"),
+        (b'{"name": "\xff"}', "not valid JSON"),
+        (b'{"name": "\\ud800"}', "not valid JSON"),
+        (b"\xff\xfe{\x00}\x00", "not valid JSON"),
+        (b'{"name": "a\\u0000b", "model": "m"}', "name: must not contain NUL characters"),
+        (b'{"metadata": {"a\\u0000": ""}}', "metadata: keys must not contain NUL characters"),
+        (b'{"tools": [{"x": "\\u0000"}]}', "tools.0.x: must not contain NUL characters"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"name":' * 2000 + b"1" + b"}" * 2000, "nested too deeply"),
+        (b'{"name": "a", "model": "m", "version": 1' + b"0" * 400 + b"}", "version: unknown field"),
+        (b'{"name": ' + b"1" * 10_000 + b"}", "not valid JSON"),
+    ],
+)
+async def test_a_body_that_is_not_json_is_told_so(tmp_path: Path, body: bytes, words: str):
+    async with house(tmp_path) as roost:
+        response = await roost.client.post(
+            "/v1/agents", content=body, headers={"content-type": "application/json"}
+        )
+        assert words in error_of(response, 400)["message"]
+
+
+async def test_an_escaped_backslash_before_u0000_is_no_nul(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        response = await roost.client.post(
+            "/v1/agents",
+            content=b'{"name": "\\\\u0000", "model": "m"}',
+            headers={"content-type": "application/json; charset=utf-8"},
+        )
+        assert response.json()["name"] == "\\u0000"
+
+
+async def test_the_content_type_must_be_json(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        response = await roost.client.post("/v1/agents", data={"name": "a"})
+        assert "send application/json" in error_of(response, 400)["message"]
+
+
+async def test_an_operation_without_a_body_takes_none(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        agent = await roost.agent()
+        path = f"/v1/agents/{agent['id']}/archive"
+        response = await roost.client.post(path, json={"why": "x"})
+        assert error_of(response, 400)["message"] == "why: unknown field"
+        assert (await roost.client.post(path, json={})).status_code == 200
+
+
+async def test_a_body_over_the_limit_is_refused_whether_or_not_it_says_its_size(tmp_path: Path):
+    async with house(tmp_path, max_body_bytes=2000) as roost:
+
+        async def chunks() -> Any:
+            for _ in range(30):
+                yield b" " * 100
+
+        for content in (b" " * 3000, chunks()):
+            response = await roost.client.post(
+                "/v1/agents", content=content, headers={"content-type": "application/json"}
+            )
+            assert error_of(response, 413)["type"] == "request_too_large"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/v1", 404),
+        ("GET", "/v1/nothing", 404),
+        ("GET", "/v1/agents/", 404),
+        ("GET", "/v1//agents", 404),
+        ("GET", "/v1/agents/agent_x", 404),
+        ("GET", "/v1/agents/%00", 404),
+        ("GET", "/v1/agents/..%2f..%2fetc", 404),
+        ("GET", "/v1/agents/" + "a" * 500, 404),
+        ("GET", "/v1/agents/%F0%9F%98%80", 404),
+        ("GET", "/v1/sessions/agent_x", 404),
+        ("GET", "/v1/sessions/'%20or%201=1--", 404),
+        ("PUT", "/v1/agents", 405),
+        ("PATCH", "/v1/agents/agent_x", 405),
+        ("OPTIONS", "/v1/agents", 405),
+        ("DELETE", "/v1/agents/agent_x", 405),
+        ("POST", "/healthz", 405),
+        ("HEAD", "/v1/sessions/sesn_x/events/stream", 405),
+        ("BREW", "/v1/agents", 405),
+    ],
+)
+async def test_a_path_or_method_nobody_has_is_told_so(
+    tmp_path: Path, method: str, path: str, status: int
+):
+    async with house(tmp_path) as roost:
+        response = await roost.client.request(method, path)
+        assert response.headers["request-id"]
+        assert response.headers["x-should-retry"] == "false"
+        if method != "HEAD":
+            error_of(response, status)
+        if status == 405:
+            assert response.headers["allow"]
+
+
+async def test_head_is_get_without_the_body(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        assert (await roost.client.head("/healthz")).status_code == 200
+        assert (await roost.client.head("/v1/agents")).status_code == 200
+
+
+async def test_every_request_has_its_own_id(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        ids = {(await roost.client.get("/v1/agents")).headers["request-id"] for _ in range(5)}
+        assert len(ids) == 5
+
+
+async def test_a_fault_of_ours_is_told_without_its_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async with house(tmp_path) as roost:
+
+        async def broken(*_: Any) -> None:
+            raise ZeroDivisionError("secret of the house")
+
+        monkeypatch.setattr(roost.deps.agents, "page", broken)
+        response = await roost.client.get("/v1/agents")
+        assert error_of(response, 500)["type"] == "api_error"
+        assert "secret" not in response.text
+        assert "secret of the house" in caplog.text
+
+
+def test_every_error_has_a_status():
+    def leaves(kind: type[RoostError]) -> list[type[RoostError]]:
+        below = [leaf for child in kind.__subclasses__() for leaf in leaves(child)]
+        return [kind, *below]
+
+    for kind in leaves(RoostError):
+        status, type_ = status_of(kind.__new__(kind))
+        assert 400 <= status < 600
+        assert type_.endswith("_error") or type_ == "request_too_large"
+
+
+async def test_a_key_is_limited_to_its_rate(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        client = await roost.user(limits=Limits(reads_per_minute=2, writes_per_minute=1))
+        first = await client.get("/v1/agents")
+        assert first.headers["anthropic-ratelimit-requests-limit"] == "2"
+        assert first.headers["anthropic-ratelimit-requests-remaining"] == "1"
+        assert first.headers["anthropic-ratelimit-requests-reset"].endswith("Z")
+        await client.get("/v1/agents")
+        refused = await client.get("/v1/agents")
+        assert error_of(refused, 429)["type"] == "rate_limit_error"
+        assert 1 <= int(refused.headers["retry-after"]) <= 30
+        assert refused.headers["anthropic-ratelimit-requests-remaining"] == "0"
+        assert "x-should-retry" not in refused.headers
+        written = await client.post("/v1/agents", json={"name": "a", "model": "m"})
+        assert written.headers["anthropic-ratelimit-requests-limit"] == "1"
+        error_of(await client.post("/v1/agents", json={"name": "a", "model": "m"}), 429)
+        assert (await roost.client.get("/v1/agents")).status_code == 200  # another key, no limit
+
+
+async def test_the_servers_limit_holds_for_keys_without_their_own(tmp_path: Path):
+    async with house(tmp_path, reads_per_minute=600) as roost:
+        assert (await roost.client.get("/v1/agents")).headers[
+            "anthropic-ratelimit-requests-limit"
+        ] == "600"
+        free = await roost.user(limits=Limits(reads_per_minute=0))
+        headers = (await free.get("/v1/agents")).headers
+        assert "anthropic-ratelimit-requests-limit" not in headers
+
+
+async def test_a_bucket_refills_with_time(tmp_path: Path):
+    async with house(tmp_path, reads_per_minute=600) as roost:
+        while (await roost.client.get("/v1/agents")).status_code == 200:
+            pass
+        await anyio.sleep(0.25)
+        assert (await roost.client.get("/v1/agents")).status_code == 200
+
+
+async def test_a_revoked_key_leaves_no_bucket_behind(tmp_path: Path):
+    async with house(tmp_path, reads_per_minute=5) as roost:
+        made = await roost.post("/roost/v1/keys", {"name": "short-lived"})
+        client = client_of(roost.app, made["secret"])
+        for _ in range(5):
+            await client.get("/v1/agents")
+        error_of(await client.get("/v1/agents"), 429)
+        await roost.client.delete(f"/roost/v1/keys/{made['id']}")
+        error_of(await client.get("/v1/agents"), 401)
+
+
+async def test_an_administrator_makes_and_revokes_keys(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        made = await roost.post(
+            "/roost/v1/keys",
+            {
+                "name": "ci",
+                "tenant": "other",
+                "trust_ceiling": "vault",
+                "limits": {"max_sessions": 3, "reads_per_minute": None},
+            },
+        )
+        assert made["secret"].startswith("roost_")
+        assert made["role"] == "user"
+        assert made["limits"]["max_sessions"] == 3
+        client = client_of(roost.app, made["secret"])
+        assert (await client.get("/v1/agents")).status_code == 200
+        listed = (await roost.get("/roost/v1/keys"))["data"]
+        assert [key["name"] for key in listed] == ["admin", "ci"]
+        assert made["secret"] not in str(listed)
+        assert "digest" not in listed[0]
+        gone = (await roost.client.delete(f"/roost/v1/keys/{made['id']}")).json()
+        assert gone["revoked_at"]
+        error_of(await client.get("/v1/agents"), 401)
+        error_of(await roost.client.delete("/roost/v1/keys/apikey_none"), 404)
+
+
+async def test_only_administrators_see_keys(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        user = await roost.user()
+        for response in (
+            await user.get("/roost/v1/keys"),
+            await user.post("/roost/v1/keys", json={"name": "mine"}),
+            await user.delete("/roost/v1/keys/apikey_1"),
+        ):
+            assert error_of(response, 403)["type"] == "permission_error"
+
+
+async def test_a_key_makes_no_key_with_more_trust_than_its_own(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        admin = await roost.user(role="admin", trust_ceiling="vault")
+        body = {"name": "x", "trust_ceiling": "full"}
+        error_of(await admin.post("/roost/v1/keys", json=body), 403)
+        assert (await roost.client.post("/roost/v1/keys", json=body)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "name: Field required"),
+        ({"name": "x", "role": "king"}, "role: Input should be 'admin' or 'user'"),
+        ({"name": "x", "tenant": "a b"}, "tenant: String should match pattern"),
+        ({"name": "x", "limits": {"max_sessions": -1}}, "limits.max_sessions: Input should be"),
+        ({"name": "x", "limits": {"beers": 1}}, "limits.beers: unknown field"),
+    ],
+)
+async def test_what_is_wrong_with_a_key_is_named(tmp_path: Path, body: Any, words: str):
+    async with house(tmp_path) as roost:
+        response = await roost.client.post("/roost/v1/keys", json=body)
+        assert words in error_of(response, 400)["message"]
+
+
+async def test_health_needs_no_key(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        client = bare(roost)
+        assert (await client.get("/healthz")).json()["status"] == "ok"
+        assert (await client.get("/readyz")).json() == {"status": "ready", "node": "node_1"}
+        roost.broken = True
+        assert "disk is full" in error_of(await client.get("/readyz"), 503)["message"]
+        assert (await client.get("/healthz")).status_code == 200
+
+
+async def test_requests_are_counted(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        await roost.client.get("/v1/agents")
+        await roost.client.get("/v1/agents/agent_x")
+        session = await roost.session()
+        await roost.post(f"/v1/sessions/{session['id']}/events", messages("a", "b"))
+        text = (await bare(roost).get("/metrics")).text
+        assert 'roost_http_requests_total{operation="agents.list",status="200"} 1.0' in text
+        assert 'roost_http_requests_total{operation="agents.retrieve",status="404"} 1.0' in text
+        assert 'roost_http_request_seconds_count{operation="sessions.events.send"} 1.0' in text
+        assert "roost_inputs_accepted_total 2.0" in text
+        assert "roost_open_streams 0.0" in text
+
+
+async def test_a_stopping_server_sends_clients_elsewhere(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        roost.draining = True
+        response = await roost.client.get("/v1/agents")
+        assert error_of(response, 503)["type"] == "api_error"
+        assert int(response.headers["retry-after"]) >= 1
+        assert "x-should-retry" not in response.headers
+        error_of(await roost.client.get("/readyz"), 503)
+        assert (await roost.client.get("/healthz")).status_code == 200
+
+
+async def test_an_idempotency_key_is_short_text(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        session = await roost.session()
+        response = await roost.client.post(
+            f"/v1/sessions/{session['id']}/events",
+            json=messages("x"),
+            headers={"Idempotency-Key": "k" * 256},
+        )
+        assert "idempotency-key" in error_of(response, 400)["message"]
+
+
+async def test_a_client_that_hangs_up_mid_body_leaves_nothing_behind(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        sent: list[Any] = []
+        steps = iter(
+            [
+                {"type": "http.request", "body": b'{"name":', "more_body": True},
+                {"type": "http.disconnect"},
+            ]
+        )
+
+        async def receive() -> Any:
+            return next(steps)
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(k.encode(), v.encode()) for k, v in roost.client.headers.items()]
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/agents",
+            "query_string": b"",
+            "headers": headers,
+        }
+        await roost.app(scope, receive, send)
+        assert sent == []
+
+
+async def test_other_protocols_are_declined(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        sent: list[Any] = []
+        left = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+
+        async def receive() -> Any:
+            return left.pop(0)
+
+        async def send(message: Any) -> None:
+            sent.append(message["type"])
+
+        await roost.app({"type": "lifespan"}, receive, send)
+        await roost.app({"type": "websocket"}, receive, send)
+        assert sent == [
+            "lifespan.startup.complete",
+            "lifespan.shutdown.complete",
+            "websocket.close",
+        ]

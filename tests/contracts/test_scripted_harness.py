@@ -1,0 +1,497 @@
+"""The scripted harness: the contract, and what is its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import anyio
+import httpx2
+import msgspec
+import pytest
+
+from roost.domain.events import Draft
+from roost.harnesses import messages_api, scripted
+from roost.harnesses.messages_api import Answer
+from roost.harnesses.retries import Failure, asked_to_wait, pause
+from roost.harnesses.scripted import ScriptedHarness
+from roost.harnesses.transcript import Transcript
+from roost.ports.harness import Conversation, Emit, Output, Show, Trouble
+from roost.serve.http import listening
+from roost.testing.desk import AGENT, Desk, script
+from roost.testing.harness_contract import HarnessContract
+from roost.testing.scripted_model import ScriptedModel
+
+KEY = "sk-not-for-the-log"
+
+
+class Served(ScriptedModel):
+    url = ""
+
+
+def harness_for(url: str, **settings: Any) -> ScriptedHarness:
+    return ScriptedHarness(url, KEY, **{"retries": 3, "retry_seconds": 0.001, **settings})
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def model() -> AsyncGenerator[Served, None]:
+    model = Served()
+    async with listening(model, "127.0.0.1", 0) as model.url:
+        yield model
+
+
+@pytest.fixture
+def desk(model: Served) -> Desk:
+    return Desk(harness_for(model.url))
+
+
+class TestScriptedHarness(HarnessContract):
+    @pytest.fixture
+    async def model(self) -> AsyncGenerator[Served, None]:
+        model = Served()
+        async with listening(model, "127.0.0.1", 0) as model.url:
+            yield model
+
+    @pytest.fixture
+    def harness(self, model: Served) -> ScriptedHarness:
+        return harness_for(model.url)
+
+
+def step_that_fails(status: int, kind: str | None = None, **more: Any) -> str:
+    return script({"text": "never", "error": {"status": status, "type": kind, **more}})
+
+
+# --- what the model is told
+
+
+async def test_the_model_is_asked_as_the_agent_is_configured(model: Served, desk: Desk) -> None:
+    await desk.run(desk.say("hello"))
+    request = model.requests[-1]
+    assert request.body["model"] == "scripted"
+    assert request.body["system"] == "You are being tested."
+    offered = {name: AGENT["tools"][0][name] for name in ("name", "description", "input_schema")}
+    assert request.body["tools"] == [offered]
+    assert request.headers["x-api-key"] == KEY
+    assert request.headers["anthropic-version"] == "2023-06-01"
+
+
+async def test_an_agent_without_tools_and_system_prompt_is_fine(model: Served) -> None:
+    desk = Desk(harness_for(model.url), {"model": {"id": "m"}, "system": None, "tools": []})
+    await desk.run(desk.say("hello"))
+    assert not {"system", "tools"} & model.requests[-1].body.keys()
+
+
+async def test_one_client_can_serve_all_conversations(model: Served) -> None:
+    async with httpx2.AsyncClient() as client:
+        for _ in range(2):
+            desk = Desk(harness_for(model.url, client=client))
+            assert await desk.run(desk.say("hello")) == {"type": "end_turn"}
+        assert not client.is_closed
+
+
+async def test_a_tool_of_the_agents_own_is_refused_and_the_model_is_told(
+    model: Served, desk: Desk
+) -> None:
+    await desk.run(desk.say(script({"tool": "Bash", "input": {"command": "date"}}, {"text": "ok"})))
+    (call,) = desk.events("agent.tool_use")
+    (result,) = desk.events("agent.tool_result")
+    assert call.fields["evaluated_permission"] == "deny"
+    assert result.fields["tool_use_id"] == call.id
+    assert result.fields["is_error"]
+    assert "Bash was not run" in result.fields["content"][0]["text"]
+    told = model.requests[-1].body["messages"][-1]["content"][0]
+    assert (told["tool_use_id"], told["is_error"]) == (call.id, True)
+
+
+async def test_thinking_is_shown_as_progress_and_keeps_its_text_to_itself(desk: Desk) -> None:
+    await desk.run(desk.say(script({"thinking": "secret plan", "text": "ok"})))
+    (thinking,) = desk.events("agent.thinking")
+    assert Show(thinking.id, "agent.thinking") in desk.outputs
+    assert thinking.fields == {}
+
+
+async def test_all_of_an_answer_is_one_commit(desk: Desk) -> None:
+    step = {"thinking": "a", "text": "b", "tools": [{"tool": "lookup"}, {"tool": "Bash"}]}
+    await desk.run(desk.say(script(step)))
+    first, second = (output for output in desk.outputs if isinstance(output, Emit))
+    assert [draft.type for draft in first.drafts] == ["span.model_request_start"]
+    assert [draft.type for draft in second.drafts] == [
+        "agent.thinking",
+        "agent.message",
+        "agent.custom_tool_use",
+        "agent.tool_use",
+        "span.model_request_end",
+        "agent.tool_result",
+    ]
+
+
+async def test_a_model_that_calls_tools_for_ever_is_stopped(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripted, "_MAX_REQUESTS", 3)
+    steps = [{"tool": "Bash"}] * 9
+    assert await desk.run(desk.say(script(*steps))) == {"type": "retries_exhausted"}
+    trouble = desk.outputs[-2]
+    assert isinstance(trouble, Trouble)
+    assert (trouble.error, trouble.retry) == ("tool_use_limit_reached_error", "exhausted")
+
+
+# --- failures
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "error", "retry"),
+    [
+        (400, None, "model_request_failed_error", "exhausted"),
+        (401, None, "model_request_failed_error", "exhausted"),
+        (402, None, "billing_error", "exhausted"),
+        (403, None, "model_request_failed_error", "exhausted"),
+        (404, None, "model_request_failed_error", "exhausted"),
+        (413, "request_too_large", "model_request_failed_error", "terminal"),
+        (413, "entity_too_large", "model_request_failed_error", "exhausted"),
+    ],
+)
+async def test_a_failure_that_time_does_not_mend_is_not_retried(
+    desk: Desk, status: int, kind: str | None, error: str, retry: str
+) -> None:
+    prompt = step_that_fails(status, kind, message="because of this")
+    assert await desk.run(desk.say(prompt)) == {"type": "retries_exhausted"}
+    (trouble,) = (output for output in desk.outputs if isinstance(output, Trouble))
+    assert (trouble.error, trouble.retry) == (error, retry)
+    assert "because of this" in trouble.message
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_refused_key_names_the_setting_to_fix(desk: Desk, status: int) -> None:
+    await desk.run(desk.say(step_that_fails(status)))
+    (event,) = desk.events("session.error")
+    assert "ANTHROPIC_API_KEY" in event.fields["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (408, "model_request_failed_error"),
+        (409, "model_request_failed_error"),
+        (429, "model_rate_limited_error"),
+        (500, "model_request_failed_error"),
+        (503, "model_request_failed_error"),
+        (529, "model_overloaded_error"),
+    ],
+)
+async def test_a_failure_that_may_pass_is_retried(desk: Desk, status: int, error: str) -> None:
+    await desk.run(desk.say(step_that_fails(status)))
+    troubles = [output for output in desk.outputs if isinstance(output, Trouble)]
+    assert [trouble.error for trouble in troubles] == [error] * 4
+    assert desk.troubles() == ["retrying"] * 3 + ["exhausted"]
+
+
+async def test_a_span_ends_before_the_failure_is_told(desk: Desk) -> None:
+    # Otherwise the span's end would look like the session had recovered, before the pause.
+    await desk.run(desk.say(step_that_fails(500)))
+    kinds = [type(output).__name__ for output in desk.outputs]
+    assert kinds == ["Emit", "Emit", "Trouble"] * 4 + ["Rest"]
+
+
+async def test_a_model_that_is_not_there_is_a_failure_that_may_pass(desk: Desk) -> None:
+    gone = Desk(harness_for("http://127.0.0.1:9"))
+    assert await gone.run(gone.say("hello")) == {"type": "retries_exhausted"}
+    assert gone.troubles() == ["retrying"] * 3 + ["exhausted"]
+
+
+async def test_a_pause_the_model_asks_for_is_kept(desk: Desk) -> None:
+    began = time.monotonic()
+    headers = {"retry-after-ms": "300"}
+    await desk.run(desk.say(step_that_fails(429, times=1, headers=headers)))
+    assert time.monotonic() - began > 0.3
+    assert desk.texts() == ["never"]
+
+
+async def test_an_interrupt_ends_the_pause(desk: Desk) -> None:
+    async def interrupt(conversation: Conversation, output: Output) -> None:
+        if isinstance(output, Trouble):
+            tasks.start_soon(_after_a_moment, conversation)
+
+    prompt = step_that_fails(429, headers={"retry-after": "60"})
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            assert await desk.run(desk.say(prompt), watch=interrupt) == {"type": "end_turn"}
+    assert desk.troubles() == ["retrying"]
+
+
+async def _after_a_moment(conversation: Conversation) -> None:
+    await anyio.sleep(0.1)
+    await conversation.interrupt()
+
+
+async def test_a_call_that_an_interrupt_cut_short_was_not_made() -> None:
+    body = (
+        START
+        + event(type="content_block_start", index=0, content_block={"type": "tool_use"})
+        + event(type="content_block_delta", index=0, delta={"partial_json": '{"half'})
+        + event(type="content_block_start", index=1, content_block={"type": "text"})
+        + event(type="content_block_delta", index=1, delta={"text": "I will"})
+    )
+
+    async def interrupt(conversation: Conversation, output: Output) -> None:
+        if isinstance(output, Show) and output.text:
+            await conversation.interrupt()
+
+    async with listening(app_that_sends(body), "127.0.0.1", 0) as url:
+        desk = Desk(harness_for(url))
+        assert await desk.run(desk.say("go"), watch=interrupt) == {"type": "end_turn"}
+    assert desk.conversation[1:] == [
+        ("agent.message", '{"content": [{"text": "I will", "type": "text"}]}')
+    ]
+    assert desk.spent.input_tokens == 5
+
+
+async def test_an_interrupt_right_after_a_call_ends_the_wait_for_its_result(desk: Desk) -> None:
+    async def interrupt(conversation: Conversation, output: Output) -> None:
+        if isinstance(output, Emit) and output.blocks:
+            await conversation.interrupt()
+
+    async with desk.open() as conversation:
+        message = desk.say(script({"tool": "lookup"}))
+        assert await desk.turn(conversation, [message], watch=interrupt) == {"type": "end_turn"}
+        desk.interrupted()
+        await desk.turn(conversation, [desk.say(script({"text": "Onwards."}))])
+    assert desk.texts() == ["Onwards."]
+
+
+async def test_a_late_interrupt_does_not_end_the_next_turn(desk: Desk) -> None:
+    async with desk.open() as conversation:
+        await desk.turn(conversation, [desk.say(script({"text": "one"}))])
+        await conversation.interrupt()
+        await desk.turn(conversation, [desk.say(script({"text": "two"}))])
+    assert desk.texts() == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "3"}, 3.0),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": "1e9"}, 600.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, 0.0),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"retry-after": "9", "retry-after-ms": "1500"}, 1.5),
+    ],
+)
+def test_the_time_to_wait_is_read_from_the_headers(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    assert asked_to_wait(headers) == seconds
+
+
+def test_pauses_double_up_to_a_limit_and_are_never_shorter_than_asked() -> None:
+    pauses = [pause(tries, 0.5, None) for tries in range(1, 200)]
+    assert all(0.375 * 2**n <= pauses[n] <= 0.5 * 2**n for n in range(6))
+    assert max(pauses) <= 60
+    assert pause(1, 0.5, 30.0) == 30.0
+
+
+# --- answers that are not to be believed
+
+
+def app_that_sends(body: bytes, *, status: int = 200, kind: bytes = b"text/event-stream") -> Any:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-type", kind)]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return app
+
+
+def event(**fields: Any) -> bytes:
+    return b"data: " + msgspec.json.encode(fields) + b"\n\n"
+
+
+START = event(type="message_start", message={"usage": {"input_tokens": 5}})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"hello",
+        b"data: {\n\n",
+        b'data: "\\ud800"\n\n',
+        event(type="message_start"),
+        event(kind="?"),
+        event(type="content_block_start", index=0, content_block=None),
+        START + event(type="message_delta", delta=[]),
+        START,
+        START
+        + event(type="content_block_start", index=0, content_block={"type": "tool_use"})
+        + event(type="content_block_delta", index=0, delta={"partial_json": "[1"})
+        + event(type="message_stop"),
+        event(type="error", error={"type": "overloaded_error", "message": "busy"}),
+        event(type="error", error="?"),
+    ],
+)
+async def test_an_answer_that_makes_no_sense_is_a_failure(body: bytes) -> None:
+    async with listening(app_that_sends(body), "127.0.0.1", 0) as url:
+        desk = Desk(harness_for(url, retries=1))
+        assert await desk.run(desk.say("hello")) == {"type": "retries_exhausted"}
+    assert desk.troubles() == ["retrying", "exhausted"]
+    assert desk.texts() == []
+
+
+async def test_a_page_of_some_proxy_is_quoted_in_the_failure() -> None:
+    app = app_that_sends(b"<h1>Bad gateway</h1>" + b"x" * 200_000, status=502, kind=b"text/html")
+    async with listening(app, "127.0.0.1", 0) as url:
+        desk = Desk(harness_for(url, retries=0))
+        await desk.run(desk.say("hello"))
+    (trouble,) = desk.events("session.error")
+    assert "Bad gateway" in trouble.fields["error"]["message"]
+    assert len(trouble.body) < 1000
+
+
+async def test_an_answer_without_end_is_cut_off(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages_api, "MAX_ANSWER", 1000)
+    rest = await desk.run(desk.say(script({"text": "word " * 1000})))
+    assert rest == {"type": "retries_exhausted"}
+    (trouble,) = (output for output in desk.outputs if isinstance(output, Trouble))
+    assert (trouble.retry, trouble.message) == (
+        "exhausted",
+        "The model's answer is longer than 1,000 characters.",
+    )
+    assert desk.texts() == []
+
+
+def test_parts_of_an_answer_that_are_not_known_are_left_out() -> None:
+    answer = Answer()
+    answer.add({"type": "content_block_start", "index": 0, "content_block": {"type": "server"}})
+    answer.add({"type": "content_block_delta", "index": 0, "delta": {"text": "x"}})
+    answer.add({"type": "ping"})
+    assert answer.parts == []
+    with pytest.raises(Failure):
+        answer.add({"type": "content_block_delta", "index": [], "delta": {}})
+
+
+async def test_the_key_is_never_in_the_log(desk: Desk) -> None:
+    bad = Desk(ScriptedHarness("http://127.0.0.1:9", f"{KEY}\n", retries=0, retry_seconds=0.001))
+    await bad.run(bad.say("hello"))
+    await desk.run(desk.say(step_that_fails(401, message=f"no such key: {KEY}")))
+    for entry in bad.events("session.error") + desk.events("session.error"):
+        assert KEY.encode() not in entry.body
+
+
+# --- the fold
+
+
+def folded(*events: Draft) -> Transcript:
+    transcript = Transcript()
+    for each in events:
+        transcript.take(each)
+    return transcript
+
+
+def text(words: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": words}]
+
+
+def test_one_sides_messages_in_a_row_become_one() -> None:
+    transcript = folded(
+        Draft.of("user.message", content=text("a")),
+        Draft.of("user.message", content=text("b")),
+        Draft.of("span.model_request_start"),
+        Draft.of("agent.message", content=text("c")),
+        Draft.of("agent.message", content=text("d")),
+    )
+    assert transcript.messages() == [
+        {"role": "user", "content": text("a") + text("b")},
+        {"role": "assistant", "content": text("c") + text("d")},
+    ]
+
+
+def test_an_event_is_taken_once() -> None:
+    message = Draft.of("user.message", content=text("a"))
+    assert folded(message, message).messages() == [{"role": "user", "content": text("a")}]
+
+
+def test_results_stand_right_after_their_calls_however_late_they_come() -> None:
+    call = Draft.of("agent.custom_tool_use", name="lookup", input={})
+    transcript = folded(
+        Draft.of("user.message", content=text("a")),
+        Draft.of("span.model_request_start"),
+        call,
+        Draft.of("user.message", content=text("b")),
+        Draft.of("system.message", content=text("note")),
+        Draft.of("user.custom_tool_result", custom_tool_use_id=call.id, content=text("r")),
+    )
+    _, assistant, answer, system = transcript.messages()
+    assert [block["type"] for block in assistant["content"]] == ["tool_use"]
+    assert [block["type"] for block in answer["content"]] == ["tool_result", "text"]
+    assert system == {"role": "system", "content": text("note")}
+    assert (transcript.waiting, transcript.due) == ([], True)
+
+
+def test_a_call_without_a_result_is_said_to_be_unknown() -> None:
+    transcript = folded(
+        Draft.of("user.message", content=text("a")),
+        Draft.of("agent.tool_use", name="Bash", input={}),
+        Draft.of("user.message", content=text("b")),
+    )
+    result = transcript.messages()[2]["content"][0]
+    assert result["is_error"]
+    assert "outcome is unknown" in result["content"][0]["text"]
+
+
+def test_a_result_for_an_unknown_or_answered_call_changes_nothing() -> None:
+    call = Draft.of("agent.custom_tool_use", name="lookup", input={})
+    first, second = (
+        Draft.of("user.custom_tool_result", custom_tool_use_id=call.id, content=text(words))
+        for words in ("first", "second")
+    )
+    stray = Draft.of("user.custom_tool_result", custom_tool_use_id="sevt_other", content=None)
+    transcript = folded(Draft.of("user.message", content=text("a")), call, first, second, stray)
+    (result,) = transcript.messages()[-1]["content"]
+    assert result["content"] == text("first")
+
+
+def test_what_was_cut_off_by_an_interrupt_is_not_waited_for() -> None:
+    transcript = folded(
+        Draft.of("user.message", content=text("a")),
+        Draft.of("agent.custom_tool_use", name="lookup", input={}),
+        Draft.of("user.interrupt"),
+    )
+    assert (transcript.waiting, transcript.due) == ([], False)
+
+
+def test_pictures_and_documents_are_passed_on_and_what_cannot_be_is_named() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A"}}
+    page = {"type": "document", "source": {"type": "url", "url": "https://a.test"}, "title": None}
+    plain = {"type": "text", "media_type": "text/plain", "data": "hello"}
+    note = {"type": "document", "source": plain, "title": "note"}
+    stored = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
+    content = [image, page, note, stored, {"type": "redacted"}, *text(" ")]
+    (message,) = folded(Draft.of("user.message", content=content)).messages()
+    assert message["content"] == [
+        image,
+        {"type": "document", "source": page["source"]},
+        note,
+        *text("[image: this agent cannot look at it]"),
+        *text("[redacted: this agent cannot look at it]"),
+    ]
+
+
+def test_an_empty_message_is_still_a_message() -> None:
+    (message,) = folded(Draft.of("user.message", content=text("  "))).messages()
+    assert message["content"] == text("(an empty message)")
+
+
+async def test_a_system_message_reaches_the_model_in_its_place(model: Served, desk: Desk) -> None:
+    await desk.run(desk.say("hello"), desk.say("be brief", type="system.message"))
+    assert [entry["role"] for entry in model.requests[-1].body["messages"]] == ["user", "system"]
