@@ -75,7 +75,7 @@ class Settings(BaseModel):
     catch_up_seconds: float = Field(
         10.0,
         ge=0,
-        description="A stream opened this soon after an input that nobody was watching begins at that input.",
+        description="A stream opened this soon after an input that no stream has shown begins at that input.",
     )
     stop_seconds: float = Field(
         10.0,

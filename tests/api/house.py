@@ -20,7 +20,7 @@ from roost.api.deps import Deps
 from roost.config import Settings
 from roost.core.catalog import Agents, Environments
 from roost.core.follow import Follow
-from roost.core.intake import Attendance, Intake
+from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.sessions import Lifecycle
 from roost.domain.ledger import Batch
@@ -120,28 +120,30 @@ async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
                 raise Unavailable("the disk is full")
             return {"node": "node_1"}
 
-        deps = _deps(wanted, store, keyring, ready, lambda: made[0].draining)
+        bell = LocalBell()
+        deps = _deps(wanted, store, bell, keyring, ready, lambda: made[0].draining)
         app = build_app(deps)
-        bell = deps.bell
-        assert isinstance(bell, LocalBell)
         async with client_of(app, secret) as client:
             made.append(House(store, deps, app, bell, keyring, client))
             yield made[0]
 
 
 def _deps(
-    settings: Settings, store: SqliteStore, keyring: Keyring, ready: Any, draining: Any
+    settings: Settings,
+    store: SqliteStore,
+    bell: LocalBell,
+    keyring: Keyring,
+    ready: Any,
+    draining: Any,
 ) -> Deps:
-    bell, attendance = LocalBell(), Attendance()
     agents, environments = Agents(store.catalog), Environments(store.catalog)
     return Deps(
         settings=settings,
-        intake=Intake(store.log, bell, attendance, max_queued=settings.max_queued),
+        intake=Intake(store.log, bell, max_queued=settings.max_queued),
         follow=Follow(
             store.log,
             store.sessions,
             bell,
-            attendance,
             heartbeat=settings.heartbeat_seconds,
             catch_up=settings.catch_up_seconds,
         ),
@@ -158,7 +160,6 @@ def _deps(
         environments=environments,
         log=store.log,
         keyring=keyring,
-        bell=bell,
         registry=CollectorRegistry(),
         ready=ready,
         draining=draining,

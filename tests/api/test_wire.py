@@ -65,6 +65,7 @@ async def test_without_a_valid_key_nothing_opens(tmp_path: Path, headers: dict[s
             "anthropic-version: '2020-01-01' is not a valid",
         ),
         ({"anthropic-beta": "message-batches-2024-09-24, managed-agents-2026-04-01"}, 200, ""),
+        ({"anthropic-beta": "claude-code-20250219,managed-agents-2026-04-01"}, 200, ""),
         ({"anthropic-beta": "message-batches-2024-09-24"}, 404, "beta header"),
         ({"anthropic-beta": ""}, 404, "beta header"),
         (

@@ -11,7 +11,7 @@ import anyio
 
 from roost.core.dispatch import Dispatcher
 from roost.core.follow import Follow
-from roost.core.intake import Attendance, Intake
+from roost.core.intake import Intake
 from roost.core.runner import Runner
 from roost.domain.events import Draft, Entry
 from roost.domain.ids import mint
@@ -91,7 +91,7 @@ async def node(
         SqliteStore.open(data / "roost.db") as store,
         anyio.create_task_group() as tasks,
     ):
-        bell, attendance = LocalBell(), Attendance()
+        bell = LocalBell()
         scripted = ScriptedHarness(url, "no key", retries=2, retry_seconds=0.01)
         runner = Runner(
             store.log, store.sessions, bell, {"scripted": scripted, **(harnesses or {})}
@@ -104,8 +104,8 @@ async def node(
         yield Node(
             store,
             bell,
-            Intake(store.log, bell, attendance, max_queued=1000),
-            Follow(store.log, store.sessions, bell, attendance, heartbeat=heartbeat, catch_up=10),
+            Intake(store.log, bell, max_queued=1000),
+            Follow(store.log, store.sessions, bell, heartbeat=heartbeat, catch_up=10),
             dispatcher,
             model,
         )

@@ -11,7 +11,7 @@ from tests.core.node import TENANT, Node, message, node, texts, types
 
 from roost.core.follow import Pause
 from roost.domain.events import Draft, Entry, Preview
-from roost.domain.session import Status
+from roost.domain.session import Session, Status
 
 
 def script(*steps: dict[str, object]) -> str:
@@ -66,7 +66,8 @@ async def test_an_interrupt_stops_the_turn_and_jumps_the_queue(tmp_path: Path):
         session = await roost.session()
         start = await roost.say(session, script({"text": "word " * 400, "chunk_delay": 0.05}))
         await roost.until(session, "span.model_request_start")
-        await roost.say(session, "queued before")
+        # A script of its own: if the interrupt comes before the first word, the first one is not over.
+        await roost.say(session, script({"text": "queued before"}))
         await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
         entries = await roost.until(session, "session.status_idle", start - 1)
         taken = [(e.type, e.queued) for e in entries if e.type.startswith("user.")]
@@ -209,25 +210,59 @@ async def test_a_turn_cut_off_by_a_stop_is_handed_back_and_goes_on_after_it(tmp_
         assert [e.type for e in entries].count("user.message") == 2
 
 
-async def test_a_stream_opened_after_a_send_nobody_watched_begins_at_the_send(tmp_path: Path):
+async def test_a_stream_opened_after_a_send_begins_at_the_send(tmp_path: Path):
     async with node(tmp_path) as roost:
-        await where_streams_begin(roost)
+        session = await roost.session()
+        sent = await roost.say(session, "nobody watches")
+        await roost.until(session, "session.status_idle")
+        assert await where_a_stream_begins(roost, session) == sent - 1
+        assert await where_a_stream_begins(roost, session) == sent - 1  # the first was never read
 
 
-async def where_streams_begin(roost: Node) -> None:
-    session = await roost.session()
-    sent = await roost.say(session, "nobody watches")
-    await roost.until(session, "session.status_idle")
-    fresh = await roost.store.sessions.get(TENANT, session.id)
-    assert roost.follow.start_of(fresh) == sent - 1
-    assert roost.follow.start_of(fresh) == fresh.state.head  # made up for once
-    async with (
-        aclosing(roost.follow.tail(session.id, fresh.state.head)) as tail,
-        anyio.create_task_group() as tasks,
-    ):
-        tasks.start_soon(anext, tail)
-        await anyio.sleep(0.01)
-        await roost.say(session, "somebody watches")
-    await roost.until(session, "session.status_idle", fresh.state.head)
-    watched = await roost.store.sessions.get(TENANT, session.id)
-    assert roost.follow.start_of(watched) == watched.state.head
+async def test_a_stream_does_not_begin_at_a_send_that_another_stream_has_shown(tmp_path: Path):
+    async with node(tmp_path) as roost:
+        session = await roost.session()
+        async with aclosing(roost.follow.tail(session.id, 0, counts=True)) as tail:
+            await roost.say(session, "somebody watches")
+            async for shown in tail:
+                if isinstance(shown, Entry) and shown.type == "session.status_idle":
+                    break
+        assert await where_a_stream_begins(roost, session) == shown.seq
+
+
+async def test_a_reader_with_a_cursor_takes_nothing_away_from_one_without(tmp_path: Path):
+    async with node(tmp_path) as roost:
+        session = await roost.session()
+        async with aclosing(roost.follow.tail(session.id, 0)) as dashboard:
+            sent = await roost.say(session, "Hello")
+            async for shown in dashboard:
+                if isinstance(shown, Entry) and shown.type == "session.status_idle":
+                    break
+            assert await where_a_stream_begins(roost, session) == sent - 1
+
+
+async def where_a_stream_begins(roost: Node, session: Session) -> int:
+    return roost.follow.start_of(await roost.store.sessions.get(TENANT, session.id))
+
+
+async def test_a_preview_is_shown_as_soon_as_the_entries_before_it_are(tmp_path: Path):
+    async with node(tmp_path, working=False) as roost:
+        session = await roost.session()
+        wanted = frozenset({"agent.message"})
+        async with (
+            aclosing(roost.follow.tail(session.id, 0, previews=wanted)) as tail,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(_write_and_show, roost, session)
+            shown = [await anext(tail)]
+            with anyio.fail_after(2):
+                while not isinstance(shown[-1], Preview):
+                    shown.append(await anext(tail))
+        assert [s.seq for s in shown if isinstance(s, Entry)] == [1, 2, 3]
+
+
+async def _write_and_show(roost: Node, session: Session) -> None:
+    """As a runner does it, with no moment between the two in which a follower could look."""
+    await roost.store.log.accept(session.id, [message("Hello")])
+    roost.bell.ring(session.id)
+    roost.bell.publish(session.id, Preview("sevt_1", "agent.message", "", after=3))

@@ -132,6 +132,17 @@ def test_a_full_queue_refuses_the_whole_request():
     assert ledger.admit(state, [say("a"), say("b")], NOW, 3).state.queued == 3
 
 
+def test_a_full_queue_still_takes_what_empties_it():
+    full = ledger.admit(waiting("sevt_a"), [say("a"), say("b")], NOW, 2).state
+    with pytest.raises(QueueFull):
+        ledger.admit(full, [say("c")], NOW, 2)
+    assert ledger.admit(full, [Draft.of("user.interrupt")], NOW, 2).state.status is Status.RUNNING
+    answer = Draft.of("user.custom_tool_result", custom_tool_use_id="sevt_a")
+    assert ledger.admit(full, [answer], NOW, 2).state.status is Status.RUNNING
+    with pytest.raises(QueueFull):
+        ledger.admit(full, [Draft.of("user.interrupt")] * 101, NOW, 2)
+
+
 def test_a_stale_lease_writes_nothing():
     state = ledger.take(claimed(), "node_2")
     with pytest.raises(LeaseLost):

@@ -13,7 +13,7 @@ from roost.ports.keys import Key
 MANAGED_AGENTS: Final = "managed-agents-2026-04-01"
 VERSIONS: Final = ("2023-06-01", "2026-10-21")
 
-_BETA = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*-\d{4}-\d\d-\d\d")
+_BETA = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*-(\d{4}-\d\d-\d\d|\d{8})")  # older ones: no dashes
 _LONGEST_SECRET = 512
 
 

@@ -18,7 +18,6 @@ from roost.core.follow import Follow
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.sessions import Lifecycle
-from roost.ports.bell import Bell
 from roost.ports.log import Log
 
 
@@ -37,7 +36,6 @@ class Deps:
     environments: Environments
     log: Log
     keyring: Keyring
-    bell: Bell
     registry: CollectorRegistry
     ready: Callable[[], Awaitable[dict[str, Any]]]
     draining: Callable[[], bool]

@@ -65,14 +65,13 @@ async def listed(call: Call, session: Session) -> ASGIApp:
 def streamed(call: Call, session: Session) -> ASGIApp:
     """A session's events from now on, or from where the client says it was."""
     deps = call.deps
-    after = _resumed_at(call, session)
     return EventStream(
         deps.follow,
-        deps.bell,
         deps.streams,
         session,
-        deps.follow.start_of(session) if after is None else after,
+        _resumed_at(call, session),
         previews=frozenset(call.query.get("event_deltas", ())),
+        key_id=call.key.id,
         request_id=call.request_id,
         draining=deps.draining,
     )

@@ -58,10 +58,11 @@ async def list_(call: Call) -> ASGIApp:
 
 
 async def revoke(call: Call) -> ASGIApp:
-    """From now on the key opens nothing."""
+    """From now on the key opens nothing, and what it had opened ends."""
     _administrators_only(call)
     key = await call.deps.keyring.revoke(call.params["key_id"])
     call.deps.rates.forget(key.id)
+    call.deps.streams.close(key.id)
     return reply(_view(key))
 
 

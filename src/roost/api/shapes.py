@@ -30,6 +30,7 @@ from roost.api.bounds import EXTRAS, HEADERS, LARGEST_INT, NULLABLE, bound_of
 from roost.errors import InvalidRequest
 
 _MOST_PROBLEMS = 5
+_MOST_LISTED = 1000  # listing a problem costs more than finding it; a body may have millions
 _LONGEST_STEP = 80  # a path may go through a key the client made up
 _PLAIN = "<plain>"
 _INT = Annotated[int, Field(ge=0, le=LARGEST_INT)]
@@ -68,6 +69,8 @@ class Shape:
 
 def explained(error: ValidationError, root: str = "body") -> str:
     """What is wrong, by the path of each field: `events.0.content.1.type: Field required`."""
+    if error.error_count() > _MOST_LISTED:
+        return f"{root}: {error.error_count()} fields are unknown or wrong"
     problems = error.errors(include_url=False, include_context=True)
     words = [_problem(problem, root) for problem in problems[:_MOST_PROBLEMS]]
     left = len(problems) - len(words)
@@ -129,7 +132,8 @@ def _kind(hint: Any) -> Any:
 
 
 def _list(args: tuple[Any, ...]) -> Any:
-    return _list_of[_kind(args[0])]
+    # One bad item is enough: a list of millions must not become as many problems.
+    return _annotated[_list_of[_kind(args[0])], Field(fail_fast=True)]
 
 
 def _map(args: tuple[Any, ...]) -> Any:

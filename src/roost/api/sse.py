@@ -23,7 +23,6 @@ from roost.core.follow import Follow, Pause, Shown
 from roost.domain.events import Draft, Entry, Preview, iso
 from roost.domain.session import Session, Status
 from roost.errors import RoostError
-from roost.ports.bell import Bell
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -40,25 +39,26 @@ class Streams:
     """The streams that are open now, so that a stopping server can end them."""
 
     def __init__(self) -> None:
-        self._open: set[CancelScope] = set()
+        self._open: dict[CancelScope, str] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def close(self) -> None:
-        """End all of them: each client sees a clean end, and reconnects elsewhere."""
-        for scope in self._open:
-            scope.cancel()
+    def close(self, key_id: str | None = None) -> None:
+        """End all of them, or those of one key: each client sees a clean end, and comes again."""
+        for scope, opened_with in self._open.items():
+            if key_id in (None, opened_with):
+                scope.cancel()
 
     @contextmanager
-    def opened(self) -> Generator[CancelScope, None, None]:
+    def opened(self, key_id: str) -> Generator[CancelScope, None, None]:
         """A scope that ends when the stream is to."""
         with CancelScope() as scope:
-            self._open.add(scope)
+            self._open[scope] = key_id
             try:
                 yield scope
             finally:
-                self._open.discard(scope)
+                del self._open[scope]
 
 
 class EventStream:
@@ -67,21 +67,22 @@ class EventStream:
     def __init__(
         self,
         follow: Follow,
-        bell: Bell,
         streams: Streams,
         session: Session,
-        after: int,
+        after: int | None,
         *,
         previews: frozenset[str],
+        key_id: str,
         request_id: str,
         draining: Callable[[], bool],
     ) -> None:
         self._follow = follow
-        self._bell = bell
         self._streams = streams
         self._session_id = session.id  # not the session: 2,000 idle streams would hold its agent
-        self._after = after
+        self._counts = after is None
+        self._after = follow.start_of(session) if after is None else after
         self._previews = previews
+        self._key_id = key_id
         self._request_id = request_id
         self._draining = draining
         # A session that has ended says nothing more: the stream ends where its log does.
@@ -90,8 +91,7 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pour until the session, the client or the server ends it."""
-        # Listening before the headers go out: who sends after seeing them counts as watching.
-        with self._bell.listen(self._session_id), self._streams.opened() as stream:
+        with self._streams.opened(self._key_id) as stream:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             await send(_body(_ALIVE))
             async with anyio.create_task_group() as tasks:
@@ -112,7 +112,9 @@ class EventStream:
     async def _pour(self, send: Send) -> None:
         if self._last is not None and self._after >= self._last:
             return
-        tail = self._follow.tail(self._session_id, self._after, previews=self._previews)
+        tail = self._follow.tail(
+            self._session_id, self._after, previews=self._previews, counts=self._counts
+        )
         async with aclosing(tail) as shown:
             async for item in shown:
                 if frame := _frame(item):

@@ -100,7 +100,9 @@ class Environments:
             return environment.updated(record.body, params)
 
         await self.get(tenant, environment_id)
-        return await self._catalog.change("environment", tenant, environment_id, change)
+        return await self._catalog.change(
+            "environment", tenant, environment_id, change, unique_name=True
+        )
 
     async def archive(self, tenant: str, environment_id: str) -> Record:
         """No new sessions on it; one way. :raises EnvironmentNotFound:"""

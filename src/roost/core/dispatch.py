@@ -75,10 +75,16 @@ class Dispatcher:
         try:
             return await self._log.claim(self.node, room) if room > 0 else []
         except LeaseLost:
-            await self._log.renew(self.node, self._lease_seconds)
+            await self._renew()
         except RoostError as error:
             _log.error("cannot claim: %s", error.message, extra={"action": "claim"})
         return []
+
+    async def _renew(self) -> None:
+        try:
+            await self._log.renew(self.node, self._lease_seconds)
+        except RoostError as error:
+            _log.error("cannot renew: %s", error.message, extra={"action": "renew"})
 
     async def _run(self, lease: Lease) -> None:
         about = {"session": lease.session_id, "generation": lease.generation}
@@ -108,10 +114,7 @@ class Dispatcher:
     async def _keep_alive(self) -> None:
         while True:
             await anyio.sleep(self._lease_seconds / 3)
-            try:
-                await self._log.renew(self.node, self._lease_seconds)
-            except RoostError as error:
-                _log.error("cannot renew: %s", error.message, extra={"action": "renew"})
+            await self._renew()
 
     async def _let_finish(self, seconds: float) -> None:
         with anyio.move_on_after(seconds), self._bell.listen(WORK) as ear:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from enum import Enum
 
-from roost.core.intake import Attendance
 from roost.domain.events import Entry, Preview
 from roost.domain.session import Session
 from roost.errors import NotFound
@@ -15,6 +14,7 @@ from roost.ports.log import Log
 from roost.ports.sessions import Sessions
 
 _PAGE = 500
+_MOST_REMEMBERED = 10_000
 
 
 class Pause(Enum):
@@ -37,7 +37,6 @@ class Follow:
         log: Log,
         sessions: Sessions,
         bell: Bell,
-        attendance: Attendance,
         *,
         heartbeat: float,
         catch_up: float,
@@ -45,7 +44,7 @@ class Follow:
         self._log = log
         self._sessions = sessions
         self._bell = bell
-        self._attendance = attendance
+        self._seen = _Seen()
         self._heartbeat = heartbeat
         self._catch_up = int(catch_up * 1_000_000)
 
@@ -53,24 +52,29 @@ class Follow:
         """After which seq a stream begins that was given no cursor: now, with one exception.
 
         Many clients send first and open the stream then; a quick turn would be over before they
-        watch, and they would wait for ever. So a stream that is opened soon after an input nobody
-        watched begins just before that input. Clients that open the stream first are not touched:
-        their inputs were watched. An input is made up for once: from here on it counts as watched.
+        watch, and they would wait for ever. So a stream that is opened soon after an input begins
+        just before that input, unless another such stream has shown it. Clients that open the stream
+        first are not touched: they were shown their inputs. Streams with a cursor do not count: who
+        has one never comes here, and a dashboard must not take a program's answer away.
         """
         state = session.state
-        watched = self._attendance.watched(session.id)
+        shown = self._seen.up_to(session.id)
         fresh = session.read_at - state.sent_at <= self._catch_up
-        if state.sent <= watched or not fresh:
+        if state.sent <= shown or not fresh:
             return state.head
-        self._attendance.note(session.id, state.sent)
-        return max(state.run - 1, watched)
+        return max(state.run - 1, shown)
 
     async def tail(
-        self, session_id: str, after: int, *, previews: frozenset[str] = frozenset()
+        self,
+        session_id: str,
+        after: int,
+        *,
+        previews: frozenset[str] = frozenset(),
+        counts: bool = False,
     ) -> AsyncGenerator[Shown, None]:
         """Every entry past `after`, for ever, in order; previews of the given event types between.
 
-        Listens before it reads, so nothing falls between the two.
+        Listens before it reads, so nothing falls between the two. `counts`: see `start_of`.
         """
         with self._bell.listen(session_id, previews=bool(previews)) as ear:
             merge = _Merge(previews)
@@ -78,8 +82,10 @@ class Follow:
             while True:
                 merge.add(ear.previews())
                 entries = await self._log.read(session_id, after, _PAGE) if behind else []
-                for shown in merge.in_order(entries):
+                for shown in merge.in_order(entries, after):
                     yield shown
+                    if counts and isinstance(shown, Entry):
+                        self._seen.note(session_id, shown.seq)
                 if entries:
                     after = entries[-1].seq
                 elif behind and await self._is_gone(session_id):
@@ -100,6 +106,22 @@ class Follow:
         return False
 
 
+class _Seen:
+    """How far streams without a cursor have shown each session: a hint, which may be lost."""
+
+    def __init__(self) -> None:
+        self._up_to: OrderedDict[str, int] = OrderedDict()
+
+    def note(self, session_id: str, seq: int) -> None:
+        self._up_to[session_id] = max(seq, self.up_to(session_id))
+        self._up_to.move_to_end(session_id)
+        if len(self._up_to) > _MOST_REMEMBERED:
+            self._up_to.popitem(last=False)
+
+    def up_to(self, session_id: str) -> int:
+        return self._up_to.get(session_id, 0)
+
+
 class _Merge:
     """Puts previews between the entries they belong between.
 
@@ -116,17 +138,18 @@ class _Merge:
     def add(self, previews: Sequence[Preview]) -> None:
         self._waiting.extend(p for p in previews if p.type in self._types)
 
-    def in_order(self, entries: Sequence[Entry]) -> Iterator[Entry | Preview]:
+    def in_order(self, entries: Sequence[Entry], after: int) -> Iterator[Entry | Preview]:
+        """The entries that follow `after`, and every preview whose entries have been shown."""
         for entry in entries:
-            yield from self._previews_before(entry.seq)
+            yield from self._previews_until(after)
             if entry.type in self._types:
                 self._done.append(entry.id)
             yield entry
-        if not entries:
-            yield from self._previews_before(None)
+            after = entry.seq
+        yield from self._previews_until(after)
 
-    def _previews_before(self, seq: int | None) -> Iterator[Preview]:
-        while self._waiting and (seq is None or self._waiting[0].after < seq):
+    def _previews_until(self, seq: int) -> Iterator[Preview]:
+        while self._waiting and self._waiting[0].after <= seq:
             preview = self._waiting.popleft()
             if preview.event_id in self._done:
                 continue

@@ -46,7 +46,7 @@ class Keyring:
             name=name,
             role=role,
             digest=_digest(secret),
-            hint=f"{secret[:9]}…{secret[-4:]}",
+            hint=_hint(secret),
             created_at=0,
             trust_ceiling=trust_ceiling,
             limits=limits or Limits(),
@@ -79,6 +79,11 @@ class Keyring:
         self._known[digest] = time.monotonic(), key
         if len(self._known) > _MOST_CACHED:
             self._known.popitem(last=False)
+
+
+def _hint(secret: str) -> str:
+    """Enough to tell keys apart. Of a short secret, which somebody chose, that would be too much."""
+    return f"{secret[:9]}…{secret[-4:]}" if len(secret) >= 32 else "…"
 
 
 def _digest(secret: str) -> bytes:

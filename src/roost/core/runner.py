@@ -38,8 +38,9 @@ class Runner:
     async def run(self, lease: Lease) -> None:
         """Work until the session rests, ends, or is somebody else's."""
         try:
-            session = await self._sessions.find(lease.session_id)
-            await self._run_in_a_conversation(lease, session)
+            resumed = lease.generation > 1
+            while not await self._run_in_a_conversation(lease, resumed=resumed):
+                resumed = True
         except (LeaseLost, NotFound, Terminated) as reason:
             _log.info(
                 "runner leaves: %s",
@@ -47,17 +48,24 @@ class Runner:
                 extra={"action": "leave", "session": lease.session_id},
             )
 
-    async def _run_in_a_conversation(self, lease: Lease, session: Session) -> None:
+    async def _run_in_a_conversation(self, lease: Lease, *, resumed: bool) -> bool:
+        """Whether the session rests; if not, its agent broke and there are inputs to go on with."""
+        session = await self._sessions.find(lease.session_id)
         turn = Turn(self._log, self._bell, lease, session.state.status, session.state.head)
-        brief = Brief(session, lambda: self._history(session.id), resumed=lease.generation > 1)
+        brief = Brief(session, lambda: self._history(session.id), resumed=resumed)
+        opened = rests = False
         try:
             harness = self._harness_of(session)
             async with harness.open(brief) as conversation:
+                opened = True
                 await self._run_until_rest(lease, session, turn, conversation)
+                rests = True
         except (LeaseLost, NotFound, Terminated, Unavailable):
             raise
         except Exception as error:  # noqa: BLE001 - an agent is somebody else's program
-            await self._give_up(lease, turn, error)
+            _log.error("harness failed", exc_info=error, extra={"session": lease.session_id})
+            return rests or await self._give_up(lease, turn, error, worked=opened)
+        return True
 
     async def _run_until_rest(
         self, lease: Lease, session: Session, turn: Turn, conversation: Conversation
@@ -76,13 +84,17 @@ class Runner:
             elif ready := _ready(session, inputs):
                 await turn.begin(ready)
                 stop_reason = await turn.take(conversation, ready, again=False)
-            elif await self._rest(lease, session, stop_reason):
+            elif await self._rest(lease, session, Batch(), stop_reason):
                 return
 
-    async def _rest(self, lease: Lease, session: Session, stop_reason: dict[str, Any]) -> bool:
+    async def _rest(
+        self, lease: Lease, session: Session, batch: Batch, stop_reason: dict[str, Any]
+    ) -> bool:
         if pending := session.state.pending:
             stop_reason = requires_action(pending)
-        written = await self._log.finish(lease, session.state.head, Batch(), stop_reason)
+        # The lease is kept until the agent is closed: nobody may open another one beside it.
+        head = session.state.head
+        written = await self._log.finish(lease, head, batch, stop_reason, keep=True)
         if written is None:
             return False
         self._bell.ring(session.id)
@@ -94,17 +106,24 @@ class Runner:
         waiting = [pending.event_id for pending in session.state.pending]
         await turn.append(Batch(takes=interrupts, unblocks=waiting, turn=False))
 
-    async def _give_up(self, lease: Lease, turn: Turn, error: Exception) -> None:
-        """The agent cannot be driven: say so and wait. What was not handed over stays queued."""
-        _log.error("harness failed", exc_info=error, extra={"session": lease.session_id})
+    async def _give_up(self, lease: Lease, turn: Turn, error: Exception, *, worked: bool) -> bool:
+        """Say that the agent cannot be driven, and wait; False if there is something to go on with.
+
+        If it broke at work, its turn is lost, and what is queued behind that is not. If it could not
+        even be opened, everything waits for the next wake: the queue, and a turn that was cut off.
+        """
         hint = error.hint if isinstance(error, RoostError) else None
         text = f"{error} {hint or ''}".strip() or type(error).__name__
         body = {"type": "unknown_error", "message": text, "retry_status": {"type": "exhausted"}}
-        await turn.append(Batch(drafts=[Draft.of("session.error", error=body)]))
-        while not await self._rest(
-            lease, await self._sessions.find(lease.session_id), {"type": "retries_exhausted"}
-        ):
-            pass
+        said = [Draft.of("session.error", error=body)]
+        await turn.append(Batch(drafts=said, turn=False if worked else None))
+        while True:
+            session = await self._sessions.find(lease.session_id)
+            if worked and _ready(session, await self._log.inputs(session.id)):
+                return False
+            waits = Batch(turn=not worked)
+            if await self._rest(lease, session, waits, {"type": "retries_exhausted"}):
+                return True
 
     def _harness_of(self, session: Session) -> Harness:
         try:

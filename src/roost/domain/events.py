@@ -17,12 +17,11 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """An event about to be written. `queued` ones show `processed_at: null` until taken up."""
+    """An event about to be written."""
 
     type: str
     body: bytes
     id: str
-    queued: bool = False
 
     @classmethod
     def of(cls, type: str, /, id: str | None = None, **fields: Any) -> Draft:
@@ -31,7 +30,7 @@ class Draft(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One entry of a log: an event at its position."""
+    """One entry of a log: an event at its position. A `queued` one shows `processed_at: null`."""
 
     seq: int
     id: str

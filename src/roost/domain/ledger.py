@@ -34,6 +34,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     `takes` are queued inputs it hands to the agent now; `blocks` and `unblocks` are the events the
     session begins or ceases to wait for; `turn` marks that a turn begins (True) or is over (False).
+    At rest a turn is over, unless `turn` is True: then it is taken again when the session wakes.
     """
 
     drafts: Sequence[Draft] = ()
@@ -55,6 +56,8 @@ _HEARD = {
     "user.tool_confirmation": "answer",
     "user.custom_tool_result": "answer",
 }
+_KEPT_WAITING = {"user.message", "system.message"}
+_RESERVE = 100  # places in a queue for interrupts and answers only
 _SHOWN_AS_QUEUED = {
     "user.message",
     "user.interrupt",
@@ -74,7 +77,9 @@ def admit(state: State, drafts: Sequence[Draft], now: Micros, max_queued: int) -
         raise SessionClosed()
     pen = _Pen(state, now)
     heard = {pen.hear(draft) for draft in drafts}
-    if pen.state.queued > max_queued:
+    # A full queue must not lock out what empties it: an interrupt, or the answer it waits behind.
+    reserve = 0 if any(draft.type in _KEPT_WAITING for draft in drafts) else _RESERVE
+    if pen.state.queued > max_queued + reserve:
         raise QueueFull(f"the session already has {state.queued} inputs waiting")
     if state.status is Status.IDLE:
         if "interrupt" in heard or (not pen.state.pending and heard & {"answer", "message"}):
@@ -110,7 +115,8 @@ def rest(
     pen = _written(state, batch, now)
     pen.move(Move.REST)
     pen.rest(stop_reason)
-    pen.state = replace(pen.state, turn=None, owner=state.owner if keep else None)
+    turn = state.turn if batch.turn else None
+    pen.state = replace(pen.state, turn=turn, owner=state.owner if keep else None)
     return pen.change()
 
 
@@ -197,19 +203,20 @@ class _Pen:
 
     def __init__(self, state: State, now: Micros) -> None:
         self.state = state
+        self.head = state.head  # counted here, and put into the state once, at the end
         self.now = now
         self.entries: list[Entry] = []
         self.opened: list[Entry] = []
         self.consumed: list[int] = []
 
     def change(self) -> Change:
-        return Change(self.state, self.entries, self.opened, self.consumed)
+        state = replace(self.state, head=self.head)
+        return Change(state, self.entries, self.opened, self.consumed)
 
-    def write(self, draft: Draft) -> Entry:
-        seq = self.state.head + 1
-        entry = Entry(seq, draft.id, draft.type, draft.body, self.now, draft.queued)
+    def write(self, draft: Draft, *, queued: bool = False) -> Entry:
+        self.head += 1
+        entry = Entry(self.head, draft.id, draft.type, draft.body, self.now, queued)
         self.entries.append(entry)
-        self.state = replace(self.state, head=seq)
         return entry
 
     def hear(self, draft: Draft) -> str | None:
@@ -220,11 +227,11 @@ class _Pen:
         elif kind == "interrupt" and self.state.status is Status.IDLE and not self.state.pending:
             self.write(draft)  # nothing to interrupt: shown as done, and nobody is woken
             return None
-        self.open(replace(draft, queued=draft.type in _SHOWN_AS_QUEUED))
+        self.open(draft)
         return kind
 
     def open(self, draft: Draft) -> None:
-        entry = self.write(draft)
+        entry = self.write(draft, queued=draft.type in _SHOWN_AS_QUEUED)
         first_since_rest = self.state.status is Status.IDLE and not self.opened
         self.opened.append(entry)
         self.state = replace(

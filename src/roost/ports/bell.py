@@ -45,7 +45,3 @@ class Bell(Protocol):
     def listen(self, topic: str, *, previews: bool = False) -> AbstractContextManager[Listener]:
         """Listen from now on, until the context ends."""
         ...
-
-    def heard(self, topic: str) -> bool:
-        """Whether anybody listens at the topic right now."""
-        ...

@@ -73,10 +73,12 @@ class Catalog(Protocol):
         change: Callable[[Record], dict[str, Any]],
         *,
         expected: int | None = None,
+        unique_name: bool = False,
     ) -> Record:
         """Apply `change` to the newest body in one transaction; a new version if it differs.
 
-        :raises NotFound: :raises Conflict: the version is not `expected`; and whatever `change` raises
+        :raises NotFound: :raises Conflict: the version is not `expected`, or `unique_name` and the
+            new name is another record's; and whatever `change` raises
         """
         ...
 

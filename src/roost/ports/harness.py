@@ -17,6 +17,7 @@ import msgspec
 from roost.domain.events import Draft, Entry
 from roost.domain.session import Pending, Session
 from roost.domain.usage import Usage
+from roost.ports.sandbox import Sandbox
 
 
 class Emit(msgspec.Struct, frozen=True):
@@ -58,12 +59,14 @@ class Brief(msgspec.Struct, frozen=True):
     """What a harness is told when a conversation is opened.
 
     `history` reads the log from its beginning, in order. `resumed` says that an earlier runner had
-    the session, so there may be a transcript to go on with.
+    the session, so there may be a transcript to go on with. `sandbox` is where its processes live;
+    a harness that starts none is given none.
     """
 
     session: Session
     history: Callable[[], AsyncIterator[Entry]]
     resumed: bool
+    sandbox: Sandbox | None = None
 
 
 class Conversation(Protocol):

@@ -33,7 +33,7 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """What `accept` wrote, or had written before under the same receipts.
+    """What `accept` wrote, or had written before under the same receipts: an entry for each draft.
 
     `woke`: the session was idle, and this made it run. `repeated`: nothing was written now.
     """
@@ -104,7 +104,8 @@ class Log(Protocol):
     async def append(self, lease: Lease, batch: Batch) -> list[Entry]:
         """Write what a runner did. Called by `core/turn` before anybody is shown it.
 
-        :raises LeaseLost: the session was claimed by another since; nothing is written
+        :raises LeaseLost: the session was claimed by another since, or deleted; nothing is written
+        :raises InvalidRequest: an input it takes was taken up already; nothing is written
         """
         ...
 
@@ -122,7 +123,7 @@ class Log(Protocol):
         Called by `core/runner` when the agent rests and no input waits. `keep` holds the lease, for
         a runner that stays warm; without it the lease ends here.
 
-        :raises LeaseLost: the session was claimed by another since
+        :raises LeaseLost: the session was claimed by another since, or deleted
         """
         ...
 

@@ -16,7 +16,11 @@ import msgspec
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """A file or directory of the host, shown inside at `target`."""
+    """A file, directory or socket of the host, shown inside at `target`.
+
+    Whoever is inside is nobody in particular on the host: what is shown must be readable for everybody
+    (and a socket writable), and is protected by the directory it lies in.
+    """
 
     source: Path
     target: str
@@ -38,7 +42,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a sandbox is to be.
 
     `home` becomes `/home/sandbox` and `workspace` becomes `/workspace`, both writable; they may be
-    the same directory. `mounts` are added to that. There is no network: what a session may reach is
+    the same directory. `mounts` are added to that. A command's environment is `HOME` and `PATH` of the
+    place, then `environ`, then what `spawn` is given, and nothing else (shells add `PWD`). There is no network: what a session may reach is
     reached through unix sockets among the mounts. `generation` is the lease's: a place of an older
     generation must be gone before a newer one is open.
     """
@@ -80,7 +85,10 @@ class Process(Protocol):
         ...
 
     async def wait(self) -> int:
-        """Its exit code; negative or above 128 if a signal ended it."""
+        """Its exit code; negative or above 128 if a signal ended it.
+
+        :raises SandboxFailed: the place has died around it, and was not asked to
+        """
         ...
 
     def signal(self, number: int) -> None:
@@ -100,9 +108,10 @@ class Sandbox(Protocol):
     ) -> Process:
         """Start a command inside, with pipes. Called by harnesses.
 
-        A command that cannot be found is a process that exits with 127.
+        A command that cannot be found is a process that exits with 127. What one command leaves
+        running may be gone when it ends.
 
-        :raises SandboxFailed: the place itself does not work
+        :raises SandboxFailed: the place itself does not work, is stopped, or has no such `cwd`
         """
         ...
 

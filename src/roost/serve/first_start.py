@@ -7,7 +7,7 @@ from pathlib import Path
 
 from roost.config import Settings
 from roost.core.keys import Keyring
-from roost.errors import StartupError, Unauthenticated
+from roost.errors import Conflict, StartupError, Unauthenticated
 
 TENANT = "default"
 """The tenant of the administrator's key, and of keys made without naming one."""
@@ -29,7 +29,10 @@ async def ensure_administrator(keyring: Keyring, settings: Settings) -> Path:
     """Make sure that the administrator's key opens the server; gives the file that holds it.
 
     The file is written before the key is stored: a crash between the two leaves a file whose key is
-    stored at the next start, never a key that nobody knows.
+    stored at the next start, never a key that nobody knows. A key that was revoked stays revoked:
+    there is a new one in the file.
+
+    :raises StartupError: the key that was given is revoked
     """
     path = settings.data / "keys" / "admin.key"
     given = settings.api_key.get_secret_value() if settings.api_key else None
@@ -37,12 +40,32 @@ async def ensure_administrator(keyring: Keyring, settings: Settings) -> Path:
     if secret is not None and await _opens(keyring, secret):
         _write_private(path, secret)
         return path
-    secret = secret or keyring.mint_secret()
-    _write_private(path, secret)
+    if given is not None:
+        await _store_given(keyring, given)
+        _write_private(path, given)
+        return path
+    _write_private(path, secret := secret or keyring.mint_secret())
+    try:
+        await _store(keyring, secret)
+    except Conflict:
+        _write_private(path, secret := keyring.mint_secret())
+        await _store(keyring, secret)
+    return path
+
+
+async def _store_given(keyring: Keyring, secret: str) -> None:
+    try:
+        await _store(keyring, secret)
+    except Conflict:
+        raise StartupError(
+            "ROOST_API_KEY: this key was revoked", hint="Set another one, or none."
+        ) from None
+
+
+async def _store(keyring: Keyring, secret: str) -> None:
     await keyring.create(
         tenant=TENANT, name="administrator", role="admin", trust_ceiling="full", secret=secret
     )
-    return path
 
 
 async def _opens(keyring: Keyring, secret: str) -> bool:

@@ -55,5 +55,14 @@ class _Text(logging.Formatter):
         moment = time.strftime("%H:%M:%S", time.localtime(record.created))
         extras = " ".join(f"{k}={v}" for k, v in _extras(record).items() if v is not None)
         line = f"{moment} {record.levelname.lower():7} {record.getMessage()}"
-        line = f"{line}  {extras}" if extras else line
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        line = _escaped(f"{line}  {extras}" if extras else line)
+        if not record.exc_info:
+            return line
+        return "\n  ".join(
+            [line, *map(_escaped, self.formatException(record.exc_info).split("\n"))]
+        )
+
+
+def _escaped(line: str) -> str:
+    """Without control characters: what an agent says must not begin a line or steer a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)

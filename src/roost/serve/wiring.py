@@ -18,7 +18,7 @@ from roost.config import Settings
 from roost.core.catalog import Agents, Environments
 from roost.core.dispatch import Dispatcher
 from roost.core.follow import Follow
-from roost.core.intake import Attendance, Intake
+from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.runner import Runner
 from roost.core.sessions import Lifecycle
@@ -65,7 +65,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         SqliteStore.open(_database(settings)) as store,
         _model(settings) as (model_url, model_key, model),
     ):
-        bell, attendance = LocalBell(), Attendance()
+        bell = LocalBell()
         harness = ScriptedHarness(
             model_url,
             model_key,
@@ -83,7 +83,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         )
         keyring, drain = Keyring(store.keys), Drain()
         admin_key = await ensure_administrator(keyring, settings)
-        deps = _deps(settings, store, bell, attendance, keyring, dispatcher, drain, harness.name)
+        deps = _deps(settings, store, bell, keyring, dispatcher, drain, harness.name)
         yield Roost(build_app(deps), dispatcher, drain, admin_key, model)
 
 
@@ -91,7 +91,6 @@ def _deps(
     settings: Settings,
     store: SqliteStore,
     bell: LocalBell,
-    attendance: Attendance,
     keyring: Keyring,
     dispatcher: Dispatcher,
     drain: Drain,
@@ -108,12 +107,11 @@ def _deps(
 
     return Deps(
         settings=settings,
-        intake=Intake(store.log, bell, attendance, max_queued=settings.max_queued),
+        intake=Intake(store.log, bell, max_queued=settings.max_queued),
         follow=Follow(
             store.log,
             store.sessions,
             bell,
-            attendance,
             heartbeat=settings.heartbeat_seconds,
             catch_up=settings.catch_up_seconds,
         ),
@@ -130,7 +128,6 @@ def _deps(
         environments=environments,
         log=store.log,
         keyring=keyring,
-        bell=bell,
         registry=registry,
         ready=ready,
         draining=lambda: drain.draining,

@@ -13,6 +13,8 @@ from types import TracebackType
 import httpx2
 import msgspec
 
+_PASSED_ON = ("PATH", "COVERAGE_PROCESS_CONFIG")  # the latter: a measured test measures its server
+
 
 class LiveServer:
     """`roost serve` on a free port. Survives `kill` and `start` with the same data directory.
@@ -23,7 +25,8 @@ class LiveServer:
     def __init__(self, data: Path, **environ: str) -> None:
         self.data = data
         self.url = ""
-        self._environ = {"PATH": os.environ["PATH"], "HOME": str(data), **environ}
+        passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        self._environ = {"HOME": str(data), **passed_on, **environ}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> LiveServer:
@@ -36,7 +39,8 @@ class LiveServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.kill()
+        if self._process is not None and self._process.poll() is None:
+            self.stop()
 
     @property
     def key(self) -> str:

@@ -64,7 +64,7 @@ _USED: Final[dict[Kind, str]] = {
 
 # A record goes; a listing may still go on after it.
 _DELETE: Final = ("DELETE FROM records WHERE num = ?", "DELETE FROM versions WHERE record = ?")
-_BURY = "INSERT INTO graves (kind, num, tenant, id, last, swept) VALUES (?, ?, ?, ?, 0, 1)"
+_BURY = "INSERT INTO graves (kind, num, tenant, id, swept) VALUES (?, ?, ?, ?, 1)"
 
 _NO_VERSION: Final = 2**62
 
@@ -107,8 +107,10 @@ class SqliteCatalog:
         change: Callable[[Record], dict[str, Any]],
         *,
         expected: int | None = None,
+        unique_name: bool = False,
     ) -> Record:
-        return await self._writer.do(partial(_change, kind, tenant, record_id, change, expected))
+        op = partial(_change, kind, tenant, record_id, change, expected, unique_name)
+        return await self._writer.do(op)
 
     async def archive(self, kind: Kind, tenant: str, record_id: str) -> Record:
         return await self._writer.do(partial(_archive, kind, tenant, record_id))
@@ -155,14 +157,19 @@ def _add(
     tx: Transaction,
 ) -> Record:
     name = body.get("name")
-    if unique_name and tx.ask(_NAMED, (tenant, kind, name)):
-        raise Conflict(
-            f"there is a {kind} named {name!r} already", hint="Archive it, or take another name."
-        )
+    if unique_name:
+        _check_name(kind, tenant, name, tx)
     text = encode(body)
     [(num,)] = tx.ask(_ADD, (record_id, kind, tenant, name, tx.now, tx.now))
     tx.ask(_ADD_VERSION, (num, 1, tx.now, text))
     return _newest(kind, tenant, record_id, tx)[1]
+
+
+def _check_name(kind: Kind, tenant: str, name: str | None, tx: Transaction) -> None:
+    if tx.ask(_NAMED, (tenant, kind, name)):
+        raise Conflict(
+            f"there is a {kind} named {name!r} already", hint="Archive it, or take another name."
+        )
 
 
 def _change(
@@ -171,6 +178,7 @@ def _change(
     record_id: str,
     change: Callable[[Record], dict[str, Any]],
     expected: int | None,
+    unique_name: bool,
     tx: Transaction,
 ) -> Record:
     num, record = _newest(kind, tenant, record_id, tx)
@@ -180,6 +188,8 @@ def _change(
     body = decode(text)
     if body == record.body:
         return record
+    if unique_name and body.get("name") != record.body.get("name"):
+        _check_name(kind, tenant, body.get("name"), tx)
     tx.ask(_ADD_VERSION, (num, record.version + 1, tx.now, text))
     tx.ask(_ADVANCE, (record.version + 1, body.get("name"), tx.now, num))
     return _newest(kind, tenant, record_id, tx)[1]

@@ -11,7 +11,7 @@ from roost.domain.events import Micros
 # The latest moment the database speaks of: time goes on from there, whatever the clock says.
 _LATEST = """
 SELECT max(moment) FROM (
-    SELECT * FROM (SELECT at AS moment FROM entries ORDER BY num DESC LIMIT 1)
+    SELECT * FROM (SELECT at AS moment FROM entries ORDER BY rowid DESC LIMIT 1)
     UNION ALL SELECT max(updated_at) FROM heads
     UNION ALL SELECT max(updated_at) FROM records
     UNION ALL SELECT max(created_at) FROM keys

@@ -30,6 +30,15 @@ _REFUSED_BY_THE_WORLD = (
     apsw.NotADBError,
 )
 
+_PATIENCE = 5_000
+"""Milliseconds to wait for somebody who looks at the file with another program."""
+
+_PRAGMAS = (
+    "journal_mode = WAL",
+    "synchronous = FULL",  # acknowledged means on disk, also when the power goes
+    "wal_autocheckpoint = 0",  # see `checkpoint`
+)
+
 
 def explained(error: Exception) -> Exception:
     """The error as callers may see it: the driver's become Roost's, all others stay."""
@@ -49,12 +58,13 @@ def explained(error: Exception) -> Exception:
 def connect(path: Path) -> apsw.Connection:
     """The writer's connection: the only one that writes and the only one that checkpoints."""
     db = apsw.Connection(str(path))
-    for pragma in (
-        "journal_mode = WAL",
-        "synchronous = FULL",  # acknowledged means on disk, also when the power goes
-        "wal_autocheckpoint = 1000",  # larger ones are rarer but hold commits up for longer
-    ):
-        db.execute(f"PRAGMA {pragma}")
+    db.set_busy_timeout(_PATIENCE)
+    try:
+        for pragma in _PRAGMAS:
+            db.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        db.close()
+        raise
     return db
 
 
@@ -63,7 +73,7 @@ def connect_reader(path: Path) -> apsw.Connection:
     db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     db.execute("PRAGMA query_only = ON")
     db.execute("PRAGMA wal_autocheckpoint = 0")
-    db.set_busy_timeout(5_000)  # only met while another connection recovers the file
+    db.set_busy_timeout(_PATIENCE)
     return db
 
 

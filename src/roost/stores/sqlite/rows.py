@@ -23,7 +23,7 @@ _IN_REST: Final = tuple(
 SESSION_COLUMNS = """
        s.num, s.id, s.tenant, s.created_at, h.updated_at,
        s.status, s.owner, s.active_since, s.archived_at, s.rest,
-       h.head, h.queued, h.sent, h.sent_at, h.last, h.last_input
+       h.head, h.queued, h.sent, h.sent_at, h.waits_from
 """
 
 ENTRY_COLUMNS = "e.seq, e.id, e.type, e.body, e.at, e.queued"
@@ -35,12 +35,12 @@ class Hot:
     __slots__ = (
         "created_at",
         "id",
-        "last",
-        "last_input",
         "num",
         "state",
         "tenant",
         "updated_at",
+        "waiting",
+        "waits_from",
     )
 
     def __init__(self, num: int, id: str, tenant: str, now: Micros, state: State) -> None:
@@ -50,8 +50,9 @@ class Hot:
         self.created_at = now
         self.updated_at = now
         self.state = state
-        self.last = 0
-        self.last_input = 0
+        self.waiting: set[int] | None = set()
+        """The seqs of the inputs that wait; None: not looked up yet."""
+        self.waits_from = 0
 
     def session(self, spec: Spec, now: Micros) -> Session:
         """The whole session, as callers get it at this moment."""
@@ -74,7 +75,8 @@ def hot_of(row: Row) -> Hot:
     fields["owner"] = fields["owner"] or None
     hot = Hot(num, id, tenant, created_at, msgspec.convert(fields, State))
     hot.updated_at = updated_at
-    hot.last, hot.last_input = row[14:]
+    hot.waits_from = row[14]
+    hot.waiting = None if hot.waits_from else set()
     return hot
 
 
@@ -101,18 +103,9 @@ def state_columns(state: State) -> Row:
 
 
 def head_columns(hot: Hot) -> Row:
-    """last, last_input, head, queued, sent, sent_at, updated_at, session."""
-    state = hot.state
-    return (
-        hot.last,
-        hot.last_input,
-        state.head,
-        state.queued,
-        state.sent,
-        state.sent_at,
-        hot.updated_at,
-        hot.num,
-    )
+    """head, queued, waits_from, sent, sent_at, updated_at, session."""
+    at = hot.state
+    return (at.head, at.queued, hot.waits_from, at.sent, at.sent_at, hot.updated_at, hot.num)
 
 
 def entry_of(row: Row) -> Entry:

@@ -57,8 +57,8 @@ INSERT INTO sessions (id, tenant, created_at, agent_id, agent_version, environme
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING num
 """
 _CREATE_HEAD = """
-INSERT INTO heads (last, last_input, head, queued, sent, sent_at, updated_at, session)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO heads (head, queued, waits_from, sent, sent_at, updated_at, session)
+VALUES (?, ?, ?, ?, ?, ?, ?)
 """
 _CREATE_SPEC = "INSERT INTO specs (session, spec) VALUES (?, ?)"
 
@@ -75,7 +75,7 @@ _DELETE: Final = (
     "DELETE FROM specs WHERE session = ?",
 )
 _BURY = """
-INSERT INTO graves (kind, num, tenant, id, last, swept) VALUES ('session', ?, ?, ?, ?, 0)
+INSERT INTO graves (kind, num, tenant, id, swept) VALUES ('session', ?, ?, ?, 0)
 """
 
 
@@ -208,7 +208,7 @@ def _delete(tenant: str, session_id: str, tx: Transaction) -> None:
     tx.forget(hot)
     for statement in _DELETE:
         tx.ask(statement, (hot.num,))
-    tx.ask(_BURY, (hot.num, hot.tenant, hot.id, hot.last))
+    tx.ask(_BURY, (hot.num, hot.tenant, hot.id))
     tx.later.append(sweep)
 
 

@@ -10,6 +10,7 @@ from typing import Final
 import apsw
 from anyio import CancelScope, to_thread
 
+from roost.errors import StartupError
 from roost.stores.sqlite import driver
 from roost.stores.sqlite.catalog import SqliteCatalog
 from roost.stores.sqlite.clock import Clock
@@ -48,10 +49,10 @@ class SqliteStore:
 
         :raises DataDirLocked: another process has it open
         :raises SchemaTooNew: a newer Roost has written it
+        :raises StartupError: it cannot be opened, or not be brought up to date
         """
         with driver.locked(path):
-            db, connections = await to_thread.run_sync(_connect, path)
-            clock = Clock(db)
+            db, clock, connections = await to_thread.run_sync(_connect, path)
             writer, readers = Writer(db, clock), Readers(connections)
             writer.later(sweep)
             try:
@@ -66,14 +67,20 @@ class SqliteStore:
         await self._readers.ask(_look)
 
 
-def _connect(path: Path) -> tuple[apsw.Connection, list[apsw.Connection]]:
-    db = driver.connect(path)
+def _connect(path: Path) -> tuple[apsw.Connection, Clock, list[apsw.Connection]]:
+    opened: list[apsw.Connection] = []
     try:
-        migrate(db)
-        return db, [driver.connect_reader(path) for _ in range(_READERS)]
-    except BaseException:
-        db.close()
+        opened.append(driver.connect(path))
+        migrate(opened[0])
+        clock = Clock(opened[0])
+        opened.extend(driver.connect_reader(path) for _ in range(_READERS))
+    except BaseException as error:
+        for db in opened:
+            db.close()
+        if isinstance(error, apsw.Error):
+            raise StartupError(f"cannot open the database {path}: {error}") from error
         raise
+    return opened[0], clock, opened[1:]
 
 
 async def _close(writer: Writer, readers: Readers) -> None:

@@ -33,7 +33,6 @@ from roost.stores.sqlite.rows import (
     state_columns,
 )
 
-MARK_EVERY: Final = 64
 _MOST_REMEMBERED: Final = 10_000
 
 # A session by its id.
@@ -44,34 +43,18 @@ _SPEC = "SELECT spec FROM specs WHERE session = ?"
 
 # The new entries of a batch.
 _WRITE = """
-INSERT INTO entries (num, session, seq, prev, prev_input, at, queued, taken, id, type, body)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO entries (session, seq, at, queued, taken, id, type, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 
-# Where readers can jump to.
-_MARK = "INSERT INTO marks (session, seq, at, entry) VALUES (?, ?, ?, ?)"
+# The inputs of a session that wait.
+_WAITING = "SELECT seq FROM entries WHERE session = ? AND seq >= ? AND taken = 0"
 
-# The newest entry of all.
-_NEWEST = "SELECT coalesce(max(num), 0) FROM entries"
-
-# The inputs from the newest back to a seq that still wait.
-_WAITING = """
-WITH RECURSIVE walk (num, seq, taken, prev_input) AS (
-    SELECT num, seq, taken, prev_input FROM entries WHERE num = ?1
-    UNION ALL
-    SELECT e.num, e.seq, e.taken, e.prev_input
-    FROM walk w JOIN entries e ON e.num = w.prev_input WHERE w.seq > ?2
-)
-SELECT seq, num FROM walk WHERE taken = 0
-"""
-
-# An input that the agent got.
-_TAKE = "UPDATE entries SET taken = ? WHERE num = ?"
+# The inputs that agents got in a batch.
+_TAKE = "UPDATE entries SET taken = ? WHERE session = ? AND seq = ?"
 
 # Where the sessions written to now end.
 _ADVANCE = """
-UPDATE heads SET last = ?, last_input = ?, head = ?, queued = ?, sent = ?, sent_at = ?,
-                 updated_at = ?
+UPDATE heads SET head = ?, queued = ?, waits_from = ?, sent = ?, sent_at = ?, updated_at = ?
 WHERE session = ?
 """
 
@@ -83,12 +66,12 @@ UPDATE sessions SET status = ?, owner = ?, active_since = ?, archived_at = ?, re
 # The input that came under a key, as it was first written.
 _RECALL = f"""
 SELECT r.fingerprint, {ENTRY_COLUMNS}
-FROM receipts r JOIN entries e ON e.num = r.entry
+FROM receipts r JOIN entries e ON e.session = r.session AND e.seq = r.seq
 WHERE r.session = ? AND r.key = ?
 """
 
 # Remember the keys of a batch.
-_REMEMBER = "INSERT INTO receipts (session, key, fingerprint, entry) VALUES (?, ?, ?, ?)"
+_REMEMBER = "INSERT INTO receipts (session, key, fingerprint, seq) VALUES (?, ?, ?, ?)"
 
 
 class Transaction:
@@ -102,21 +85,21 @@ class Transaction:
         self._db = db
         self._cursor = db.cursor()
         self._sessions: OrderedDict[str, Hot] = OrderedDict()
-        self._newest: int = db.execute(_NEWEST).get
         self._forget_pending()
 
     def _forget_pending(self) -> None:
         self._entries: list[Row] = []
-        self._marks: list[Row] = []
+        self._taken: list[Row] = []
         self._advanced: dict[int, Hot] = {}
         self._stepped: dict[int, Hot] = {}
-        self._receipts: dict[tuple[int, str], tuple[str, int, Entry]] = {}
+        self._receipts: dict[tuple[int, str], tuple[str, Entry]] = {}
 
     # The life of a batch
 
     def begin(self) -> None:
         """Open a batch. All of it happens at one moment, never before the last one's."""
         self.now = self._clock.tick()
+        self._roll_back()  # nothing, unless the disk refused even that the last time
         self._cursor.execute("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
@@ -131,23 +114,27 @@ class Transaction:
         self._forget_pending()
         self._sessions.clear()
         self.later.clear()
+        self._roll_back()
+
+    def _roll_back(self) -> None:
         if self._db.in_transaction:
             self._cursor.execute("ROLLBACK")
-        self._newest = self._db.execute(_NEWEST).get
 
     def flush(self) -> None:
         """Write out what waits in the lists."""
         if self._entries:
             self.run(_WRITE, self._entries)
-        if self._marks:
-            self.run(_MARK, self._marks)
+        if self._taken:
+            self.run(_TAKE, self._taken)
         if self._advanced:
             self.run(_ADVANCE, [head_columns(hot) for hot in self._advanced.values()])
         if self._stepped:
             self.run(_STEP, [(*state_columns(h.state), h.num) for h in self._stepped.values()])
         if self._receipts:
             known = self._receipts.items()
-            self.run(_REMEMBER, [(session, key, *rest[:2]) for (session, key), rest in known])
+            self.run(
+                _REMEMBER, [(num, key, mark, entry.seq) for (num, key), (mark, entry) in known]
+            )
         self._forget_pending()
 
     # What operations do
@@ -200,29 +187,27 @@ class Transaction:
         """
         if takes:
             self._take(hot, change, takes)
-        waiting = {entry.seq for entry in change.opened}
-        for e in change.entries:
-            self._newest = num = self._newest + 1
-            before, taken = (hot.last_input, 0) if e.seq in waiting else (None, None)
-            self._entries.append(
-                (num, hot.num, e.seq, hot.last, before, e.at, e.queued, taken, e.id, e.type, e.body)
-            )
-            hot.last = num
-            if taken is not None:
-                hot.last_input = num
-            if e.seq % MARK_EVERY == 0:
-                self._marks.append((hot.num, e.seq, e.at, num))
+        num, opened = hot.num, [entry.seq for entry in change.opened]
+        self._entries += [
+            (num, e.seq, e.at, e.queued, 0 if e.seq in opened else None, e.id, e.type, e.body)
+            for e in change.entries
+        ]
+        if opened:
+            hot.waits_from = hot.waits_from or opened[0]
+            if hot.waiting is not None:
+                hot.waiting.update(opened)
         self.put(hot, change.state)
 
     def _take(self, hot: Hot, change: Change, takes: Sequence[Entry]) -> None:
-        oldest = min(entry.seq for entry in takes)
-        waiting: dict[int, int] = dict(self.ask(_WAITING, (hot.last_input, oldest)))
-        found = [waiting.pop(entry.seq, None) for entry in takes]
-        if None in found:
+        if hot.waiting is None:
+            hot.waiting = {seq for (seq,) in self.ask(_WAITING, (hot.num, hot.waits_from))}
+        seqs = {entry.seq for entry in takes}
+        if len(seqs) < len(takes) or not seqs <= hot.waiting:
             raise InvalidRequest("an input was taken up already")
+        hot.waiting -= seqs
+        hot.waits_from = min(hot.waiting, default=0)
         again = {entry.id: entry.seq for entry in change.entries}
-        taken_at = [again.get(entry.id, entry.seq) for entry in takes]
-        self.run(_TAKE, list(zip(taken_at, found, strict=True)))
+        self._taken += [(again.get(e.id, e.seq), hot.num, e.seq) for e in takes]
 
     def put(self, hot: Hot, state: State) -> None:
         """Write where the session stands now."""
@@ -238,20 +223,17 @@ class Transaction:
 
         :raises IdempotencyMismatch: something else was
         """
-        fingerprint: str
-        noted = self._receipts.get((hot.num, receipt.key))
-        if noted is not None:
-            fingerprint, _, entry = noted
-        else:
+        known = self._receipts.get((hot.num, receipt.key))
+        if known is None:
             row = self._cursor.execute(_RECALL, (hot.num, receipt.key)).fetchone()
             if row is None:
                 return None
-            fingerprint, entry = row[0], entry_of(row[1:])
+            known = row[0], entry_of(row[1:])
+        fingerprint, entry = known
         if fingerprint != receipt.fingerprint:
             raise IdempotencyMismatch()
         return entry
 
     def note(self, hot: Hot, receipt: Receipt, entry: Entry) -> None:
         """Remember an entry that was just written by its sender's key."""
-        num = hot.last - (hot.state.head - entry.seq)
-        self._receipts[hot.num, receipt.key] = receipt.fingerprint, num, entry
+        self._receipts[hot.num, receipt.key] = receipt.fingerprint, entry

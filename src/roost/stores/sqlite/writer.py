@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 import apsw
 
 from roost.errors import RoostError, Unavailable
+from roost.stores.sqlite.checkpoint import Checkpoints
 from roost.stores.sqlite.clock import Clock
 from roost.stores.sqlite.driver import explained
 from roost.stores.sqlite.transaction import Transaction
@@ -38,6 +39,7 @@ class Writer:
     def __init__(self, db: apsw.Connection, clock: Clock) -> None:
         self._db = db
         self._tx = Transaction(db, clock)
+        self._checkpoints = Checkpoints(db)
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._closed = False
@@ -74,6 +76,7 @@ class Writer:
             for op in self._tx.later:
                 self.later(op)
             self._tx.later.clear()
+            self._checkpoints.tidy()
 
     def _gather(self, first: _Job) -> list[_Job]:
         jobs = [first]
@@ -111,15 +114,17 @@ class Writer:
         try:
             self._tx.abandon()
         except apsw.Error as error:
-            # The next batch will find the transaction still open, fail, and come here again.
-            _log.error("cannot roll back: %s", error)
+            _log.error("cannot roll back, will try before the next batch: %s", error)
 
 
 def _answer(jobs: list[_Job], outcomes: list[Any]) -> None:
     for (_, future), outcome in zip(jobs, outcomes, strict=True):
-        if future is None or future.done():
+        if future is None:
+            if isinstance(outcome, Exception):
+                _log.warning("nobody waits for this, it is done at the next start: %s", outcome)
+        elif future.done():
             continue
-        if isinstance(outcome, Exception):
+        elif isinstance(outcome, Exception):
             future.set_exception(outcome)
         else:
             future.set_result(outcome)

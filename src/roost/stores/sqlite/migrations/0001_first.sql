@@ -27,10 +27,9 @@ CREATE INDEX sessions_with_work ON sessions (owner, active_since) WHERE active_s
 
 CREATE TABLE heads (
     session    INTEGER PRIMARY KEY,
-    last       INTEGER NOT NULL,  -- the session's newest entry, 0 before the first
-    last_input INTEGER NOT NULL,  -- its newest input, 0 before the first
     head       INTEGER NOT NULL,
     queued     INTEGER NOT NULL,
+    waits_from INTEGER NOT NULL,  -- the seq of the oldest input that waits, 0 if none does
     sent       INTEGER NOT NULL,
     sent_at    INTEGER NOT NULL,
     updated_at INTEGER NOT NULL
@@ -41,42 +40,27 @@ CREATE TABLE specs (
     spec    BLOB NOT NULL  -- JSON
 );
 
--- All logs in one table, in the order of writing. There is no index by (session, seq): with a
--- thousand sessions at work it would dirty a page for each entry, and that costs three times what
--- the entry costs. Instead each entry points to the one before it (`prev`) and each input to the
--- input before it (`prev_input`), 0 for none; `heads` has the ends of both chains, and `marks` has
--- every 64th entry of a log to jump to. A reader goes from a mark, or the end, backwards.
---
--- `taken` is NULL unless the entry is an input; 0 while that waits; then the seq at which the agent
--- got it. The body comes last, so that walking past a large one does not load it.
+-- All logs in one table, in the order of writing, with one index: each further one would cost every
+-- accepted input another page. `taken` is NULL unless the entry is an input; 0
+-- while that waits; then the seq at which the agent got it.
 CREATE TABLE entries (
-    num        INTEGER PRIMARY KEY,
-    session    INTEGER NOT NULL,
-    seq        INTEGER NOT NULL,
-    prev       INTEGER NOT NULL,
-    prev_input INTEGER,
-    at         INTEGER NOT NULL,
-    queued     INTEGER NOT NULL,
-    taken      INTEGER,
-    id         TEXT    NOT NULL,
-    type       TEXT    NOT NULL,
-    body       BLOB    NOT NULL
-);
-
-CREATE TABLE marks (
     session INTEGER NOT NULL,
     seq     INTEGER NOT NULL,
     at      INTEGER NOT NULL,
-    entry   INTEGER NOT NULL,
-    PRIMARY KEY (session, seq)
-) WITHOUT ROWID;
+    queued  INTEGER NOT NULL,
+    taken   INTEGER,
+    id      TEXT    NOT NULL,
+    type    TEXT    NOT NULL,
+    body    BLOB    NOT NULL
+);
+CREATE UNIQUE INDEX entries_in_order ON entries (session, seq);
 
 -- Which inputs came under which sender's key, and which sessions were created under one.
 CREATE TABLE receipts (
     session     INTEGER NOT NULL,
     key         TEXT    NOT NULL,
     fingerprint TEXT    NOT NULL,
-    entry       INTEGER NOT NULL,
+    seq         INTEGER NOT NULL,
     PRIMARY KEY (session, key)
 ) WITHOUT ROWID;
 
@@ -94,7 +78,6 @@ CREATE TABLE graves (
     num    INTEGER NOT NULL,
     tenant TEXT    NOT NULL,
     id     TEXT    NOT NULL,
-    last   INTEGER NOT NULL,  -- the newest entry of its log that is left
     swept  INTEGER NOT NULL,
     PRIMARY KEY (kind, num)
 ) WITHOUT ROWID;

@@ -1,0 +1,197 @@
+"""`roost doctor`: what works on this machine, and what to do about what does not.
+
+Each check is a function from the settings to a finding. A new check is a new function in `CHECKS`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Literal
+
+import httpx2
+import msgspec
+
+import roost
+from roost.cli.environment import server_url
+from roost.cli.table import print_json
+from roost.config import Settings
+
+_SLOW_FSYNC_MS = 20
+_FEW_FILES = 4096
+_MANY_FILES = 65536
+_REMOTE = {"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse.sshfs", "afs", "lustre"}
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What one check found, and what to do about it."""
+
+    level: Literal["ok", "warn", "fail"]
+    said: str
+    fix: str = ""
+
+
+Check = Callable[[Settings], Finding]
+
+
+def examine(settings: Settings, *, as_json: bool) -> int:
+    """Run every check and print what they found; 1 if something does not work."""
+    found = [(name, check(settings)) for name, check in CHECKS.items()]
+    if as_json:
+        print_json([{"check": name} | msgspec.structs.asdict(finding) for name, finding in found])
+    else:
+        for name, finding in found:
+            print(f"{finding.level:<5} {name:<15} {finding.said}")
+            if finding.fix:
+                print(f"{'':<21} {finding.fix}")
+    return 1 if any(finding.level == "fail" for _, finding in found) else 0
+
+
+def python(settings: Settings) -> Finding:
+    """It runs, so it is new enough; said because problem reports need it."""
+    return Finding("ok", f"{platform.python_implementation()} {platform.python_version()}")
+
+
+def sqlite(settings: Settings) -> Finding:
+    """The SQLite that counts is the one inside apsw, not the distribution's."""
+    try:
+        import apsw
+    except ImportError as error:
+        return Finding("fail", f"apsw cannot be imported: {error}", "Run `make setup` again.")
+    return Finding("ok", f"{apsw.sqlite_lib_version()}, in apsw {apsw.apsw_version()}")
+
+
+def data_directory(settings: Settings) -> Finding:
+    """It must be writable, and on a disk of this machine: SQLite's locks fail on network ones."""
+    place = _existing(settings.data)
+    if not os.access(place, os.W_OK | os.X_OK):
+        return Finding("fail", f"{place} is not writable", "Choose another with --data.")
+    kind = filesystem_of(place, Path("/proc/self/mountinfo"))
+    if kind in _REMOTE:
+        return Finding(
+            "fail", f"{place} is on {kind}, over the network", "Choose a local disk with --data."
+        )
+    return Finding("ok", f"{settings.data.absolute()}" + (f", on {kind}" if kind else ""))
+
+
+def fsync(settings: Settings) -> Finding:
+    """Every acknowledged event costs a share of one of these."""
+    try:
+        with NamedTemporaryFile(dir=_existing(settings.data), prefix=".roost-doctor-") as probe:
+            taken = statistics.median(_timed_fsync(probe.fileno()) for _ in range(15))
+    except OSError as error:
+        return Finding("fail", f"cannot write: {error.strerror}", "Choose another with --data.")
+    said = f"{taken:.1f} ms for a durable write"
+    if taken > _SLOW_FSYNC_MS:
+        return Finding("warn", said, "A faster disk makes every answer faster.")
+    return Finding("ok", said)
+
+
+def open_files(settings: Settings) -> Finding:
+    """Each open event stream is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < _FEW_FILES:
+        return Finding(
+            "warn",
+            f"at most {soft} open files, so about as many open streams",
+            f"Run `ulimit -n {min(hard, _MANY_FILES) if hard >= 0 else _MANY_FILES}` first, "
+            "or set LimitNOFILE in the service.",
+        )
+    return Finding("ok", f"at most {soft}" if soft >= 0 else "no limit")
+
+
+def server(settings: Settings) -> Finding:
+    """Either one runs and is ready, or its port is free."""
+    url = server_url(settings)
+    try:
+        answer = httpx2.get(f"{url}/readyz", timeout=5, trust_env=False)
+    except httpx2.ConnectError:
+        return _port(settings, url)
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        return Finding("fail", f"{url} does not answer: {error}", "See the server's log.")
+    if answer.status_code != 200:
+        return Finding(
+            "fail",
+            f"{url} answers {answer.status_code} to /readyz",
+            "If that is Roost, see its log; if not, choose another --port.",
+        )
+    return Finding("ok", f"running and ready at {url}")
+
+
+def model(settings: Settings) -> Finding:
+    """Without a key, Roost answers from its scripted model."""
+    if settings.anthropic_api_key is None and settings.anthropic_base_url is None:
+        return Finding(
+            "warn",
+            "no key: answers come from the scripted model",
+            "Set ANTHROPIC_API_KEY for a real one.",
+        )
+    return Finding("ok", f"real, at {settings.anthropic_base_url or 'the Anthropic API'}")
+
+
+def clock(settings: Settings) -> Finding:
+    """A clock behind the files of this installation cannot be right."""
+    newest = max(path.stat().st_mtime for path in Path(roost.__file__).parent.glob("*.py"))
+    behind = newest - time.time()
+    said = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    if behind > 60:
+        return Finding("fail", f"{said}: older than Roost's own files", "Set the clock.")
+    return Finding("ok", said)
+
+
+CHECKS: dict[str, Check] = {
+    "python": python,
+    "sqlite": sqlite,
+    "data directory": data_directory,
+    "disk": fsync,
+    "open files": open_files,
+    "server": server,
+    "model": model,
+    "clock": clock,
+}
+
+
+def filesystem_of(place: Path, mounts: Path) -> str:
+    """The kind of filesystem a directory is on, by the longest mount point above it."""
+    best, kind = -1, ""
+    try:
+        lines = mounts.read_text().splitlines()
+    except OSError:
+        return kind
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        point = Path(before.split()[4].replace("\\040", " "))
+        if place.absolute().is_relative_to(point) and len(point.parts) > best:
+            best, kind = len(point.parts), after.split()[0]
+    return kind
+
+
+def _existing(place: Path) -> Path:
+    while not place.exists():
+        place = place.absolute().parent
+    return place
+
+
+def _timed_fsync(descriptor: int) -> float:
+    os.write(descriptor, b"x" * 4096)
+    began = time.perf_counter()
+    os.fsync(descriptor)
+    return (time.perf_counter() - began) * 1000
+
+
+def _port(settings: Settings, url: str) -> Finding:
+    if settings.url is not None:
+        return Finding("fail", f"no server at {url}", "Check --url and $ROOST_URL.")
+    try:
+        socket.create_server((settings.host, settings.port)).close()
+    except OSError as error:
+        said = f"{settings.host}:{settings.port} cannot be had: {error.strerror}"
+        return Finding("fail", said, "Choose another with --port.")
+    return Finding("ok", f"none runs; port {settings.port} is free")

@@ -1,0 +1,60 @@
+"""`roost key`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from roost.cli.client import Client, at
+from roost.cli.table import print_json, print_table, when
+
+_KEYS = "/roost/v1/keys"
+
+
+def create_key(
+    client: Client,
+    asked: Mapping[str, str | None],
+    limits: Mapping[str, int | None],
+    *,
+    as_json: bool,
+) -> None:
+    """Make a key and print its secret, which cannot be read again."""
+    body: dict[str, object] = {name: value for name, value in asked.items() if value is not None}
+    if given := {name: value for name, value in limits.items() if value is not None}:
+        body["limits"] = given
+    made = client.post(_KEYS, body)
+    if as_json:
+        print_json(made)
+        return
+    print(made["secret"])
+
+
+def print_keys(client: Client, *, as_json: bool) -> None:
+    """All keys, oldest first."""
+    keys = client.get(_KEYS)["data"]
+    if as_json:
+        print_json(keys)
+        return
+    print_table(
+        ["id", "name", "tenant", "role", "trust ceiling", "created", "revoked"],
+        [
+            [
+                k["id"],
+                k["name"],
+                k["tenant"],
+                k["role"],
+                k["trust_ceiling"],
+                when(k["created_at"]),
+                when(k["revoked_at"]),
+            ]
+            for k in keys
+        ],
+    )
+
+
+def revoke_key(client: Client, key_id: str, *, as_json: bool) -> None:
+    """From now on the key opens nothing."""
+    answer = client.delete(at("roost", "v1", "keys", key_id))
+    if as_json:
+        print_json(answer)
+    else:
+        print(f"revoked {key_id}")

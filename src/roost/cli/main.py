@@ -1,0 +1,215 @@
+"""Every command and flag. What a command does is imported when it is run: `--help` stays quick."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from roost.errors import RoostError
+
+app = typer.Typer(
+    name="roost",
+    help="Durable agent sessions on machines you own, behind the Claude Managed Agents API.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+sessions = typer.Typer(help="List, show and remove sessions.", no_args_is_help=True)
+key = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
+app.add_typer(sessions, name="sessions")
+app.add_typer(key, name="key")
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url", help="The server; default $ROOST_URL, else the one of the data directory."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="A session's id, sesn_….")]
+
+
+def run() -> None:
+    """The `roost` command. An error is one line and what to do about it, never a traceback."""
+    try:
+        app()
+    except RoostError as error:
+        print(f"roost: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        sys.exit(1)
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="The port; 0 takes a free one.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The directory with the database and the keys.")
+    ] = None,
+) -> None:
+    """Run the server until it is told to stop (Ctrl-C or SIGTERM)."""
+    from roost.cli.environment import settings
+    from roost.serve.main import serve as run_server
+
+    raise typer.Exit(run_server(settings(host=host, port=port, data=data)))
+
+
+@app.command()
+def chat(
+    message: Annotated[str | None, typer.Argument(help="The first message.")] = None,
+    session: Annotated[
+        str | None, typer.Option("--session", "-s", help="Go on with this session.")
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="The agent of a new session; default one named roost-chat.")
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Send one message, print the answer, and leave.")
+    ] = False,
+    url: Url = None,
+) -> None:
+    """Talk to an agent in the terminal. Ctrl-C interrupts it; at the prompt it leaves."""
+    from roost.cli.chat import converse
+    from roost.cli.environment import connect
+
+    with connect(url) as client:
+        raise typer.Exit(converse(client, message, session_id=session, agent_id=agent, once=once))
+
+
+@app.command()
+def logs(
+    session: SessionId,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what happens from now on.")
+    ] = False,
+    json: Json = False,
+    url: Url = None,
+) -> None:
+    """Print a session's log: one event per line, in order."""
+    from roost.cli.environment import connect
+    from roost.cli.sessions import print_log
+
+    with connect(url) as client:
+        print_log(client, session, follow=follow, as_json=json)
+
+
+@sessions.command("ls")
+def sessions_ls(
+    archived: Annotated[
+        bool, typer.Option("--all", "-a", help="Show archived sessions too.")
+    ] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many to show.")] = 20,
+    json: Json = False,
+    url: Url = None,
+) -> None:
+    """List sessions, the newest first."""
+    from roost.cli.environment import connect
+    from roost.cli.sessions import print_sessions
+
+    with connect(url) as client:
+        print_sessions(client, archived=archived, limit=limit, as_json=json)
+
+
+@sessions.command("show")
+def sessions_show(session: SessionId, json: Json = False, url: Url = None) -> None:
+    """Show one session: where it stands, its agent, what it has used."""
+    from roost.cli.environment import connect
+    from roost.cli.sessions import print_session
+
+    with connect(url) as client:
+        print_session(client, session, as_json=json)
+
+
+@sessions.command("rm")
+def sessions_rm(
+    sessions: Annotated[list[str], typer.Argument(metavar="SESSION...", help="Their ids.")],
+    json: Json = False,
+    url: Url = None,
+) -> None:
+    """Delete sessions and their logs, for good."""
+    from roost.cli.environment import connect
+    from roost.cli.sessions import remove_sessions
+
+    with connect(url) as client:
+        remove_sessions(client, sessions, as_json=json)
+
+
+@key.command("create")
+def key_create(
+    name: Annotated[str, typer.Argument(help="What or whom the key is for.")],
+    tenant: Annotated[str | None, typer.Option(help="Whose sessions it sees.")] = None,
+    role: Annotated[str | None, typer.Option(help="`user`, or `admin`: may manage keys.")] = None,
+    trust_ceiling: Annotated[
+        str | None, typer.Option(help="The highest trust level it may ask for.")
+    ] = None,
+    writes_per_minute: Annotated[
+        int | None, typer.Option(min=0, help="Changing requests per minute; 0: no limit.")
+    ] = None,
+    reads_per_minute: Annotated[
+        int | None, typer.Option(min=0, help="Reading requests per minute; 0: no limit.")
+    ] = None,
+    max_sessions: Annotated[
+        int | None, typer.Option(min=0, help="Sessions that are not archived; 0: no limit.")
+    ] = None,
+    json: Json = False,
+    url: Url = None,
+) -> None:
+    """Make an API key. Its secret is shown once, now."""
+    from roost.cli.environment import connect
+    from roost.cli.keys import create_key
+
+    limits = {
+        "writes_per_minute": writes_per_minute,
+        "reads_per_minute": reads_per_minute,
+        "max_sessions": max_sessions,
+    }
+    asked = {"name": name, "tenant": tenant, "role": role, "trust_ceiling": trust_ceiling}
+    with connect(url) as client:
+        create_key(client, asked, limits, as_json=json)
+
+
+@key.command("ls")
+def key_ls(json: Json = False, url: Url = None) -> None:
+    """List the keys, without their secrets."""
+    from roost.cli.environment import connect
+    from roost.cli.keys import print_keys
+
+    with connect(url) as client:
+        print_keys(client, as_json=json)
+
+
+@key.command("revoke")
+def key_revoke(
+    key_id: Annotated[str, typer.Argument(metavar="KEY", help="The key's id.")],
+    json: Json = False,
+    url: Url = None,
+) -> None:
+    """Revoke a key: from now on it opens nothing."""
+    from roost.cli.environment import connect
+    from roost.cli.keys import revoke_key
+
+    with connect(url) as client:
+        revoke_key(client, key_id, as_json=json)
+
+
+@app.command()
+def doctor(json: Json = False, url: Url = None) -> None:
+    """Say what works on this machine, and what to do about what does not."""
+    from roost.cli.doctor import examine
+    from roost.cli.environment import settings
+
+    raise typer.Exit(examine(settings(url=url), as_json=json))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from roost import __version__
+
+    print(f"roost {__version__}")

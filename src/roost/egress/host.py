@@ -1,0 +1,184 @@
+"""Opens and closes the ways out. The adapter of `ports/egress`.
+
+One task group carries every session's connections, so that a runner neither waits for them nor falls
+with them; each session's part of it ends on its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import anyio
+from anyio.abc import ByteStream, TaskGroup, TaskStatus
+
+from roost.egress import sockets
+from roost.egress.dial import Dialer
+from roost.egress.inside import MODEL_SOCKET, PROXY_SOCKET, endpoints_for
+from roost.egress.model import ModelRoad
+from roost.egress.network import NetworkRoad
+from roost.egress.options import Options
+from roost.egress.reports import Reports
+from roost.egress.unix import accept
+from roost.egress.upstream import Line, connected
+from roost.errors import LeaseLost, Unavailable
+from roost.ports.egress import Endpoints, Grant
+
+_log = logging.getLogger(__name__)
+
+_NAMES = (MODEL_SOCKET, PROXY_SOCKET)
+_PAUSE = 0.1
+
+Handler = Callable[[ByteStream], Awaitable[None]]
+
+
+@asynccontextmanager
+async def serving(options: Options) -> AsyncGenerator[HostEgress, None]:
+    """The way out of this host, until the context ends.
+
+    :raises StartupError: the directory cannot be used, or an upstream's key or address is malformed
+    """
+    for name, upstream in options.upstreams.items():
+        upstream.check(name)
+    sockets.prepare(options.directory, _NAMES)
+    async with AsyncExitStack() as stack:
+        lines = {
+            name: await stack.enter_async_context(connected(upstream, options.bounds))
+            for name, upstream in options.upstreams.items()
+        }
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        try:
+            yield HostEgress(options, lines, tasks)
+        finally:
+            tasks.cancel_scope.cancel()
+
+
+class _Opened:
+    """A grant that is being served."""
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.began = False
+        self.scope = anyio.CancelScope()
+        self._over = anyio.Event()
+
+    def over(self) -> None:
+        """Nothing of it is left."""
+        self._over.set()
+
+    async def end(self) -> None:
+        """Cut its connections, and wait until nothing of it is left."""
+        self.scope.cancel()
+        if not self.began:
+            return
+        with anyio.CancelScope(shield=True):
+            await self._over.wait()
+
+
+class HostEgress:
+    """Serves grants; made by `serving`."""
+
+    def __init__(self, options: Options, lines: Mapping[str, Line], tasks: TaskGroup) -> None:
+        self._options = options
+        self._lines = lines
+        self._tasks = tasks
+        bounds = options.bounds
+        self._dialer = Dialer(options.resolve, options.allow_networks, bounds.connect_seconds)
+        self._opened: dict[str, _Opened] = {}
+
+    @asynccontextmanager
+    async def open(self, grant: Grant) -> AsyncGenerator[Endpoints, None]:
+        handlers = self._handlers(grant)
+        opened = await self._take_over(grant)
+        try:
+            place = await self._tasks.start(self._serve, grant, handlers, opened)
+            if isinstance(place, Exception):
+                raise place
+            yield endpoints_for(place, self._lines[grant.api].upstream.dialect, tuple(handlers))
+        finally:
+            await opened.end()
+            if self._opened.get(grant.session_id) is opened:
+                del self._opened[grant.session_id]
+
+    async def _take_over(self, grant: Grant) -> _Opened:
+        """Of a session's grants only the newest counts; the one before it ends first."""
+        before = self._opened.get(grant.session_id)
+        if before is not None and before.generation >= grant.generation:
+            raise LeaseLost
+        opened = self._opened[grant.session_id] = _Opened(grant.generation)
+        if before is not None:
+            await before.end()
+        return opened
+
+    def _handlers(self, grant: Grant) -> dict[str, Handler]:
+        line = self._lines.get(grant.api)
+        if line is None:
+            raise Unavailable(f"no model is configured under the name {grant.api!r}")
+        bounds = self._options.bounds
+        reports = Reports(grant, bounds.callback_seconds)
+        handlers: dict[str, Handler] = {MODEL_SOCKET: ModelRoad(grant, line, reports, bounds).serve}
+        if grant.networking.kind != "none":
+            road = NetworkRoad(grant.networking, self._dialer, reports, self._options)
+            handlers[PROXY_SOCKET] = road.serve
+        return handlers
+
+    async def _serve(
+        self,
+        grant: Grant,
+        handlers: Mapping[str, Handler],
+        opened: _Opened,
+        *,
+        task_status: TaskStatus[Path | Exception],
+    ) -> None:
+        """Serve a grant until its scope is cancelled. A start that fails is handed back as a value:
+        raised, it would take every other session with it.
+        """
+        directory = self._options.directory
+        opened.began = True
+        try:
+            with (
+                opened.scope,
+                sockets.listening(directory, list(handlers), grant.owner) as (place, bound),
+            ):
+                async with anyio.create_task_group() as tasks:
+                    for name, handler in handlers.items():
+                        tasks.start_soon(self._accept, bound[name], handler, grant.session_id)
+                    task_status.started(place)
+        except Unavailable as error:
+            task_status.started(error)
+        finally:
+            opened.over()
+
+    async def _accept(self, bound: socket.socket, handler: Handler, session_id: str) -> None:
+        """Accept connections, as many at a time as a session may have; the rest wait in line."""
+        slots = anyio.Semaphore(self._options.bounds.connections)
+
+        async def carry(stream: ByteStream) -> None:
+            try:
+                await _guarded(handler, stream, session_id)
+            finally:
+                slots.release()
+
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await slots.acquire()
+                try:
+                    tasks.start_soon(carry, await accept(bound))
+                except OSError:
+                    # No descriptor is left, or the client is gone already: both pass.
+                    slots.release()
+                    await anyio.sleep(_PAUSE)
+
+
+async def _guarded(handler: Handler, stream: ByteStream, session_id: str) -> None:
+    """Whatever one connection does, the others go on."""
+    try:
+        async with stream:
+            await handler(stream)
+    except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
+        _log.debug("a connection was cut", extra={"session_id": session_id})
+    except Exception:  # noqa: BLE001 - a mistake of ours, found by a client of one session
+        _log.exception("a connection was dropped", extra={"session_id": session_id})

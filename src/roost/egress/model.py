@@ -1,0 +1,203 @@
+"""The road to the model: one session's requests to it, one after another on each connection.
+
+Each ring adds one thing: `serve` keeps the connection, `_answer` checks, `_paid` counts,
+`_unless_gone` stops paying for what nobody waits for, `_forward` passes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+import anyio
+import h11
+import httpx2
+import msgspec
+from anyio.abc import ByteStream
+
+from roost.domain.usage import Usage
+from roost.egress.ask import Ask, Rules
+from roost.egress.budget import Meter
+from roost.egress.options import Bounds
+from roost.egress.refusal import Refusal
+from roost.egress.reports import Reports
+from roost.egress.upstream import Line
+from roost.egress.usage import Scan, scan_of
+from roost.egress.wire import Headers, Peer
+from roost.ports.egress import Account, Grant
+
+_HUNG_UP = 499
+_FASTEST = 100
+"""Tokens a model writes in a second, at most: what an answer that nobody saw is charged by."""
+
+_ERROR_TYPES = {
+    402: "billing_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    502: "api_error",
+}
+
+
+class Exchange:
+    """What is known so far of one request and its answer."""
+
+    def __init__(self) -> None:
+        self.status = _HUNG_UP
+        self.ended = False
+        self.failed = False
+        self._scan: Scan | None = None
+        self._began = anyio.current_time()
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken."""
+        return anyio.current_time() - self._began
+
+    def answered(self, response: httpx2.Response) -> Scan:
+        """The answer begins."""
+        self.status = response.status_code
+        self._scan = scan_of(response.headers.get("content-type", "").encode())
+        return self._scan
+
+    def usage(self, most: Usage) -> Usage:
+        """What it used; if the client hung up before that was said, what it may have used."""
+        used = Usage()
+        if self._scan is not None:
+            self._scan.finish()
+            used = self._scan.usage
+        if self.ended or self.failed or used != Usage():
+            return used
+        written = min(most.output_tokens, int(self.seconds * _FASTEST))
+        return Usage(input_tokens=most.input_tokens, output_tokens=written)
+
+
+class ModelRoad:
+    """Serves the connections that arrive at one session's model socket."""
+
+    def __init__(self, grant: Grant, line: Line, reports: Reports, bounds: Bounds) -> None:
+        self._session_id = grant.session_id
+        self._rules = Rules(line.upstream, grant.models)
+        self._meter = Meter(grant.budget, grant.spent, grant.prices)
+        self._line = line
+        self._reports = reports
+        self._bounds = bounds
+        self._held = 0
+
+    async def serve(self, stream: ByteStream) -> None:
+        """Answer the requests on a connection until it ends."""
+        peer = Peer(stream, self._bounds)
+        try:
+            while (request := await peer.request()) is not None:
+                await self._answer(peer, request)
+                if not peer.again():
+                    return
+        except Refusal as refusal:
+            await self._refuse(peer, refusal)
+
+    async def _answer(self, peer: Peer, request: h11.Request) -> None:
+        ask = self._rules.head(request.method, request.target, request.headers)
+        body = bytearray()
+        try:
+            await self._read(peer, body)
+            await self._paid(peer, self._rules.whole(ask, body))
+        finally:
+            self._held -= len(body)
+
+    async def _read(self, peer: Peer, body: bytearray) -> None:
+        """Read a request's body, counted against the bounds for it and for all of the session's."""
+        try:
+            with anyio.fail_after(self._bounds.body_seconds):
+                async with aclosing(peer.body()) as parts:
+                    async for data in parts:
+                        body += data
+                        self._held += len(data)
+                        self._check_held(len(body))
+        except TimeoutError:
+            raise Refusal(408, "the request took too long to arrive") from None
+
+    def _check_held(self, size: int) -> None:
+        if size > self._bounds.body_bytes:
+            raise Refusal(413, f"a request has at most {self._bounds.body_bytes} bytes")
+        if self._held > self._bounds.held_bytes:
+            raise Refusal(429, "too many large requests at the same time", retry_after=2)
+
+    async def _paid(self, peer: Peer, ask: Ask) -> None:
+        hold = self._meter.admit(ask.model, ask.most)
+        exchange = Exchange()
+        try:
+            await _unless_gone(peer, self._forward, ask, exchange)
+        finally:
+            used = exchange.usage(ask.most)
+            self._meter.settle(hold, used)
+            await self._reports.account(
+                Account(
+                    session_id=self._session_id,
+                    model=ask.model,
+                    usage=used,
+                    status=exchange.status,
+                    seconds=exchange.seconds,
+                    complete=exchange.ended,
+                )
+            )
+
+    async def _forward(self, peer: Peer, ask: Ask, exchange: Exchange) -> None:
+        try:
+            async with self._line.send(ask) as response:
+                scan = exchange.answered(response)
+                headers = self._line.headers(response)
+                await peer.send(h11.Response(status_code=response.status_code, headers=headers))
+                await self._pass_on(peer, response, scan)
+            exchange.ended = True
+            await peer.send(h11.EndOfMessage())
+        # The libraries' own words are not passed on: they may quote what they could not send.
+        except (httpx2.TransportError, httpx2.DecodingError, h11.LocalProtocolError):
+            exchange.failed = True
+            if peer.h11.our_state is h11.SEND_RESPONSE:
+                exchange.status = 502
+                raise Refusal(502, "the model's server did not answer") from None
+
+    async def _pass_on(self, peer: Peer, response: httpx2.Response, scan: Scan) -> None:
+        redactor = self._line.redactor()
+        async for data in response.aiter_bytes():
+            scan.feed(data)
+            if clean := redactor.feed(data):
+                await peer.send(h11.Data(data=clean))
+        if rest := redactor.flush():
+            await peer.send(h11.Data(data=rest))
+
+    async def _refuse(self, peer: Peer, refusal: Refusal) -> None:
+        refusal.host, refusal.port = self._line.host, self._line.port
+        await self._reports.refused(refusal)
+        headers: Headers = [(b"content-type", b"application/json")]
+        if refusal.retry_after is not None:
+            headers.append((b"retry-after", str(refusal.retry_after).encode()))
+        await peer.respond(refusal.status, headers, _envelope(refusal))
+
+
+async def _unless_gone(
+    peer: Peer,
+    forward: Callable[[Peer, Ask, Exchange], Awaitable[None]],
+    ask: Ask,
+    exchange: Exchange,
+) -> None:
+    """Forward, until the client hangs up: then the model need not go on for it."""
+    try:
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                await peer.gone()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch)
+            await forward(peer, ask, exchange)
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+def _envelope(refusal: Refusal) -> bytes:
+    """The API's error object; other APIs' clients look for the same `error.message`."""
+    kind = _ERROR_TYPES.get(refusal.status, "invalid_request_error")
+    error = {"type": kind, "message": f"roost: {refusal.message}", "code": refusal.reason}
+    return msgspec.json.encode({"type": "error", "error": error})

@@ -1,0 +1,145 @@
+"""The road to the network: an HTTP proxy with rules, for one session.
+
+A connection carries one request: `CONNECT host:443`, and then whatever both sides like, or one
+request for an `http://` address. Rules are asked in the order of what they cost: port, host, then
+the address, which takes a lookup that only permitted names are worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import h11
+from anyio.abc import ByteStream
+
+from roost.egress.dial import Dialer
+from roost.egress.hosts import HostList, Target, target_of
+from roost.egress.options import Options
+from roost.egress.refusal import Refusal
+from roost.egress.reports import Reports
+from roost.egress.tunnel import Pace, Tunnel
+from roost.egress.wire import Peer, Wire, end_to_end
+from roost.ports.egress import Networking, Reason
+
+
+class NetworkRoad:
+    """Serves the connections that arrive at one session's proxy socket."""
+
+    def __init__(
+        self, networking: Networking, dialer: Dialer, reports: Reports, options: Options
+    ) -> None:
+        packages = options.package_hosts if networking.package_managers else ()
+        self._hosts = HostList([*networking.allowed_hosts, *packages])
+        self._any_host = networking.kind == "unrestricted"
+        self._ports = options.ports
+        self._dialer = dialer
+        self._reports = reports
+        self._bounds = options.bounds
+        self._pace = Pace(options.bounds.bytes_per_second)
+
+    async def serve(self, stream: ByteStream) -> None:
+        """Carry the one request of a connection."""
+        peer = Peer(stream, self._bounds)
+        try:
+            request = await peer.request()
+            if request is not None:
+                await self._carry(peer, request, stream)
+        except Refusal as refusal:
+            await self._reports.refused(refusal)
+            text = f"roost: {refusal.message}\n".encode()
+            kind = (b"content-type", b"text/plain; charset=utf-8")
+            await peer.respond(refusal.status, [kind], text, reason=refusal.message)
+
+    async def _carry(self, peer: Peer, request: h11.Request, stream: ByteStream) -> None:
+        target = target_of(request.method, request.target)
+        self._check(target)
+        connect = request.method == b"CONNECT"
+        if connect:
+            _check_bodiless(request)
+        async with await self._dialer.dial(target) as far:
+            if connect:
+                await self._tunnel(peer, stream, far)
+            else:
+                await self._relay(peer, request, target, far)
+
+    def _check(self, target: Target) -> None:
+        if target.port not in self._ports:
+            raise _denied(target, "port_not_allowed", f"port {target.port} is not allowed")
+        if not self._any_host and not self._hosts.has(target):
+            raise _denied(target, "host_not_allowed", f"{target.host} is not an allowed host")
+
+    async def _tunnel(self, peer: Peer, near: ByteStream, far: ByteStream) -> None:
+        await peer.receive()  # the end of the request: what follows is the tunnel's
+        await peer.send(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
+        early, _ = peer.h11.trailing_data
+        await Tunnel(near, far, self._pace, self._bounds.idle_seconds).run(early)
+
+    async def _relay(
+        self, peer: Peer, request: h11.Request, target: Target, far: ByteStream
+    ) -> None:
+        """One plain request. It goes through h11 on both sides, so that nothing in it can pass for a
+        second one.
+        """
+        server = Wire(far, h11.CLIENT, self._bounds)
+        own = [(b"host", target.authority.encode()), (b"connection", b"close")]
+        headers = own + end_to_end(request.headers, b"host", b"expect")
+        if any(name == b"transfer-encoding" for name, _ in request.headers):
+            headers.append((b"transfer-encoding", b"chunked"))
+        head = h11.Request(method=request.method, target=target.path.encode(), headers=headers)
+        try:
+            await server.send(head)
+            await _both(self._upload, self._download, peer, server)
+        except (h11.ProtocolError, TimeoutError, anyio.BrokenResourceError, anyio.EndOfStream):
+            raise Refusal(502, f"{target.host} did not answer with HTTP") from None
+
+    async def _upload(self, peer: Peer, server: Wire) -> None:
+        try:
+            async with aclosing(peer.body()) as parts:
+                async for data in parts:
+                    await self._pace.spend(len(data))
+                    await server.send(h11.Data(data=data))
+            await server.send(h11.EndOfMessage())
+        except anyio.BrokenResourceError:
+            return  # a server may stop reading and still answer
+
+    async def _download(self, peer: Peer, server: Wire) -> None:
+        while True:
+            with anyio.fail_after(self._bounds.idle_seconds):
+                event = await server.receive()
+            if isinstance(event, h11.Response):
+                headers = [*end_to_end(event.headers), (b"connection", b"close")]
+                await peer.send(h11.Response(status_code=event.status_code, headers=headers))
+            elif isinstance(event, h11.Data):
+                await self._pace.spend(len(event.data))
+                await peer.send(h11.Data(data=event.data))
+            elif not isinstance(event, h11.InformationalResponse):
+                await peer.send(h11.EndOfMessage())
+                return
+
+
+async def _both(
+    upload: Callable[[Peer, Wire], Coroutine[Any, Any, None]],
+    download: Callable[[Peer, Wire], Coroutine[Any, Any, None]],
+    peer: Peer,
+    server: Wire,
+) -> None:
+    """Both ways at once, until the answer is complete: a server may answer before it has read all."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(upload, peer, server)
+            await download(peer, server)
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+def _check_bodiless(request: h11.Request) -> None:
+    if any(name in (b"content-length", b"transfer-encoding") for name, _ in request.headers):
+        raise Refusal(400, "CONNECT has no body")
+
+
+def _denied(target: Target, reason: Reason, message: str) -> Refusal:
+    return Refusal(403, message, reason=reason, host=target.host, port=target.port)

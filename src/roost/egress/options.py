@@ -1,0 +1,145 @@
+"""What an operator decides about the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from pydantic import SecretStr
+
+from roost.egress.dial import resolve
+from roost.errors import StartupError
+
+MESSAGES_ROUTES = (
+    "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
+    "GET /v1/models",
+    "GET /v1/models/*",
+)
+RESPONSES_ROUTES = (
+    "POST /v1/responses",
+    "POST /v1/responses/compact",
+    "POST /v1/chat/completions",
+    "GET /v1/models",
+    "GET /v1/models/*",
+)
+
+CARRIED_HEADERS = (
+    "accept",
+    "content-type",
+    "user-agent",
+    "anthropic-*",
+    "openai-beta",
+    "x-stainless-*",
+    "x-app",
+    "x-claude-*",
+    "x-client-request-id",
+    "x-codex-*",
+    "originator",
+    "session_id",
+    "session-id",
+    "thread_id",
+    "conversation_id",
+    "idempotency-key",
+)
+"""Request headers that go on to the model. A list of what passes, because what must not is endless:
+gateways obey headers that name another target or another key, and would send ours there."""
+
+
+class Upstream(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's server, and the key for it.
+
+    `guest_prefix` is the part of the path that is in front inside, and is already in `base_url`.
+    `proxy` is the URL of an HTTP proxy on the host's own way to it. Without a `key` none is put on.
+    """
+
+    dialect: Literal["anthropic", "openai"]
+    base_url: str
+    key: SecretStr | None = None
+    scheme: Literal["x-api-key", "bearer"] = "x-api-key"
+    routes: Sequence[str] = MESSAGES_ROUTES
+    headers: Sequence[str] = CARRIED_HEADERS
+    guest_prefix: str = ""
+    proxy: str | None = None
+
+    def credentials(self) -> list[tuple[bytes, bytes]]:
+        """The header that carries the key."""
+        if self.key is None:
+            return []
+        value = self.key.get_secret_value().encode()
+        if self.scheme == "bearer":
+            return [(b"authorization", b"Bearer " + value)]
+        return [(b"x-api-key", value)]
+
+    def check(self, name: str) -> None:
+        """Refuse a key that no header can carry, before an HTTP library quotes it in an error.
+
+        :raises StartupError: without the key in it
+        """
+        secret = self.key.get_secret_value() if self.key is not None else "-"
+        if not secret or not all("!" <= letter <= "~" for letter in secret):
+            raise StartupError(
+                f"the key for {name!r} is empty, or has a space or a line break in it"
+            )
+        if not self.base_url.startswith(("http://", "https://")):
+            raise StartupError(f"the address of {name!r} must begin with http:// or https://")
+
+
+def anthropic(base_url: str, key: SecretStr | None, *, proxy: str | None = None) -> Upstream:
+    """The Messages API, or something that speaks it."""
+    return Upstream(dialect="anthropic", base_url=base_url, key=key, proxy=proxy)
+
+
+def openai(base_url: str, key: SecretStr | None, *, proxy: str | None = None) -> Upstream:
+    """The Responses API, or something that speaks it; its base URL ends in `/v1` by custom."""
+    return Upstream(
+        dialect="openai",
+        base_url=base_url,
+        key=key,
+        scheme="bearer",
+        routes=RESPONSES_ROUTES,
+        guest_prefix="/v1",
+        proxy=proxy,
+    )
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """How much, how many and how long. Connections, held bytes and bandwidth are per session."""
+
+    connections: int = 64
+    head_bytes: int = 32 * 1024
+    body_bytes: int = 32 * 1024**2
+    held_bytes: int = 128 * 1024**2
+    bytes_per_second: int = 64 * 1024**2
+    keep_alive_seconds: float = 75
+    head_seconds: float = 10
+    body_seconds: float = 120
+    send_seconds: float = 120
+    linger_seconds: float = 2
+    connect_seconds: float = 10
+    upstream_seconds: float = 600
+    idle_seconds: float = 300
+    callback_seconds: float = 5
+
+
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+"""From a host and a port to its addresses, as text. Raises OSError if there are none."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything `egress.host.serving` needs.
+
+    `directory` holds the sockets and belongs to this alone: what an earlier process left there is
+    removed. `allow_networks` are addresses that may be reached although they are not public.
+    """
+
+    directory: Path
+    upstreams: Mapping[str, Upstream] = {}
+    ports: frozenset[int] = frozenset((80, 443))
+    allow_networks: Sequence[IPv4Network | IPv6Network] = ()
+    package_hosts: Sequence[str] = ()
+    resolve: Resolver = resolve
+    bounds: Bounds = Bounds()

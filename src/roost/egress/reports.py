@@ -1,0 +1,68 @@
+"""Tells the session's runner what happened, without depending on it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+
+from roost.egress.refusal import Refusal
+from roost.ports.egress import Account, Grant, Refused
+
+_log = logging.getLogger(__name__)
+
+_BURST = 60
+_PER_SECOND = 1.0
+
+Report = TypeVar("Report", Account, Refused)
+
+
+class Reports:
+    """The callbacks of one grant."""
+
+    def __init__(self, grant: Grant, seconds: float) -> None:
+        self._grant = grant
+        self._seconds = seconds
+        self._tokens = float(_BURST)
+        self._filled = anyio.current_time()
+        self._unreported = 0
+
+    async def account(self, account: Account) -> None:
+        """A request to the model is over. Reported even while everything is being cut off."""
+        with anyio.CancelScope(shield=True):
+            await self._deliver(self._grant.account, account)
+
+    async def refused(self, refusal: Refusal) -> None:
+        """A rule said no; most of those that come in a flood are only counted."""
+        if refusal.reason is None:
+            return
+        if not self._may_report():
+            self._unreported += 1
+            return
+        unreported, self._unreported = self._unreported, 0
+        report = Refused(
+            session_id=self._grant.session_id,
+            host=refusal.host,
+            port=refusal.port,
+            reason=refusal.reason,
+            unreported=unreported,
+        )
+        await self._deliver(self._grant.refused, report)
+
+    def _may_report(self) -> bool:
+        now = anyio.current_time()
+        self._tokens = min(_BURST, self._tokens + (now - self._filled) * _PER_SECOND)
+        self._filled = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    async def _deliver(self, callback: Callable[[Report], Awaitable[None]], report: Report) -> None:
+        try:
+            with anyio.fail_after(self._seconds):
+                await callback(report)
+        except Exception:  # noqa: BLE001 - whatever it does, other requests must be served
+            _log.exception("a report was not taken", extra={"session_id": self._grant.session_id})

@@ -1,0 +1,168 @@
+"""Reads what a request used off the answer as it passes by.
+
+The answer is only looked at: nothing waits for this, and an answer that cannot be read is passed on
+all the same. What an answer that was cut off would have said is estimated, in the session's
+disfavour: else hanging up before the last line would make every request free.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from roost.domain.usage import Usage
+
+_LONGEST_LINE = 4 * 1024**2
+_LARGEST_BODY = 16 * 1024**2
+_BYTES_PER_TOKEN = 4
+_FRAME_BYTES = 80
+"""What a frame with a piece of text weighs without the text."""
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Counts(msgspec.Struct):
+    """The `usage` object: Messages names, then Responses, then chat completions."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    input_tokens_details: _Details | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Holder(msgspec.Struct):
+    usage: _Counts | None = None
+
+
+class _Frame(msgspec.Struct):
+    usage: _Counts | None = None
+    message: _Holder | None = None
+    response: _Holder | None = None
+
+
+_decoder = msgspec.json.Decoder(_Frame)
+
+
+class Scan(Protocol):
+    """Looks at an answer."""
+
+    usage: Usage
+    complete: bool
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the answer."""
+        ...
+
+    def finish(self) -> None:
+        """The answer has ended, or was cut off."""
+        ...
+
+
+def scan_of(content_type: bytes) -> Scan:
+    """The way to look at an answer of that type."""
+    return StreamScan() if content_type.startswith(b"text/event-stream") else BodyScan()
+
+
+class BodyScan:
+    """An answer that is one JSON document."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        self.complete = False
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> None:
+        """Keep it, unless it is too large to be an answer of a model."""
+        self._size += len(data)
+        if self._size <= _LARGEST_BODY:
+            self._parts.append(data)
+
+    def finish(self) -> None:
+        """Parse what was kept."""
+        frame = _parsed(b"".join(self._parts))
+        if frame is not None and frame.usage is not None:
+            self.usage, self.complete = _merged(self.usage, frame.usage), True
+
+
+class StreamScan:
+    """An answer that is a stream of server-sent events.
+
+    The input is known from the first event (`message_start`), the output from the last but one
+    (`message_delta`, or `response.completed`).
+    """
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        self.complete = False
+        self._line = b""
+        self._written = 0
+
+    def feed(self, data: bytes) -> None:
+        """Look at the lines that are whole; keep the last one for the bytes to come."""
+        *lines, rest = (self._line + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._frame(line[5:])
+        self._line = rest if len(rest) <= _LONGEST_LINE else b""
+
+    def finish(self) -> None:
+        """Estimate what a stream that was cut off did not say."""
+        if not self.complete and self._written > self.usage.output_tokens:
+            self.usage = msgspec.structs.replace(self.usage, output_tokens=self._written)
+
+    def _frame(self, data: bytes) -> None:
+        # Text that mentions "usage" has its quotes escaped, so it is not mistaken for the field.
+        frame = _parsed(data) if b'"usage"' in data else None
+        if frame is None:
+            self._written += max(0, len(data) - _FRAME_BYTES) // _BYTES_PER_TOKEN
+        elif frame.message is not None and frame.message.usage is not None:
+            self.usage = _merged(self.usage, frame.message.usage)
+        else:
+            self._last(frame.usage or (frame.response and frame.response.usage) or None)
+
+    def _last(self, counts: _Counts | None) -> None:
+        if counts is not None:
+            self.usage, self.complete = _merged(self.usage, counts), True
+
+
+def _parsed(data: bytes) -> _Frame | None:
+    try:
+        return _decoder.decode(data)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _merged(usage: Usage, counts: _Counts) -> Usage:
+    """The counts are running totals: each one that is given replaces the one before."""
+    read = _first(counts.cache_read_input_tokens, _cached(counts), usage.cache_read_input_tokens)
+    return Usage(
+        input_tokens=_first(_fresh(counts), usage.input_tokens),
+        output_tokens=_first(counts.output_tokens, counts.completion_tokens, usage.output_tokens),
+        cache_read_input_tokens=read,
+        cache_creation_input_tokens=_first(
+            counts.cache_creation_input_tokens, usage.cache_creation_input_tokens
+        ),
+    )
+
+
+def _first(*numbers: int | None) -> int:
+    return max(0, next((number for number in numbers if number is not None), 0))
+
+
+def _cached(counts: _Counts) -> int | None:
+    details = counts.input_tokens_details or counts.prompt_tokens_details
+    return details.cached_tokens if details is not None else None
+
+
+def _fresh(counts: _Counts) -> int | None:
+    """The input that did not come from a cache; the Messages API counts it so, others do not."""
+    total = counts.input_tokens if counts.input_tokens is not None else counts.prompt_tokens
+    return total if total is None else total - (_cached(counts) or 0)

@@ -1,0 +1,178 @@
+"""HTTP/1.1 over a stream: h11 does the parsing, this adds the waiting, and a bound to each wait."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+
+import anyio
+import h11
+from anyio.abc import ByteStream
+
+from roost.egress.options import Bounds
+from roost.egress.refusal import Refusal
+
+Headers = list[tuple[bytes, bytes]]
+
+_CHUNK = 65536
+_HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+
+
+def end_to_end(headers: Iterable[tuple[bytes, bytes]], *drop: bytes) -> Headers:
+    """The headers that are not about this one connection, without those to drop."""
+    pairs = [(name.lower(), value) for name, value in headers]
+    named = b",".join(value for name, value in pairs if name == b"connection").lower()
+    left_out = _HOP_BY_HOP.union(drop, (word.strip() for word in named.split(b",")))
+    return [(name, value) for name, value in pairs if name not in left_out]
+
+
+class Wire:
+    """One HTTP/1.1 connection, at either end of it."""
+
+    def __init__(
+        self, stream: ByteStream, role: type[h11.CLIENT | h11.SERVER], bounds: Bounds
+    ) -> None:
+        self.h11 = h11.Connection(role, max_incomplete_event_size=bounds.head_bytes)
+        self._stream = stream
+        self._bounds = bounds
+
+    async def send(self, *events: h11.Event) -> None:
+        """Send, in one write.
+
+        :raises TimeoutError: the other side does not read
+        :raises anyio.BrokenResourceError: the other side is gone
+        """
+        data = b"".join(self.h11.send(event) or b"" for event in events)
+        if data:
+            with anyio.fail_after(self._bounds.send_seconds):
+                await self._stream.send(data)
+
+    async def receive(self) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
+        """The next event. :raises h11.RemoteProtocolError: what came is not HTTP, or was cut off"""
+        while (event := self.h11.next_event()) is h11.NEED_DATA:
+            if self.h11.they_are_waiting_for_100_continue:
+                await self.send(h11.InformationalResponse(status_code=100, headers=[]))
+            await self._fill()
+        return event
+
+    async def _fill(self) -> bool:
+        """Read once. Whether there was something to read."""
+        try:
+            data = await self._stream.receive(_CHUNK)
+        except anyio.EndOfStream:
+            data = b""
+        self.h11.receive_data(data)
+        return bool(data)
+
+
+class Peer(Wire):
+    """A connection from inside a sandbox, which we answer."""
+
+    def __init__(self, stream: ByteStream, bounds: Bounds) -> None:
+        super().__init__(stream, h11.SERVER, bounds)
+        self._bodiless = False
+
+    async def request(self) -> h11.Request | None:
+        """The head of the next request; None if there is none.
+
+        Waiting for one may take long, but once begun it must come quickly: else a connection costs
+        a client nothing and us a slot.
+
+        :raises Refusal: it is malformed, too large, or too slow
+        """
+        try:
+            if not await self._begun():
+                return None
+            with anyio.fail_after(self._bounds.head_seconds):
+                event = await self.receive()
+        except h11.RemoteProtocolError as error:
+            raise _malformed(error) from None
+        except TimeoutError:
+            raise Refusal(408, "the request took too long to arrive") from None
+        if not isinstance(event, h11.Request):
+            return None
+        self._bodiless = event.method == b"HEAD"
+        if event.http_version not in (b"1.0", b"1.1"):
+            raise Refusal(505, "only HTTP/1.1 is spoken here")
+        return event
+
+    async def _begun(self) -> bool:
+        if self.h11.trailing_data[0]:
+            return True
+        with anyio.move_on_after(self._bounds.keep_alive_seconds):
+            return await self._fill()
+        return False
+
+    async def body(self) -> AsyncGenerator[bytes, None]:
+        """The body of the request whose head was read, as it comes.
+
+        :raises Refusal: it is malformed, or was cut off
+        """
+        try:
+            while isinstance(event := await self.receive(), h11.Data):
+                yield bytes(event.data)
+        except h11.RemoteProtocolError as error:
+            raise _malformed(error) from None
+
+    async def gone(self) -> None:
+        """Returns when the client has hung up while it is being answered.
+
+        What it sends ahead of its next request is kept, up to a bound; beyond it, it waits.
+        """
+        while len(self.h11.trailing_data[0]) < _CHUNK:
+            if not await self._fill():
+                return
+        await anyio.sleep_forever()
+
+    async def respond(self, status: int, headers: Headers, body: bytes, reason: str = "") -> None:
+        """A whole answer, after which the connection is over."""
+        if self.h11.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        size = (b"content-length", str(len(body)).encode())
+        head = h11.Response(
+            status_code=status,
+            headers=[*headers, size, (b"connection", b"close")],
+            reason=reason.encode("ascii", "replace"),
+        )
+        try:
+            await self.send(
+                head, h11.Data(data=b"" if self._bodiless else body), h11.EndOfMessage()
+            )
+            await self._linger()
+        except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return
+
+    async def _linger(self) -> None:
+        """Let the client finish talking: closing on unread data would take the answer away again."""
+        await self._stream.send_eof()
+        with anyio.move_on_after(self._bounds.linger_seconds):
+            try:
+                while await self._stream.receive(_CHUNK):
+                    pass
+            except anyio.EndOfStream:
+                return
+
+    def again(self) -> bool:
+        """Whether another request may follow on this connection."""
+        if self.h11.our_state is not h11.DONE or self.h11.their_state is not h11.DONE:
+            return False
+        self.h11.start_next_cycle()
+        return True
+
+
+def _malformed(error: h11.RemoteProtocolError) -> Refusal:
+    status = error.error_status_hint
+    return Refusal(
+        status, "the request's head is too large" if status == 431 else "that is not HTTP"
+    )

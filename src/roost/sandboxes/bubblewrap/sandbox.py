@@ -1,0 +1,222 @@
+"""One open sandbox.
+
+Each command is a bwrap of its own, with its own namespaces and its own `/tmp`; what the commands of a
+sandbox have in common is the mounts, the uid and the control group, and with it the limits. That is the
+simplest thing that holds: nothing of ours runs inside, nobody has to be let in later, and a command
+takes all it has started with it when it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import anyio
+import msgspec
+from anyio.abc import Process as Child
+from anyio.abc import TaskGroup
+
+from roost.errors import SandboxFailed
+from roost.ports.sandbox import Stats
+from roost.sandboxes import procfs
+from roost.sandboxes.bubblewrap.launch import Launcher
+from roost.sandboxes.cgroups import Group
+from roost.sandboxes.processes import PipedProcess, start
+
+_COMMAND: Final = 2  # its pid inside: 1 is bwrap's, which starts it and reaps
+_SECONDS_TO_DIE: Final = 10.0
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class Confined(PipedProcess):
+    """A command inside. The child of ours is bwrap, watching from outside."""
+
+    def __init__(self, child: Child, info: int, place: BubblewrapSandbox) -> None:
+        super().__init__(child)
+        self._info = os.dup(info)
+        self._place = place
+        self._first: int | None = None  # the pid of its namespace's first process
+
+    def _met(self) -> int | None:
+        """The namespace's first process, once bwrap has told."""
+        if self._first is None and not self.finished:
+            with suppress(BlockingIOError):
+                if told := os.read(self._info, 4096):
+                    self._first = msgspec.json.decode(told)["child-pid"]
+        return self._first
+
+    async def wait(self) -> int:
+        code = await super().wait()
+        if self._place.failure is not None:
+            raise SandboxFailed(self._place.failure)
+        if code < 0 and not self._place.stopped:
+            # bwrap itself was killed. A signal that ends the command is told as 128 and more.
+            raise SandboxFailed("the sandbox was killed from outside, perhaps for lack of memory")
+        return code
+
+    def signal(self, number: int) -> None:
+        first = self._met()
+        for pid in procfs.children(first) if first else ():
+            if procfs.inner_pid(pid) == _COMMAND:
+                procfs.send(pid, number, still=lambda pid=pid: self._is_mine(pid))  # type: ignore[misc]
+
+    def _is_mine(self, pid: int) -> bool:
+        seen = procfs.look(pid)
+        return seen is not None and seen.parent == self._first and not self.finished
+
+    async def all_gone(self) -> None:
+        """bwrap ends before the namespace it has made; the first process in there ends last of all."""
+        try:
+            first = self._met()
+            if first is not None:
+                await _ended(first)
+        finally:
+            os.close(self._info)
+
+
+async def _ended(pid: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if procfs.inner_pid(pid) != 1:  # gone, and its pid is another's by now
+            return
+        await anyio.wait_readable(handle)
+        # bwrap has left it to whoever reaps orphans. In a container without an init that is us.
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PIDFD, handle, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - no waiting
+    finally:
+        os.close(handle)
+
+
+class BubblewrapSandbox:
+    """`ports.sandbox.Sandbox`. Made and ended by `provider`; `after` is called when it is gone."""
+
+    def __init__(
+        self, launcher: Launcher, group: Group | None, tasks: TaskGroup, after: Callable[[], None]
+    ) -> None:
+        self._launcher = launcher
+        self._group = group
+        self._tasks = tasks
+        self._after = after
+        self._processes: list[Confined] = []
+        self._gone = anyio.Event()
+        self.stopped = False
+        self.failure: str | None = None
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        environ: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+    ) -> Confined:
+        if self.stopped:
+            raise SandboxFailed(self.failure or "the sandbox is stopped")
+        await self._forget_finished()
+        with self._launcher.prepared(argv, environ, cwd) as launch:
+            child = await start(launch.argv, descriptors=launch.descriptors)
+            process = Confined(child, launch.info, self)
+            self._processes.append(process)
+            self._tasks.start_soon(process.mind, process.all_gone)
+            try:
+                if self.stopped:  # meanwhile; nobody else will kill this one
+                    await anyio.to_thread.run_sync(kill_marked, self._launcher.token)
+                await process.first_byte()
+            except BaseException:
+                process.kill()
+                raise
+        return process
+
+    async def _forget_finished(self) -> None:
+        over = [process for process in self._processes if process.finished and process.drained]
+        self._processes = [process for process in self._processes if process not in over]
+        for process in over:
+            await process.close()
+
+    def handle(self) -> dict[str, Any]:
+        groups = self._group.directories if self._group is not None else {}
+        return {
+            "kind": "bubblewrap",
+            "boot": procfs.boot(),
+            "token": self._launcher.token,
+            "cgroups": {controller: str(path) for controller, path in groups.items()},
+        }
+
+    async def stats(self) -> Stats:
+        if self._group is not None:
+            return await anyio.to_thread.run_sync(self._group.stats)
+        return await anyio.to_thread.run_sync(self._added_up)
+
+    def _added_up(self) -> Stats:
+        seen = procfs.descendants([p.pid for p in self._processes if not p.finished])
+        return Stats(
+            memory_bytes=sum(one.pages for one in seen) * _PAGE,
+            processes=len(seen),
+            cpu_seconds=sum(one.cpu_ticks for one in seen) / _TICKS,
+        )
+
+    async def fail(self, reason: str) -> None:
+        """Stop it for a reason of ours, which commands that were running then give as theirs."""
+        self.failure = reason
+        await self.stop()
+
+    async def stop(self) -> None:
+        if self.stopped:
+            await self._gone.wait()
+            return
+        self.stopped = True
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._kill()
+                self._after()
+            finally:
+                self._gone.set()
+
+    async def _kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+        if self._group is not None:
+            await anyio.to_thread.run_sync(self._group.destroy)
+        else:
+            await anyio.to_thread.run_sync(kill_marked, self._launcher.token)
+        with anyio.move_on_after(_SECONDS_TO_DIE):
+            for process in self._processes:
+                await process.wait_finished()
+        if not all(process.finished for process in self._processes):
+            raise SandboxFailed("processes in the sandbox do not die")
+        for process in self._processes:
+            await process.close()
+
+
+def kill_marked(token: str, *, seconds: float = _SECONDS_TO_DIE) -> None:
+    """Kill all bwrap processes that carry the token, and with them what is inside. Blocks.
+
+    The token is in the command line of a process outside of the sandbox, so nothing inside can take
+    it away. One pass is not enough: a bwrap killed in its first moments leaves a child behind that
+    does not yet know that it should die too, and that a look at the others may have missed.
+
+    :raises SandboxFailed: one of them does not die
+    """
+    deadline = time.monotonic() + seconds
+    while found := marked(token):
+        for pid in found:
+            procfs.send(pid, signal.SIGKILL, still=lambda pid=pid: _is_marked(pid, token))  # type: ignore[misc]
+        if time.monotonic() > deadline:
+            raise SandboxFailed("processes in the sandbox do not die")
+        time.sleep(0.001)
+
+
+def marked(token: str) -> list[int]:
+    """The processes that carry the token."""
+    return [seen.pid for seen in procfs.everything() if _is_marked(seen.pid, token)]
+
+
+def _is_marked(pid: int, token: str) -> bool:
+    return token.encode() in procfs.command_line(pid)

@@ -1,0 +1,244 @@
+"""No confinement at all: the agent runs as the server does, for sessions whose trust level says so.
+
+Paths are the machine's own: a command's `HOME` is the plan's home, `/workspace` as a working directory
+means the plan's workspace, and mounts are not made. Limits hold if the machine lets us make control
+groups, else only that of open files.
+
+What can get away when a place is stopped: with control groups nothing, unless the server is root and the
+command moves itself out of its group. Without them, whatever has made itself a session of its own and
+lost its parent before that. And when the server itself is killed, only the commands it started die with
+it; what those had started runs on until the next server sweeps.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shlex
+import shutil
+import signal
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from roost.errors import SandboxFailed, SandboxUnavailable
+from roost.ports.sandbox import Limits, Plan, Sandbox, Stats
+from roost.sandboxes import cgroups, procfs
+from roost.sandboxes.cgroups import Cgroups, Group
+from roost.sandboxes.places import Places
+from roost.sandboxes.processes import BECOME, PipedProcess, start
+
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SECONDS_TO_DIE: Final = 10.0
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class HostProvider:
+    """`ports.sandbox.SandboxProvider`.
+
+    :param use_cgroups: False to do without, as a machine that has none for us
+    """
+
+    def __init__(self, *, use_cgroups: bool = True) -> None:
+        self._use_cgroups = use_cgroups
+        self._groups: Cgroups | None = None
+        self._places: Places[HostSandbox] = Places()
+
+    @property
+    def name(self) -> str:
+        return "host"
+
+    async def check(self) -> None:
+        if shutil.which("setpriv", path=_PATH) is None:
+            raise SandboxUnavailable("the program setpriv is missing", hint="Install util-linux.")
+
+    def open(self, plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
+        return self._opened(plan)
+
+    @asynccontextmanager
+    async def _opened(self, plan: Plan) -> AsyncGenerator[Sandbox, None]:
+        try:
+            async with self._places.seat(plan) as seat, anyio.create_task_group() as tasks:
+                group = await anyio.to_thread.run_sync(self._group, plan)
+                sandbox = HostSandbox(plan, group, tasks)
+                seat.take(sandbox)
+                try:
+                    yield sandbox
+                finally:
+                    await sandbox.stop()
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None  # the body's own
+
+    def _group(self, plan: Plan) -> Group | None:
+        if not self._use_cgroups:
+            return None
+        if self._groups is None:
+            self._groups = cgroups.detect()
+        try:
+            return self._groups.create(plan)
+        except OSError as error:
+            raise SandboxUnavailable(f"cannot make a control group: {error}") from error
+
+    async def sweep(self, handle: Mapping[str, Any]) -> None:
+        if handle.get("boot") == procfs.boot():
+            await anyio.to_thread.run_sync(_sweep, handle)
+
+
+class Free(PipedProcess):
+    """A command. `left` is what remains in its session once it has ended."""
+
+    left: Sequence[procfs.Seen] = ()
+
+    async def look_back(self) -> None:
+        """Called as soon as it has ended: later, its pid and its session may be another's."""
+        self.left = await anyio.to_thread.run_sync(_in_session, self.pid)
+
+
+class HostSandbox:
+    """`ports.sandbox.Sandbox`."""
+
+    def __init__(self, plan: Plan, group: Group | None, tasks: TaskGroup) -> None:
+        self._plan = plan
+        self._group = group
+        self._tasks = tasks
+        self._processes: list[Free] = []
+        self._before = _before(plan.limits, group)
+        self._gone = anyio.Event()
+        self._stopped = False
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        environ: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+    ) -> Free:
+        if self._stopped:
+            raise SandboxFailed("the sandbox is stopped")
+        base = {"HOME": str(self._plan.home), "PATH": _PATH}
+        merged = base | dict(self._plan.environ) | dict(environ or {})
+        command = [*self._before, *argv]
+        process = Free(await start(command, cwd=self._on_host(cwd), environ=merged))
+        self._processes.append(process)
+        # A control group knows by itself what is left.
+        self._tasks.start_soon(process.mind, process.look_back if self._group is None else None)
+        try:
+            await process.first_byte()
+        except BaseException:
+            process.kill()
+            raise
+        return process
+
+    def _on_host(self, cwd: str) -> str:
+        for inside, outside in (
+            ("/workspace", self._plan.workspace),
+            ("/home/sandbox", self._plan.home),
+        ):
+            if PurePosixPath(cwd).is_relative_to(inside):
+                return str(outside / PurePosixPath(cwd).relative_to(inside))
+        return cwd
+
+    def handle(self) -> dict[str, Any]:
+        groups = self._group.directories if self._group is not None else {}
+        return {
+            "kind": "host",
+            "boot": procfs.boot(),
+            "cgroups": {controller: str(path) for controller, path in groups.items()},
+            "processes": [[one.pid, one.start] for one in self._roots()],
+        }
+
+    async def stats(self) -> Stats:
+        if self._group is not None:
+            return await anyio.to_thread.run_sync(self._group.stats)
+        seen = await anyio.to_thread.run_sync(_family, self._roots())
+        return Stats(
+            memory_bytes=sum(one.pages for one in seen) * _PAGE,
+            processes=len(seen),
+            cpu_seconds=sum(one.cpu_ticks for one in seen) / _TICKS,
+        )
+
+    async def stop(self) -> None:
+        if self._stopped:
+            await self._gone.wait()
+            return
+        self._stopped = True
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._kill()
+            finally:
+                self._gone.set()
+
+    async def _kill(self) -> None:
+        if self._group is not None:
+            await anyio.to_thread.run_sync(self._group.destroy)
+        else:
+            await anyio.to_thread.run_sync(_kill_family, self._roots())
+        for process in self._processes:
+            process.kill()
+            await process.wait_finished()
+            await process.close()
+
+    def _roots(self) -> list[procfs.Seen]:
+        """Where to begin to look for all that belongs to this place."""
+        roots: list[procfs.Seen] = []
+        for process in self._processes:
+            seen = None if process.finished else procfs.look(process.pid)
+            roots += process.left if seen is None else [seen]
+        return roots
+
+
+def _before(limits: Limits, group: Group | None) -> list[str]:
+    """A shell that joins the group, then programs that become the command."""
+    files = group.joins() if group is not None else []
+    lines = [f"echo 0 >{shlex.quote(str(file))} || exit 125" for file in files]
+    if limits.open_files:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lines.append(f"ulimit -n {min(limits.open_files, hard)} || exit 125")
+    # It dies with us, whatever kills us; what it starts does not.
+    setpriv = shutil.which("setpriv", path=_PATH) or "setpriv"
+    lines.append(f'exec {setpriv} --pdeathsig KILL -- /bin/sh -c "$0" sh "$@"')
+    return ["/bin/sh", "-c", "\n".join(lines), BECOME]
+
+
+def _in_session(session: int) -> list[procfs.Seen]:
+    return [seen for seen in procfs.everything() if seen.session == session]
+
+
+def _is_same(seen: procfs.Seen) -> bool:
+    now = procfs.look(seen.pid)
+    return now is not None and now.start == seen.start
+
+
+def _family(roots: Sequence[procfs.Seen]) -> list[procfs.Seen]:
+    """The roots, what came from them, and what is in their sessions."""
+    living = [seen for seen in roots if _is_same(seen)]
+    sessions = {seen.session for seen in living}
+    found = {seen.pid: seen for seen in procfs.descendants([seen.pid for seen in living])}
+    found |= {seen.pid: seen for seen in procfs.everything() if seen.session in sessions}
+    return list(found.values())
+
+
+def _kill_family(roots: Sequence[procfs.Seen]) -> None:
+    deadline = time.monotonic() + _SECONDS_TO_DIE
+    known: dict[int, procfs.Seen] = {seen.pid: seen for seen in roots}
+    while family := _family(list(known.values())):
+        known |= {seen.pid: seen for seen in family}
+        # Stopped before they are killed: else one could fork while its parent is being counted.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for seen in family:
+                procfs.send(seen.pid, number, still=lambda seen=seen: _is_same(seen))  # type: ignore[misc]
+        if time.monotonic() > deadline:
+            raise SandboxFailed("processes do not die")
+        time.sleep(0.002)
+
+
+def _sweep(handle: Mapping[str, Any]) -> None:
+    cgroups.recall(handle.get("cgroups", {})).destroy()
+    seen = [(procfs.look(pid), begun) for pid, begun in handle.get("processes", ())]
+    _kill_family([one for one, begun in seen if one is not None and one.start == begun])

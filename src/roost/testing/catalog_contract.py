@@ -1,0 +1,187 @@
+"""The contract of a catalog: subclass, give the fixture `store`, inherit the tests."""
+
+# ruff: noqa: D102 - the names are sentences
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from roost.errors import Conflict, InvalidRequest, NotFound
+from roost.ports.catalog import Catalog, Kind, Record, RecordQuery
+from roost.testing.stage import TENANT, Stage
+from roost.testing.store_contract import StoreContract
+
+
+async def _add(
+    catalog: Catalog, id: str, kind: Kind = "environment", tenant: str = TENANT, **body: Any
+) -> Record:
+    return await catalog.add(kind, tenant, id, {"name": id, **body}, unique_name=False)
+
+
+class CatalogContract(StoreContract):
+    """What the API and the core rely on, whichever database is behind it."""
+
+    async def test_a_record_comes_back_as_it_was_added(self, stage: Stage) -> None:
+        catalog = stage.store.catalog
+        body = {"name": "env", "nested": {"list": [1, 2.5, None, "ü", True]}, "empty": {}}
+        added = await catalog.add("environment", TENANT, "env_1", body, unique_name=False)
+        assert added.body == body
+        assert added.version == 1
+        assert added.created_at == added.updated_at
+        assert added.archived_at is None
+        assert await catalog.get("environment", TENANT, "env_1") == added
+
+    async def test_another_tenant_s_record_or_another_kind_looks_like_none(
+        self, stage: Stage
+    ) -> None:
+        catalog = stage.store.catalog
+        await _add(catalog, "env_1")
+        strangers: list[tuple[Kind, str]] = [("environment", "tenant_2"), ("agent", TENANT)]
+        for kind, tenant in strangers:
+            with pytest.raises(NotFound):
+                await catalog.get(kind, tenant, "env_1")
+            with pytest.raises(NotFound):
+                await catalog.change(kind, tenant, "env_1", lambda record: {})
+            with pytest.raises(NotFound):
+                await catalog.archive(kind, tenant, "env_1")
+            with pytest.raises(NotFound):
+                await catalog.delete(kind, tenant, "env_1")
+            with pytest.raises(NotFound):
+                await catalog.versions(kind, tenant, "env_1", before=None, limit=10)
+            assert await catalog.page(RecordQuery(kind=kind, tenant=tenant)) == []
+
+    async def test_a_name_is_taken_until_its_record_is_archived(self, stage: Stage) -> None:
+        catalog, body = stage.store.catalog, {"name": "same"}
+        await catalog.add("environment", TENANT, "env_1", body, unique_name=True)
+        with pytest.raises(Conflict):
+            await catalog.add("environment", TENANT, "env_2", body, unique_name=True)
+        with pytest.raises(NotFound):
+            await catalog.get("environment", TENANT, "env_2")
+        await catalog.add("environment", "tenant_2", "env_3", body, unique_name=True)
+        await catalog.add("agent", TENANT, "agent_1", body, unique_name=True)
+        await catalog.add("environment", TENANT, "env_4", body, unique_name=False)
+        await catalog.archive("environment", TENANT, "env_1")
+        await catalog.archive("environment", TENANT, "env_4")
+        await catalog.add("environment", TENANT, "env_5", body, unique_name=True)
+
+    async def test_a_record_is_not_renamed_to_a_name_that_is_taken(self, stage: Stage) -> None:
+        catalog = stage.store.catalog
+        for id in ("env_1", "env_2"):
+            await catalog.add("environment", TENANT, id, {"name": id}, unique_name=True)
+
+        async def rename(name: str) -> Record:
+            return await catalog.change(
+                "environment", TENANT, "env_2", lambda record: {"name": name}, unique_name=True
+            )
+
+        with pytest.raises(Conflict):
+            await rename("env_1")
+        assert (await rename("env_2")).version == 1
+        assert (await rename("env_3")).body == {"name": "env_3"}
+
+    async def test_a_change_is_a_new_version_and_the_old_ones_stay(self, stage: Stage) -> None:
+        catalog = stage.store.catalog
+        first = await _add(catalog, "agent_1", "agent", size=1)
+        await catalog.change("agent", TENANT, "agent_1", lambda r: {**r.body, "size": 2})
+        await catalog.change("agent", TENANT, "agent_1", lambda r: {**r.body, "size": 3})
+        newest = await catalog.get("agent", TENANT, "agent_1")
+        assert (newest.version, newest.body["size"]) == (3, 3)
+        assert newest.created_at == first.created_at
+        assert await catalog.get("agent", TENANT, "agent_1", 1) == first
+        versions = await catalog.versions("agent", TENANT, "agent_1", before=None, limit=10)
+        assert [record.version for record in versions] == [3, 2, 1]
+        older = await catalog.versions("agent", TENANT, "agent_1", before=3, limit=1)
+        assert [record.version for record in older] == [2]
+        for version in (0, 4):
+            with pytest.raises(NotFound):
+                await catalog.get("agent", TENANT, "agent_1", version)
+
+    async def test_a_change_that_changes_nothing_is_no_version(self, stage: Stage) -> None:
+        catalog = stage.store.catalog
+        first = await _add(catalog, "agent_1", "agent")
+        same = await catalog.change("agent", TENANT, "agent_1", lambda record: dict(record.body))
+        assert same == first
+        assert await catalog.get("agent", TENANT, "agent_1") == first
+
+    async def test_a_change_expects_the_version_it_was_made_for(self, stage: Stage) -> None:
+        catalog = stage.store.catalog
+        await _add(catalog, "agent_1", "agent")
+        grown = await catalog.change("agent", TENANT, "agent_1", lambda r: {"a": 1}, expected=1)
+        assert grown.version == 2
+        with pytest.raises(Conflict):
+            await catalog.change("agent", TENANT, "agent_1", lambda r: {"a": 2}, expected=1)
+        assert (await catalog.get("agent", TENANT, "agent_1")).body == {"a": 1}
+
+    async def test_a_change_that_refuses_changes_nothing(self, stage: Stage) -> None:
+        catalog = stage.store.catalog
+        first = await _add(catalog, "agent_1", "agent")
+
+        def refuse(record: Record) -> dict[str, Any]:
+            raise InvalidRequest("no")
+
+        with pytest.raises(InvalidRequest):
+            await catalog.change("agent", TENANT, "agent_1", refuse)
+        assert await catalog.get("agent", TENANT, "agent_1") == first
+
+    async def test_changes_at_once_lose_none(self, stage: Stage) -> None:
+        catalog = stage.store.catalog
+        await _add(catalog, "agent_1", "agent")
+
+        async def grow(n: int) -> None:
+            await catalog.change("agent", TENANT, "agent_1", lambda r: {**r.body, str(n): n})
+
+        async with anyio.create_task_group() as tasks:
+            for n in range(20):
+                tasks.start_soon(grow, n)
+        newest = await catalog.get("agent", TENANT, "agent_1")
+        assert newest.version == 21
+        assert len(newest.body) == 21
+
+    async def test_an_archived_record_stays_and_says_so(self, stage: Stage) -> None:
+        catalog = stage.store.catalog
+        await _add(catalog, "env_1")
+        archived = await catalog.archive("environment", TENANT, "env_1")
+        assert archived.archived_at == archived.updated_at > archived.created_at
+        assert await catalog.archive("environment", TENANT, "env_1") == archived
+        assert await catalog.get("environment", TENANT, "env_1") == archived
+        shown = RecordQuery(kind="environment", tenant=TENANT)
+        assert await catalog.page(shown) == []
+        everything = RecordQuery(kind="environment", tenant=TENANT, include_archived=True)
+        assert await catalog.page(everything) == [archived]
+
+    async def test_what_a_session_uses_is_not_deleted(self, stage: Stage) -> None:
+        catalog = stage.store.catalog
+        await _add(catalog, "env_9")
+        await _add(catalog, "agent_9", "agent")
+        session_id = await stage.session(environment_id="env_9", agent_id="agent_9")
+        await stage.store.sessions.archive(TENANT, session_id)
+        for kind, id in (("environment", "env_9"), ("agent", "agent_9")):
+            with pytest.raises(Conflict):
+                await catalog.delete(kind, TENANT, id)  # type: ignore[arg-type]
+            await catalog.get(kind, TENANT, id)  # type: ignore[arg-type]
+        await stage.store.sessions.delete(TENANT, session_id)
+        await catalog.delete("environment", TENANT, "env_9")
+        with pytest.raises(NotFound):
+            await catalog.get("environment", TENANT, "env_9")
+
+    async def test_pages_go_from_the_newest_to_the_oldest(self, stage: Stage) -> None:
+        catalog = stage.store.catalog
+        records = [await _add(catalog, f"env_{n}") for n in range(5)]
+        await _add(catalog, "agent_1", "agent")
+
+        async def page(after: str | None = None, **query: Any) -> list[str]:
+            asked = RecordQuery(kind="environment", tenant=TENANT, after=after, **query)
+            return [record.id for record in await catalog.page(asked)]
+
+        assert await page() == ["env_4", "env_3", "env_2", "env_1", "env_0"]
+        assert await page(limit=2) == ["env_4", "env_3"]
+        assert await page("env_3", limit=2) == ["env_2", "env_1"]
+        await catalog.delete("environment", TENANT, "env_3")
+        assert await page("env_3", limit=2) == ["env_2", "env_1"]
+        assert "env_2" in await page(since=records[2].created_at, until=records[2].created_at)
+        assert await page(since=records[4].created_at + 1) == []
+        with pytest.raises(InvalidRequest):
+            await page("env_nowhere")

@@ -1,0 +1,82 @@
+"""Two places know nothing of each other, and nothing of the machine."""
+
+from __future__ import annotations
+
+import socket
+
+from roost.ports.sandbox import Mount, SandboxProvider
+from roost.testing.sandbox_contract.kit import Kit, Plans, run, shell
+
+_LISTEN = """
+import socket, sys
+stream = socket.socket(); stream.bind(("127.0.0.1", 0)); stream.listen()
+named = socket.socket(socket.AF_UNIX); named.bind("\\0roost-contract"); named.listen()
+print(stream.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+_CONNECT = """
+import socket, sys
+for kind, address in ((socket.AF_INET, ("127.0.0.1", int(sys.argv[1]))), (socket.AF_UNIX, sys.argv[2])):
+    try:
+        socket.socket(kind).connect(address.replace("@", "\\0") if kind == socket.AF_UNIX else address)
+        print("reached")
+    except OSError:
+        print("refused")
+"""
+
+
+class ApartContract(Kit):
+    """Processes, files, sockets, the network."""
+
+    async def test_two_places_do_not_see_each_others_processes(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """Nor can one signal the other's."""
+        async with provider.open(plan("sesn_a")) as a, provider.open(plan("sesn_b")) as b:
+            await a.spawn(["sh", "-c", "exec sleep 654321"])
+            seen = await shell(b, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+            assert b"654321" not in seen.output
+
+    async def test_two_places_do_not_see_each_others_files(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """Under no path."""
+        ours, theirs = plan("sesn_a"), plan("sesn_b")
+        async with provider.open(ours) as a, provider.open(theirs) as b:
+            await shell(a, "echo secret >note; echo secret >/tmp/roost-contract-note")
+            looked = await shell(b, f"cat {ours.home}/note /tmp/roost-contract-note")
+            assert b"secret" not in looked.output
+            await shell(a, "rm /tmp/roost-contract-note")
+
+    async def test_two_places_do_not_reach_each_others_sockets(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """Neither by port nor by name."""
+        async with provider.open(plan("sesn_a")) as a, provider.open(plan("sesn_b")) as b:
+            listening = await a.spawn(["python3", "-c", _LISTEN])
+            port = (await listening.receive()).decode().strip()
+            tried = await run(b, "python3", "-c", _CONNECT, port, "@roost-contract")
+            assert tried.output == b"refused\nrefused\n"
+
+    async def test_there_is_no_network(self, provider: SandboxProvider, plan: Plans) -> None:
+        """Least of all the server's own ports."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = str(server.getsockname()[1])
+            async with provider.open(plan()) as sandbox:
+                tried = await run(sandbox, "python3", "-c", _CONNECT, port, "/nowhere")
+        assert tried.output == b"refused\nrefused\n"
+
+    async def test_a_socket_among_the_mounts_is_the_way_out(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """The only one."""
+        given = plan()
+        path = given.home.parent / "way-out.sock"
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+            path.chmod(0o666)
+            server.listen()
+            mounted = plan(mounts=[Mount(path, "/run/roost/way-out.sock")])
+            async with provider.open(mounted) as sandbox:
+                command = ["python3", "-c", _CONNECT, "1", "/run/roost/way-out.sock"]
+                assert (await run(sandbox, *command)).output == b"refused\nreached\n"

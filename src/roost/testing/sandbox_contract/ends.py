@@ -1,0 +1,159 @@
+"""Ends: everything inside is dead, whatever it does against it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from anyio.abc import Process as Child
+
+from roost.errors import SandboxFailed, SandboxUnavailable
+from roost.ports.sandbox import SandboxProvider
+from roost.testing.sandbox_contract.kit import Heart, Kit, Plans, make_provider, run, shell
+
+
+class EndContract(Kit):
+    """Stop, context end, another generation, the server's death, a sweep."""
+
+    async def test_what_was_left_running_is_dead_when_the_place_is_left(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """Also what has put itself away from its parent, its session and its pipes."""
+        given = plan()
+        heart = Heart(given.workspace)
+        async with provider.open(given) as sandbox:
+            await sandbox.spawn(["sh", "-c", f"{Heart.daemon}; sleep 60"])
+            await heart.begins()
+            assert await heart.beats()
+        assert not await heart.beats()
+
+    async def test_stop_kills_what_does_not_want_to_die(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """No signal has to be answered for that."""
+        given = plan()
+        heart = Heart(given.workspace)
+        async with provider.open(given) as sandbox:
+            script = f"trap '' TERM INT HUP QUIT; {Heart.script}"
+            process = await sandbox.spawn(["sh", "-c", script])
+            await heart.begins()
+            with anyio.fail_after(5):
+                await sandbox.stop()
+            assert not await heart.beats()
+            assert await process.wait() in (-signal.SIGKILL, 128 + signal.SIGKILL)
+            assert await process.receive() == b""
+            with pytest.raises(SandboxFailed):
+                await sandbox.spawn(["true"])
+            await sandbox.stop()  # once more is nothing more
+
+    async def test_a_failure_of_the_body_comes_out_as_it_is(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """Not wrapped in anything; and the place is gone."""
+        given = plan()
+        heart = Heart(given.workspace)
+        with pytest.raises(ZeroDivisionError):
+            async with provider.open(given) as sandbox:
+                await sandbox.spawn(["sh", "-c", Heart.script])
+                await heart.begins()
+                raise ZeroDivisionError
+        assert not await heart.beats()
+
+    async def test_a_place_is_gone_when_its_user_is_cancelled(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """In the middle of waiting for a command."""
+        given = plan()
+        heart = Heart(given.workspace)
+        async with anyio.create_task_group() as tasks:
+
+            async def use() -> None:
+                async with provider.open(given) as sandbox:
+                    process = await sandbox.spawn(["sh", "-c", Heart.script])
+                    await process.wait()
+
+            tasks.start_soon(use)
+            await heart.begins()
+            tasks.cancel_scope.cancel()
+        assert not await heart.beats()
+
+    async def test_an_older_place_is_gone_before_a_newer_one_is_open(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """And an older or equal one is not opened beside it."""
+        given = plan(generation=1)
+        heart = Heart(given.workspace)
+        async with provider.open(given) as older:
+            await older.spawn(["sh", "-c", Heart.script])
+            await heart.begins()
+            async with provider.open(plan(generation=2)) as newer:
+                assert not await heart.beats()
+                with pytest.raises(SandboxFailed):
+                    await older.spawn(["true"])
+                for generation in (1, 2):
+                    with pytest.raises(SandboxUnavailable):
+                        async with provider.open(plan(generation=generation)):
+                            pass
+                assert (await run(newer, "echo", "new")).output == b"new\n"
+
+    async def test_a_place_dies_with_the_process_that_holds_it(self, plan: Plans) -> None:
+        """However that is killed."""
+        given = plan()
+        heart = Heart(given.workspace)
+        async with self._held_elsewhere(given.home) as (holder, _):
+            await heart.begins()
+            holder.send_signal(signal.SIGKILL)
+            await holder.wait()
+            assert not await heart.beats()
+
+    async def test_a_sweep_ends_a_place_of_another_process(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """One that hangs, say, and whose session was given to somebody else."""
+        given = plan()
+        heart = Heart(given.workspace)
+        async with self._held_elsewhere(given.home) as (_, handle):
+            await heart.begins()
+            await provider.sweep(handle)
+            assert not await heart.beats()
+            await provider.sweep(handle)  # what is gone stays gone
+
+    async def test_a_sweep_leaves_other_places_alone(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """Of the same session too: the handle is of one place only."""
+        async with provider.open(plan()) as sandbox:
+            old = sandbox.handle()
+            assert msgspec.json.decode(msgspec.json.encode(old)) == old
+        async with provider.open(plan(generation=2)) as sandbox:
+            await provider.sweep(old)
+            assert (await shell(sandbox, "echo alive")).output == b"alive\n"
+
+    @asynccontextmanager
+    async def _held_elsewhere(
+        self, directory: Path
+    ) -> AsyncGenerator[tuple[Child, dict[str, Any]], None]:
+        """A place held by another process, with a daemon in it; and its handle."""
+        command = [sys.executable, "-m", "roost.testing.sandbox_contract.holder"]
+        holder = await anyio.open_process(
+            [*command, self.factory, str(directory), Heart.daemon],
+            stderr=None,
+            env={"PYTHONPATH": ":".join(sys.path), "PATH": os.environ["PATH"]},
+        )
+        async with holder:
+            assert holder.stdout is not None, "started with a pipe"
+            handle = msgspec.json.decode(await holder.stdout.receive())
+            try:
+                yield holder, handle
+            finally:
+                if holder.returncode is None:
+                    holder.kill()
+                await make_provider(self.factory).sweep(handle)

@@ -1,0 +1,83 @@
+"""What a command finds in the file system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from roost.ports.sandbox import Mount, SandboxProvider
+from roost.testing.sandbox_contract.kit import Kit, Plans, shell
+
+
+class FileContract(Kit):
+    """Home, workspace, mounts."""
+
+    async def test_the_workspace_outlives_the_place(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """The next place of the session finds it as it was left, and may go on changing it."""
+        async with provider.open(plan()) as sandbox:
+            assert (
+                await shell(sandbox, "mkdir -p a/b; echo one >a/b/file; ln -s a link")
+            ).code == 0
+        async with provider.open(plan(generation=2)) as sandbox:
+            result = await shell(sandbox, "echo two >>link/b/file; cat a/b/file; rm -r a")
+            assert result == (0, b"one\ntwo\n", b"")
+
+    async def test_the_home_outlives_the_place(
+        self, provider: SandboxProvider, plan: Plans, tmp_path: Path
+    ) -> None:
+        """It is another directory than the workspace, if the plan says so."""
+        workspace = tmp_path / "shared"
+        workspace.mkdir()
+        async with provider.open(plan(workspace=workspace)) as sandbox:
+            await shell(sandbox, "echo mine >$HOME/note; echo ours >note")
+        assert (tmp_path / "sesn_1" / "note").read_text() == "mine\n"
+        async with provider.open(plan(workspace=workspace, generation=2)) as sandbox:
+            assert (await shell(sandbox, "cat $HOME/note note")).output == b"mine\nours\n"
+
+    async def test_two_sessions_can_share_a_workspace(
+        self, provider: SandboxProvider, plan: Plans, tmp_path: Path
+    ) -> None:
+        """At the same time, and each may change what the other has made."""
+        workspace = tmp_path / "shared"
+        workspace.mkdir()
+        async with (
+            provider.open(plan("sesn_a", workspace=workspace)) as a,
+            provider.open(plan("sesn_b", workspace=workspace)) as b,
+        ):
+            assert (await shell(a, "mkdir d; echo a >d/file")).code == 0
+            assert (await shell(b, "echo b >>d/file; echo b >d/other")) == (0, b"", b"")
+            assert (await shell(a, "cat d/file; rm d/other; rm -r d")).output == b"a\nb\n"
+
+    async def test_files_the_server_puts_there_belong_to_the_place(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """An upload or a restored snapshot can be changed inside."""
+        given = plan()
+        (given.workspace / "folder").mkdir(mode=0o700)
+        (given.workspace / "folder" / "file").write_text("server\n")
+        (given.workspace / "folder" / "file").chmod(0o600)
+        async with provider.open(given) as sandbox:
+            result = await shell(sandbox, "echo inside >>folder/file; cat folder/file")
+            assert result == (0, b"server\ninside\n", b"")
+
+    async def test_a_mount_can_be_read_and_only_written_if_it_says_so(
+        self, provider: SandboxProvider, plan: Plans, tmp_path: Path
+    ) -> None:
+        """Directories and single files."""
+        for name in ("fixed", "open"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "file").write_text(name)
+        mounts = [
+            Mount(tmp_path / "fixed", "/mnt/session/fixed"),
+            Mount(tmp_path / "open", "/mnt/session/open", writable=True),
+            Mount(tmp_path / "fixed" / "file", "/opt/one-file"),
+        ]
+        async with provider.open(plan(mounts=mounts)) as sandbox:
+            read = "cat /mnt/session/fixed/file /mnt/session/open/file /opt/one-file"
+            assert (await shell(sandbox, read)).output == b"fixedopenfixed"
+            assert (await shell(sandbox, "echo >/mnt/session/fixed/new")).code != 0
+            assert (await shell(sandbox, "echo >/opt/one-file")).code != 0
+            assert (await shell(sandbox, "echo new >/mnt/session/open/new")).code == 0
+        assert (tmp_path / "open" / "new").read_text() == "new\n"
+        assert not (tmp_path / "fixed" / "new").exists()

@@ -1,0 +1,26 @@
+"""A process that opens a place, runs a script in it, says its handle, and waits to be killed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from roost.ports.sandbox import Plan
+from roost.testing.sandbox_contract.kit import make_provider
+
+
+async def hold(factory: str, directory: Path, script: str) -> None:
+    """Never ends by itself."""
+    plan = Plan(session_id="sesn_held", generation=1, home=directory, workspace=directory)
+    async with make_provider(factory).open(plan) as sandbox:
+        await sandbox.spawn(["sh", "-c", f"{script}; sleep 600"])
+        sys.stdout.buffer.write(msgspec.json.encode(sandbox.handle()))
+        sys.stdout.flush()
+        await anyio.sleep_forever()
+
+
+if __name__ == "__main__":
+    anyio.run(hold, sys.argv[1], Path(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,260 @@
+"""The contract of sessions as records: subclass, give the fixture `store`, inherit the tests."""
+
+# ruff: noqa: D102 - the names are sentences
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from roost.domain.events import Draft
+from roost.domain.ids import mint
+from roost.domain.ledger import Batch
+from roost.domain.session import Session, Spec, Status
+from roost.errors import Forbidden, InvalidRequest, NotFound, QuotaExceeded, SessionBusy
+from roost.ports.log import EventQuery, Receipt
+from roost.ports.sessions import SessionQuery
+from roost.testing.stage import END_TURN, TENANT, Stage, answer, message, numbers, spec, types
+from roost.testing.store_contract import StoreContract
+
+
+def _retitled(title: str) -> Draft:
+    return Draft.of("session.updated", title=title)
+
+
+class SessionsContract(StoreContract):
+    """What the API and the core rely on, whichever database is behind it."""
+
+    async def test_a_session_comes_back_as_it_was_made(self, stage: Stage) -> None:
+        wanted = spec(
+            title="try",
+            metadata={"a": "b"},
+            resources=[{"type": "file", "file_id": "file_1"}],
+            trust_level="vault",
+            workspace="shared",
+        )
+        made = await stage.store.sessions.create(TENANT, "sesn_1", wanted)
+        found = await stage.store.sessions.get(TENANT, "sesn_1")
+        assert found.spec == made.spec == wanted
+        assert found.state == made.state
+        assert (found.id, found.tenant) == ("sesn_1", TENANT)
+        assert found.created_at == found.updated_at == made.created_at
+        assert found.state.status is Status.IDLE
+        assert found.state.agent_name == "helper"
+        assert found.state.thread_id.startswith("sthr_")
+
+    async def test_another_tenant_s_session_looks_like_none(self, stage: Stage) -> None:
+        sessions, session_id = stage.store.sessions, await stage.session()
+        with pytest.raises(NotFound):
+            await sessions.get("tenant_2", session_id)
+        with pytest.raises(NotFound):
+            await sessions.archive("tenant_2", session_id)
+        with pytest.raises(NotFound):
+            await sessions.delete("tenant_2", session_id)
+        with pytest.raises(NotFound):
+            await sessions.revise("tenant_2", session_id, lambda s: (s.spec, []))
+        assert await sessions.page(SessionQuery(tenant="tenant_2")) == []
+        assert (await sessions.find(session_id)).tenant == TENANT
+
+    async def test_a_session_that_is_not_there_is_not_found(self, stage: Stage) -> None:
+        with pytest.raises(NotFound):
+            await stage.store.sessions.get(TENANT, "sesn_nowhere")
+        with pytest.raises(NotFound):
+            await stage.store.sessions.find("sesn_nowhere")
+
+    async def test_a_quota_counts_what_is_not_archived(self, stage: Stage) -> None:
+        sessions = stage.store.sessions
+        made = [await stage.session() for _ in range(3)]
+        await stage.session(tenant="tenant_2")
+        with pytest.raises(QuotaExceeded):
+            await sessions.create(TENANT, "sesn_4", spec(), max_sessions=3)
+        with pytest.raises(NotFound):
+            await sessions.find("sesn_4")
+        await sessions.archive(TENANT, made[0])
+        await sessions.create(TENANT, "sesn_4", spec(), max_sessions=3)
+
+    async def test_a_quota_holds_for_sessions_made_at_once(self, stage: Stage) -> None:
+        refused = 0
+
+        async def make() -> None:
+            nonlocal refused
+            try:
+                await stage.store.sessions.create(TENANT, mint("sesn"), spec(), max_sessions=5)
+            except QuotaExceeded:
+                refused += 1
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(make)
+        assert refused == 15
+        assert len(await stage.store.sessions.page(SessionQuery(tenant=TENANT))) == 5
+
+    async def test_a_revision_changes_the_spec_and_says_so_in_the_log(self, stage: Stage) -> None:
+        session_id = await stage.idle()
+        head = (await stage.state(session_id)).head
+
+        def retitle(session: Session) -> tuple[Spec, Sequence[Draft]]:
+            assert session.state.head == head
+            return replace(session.spec, title="new"), [_retitled("new")]
+
+        revised = await stage.store.sessions.revise(TENANT, session_id, retitle)
+        assert revised.spec.title == "new"
+        assert revised.state.head == head + 1
+        assert (await stage.look(session_id)).spec == revised.spec
+        assert types(await stage.log.read(session_id, head, 10)) == ["session.updated"]
+        assert await stage.claim() == []
+
+    async def test_a_revision_that_refuses_changes_nothing(self, stage: Stage) -> None:
+        session_id = await stage.session()
+
+        def refuse(session: Session) -> tuple[Spec, Sequence[Draft]]:
+            raise Forbidden("not this one")
+
+        with pytest.raises(Forbidden):
+            await stage.store.sessions.revise(TENANT, session_id, refuse)
+        assert await stage.all(session_id) == []
+
+    async def test_a_revision_that_changes_nothing_leaves_no_trace(self, stage: Stage) -> None:
+        before = await stage.look(await stage.session())
+        await stage.store.sessions.revise(TENANT, before.id, lambda s: (s.spec, []))
+        assert (await stage.look(before.id)).updated_at == before.updated_at
+
+    async def test_revisions_at_once_lose_none(self, stage: Stage) -> None:
+        session_id = await stage.session()
+
+        async def add(n: int) -> None:
+            def revision(session: Session) -> tuple[Spec, Sequence[Draft]]:
+                metadata = {**session.spec.metadata, str(n): "x"}
+                return replace(session.spec, metadata=metadata), [_retitled(str(n))]
+
+            await stage.store.sessions.revise(TENANT, session_id, revision)
+
+        async with anyio.create_task_group() as tasks:
+            for n in range(20):
+                tasks.start_soon(add, n)
+        session = await stage.look(session_id)
+        assert set(session.spec.metadata) == {str(n) for n in range(20)}
+        assert session.state.head == 20
+
+    async def test_an_archived_session_is_ended_but_readable(self, stage: Stage) -> None:
+        session_id = await stage.idle()
+        archived = await stage.store.sessions.archive(TENANT, session_id)
+        assert archived.state.status is Status.TERMINATED
+        assert archived.state.archived_at == archived.updated_at
+        log = await stage.all(session_id)
+        assert log[-1].type == "session.status_terminated"
+        again = await stage.store.sessions.archive(TENANT, session_id)
+        assert again.state == archived.state
+        assert again.updated_at == archived.updated_at
+        assert await stage.all(session_id) == log
+
+    async def test_a_running_session_is_neither_archived_nor_deleted(self, stage: Stage) -> None:
+        session_id = await stage.session(message())
+        with pytest.raises(SessionBusy):
+            await stage.store.sessions.archive(TENANT, session_id)
+        with pytest.raises(SessionBusy):
+            await stage.store.sessions.delete(TENANT, session_id)
+        assert (await stage.state(session_id)).status is Status.RUNNING
+
+    async def test_a_deleted_session_is_gone_with_its_log(self, stage: Stage) -> None:
+        session_id, other = await stage.idle(), await stage.idle()
+        await stage.store.sessions.delete(TENANT, session_id)
+        with pytest.raises(NotFound):
+            await stage.store.sessions.get(TENANT, session_id)
+        with pytest.raises(NotFound):
+            await stage.store.sessions.delete(TENANT, session_id)
+        with pytest.raises(NotFound):
+            await stage.say(session_id)
+        assert await stage.all(session_id) == []
+        assert await stage.log.page(session_id, EventQuery()) == []
+        assert await stage.log.inputs(session_id) == []
+        listed = await stage.store.sessions.page(SessionQuery(tenant=TENANT))
+        assert [session.id for session in listed] == [other]
+        assert numbers(await stage.all(other)) == [1, 2, 3, 4, 5, 6, 7]
+
+    async def test_deleting_a_long_log_holds_nobody_up(self, stage: Stage) -> None:
+        lease = await stage.running()
+        [*_, last] = await stage.take_all(lease)
+        for _ in range(50):
+            [*_, last] = await stage.log.append(lease, Batch(drafts=[answer()] * 2_000))
+        assert await stage.log.finish(lease, last.seq, Batch(), END_TURN)
+        other = await stage.session(message())
+        waits = []
+        with anyio.fail_after(20):
+            await stage.store.sessions.delete(TENANT, lease.session_id)
+            for _ in range(100):
+                start = anyio.current_time()
+                await stage.say(other)
+                waits.append(anyio.current_time() - start)
+        assert max(waits) < 0.5
+        assert await stage.all(lease.session_id) == []
+
+    async def test_a_deleted_session_is_not_made_again_by_a_repeated_request(
+        self, stage: Stage
+    ) -> None:
+        sessions, receipt = stage.store.sessions, Receipt("k", "f")
+        await sessions.create(TENANT, "sesn_1", spec(), receipt=receipt)
+        await sessions.delete(TENANT, "sesn_1")
+        with pytest.raises(NotFound):
+            await sessions.create(TENANT, "sesn_2", spec(), receipt=receipt)
+
+    async def _listed(self, stage: Stage, **query: object) -> list[str]:
+        sessions = await stage.store.sessions.page(
+            SessionQuery(tenant=TENANT, **query)  # type: ignore[arg-type]
+        )
+        return [session.id for session in sessions]
+
+    async def test_pages_go_through_all_sessions_in_the_order_they_were_made(
+        self, stage: Stage
+    ) -> None:
+        made = [await stage.session() for _ in range(7)]
+        assert await self._listed(stage) == made[::-1]
+        assert await self._listed(stage, order="asc") == made
+        first = await self._listed(stage, limit=3)
+        second = await self._listed(stage, limit=3, after=first[-1])
+        third = await self._listed(stage, limit=3, after=second[-1])
+        assert first + second + third == made[::-1]
+        assert await self._listed(stage, limit=3, after=third[-1]) == []
+        assert await self._listed(stage, limit=3, after=third[0], reverse=True) == second
+        assert (
+            await self._listed(stage, limit=2, after=made[4], order="asc", reverse=True)
+            == (made[2:4])
+        )
+
+    async def test_a_listing_goes_on_after_a_session_that_was_deleted(self, stage: Stage) -> None:
+        made = [await stage.session() for _ in range(5)]
+        first = await self._listed(stage, limit=2)
+        for session_id in first:
+            await stage.store.sessions.delete(TENANT, session_id)
+        assert await self._listed(stage, limit=2, after=first[-1]) == [made[2], made[1]]
+
+    async def test_a_listing_cannot_go_on_after_what_never_was(self, stage: Stage) -> None:
+        await stage.session()
+        foreign = await stage.session(tenant="tenant_2")
+        for stranger in ("sesn_nowhere", foreign):
+            with pytest.raises(InvalidRequest):
+                await self._listed(stage, after=stranger)
+
+    async def test_a_listing_shows_what_was_asked_for(self, stage: Stage) -> None:
+        plain = await stage.session()
+        busy = await stage.session(message())
+        other = await stage.session(agent_id="agent_2", environment_id="env_2")
+        done = await stage.session()
+        await stage.store.sessions.archive(TENANT, done)
+        assert await self._listed(stage) == [other, busy, plain]
+        assert await self._listed(stage, include_archived=True) == [done, other, busy, plain]
+        assert await self._listed(stage, statuses=["running"]) == [busy]
+        assert await self._listed(stage, statuses=["idle", "running"]) == [other, busy, plain]
+        assert await self._listed(stage, agent_id="agent_2") == [other]
+        assert await self._listed(stage, agent_id="agent_1", agent_version=2) == []
+        assert await self._listed(stage, environment_id="env_2") == [other]
+
+    async def test_a_listing_of_a_span_of_time_has_both_its_ends(self, stage: Stage) -> None:
+        made = [await stage.session() for _ in range(5)]
+        moments = [(await stage.look(session_id)).created_at for session_id in made]
+        within = [made[n] for n in range(5) if moments[1] <= moments[n] <= moments[3]]
+        assert await self._listed(stage, since=moments[1], until=moments[3]) == within[::-1]
+        assert await self._listed(stage, since=moments[4] + 1) == []

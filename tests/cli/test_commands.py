@@ -1,0 +1,319 @@
+"""Sessions, logs, keys, the doctor, and what a person is told when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.cli.conftest import Roost, Start
+from tests.cli.fake import Fake, Json
+
+from roost import __version__
+from roost.cli import doctor
+from roost.cli.client import Client, at, problem
+from roost.cli.follow import Following
+from roost.cli.screen import call_of, whole_call
+from roost.cli.table import print_table
+from roost.config import Settings
+from roost.errors import NotFound, QueueFull, RoostError, Unauthenticated, Unavailable
+
+NOBODY = "http://127.0.0.1:9"
+
+
+def test_help_does_not_load_what_only_commands_need() -> None:
+    wanted = "import sys, roost.cli.main; print([m for m in sys.modules if m in %r])"
+    heavy = ("httpx2", "pydantic", "uvicorn", "anthropic", "apsw", "starlette")
+    loaded = subprocess.run(
+        [sys.executable, "-c", wanted % (heavy,)], capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout == "[]\n"
+
+
+def test_version_is_the_packages(roost: Roost) -> None:
+    assert roost("version") == (0, f"roost {__version__}\n", "")
+
+
+def test_no_server_is_one_line_and_what_to_do(roost: Roost) -> None:
+    code, out, err = roost("sessions", "ls", "--url", NOBODY)
+    assert (code, out) == (1, "")
+    assert err.splitlines() == [
+        f"roost: no server at {NOBODY}",
+        "hint: Start one with `roost serve` or `make up`, or name another with --url.",
+    ]
+
+
+def test_the_servers_error_is_one_line_with_its_hint(roost: Roost, start: Start) -> None:
+    start(Fake())
+    code, _, err = roost("sessions", "show", "sesn_2")
+    assert code == 1
+    assert err == "roost: There is no /v1/sessions/sesn_2 here.\nhint: Look again.\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (401, b'{"error": {"message": "Who?"}}', Unauthenticated),
+        (502, b"<html>", Unavailable),
+        (418, b'{"error": "short"}', RoostError),
+        (429, b'{"error": {"details": {"error_code": "queue_full"}}}', QueueFull),
+        (405, b'{"error": {"details": {"error_code": "method_not_allowed"}}}', RoostError),
+    ],
+)
+def test_an_answer_that_is_an_error_becomes_one(
+    status: int, body: bytes, kind: type[RoostError]
+) -> None:
+    found = problem(httpx2.Response(status, content=body))
+    assert type(found) is kind
+    assert found.message in ("Who?", f"the server answered {status}")
+
+
+def test_an_id_cannot_name_another_path(start: Start) -> None:
+    assert at("v1", "sessions", "../agents") == "/v1/sessions/..%2Fagents"
+    with Client(start(Fake()), None) as client, pytest.raises(NotFound):
+        client.get(at("v1", "sessions", "../agents"))
+
+
+def test_a_wrong_setting_is_said_by_its_name(roost: Roost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOST_PROT", "8700")
+    code, _, err = roost("sessions", "ls")
+    assert code == 1
+    assert "ROOST_PROT" in err and "docs/settings.md" in err
+
+
+def test_something_else_that_answers_is_not_taken_for_roost(roost: Roost) -> None:
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.handle_request).start()
+        code, _, err = roost("sessions", "ls", "--url", f"http://127.0.0.1:{server.server_port}")
+    assert code == 1
+    assert "not a Roost server" in err
+
+
+def test_the_key_and_the_address_come_from_the_data_directory(
+    roost: Roost, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url = start(Fake())
+    monkeypatch.delenv("ROOST_URL")
+    (tmp_path / "data" / "keys").mkdir(parents=True)
+    (tmp_path / "data" / "keys" / "admin.key").write_text("sk-1\n")
+    (tmp_path / "data" / "server.json").write_text(json.dumps({"url": url}))
+    assert roost("sessions", "ls")[0] == 0
+
+
+def test_sessions_are_listed_shown_and_removed(roost: Roost, start: Start) -> None:
+    fake = Fake()
+    fake.made["sessions"] = [{"id": "sesn_1", "title": "a"}, {"id": "sesn_2", "title": "b"}]
+    start(fake)
+    code, out, _ = roost("sessions", "ls")
+    assert code == 0
+    heading, first, second = out.splitlines()
+    assert heading.split() == ["ID", "STATUS", "AGENT", "CREATED", "TITLE"]
+    assert first.split() == ["sesn_1", "idle", "roost-chat", "2026-01-01", "00:00:01", "a"]
+    assert second.startswith("sesn_2")
+    listed = json.loads(roost("sessions", "ls", "--all", "--limit", "1", "--json")[1])
+    assert [s["id"] for s in listed] == ["sesn_1"]
+
+    shown = roost("sessions", "show", "sesn_1")[1]
+    assert "3 in, 4 out" in shown and "roost chat --session sesn_1" in shown
+    assert "\x1b" not in shown
+    assert json.loads(roost("sessions", "show", "sesn_1", "--json")[1])["id"] == "sesn_1"
+
+    assert roost("sessions", "rm", "sesn_1")[:2] == (0, "deleted sesn_1\n")
+    assert json.loads(roost("sessions", "rm", "sesn_1", "--json")[1])["id"] == "sesn_1"
+
+
+def test_a_log_is_printed_up_to_its_end(roost: Roost, start: Start) -> None:
+    fake = Fake()
+    start(fake)
+    roost("chat", "--once", "Hello")
+    _error(fake)
+    code, out, _ = roost("logs", "sesn_1")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == "(queued)             user.message                  Hello"
+    assert [line.split()[2] for line in lines[1:]] == [
+        "session.status_running",
+        "user.message",
+        "agent.message",
+        "session.status_idle",
+        "agent.tool_use",
+        "session.error",
+    ]
+    as_json = [json.loads(line) for line in roost("logs", "sesn_1", "--json")[1].splitlines()]
+    assert as_json[0]["type"] == "user.message"
+    assert roost("logs", "sesn_9")[0] == 1
+
+
+def test_the_log_of_a_session_nobody_spoke_to_is_empty(roost: Roost, start: Start) -> None:
+    start(Fake())
+    assert roost("logs", "sesn_1") == (0, "", "")
+
+
+def test_a_followed_log_goes_on_over_breaks_until_the_session_is_deleted(
+    roost: Roost, start: Start
+) -> None:
+    fake = Fake()
+    fake.cut_after = [1, 0, 1]
+    for _ in range(3):
+        fake.append("session.status_running")
+    fake.append("session.deleted")
+    start(fake)
+    code, out, err = roost("logs", "sesn_1", "-f", "--json")
+    assert code == 0
+    assert [json.loads(line)["id"] for line in out.splitlines()] == [
+        "sevt_1",
+        "sevt_2",
+        "sevt_3",
+        "sevt_4",
+    ]
+    assert err.count("reconnecting…") == err.count("connected again") == 3
+
+
+def test_following_gives_up_after_its_patience() -> None:
+    with Client(NOBODY, None) as client:
+        log = Following(client, "sesn_1", patience=0.2)
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="no server"):
+            next(log.events())
+    assert time.monotonic() - began < 5
+
+
+def test_an_error_frame_ends_the_connection_not_the_following(start: Start) -> None:
+    fake = Fake()
+    losses: list[str] = []
+    with Client(start(fake), None) as client:
+        log = Following(client, "sesn_1", on_loss=lambda: losses.append("lost"))
+        events = log.events()
+        fake.break_off = True
+        fake.append("session.status_running")
+        assert next(events)["type"] == "session.status_running"
+    assert losses == ["lost"]
+
+
+def test_keys_are_made_listed_and_revoked(roost: Roost, start: Start) -> None:
+    fake = Fake()
+    start(fake)
+    assert roost("key", "create", "ci", "--tenant", "acme", "--max-sessions", "5") == (
+        0,
+        "sk-secret\n",
+        "",
+    )
+    assert fake.keys[0]["limits"] == {"max_sessions": 5}
+    assert fake.keys[0]["tenant"] == "acme"
+    assert json.loads(roost("key", "create", "b", "--json")[1])["secret"] == "sk-secret"
+    assert roost("key", "ls")[1].splitlines()[1].split()[:4] == ["key_1", "ci", "acme", "user"]
+    assert len(json.loads(roost("key", "ls", "--json")[1])) == 2
+    assert roost("key", "revoke", "key_1")[:2] == (0, "revoked key_1\n")
+    assert roost("key", "revoke", "key_1", "--json")[0] == 0
+
+
+def test_the_doctor_finds_a_healthy_machine_healthy(
+    roost: Roost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROOST_PORT", "0")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant")
+    code, out, _ = roost("doctor")
+    assert code == 0, out
+    assert {line.split()[0] for line in out.splitlines()} <= {"ok", "warn", "A", "Run"}
+    assert [found["check"] for found in json.loads(roost("doctor", "--json")[1])] == list(
+        doctor.CHECKS
+    )
+
+
+def test_the_doctor_says_what_to_do_about_what_does_not_work(
+    roost: Roost, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = roost("doctor", "--url", NOBODY)
+    assert code == 1
+    assert f"no server at {NOBODY}" in out
+    assert "Set ANTHROPIC_API_KEY" in out
+    start(Fake())
+    assert "running and ready" in roost("doctor")[1]
+
+
+def test_the_doctor_sees_a_data_directory_that_is_not_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roost.cli.doctor.os.access", lambda place, mode: False)
+    assert doctor.data_directory(settings(data=tmp_path / "data")).level == "fail"
+
+
+def test_the_doctor_refuses_a_data_directory_on_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "1 0 8:1 / / rw - ext4 /dev/vda rw\n"
+        f"2 1 0:5 / {tmp_path} rw,relatime shared:1 - nfs4 host:/x rw\n"
+    )
+    assert doctor.filesystem_of(tmp_path / "data", mounts) == "nfs4"
+    assert doctor.filesystem_of(Path("/elsewhere"), mounts) == "ext4"
+    assert doctor.filesystem_of(tmp_path, tmp_path / "absent") == ""
+    monkeypatch.setattr(doctor, "filesystem_of", lambda place, mounts: "nfs4")
+    assert doctor.data_directory(settings(data=tmp_path)).level == "fail"
+
+
+def test_the_doctor_warns_of_a_slow_disk_and_few_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_timed_fsync", lambda descriptor: 45.0)
+    assert doctor.fsync(settings(data=tmp_path)).level == "warn"
+    monkeypatch.setattr("roost.cli.doctor.resource.getrlimit", lambda what: (1024, 524288))
+    assert "ulimit -n 65536" in doctor.open_files(settings()).fix
+
+
+def test_the_doctor_sees_a_port_that_something_else_has(start: Start) -> None:
+    url = start(Fake())
+    port = int(url.rpartition(":")[2])
+    busy = doctor._port(settings(port=port), url)
+    assert (busy.level, busy.fix) == ("fail", "Choose another with --port.")
+
+
+def test_the_doctor_sees_a_server_that_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roost.cli.doctor.httpx2.get", lambda *a, **k: httpx2.Response(503))
+    assert doctor.server(settings()).level == "fail"
+
+
+def test_the_doctor_sees_a_clock_that_cannot_be_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roost.cli.doctor.time.time", lambda: 0.0)
+    assert doctor.clock(settings()).level == "fail"
+
+
+def settings(**given: object) -> Settings:
+    return Settings.read({}, **given)
+
+
+def _error(fake: Fake) -> Json:
+    fake.append("agent.tool_use", name="bash", input={"command": "ls"})
+    status = {"type": "exhausted"}
+    error = {"type": "unknown_error", "message": "no", "retry_status": status}
+    return fake.append("session.error", error=error)
+
+
+def test_a_call_to_be_allowed_is_shown_whole_and_cannot_disguise_itself() -> None:
+    command = f"ls {'x' * 200}; rm -rf ~ \x1b[2K\r\u202eallow\x9b"
+    shown = whole_call({"name": "Bash", "input": {"command": command}})
+    assert "; rm -rf ~" in shown
+    assert shown.isprintable()
+    assert call_of({"name": "Ba\x1b[2Ksh", "input": {"command": command}}).isprintable()
+
+
+def test_a_name_in_a_table_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["name"], [["a \x1b[31mname"]])
+    assert capsys.readouterr().out == "NAME\na [31mname\n"

@@ -1,0 +1,143 @@
+"""The command line against the real server, through what a server can go through."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from roost.testing.live import LiveServer
+
+SLOW = 'SCRIPT[{"text":"one two three four five six","chunk_delay":0.2}]'
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[LiveServer]:
+    with LiveServer(tmp_path / "live") as server:
+        yield server
+
+
+def roost(server: LiveServer, *arguments: str, **more: object) -> subprocess.CompletedProcess[str]:
+    ran = subprocess.run(
+        [sys.executable, "-m", "roost", *arguments],
+        env=os.environ | {"ROOST_DATA": str(server.data)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert ran.returncode == more.get("code", 0), ran.stdout + ran.stderr
+    return ran
+
+
+def test_a_conversation_goes_on_by_its_session(server: LiveServer) -> None:
+    assert "1 user message " in roost(server, "chat", "--once", "Hello").stdout
+    [session] = json.loads(roost(server, "sessions", "ls", "--json").stdout)
+    again = roost(server, "chat", "--once", "--session", session["id"], "Hello again")
+    assert "2 user messages" in again.stdout
+    assert "agent.message" in roost(server, "logs", session["id"]).stdout
+    assert session["id"] in roost(server, "sessions", "show", session["id"]).stdout
+    assert roost(server, "sessions", "rm", session["id"]).stdout == f"deleted {session['id']}\n"
+    assert "hint:" not in roost(server, "logs", session["id"], code=1).stdout
+
+
+def test_a_chat_outlives_a_server_that_is_killed_in_the_middle_of_an_answer(
+    server: LiveServer,
+) -> None:
+    chat = subprocess.Popen(
+        [sys.executable, "-m", "roost", "chat", "--once", SLOW],
+        env=os.environ | {"ROOST_DATA": str(server.data)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert chat.stdout is not None
+    shown = chat.stdout.read(len("one two"))
+    server.kill()
+    server.start()
+    rest, err = chat.communicate(timeout=40)
+    assert chat.returncode == 0, err
+    assert "reconnecting…" in err and "connected again" in err
+    whole = "one two three four five six"
+    answers = [line for line in (shown + rest).splitlines() if line]
+    assert answers[-1] == whole
+    assert all(whole.startswith(line.rstrip()) for line in answers), "nothing but this answer"
+
+
+def test_a_followed_log_shows_each_event_once_across_restarts(server: LiveServer) -> None:
+    roost(server, "chat", "--once", "Hello")
+    [session] = json.loads(roost(server, "sessions", "ls", "--json").stdout)
+    with Follower(server, session["id"]) as follower:
+        follower.wait_for_rests(1)
+        for stop in (server.kill, server.stop):
+            stop()
+            server.start()
+            roost(server, "chat", "--once", "--session", session["id"], "And now?")
+        follower.wait_for_rests(3)
+    listed = roost(server, "logs", "--json", session["id"]).stdout.splitlines()
+    assert follower.events == [json.loads(line) for line in listed]
+
+
+def test_keys_are_managed_on_the_server(server: LiveServer) -> None:
+    secret = roost(server, "key", "create", "ci", "--max-sessions", "3").stdout.strip()
+    keys = json.loads(roost(server, "key", "ls", "--json").stdout)
+    assert secret not in json.dumps(keys)
+    [made] = [key for key in keys if key["name"] == "ci"]
+    roost(server, "key", "revoke", made["id"])
+    table = roost(server, "key", "ls").stdout
+    assert re.search(rf"{made['id']}.*ci.*20\d\d-.*20\d\d-", table)
+
+
+def test_the_doctor_finds_the_server_healthy(server: LiveServer) -> None:
+    assert f"running and ready at {server.url}" in roost(server, "doctor").stdout
+
+
+def test_a_data_directory_has_one_server(server: LiveServer) -> None:
+    refused = roost(server, "serve", "--port", "0", code=3)
+    assert "another Roost server" in refused.stderr
+
+
+class Follower:
+    """`roost logs -f`, read as it comes; Ctrl-C at the end."""
+
+    def __init__(self, server: LiveServer, session_id: str) -> None:
+        self.events: list[dict[str, str]] = []
+        self._rested = threading.Semaphore(0)
+        self._rests = 0
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "roost", "logs", "-f", "--json", session_id],
+            env=os.environ | {"ROOST_DATA": str(server.data)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._reading = threading.Thread(target=self._read)
+
+    def __enter__(self) -> Follower:
+        self._reading.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.send_signal(signal.SIGINT)
+        assert self._process.wait(10) == 0
+        self._reading.join()
+
+    def wait_for_rests(self, count: int) -> None:
+        while self._rests < count:
+            assert self._rested.acquire(timeout=30), self.events
+            self._rests += 1
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self.events.append(json.loads(line))
+                if self.events[-1]["type"] == "session.status_idle":
+                    self._rested.release()

@@ -1,0 +1,96 @@
+"""The default sandbox keeps the contract: with control groups, without them, and without root."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from tests.hostile.places import need_bubblewrap
+from tests.parts import need
+
+from roost.sandboxes import cgroups
+from roost.sandboxes.bubblewrap import BubblewrapProvider
+from roost.sandboxes.bubblewrap.stage import is_reachable
+from roost.testing.sandbox_contract import SandboxContract
+
+_SOMEBODY = 299_999
+_ALONE = "without control groups, each process is limited by itself"
+
+
+def make() -> BubblewrapProvider:
+    return BubblewrapProvider(path=os.environ.get("PATH"))
+
+
+def make_without_groups() -> BubblewrapProvider:
+    return BubblewrapProvider(path=os.environ.get("PATH"), use_cgroups=False)
+
+
+@pytest.fixture(autouse=True)
+def _bubblewrap() -> None:
+    need_bubblewrap()
+
+
+class TestBubblewrap(SandboxContract):
+    factory = "tests.contracts.test_bubblewrap:make"
+
+    @pytest.fixture(autouse=True)
+    def groups(self) -> None:
+        need(
+            "control groups", cgroups.detect().controllers, "running as root, or with Delegate=yes"
+        )
+
+
+class TestBubblewrapWithoutControlGroups(SandboxContract):
+    factory = "tests.contracts.test_bubblewrap:make_without_groups"
+    deviations: ClassVar = {
+        "test_memory_is_counted_over_all_commands": _ALONE,
+        "test_processor_time_over_the_limit_is_not_given": "nothing else limits it",
+    }
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "asyncio"
+
+
+@pytest.fixture
+def open_directory() -> Generator[Path, None, None]:
+    """A directory that anybody can get to, unlike `tmp_path`."""
+    with tempfile.TemporaryDirectory(prefix="roost-somebody-") as name:
+        yield Path(name)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(os.geteuid() != 0, reason="the contract above has just been kept without root")
+def test_the_contract_is_kept_by_a_server_that_is_not_root(open_directory: Path) -> None:
+    os.chown(open_directory, _SOMEBODY, _SOMEBODY)
+    tests = "tests/contracts/test_bubblewrap.py::TestBubblewrapWithoutControlGroups"
+    options = ["-q", "-p", "no:cacheprovider", f"--basetemp={open_directory}/tests"]
+    done = subprocess.run(
+        [
+            *("setpriv", f"--reuid={_SOMEBODY}", f"--regid={_SOMEBODY}", "--clear-groups"),
+            *(_python_for_everybody(), "-m", "pytest", *options, tests),
+        ],
+        env={
+            "PATH": os.environ["PATH"],
+            "TMPDIR": str(open_directory),
+            "PYTHONPATH": ":".join(path for path in sys.path if is_reachable(Path(path))),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+
+
+def _python_for_everybody() -> str:
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    candidates = [Path(sys.executable).resolve(), Path("/usr/bin", version)]
+    usable = [path for path in candidates if path.exists() and is_reachable(path)]
+    need("a Python that other users can run", usable, f"installing {version} below /usr")
+    return str(usable[0])

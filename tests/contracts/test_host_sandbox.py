@@ -1,0 +1,65 @@
+"""No sandbox keeps what it can of the contract; the rest is named, with the reason."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+from tests.parts import need
+
+from roost.sandboxes import cgroups
+from roost.sandboxes.host import HostProvider
+from roost.testing.sandbox_contract import SandboxContract
+
+_NO_CONFINEMENT = "nothing is confined: that is what it is for"
+_NO_MOUNTS = "paths are the machine's own"
+_NO_DISK_LIMIT = "what it writes is the machine's own"
+_DAEMONS_SURVIVE = "only the commands themselves die with the server; the next one sweeps the rest"
+_NO_GROUPS = "only a control group can do that"
+
+_ALWAYS = {
+    "test_two_places_do_not_see_each_others_processes": _NO_CONFINEMENT,
+    "test_two_places_do_not_see_each_others_files": _NO_CONFINEMENT,
+    "test_two_places_do_not_reach_each_others_sockets": _NO_CONFINEMENT,
+    "test_there_is_no_network": _NO_CONFINEMENT,
+    "test_a_socket_among_the_mounts_is_the_way_out": _NO_MOUNTS,
+    "test_a_mount_can_be_read_and_only_written_if_it_says_so": _NO_MOUNTS,
+    "test_a_file_does_not_grow_over_the_disk_limit": _NO_DISK_LIMIT,
+    "test_all_files_together_do_not_stay_over_the_disk_limit": _NO_DISK_LIMIT,
+    "test_a_place_dies_with_the_process_that_holds_it": _DAEMONS_SURVIVE,
+}
+
+
+def make() -> HostProvider:
+    return HostProvider()
+
+
+def make_without_groups() -> HostProvider:
+    return HostProvider(use_cgroups=False)
+
+
+class TestHost(SandboxContract):
+    factory = "tests.contracts.test_host_sandbox:make"
+    deviations: ClassVar = _ALWAYS
+
+    @pytest.fixture(autouse=True)
+    def groups(self) -> None:
+        need(
+            "control groups", cgroups.detect().controllers, "running as root, or with Delegate=yes"
+        )
+
+
+class TestHostWithoutControlGroups(SandboxContract):
+    factory = "tests.contracts.test_host_sandbox:make_without_groups"
+    deviations: ClassVar = _ALWAYS | {
+        "test_what_was_left_running_is_dead_when_the_place_is_left": _NO_GROUPS,
+        "test_a_sweep_ends_a_place_of_another_process": _NO_GROUPS,
+        "test_memory_over_the_limit_is_not_given": _NO_GROUPS,
+        "test_memory_is_counted_over_all_commands": _NO_GROUPS,
+        "test_processes_over_the_limit_are_not_started": _NO_GROUPS,
+        "test_processor_time_over_the_limit_is_not_given": _NO_GROUPS,
+    }
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "asyncio"

@@ -1,0 +1,37 @@
+"""SQLite keeps the contract of every port it is behind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from roost.stores.sqlite import SqliteStore
+from roost.testing.catalog_contract import CatalogContract
+from roost.testing.keys_contract import KeysContract
+from roost.testing.log_contract import LogContract
+from roost.testing.sessions_contract import SessionsContract
+
+
+class OnSqlite:
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncGenerator[SqliteStore]:
+        async with SqliteStore.open(tmp_path / "roost.db") as store:
+            yield store
+
+
+class TestSqliteLog(OnSqlite, LogContract):
+    pass
+
+
+class TestSqliteSessions(OnSqlite, SessionsContract):
+    pass
+
+
+class TestSqliteCatalog(OnSqlite, CatalogContract):
+    pass
+
+
+class TestSqliteKeys(OnSqlite, KeysContract):
+    pass

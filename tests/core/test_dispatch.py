@@ -1,0 +1,47 @@
+"""The dispatcher when its database does not answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+from tests.core.node import message, node, texts
+
+from roost.domain.session import Lease
+from roost.errors import LeaseLost, Unavailable
+
+
+class Stubborn:
+    """A log that, for a while, has lost the node's lease and cannot renew it."""
+
+    def __init__(self, log: Any, times: int) -> None:
+        self._log = log
+        self.times = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    async def claim(self, node: str, limit: int) -> list[Lease]:
+        if self.times:
+            raise LeaseLost()
+        leases: list[Lease] = await self._log.claim(node, limit)
+        return leases
+
+    async def renew(self, node: str, ttl: float) -> None:
+        if self.times:
+            self.times -= 1
+            raise Unavailable("the disk is full")
+        await self._log.renew(node, ttl)
+
+
+async def test_a_node_outlives_a_lease_that_it_cannot_renew_at_once(tmp_path: Path):
+    async with node(tmp_path, working=False) as roost, anyio.create_task_group() as tasks:
+        log = Stubborn(roost.dispatcher._log, times=0)
+        roost.dispatcher._log = log
+        await tasks.start(roost.dispatcher.run, 1)
+        log.times = 1
+        session = await roost.session(message("Hello"))
+        assert len(texts(await roost.until(session, "session.status_idle"))) == 1
+        assert log.times == 0
+        roost.dispatcher.stop()

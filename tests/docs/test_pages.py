@@ -1,0 +1,87 @@
+"""What holds for the documentation as a whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.docs.reading import ROOT, text
+
+import roost
+
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    *sorted(p.name for p in (ROOT / "docs").glob("*.md")),
+]
+
+
+def _path(page: str) -> Path:
+    return ROOT / page if (ROOT / page).exists() else ROOT / "docs" / page
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    place = _path(page)
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", place.read_text()):
+        if "://" not in target:
+            assert (place.parent / target).exists(), f"{page} links to {target}"
+
+
+def test_the_newest_version_in_the_changelog_is_the_packages() -> None:
+    newest = re.search(r"^## \[?(\d+\.\d+\.\d+)", text("CHANGELOG.md"), re.M)
+    assert newest is not None
+    assert newest[1] == roost.__version__
+    assert f'version = "{roost.__version__}"' in text("pyproject.toml")
+
+
+def test_every_make_target_in_the_docs_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", text("Makefile"), re.M))
+    for page in PAGES:
+        used = re.findall(r"`make ([a-z]+)`|^make ([a-z]+)", _path(page).read_text(), re.M)
+        assert {a or b for a, b in used} <= targets, page
+
+
+def test_the_readmes_python_is_valid() -> None:
+    for block in re.findall(r"```python\n(.*?)```", text("README.md"), re.S):
+        compile(block, "README.md", "exec")
+
+
+def test_files_that_are_shipped_name_no_package_index() -> None:
+    """The locks install from any mirror only as long as they name none."""
+    for lock in [ROOT / "requirements.lock", *(ROOT / "scripts").rglob("*lock*")]:
+        if lock.is_file():
+            assert not re.search(
+                r'"resolved"|--(extra-)?index-url|https?://[^"\s]*\.(whl|tgz|gz)', lock.read_text()
+            )
+
+
+def test_a_missing_part_is_skipped_by_name_and_fails_in_ci(tmp_path: Path) -> None:
+    case = tmp_path / "test_part.py"
+    case.write_text(
+        "from tests.parts import need\ndef test_it():\n    need('a wheel', False, 'make wheel')\n"
+    )
+    for ci, word in (("", "1 skipped"), ("true", "1 failed")):
+        ran = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-rs",
+                "-p",
+                "no:cacheprovider",
+                f"--rootdir={ROOT}",
+                case,
+            ],
+            cwd=ROOT,
+            env=os.environ | {"CI": ci},
+            capture_output=True,
+            text=True,
+        )
+        assert word in ran.stdout, ran.stdout
+        assert "a wheel is missing; get it with: make wheel" in ran.stdout

@@ -1,0 +1,33 @@
+"""A way out, a model behind it, and somebody inside."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+
+import pytest
+
+from tests.egress.places import Far, House
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture
+def directory() -> Generator[Path, None, None]:
+    with tempfile.TemporaryDirectory(prefix="egress-") as name:
+        yield Path(name) / "run"
+
+
+@pytest.fixture
+async def far() -> AsyncGenerator[Far, None]:
+    async with Far().listening() as server:
+        yield server
+
+
+@pytest.fixture
+async def house(far: Far, directory: Path) -> House:
+    return House(far, directory)

@@ -1,0 +1,203 @@
+"""What requests cost, and when it is enough."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import anyio
+import pytest
+from anyio.abc import ByteStream
+
+from roost.domain.usage import Usage
+from roost.egress.usage import BodyScan, StreamScan
+from roost.ports.egress import Account, Budget, Price, Spent
+from tests.egress.places import House, Seen, answer, connect, frame, message, spoken, streamed
+
+PRICE = Price(
+    input=Decimal(3), output=Decimal(15), cache_read=Decimal("0.3"), cache_write=Decimal("3.75")
+)
+
+
+def used(input_tokens: int = 0, output_tokens: int = 0, **more: int) -> dict[str, object]:
+    return {
+        "usage": {"input_tokens": input_tokens, "output_tokens": output_tokens} | more,
+        "type": "message",
+    }
+
+
+async def test_an_answer_in_one_piece_is_accounted_for(house: House):
+    house.far.reply = answer(used(10, 20, cache_read_input_tokens=3, cache_creation_input_tokens=4))
+    async with house.opened() as inside:
+        await inside.ask(model="claude-y")
+    (account,) = house.accounts
+    assert account.usage == Usage(10, 20, 3, 4)
+    assert (account.session_id, account.model, account.status) == ("sesn_1", "claude-y", 200)
+    assert account.complete
+    assert 0 < account.seconds < 5
+
+
+async def test_an_answer_that_streams_is_accounted_for(house: House):
+    house.far.reply = streamed(*spoken('say "usage": {"output_tokens": 999}', output_tokens=42))
+    async with house.opened() as inside:
+        await inside.ask(stream=True)
+    assert house.accounts[0].usage == Usage(10, 42, 7, 0)
+    assert house.accounts[0].complete
+
+
+async def test_counting_tokens_uses_none(house: House):
+    house.far.reply = answer({"input_tokens": 1000})
+    async with house.opened() as inside, inside.model() as client:
+        await client.post("/v1/messages/count_tokens", json={"model": "m"})
+    assert house.accounts[0].usage == Usage()
+
+
+async def test_after_the_last_request_the_next_is_refused(house: House):
+    async with house.opened(budget=Budget(max_requests=2)) as inside:
+        statuses = [(await inside.ask()).status_code for _ in range(3)]
+        refused = await inside.ask()
+    assert statuses == [200, 200, 402]
+    assert refused.json() == {
+        "type": "error",
+        "error": {
+            "type": "billing_error",
+            "message": "roost: the session's budget of 2 requests is used up",
+            "code": "budget_reached",
+        },
+    }
+    assert len(house.far.seen) == 2
+    assert [report.reason for report in house.refusals] == ["budget_reached"] * 2
+
+
+async def test_a_budget_of_tokens_counts_what_was_spent_before(house: House):
+    house.far.reply = answer(used(30, 20, cache_creation_input_tokens=10))
+    budget, spent = Budget(max_tokens=1000), Spent(requests=5, tokens=900)
+    async with house.opened(budget=budget, spent=spent) as inside:
+        statuses = [(await inside.ask()).status_code for _ in range(3)]
+    assert statuses == [200, 200, 402]
+
+
+async def test_counters_carry_a_budget_over_a_restart(house: House):
+    house.far.reply = answer(used(30, 20))
+    budget, spent = Budget(max_requests=3, max_tokens=10_000), Spent()
+    statuses = []
+    for generation in range(1, 5):
+        async with house.opened(budget=budget, spent=spent, generation=generation) as inside:
+            statuses.append((await inside.ask()).status_code)
+        for account in house.accounts:
+            spent = spent.plus(account.usage, None)
+        house.accounts.clear()
+    assert statuses == [200, 200, 200, 402]
+    assert (spent.requests, spent.tokens) == (3, 150)
+
+
+async def test_a_budget_of_money_is_kept_by_list_prices(house: House):
+    house.far.reply = answer(used(1_000_000, 100_000, cache_read_input_tokens=1_000_000))
+    budget = Budget(max_cost=Decimal(9))
+    async with house.opened(budget=budget, prices={"claude-x": PRICE}) as inside:
+        statuses = [(await inside.ask(model="claude-x-20260101")).status_code for _ in range(3)]
+        unpriced = await inside.ask(model="claude-unknown")
+    assert statuses == [200, 200, 402]  # 4.80 each
+    assert "no list price" in unpriced.json()["error"]["message"]
+
+
+async def test_requests_under_way_hold_their_part_of_the_budget(house: House):
+    release = anyio.Event()
+
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        await release.wait()
+        await answer(used(1, 1))(seen, stream)
+
+    house.far.reply = reply
+    async with (
+        house.opened(budget=Budget(max_tokens=500)) as inside,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(lambda: inside.ask(max_tokens=1000))
+        await house.until(lambda: len(house.far.seen) == 1)
+        second = await inside.ask(max_tokens=1000)
+        assert (second.status_code, second.headers["retry-after"]) == (429, "2")
+        release.set()
+        await house.until(lambda: len(house.accounts) == 1)
+        assert (await inside.ask(max_tokens=1000)).status_code == 200
+
+
+async def test_hanging_up_before_the_answer_is_not_free(house: House):
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        await anyio.sleep_forever()
+
+    house.far.reply = reply
+    body = b'{"model":"m","max_tokens":7,"text":"%s"}' % (b"x" * 4000)
+    async with house.opened(budget=Budget(max_tokens=1000)) as inside:
+        async with await connect(inside.path("model.sock")) as stream:
+            await stream.send(message(body))
+            await house.until(lambda: len(house.far.seen) == 1)
+            await anyio.sleep(0.1)
+        await house.until(lambda: len(house.accounts) == 1)
+        assert (await inside.ask()).status_code == 402
+    assert house.accounts[0].usage == Usage(1009, 7)
+    assert not house.accounts[0].complete
+
+
+async def test_hanging_up_before_the_last_line_is_not_free(house: House):
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        await streamed(*spoken(*["word " * 20] * 50)[:-2])(seen, stream)
+
+    house.far.reply = reply
+    async with house.opened() as inside:
+        await inside.ask(stream=True)
+    assert 1000 < house.accounts[0].usage.output_tokens < 2500
+
+
+@pytest.mark.parametrize("failure", ["raises", "hangs"])
+async def test_a_report_that_fails_harms_nobody(
+    house: House, failure: str, caplog: pytest.LogCaptureFixture
+):
+    async def account(report: Account) -> None:
+        if failure == "raises":
+            raise RuntimeError("the log is down")
+        await anyio.sleep_forever()
+
+    async with house.opened(account=account, budget=Budget(max_requests=2)) as inside:
+        statuses = [(await inside.ask()).status_code for _ in range(3)]
+    assert statuses == [200, 200, 402]
+    assert "a report was not taken" in caplog.text
+
+
+def test_the_responses_api_is_understood_too():
+    scan = StreamScan()
+    usage = {
+        "input_tokens": 100,
+        "output_tokens": 9,
+        "input_tokens_details": {"cached_tokens": 60},
+    }
+    scan.feed(frame("response.created", response={"id": "r", "usage": None}))
+    scan.feed(frame("response.completed", response={"id": "r", "usage": usage}))
+    scan.finish()
+    assert (scan.usage, scan.complete) == (Usage(40, 9, 60, 0), True)
+
+
+def test_chat_completions_are_understood_too():
+    scan = BodyScan()
+    scan.feed(b'{"usage":{"prompt_tokens":100,"completion_tokens":9,')
+    scan.feed(b'"prompt_tokens_details":{"cached_tokens":1}}}')
+    scan.finish()
+    assert (scan.usage, scan.complete) == (Usage(99, 9, 1, 0), True)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'data: {"usage"',
+        b'data: {"usage":"many"}\n',
+        b'data: {"usage":{"output_tokens":-5}}\n',
+        b'data: {"message":"usage","usage":3}\n',
+        b"data\n" * 10,
+        b"\xff" * 100 + b"\n",
+        b"x" * (5 * 1024 * 1024),
+    ],
+)
+def test_nonsense_in_an_answer_counts_as_nothing(data: bytes):
+    for scan in (StreamScan(), BodyScan()):
+        scan.feed(data)
+        scan.finish()
+        assert scan.usage == Usage()

@@ -1,0 +1,242 @@
+"""Opening and closing: sockets, generations, starts and stops."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+from pydantic import SecretStr
+
+from roost.egress.host import serving
+from roost.egress.options import Upstream, anthropic, openai
+from roost.egress.unix import UnixStream, accept
+from roost.errors import LeaseLost, StartupError, Unavailable
+from roost.ports.egress import Egress, Networking
+from tests.egress.places import KEY, House, answer, connect, message, rest
+
+BOTH = Networking(kind="unrestricted")
+
+
+def owners(path: Path) -> list[int]:
+    return [path.stat().st_uid, path.parent.stat().st_uid]
+
+
+async def test_the_sockets_are_reachable_by_their_owner_alone(house: House):
+    async with house.opened(networking=BOTH) as inside:
+        place = Path(inside.path("model.sock")).parent
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700
+        assert stat.S_IMODE(house.directory.stat().st_mode) == 0o711
+        for name in ("model.sock", "proxy.sock"):
+            assert stat.S_IMODE((place / name).stat().st_mode) == 0o600
+        assert "sesn_1" not in str(place)
+    assert list(house.directory.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+async def test_the_sockets_belong_to_the_user_the_sandbox_runs_as(house: House):
+    async with house.opened(owner=200_123) as inside:
+        assert owners(Path(inside.path("model.sock"))) == [200_123, 200_123]
+        assert (await inside.ask()).status_code == 200
+    assert list(house.directory.iterdir()) == []
+
+
+async def test_a_long_path_is_no_obstacle(house: House):
+    house.directory = house.directory / ("d" * 60) / ("e" * 60)
+    async with house.opened() as inside:
+        assert len(inside.path("model.sock")) > 108
+        short = house.directory.parent.parent.parent / "s"
+        short.symlink_to(Path(inside.path("model.sock")).parent)
+        async with await connect(str(short / "model.sock")) as stream:
+            await stream.send(message(b'{"model":"m"}', "connection: close"))
+            assert (await rest(stream)).startswith(b"HTTP/1.1 200")
+        short.unlink()
+
+
+async def test_what_a_killed_process_left_is_removed_and_nothing_else(house: House):
+    stale = house.directory / "stale"
+    stale.mkdir(parents=True)
+    (stale / "model.sock").touch()
+    other = house.directory / "other"
+    other.mkdir()
+    (other / "notes.txt").touch()
+    (house.directory / "link").symlink_to(other)
+    async with serving(house.options()):
+        assert sorted(path.name for path in house.directory.iterdir()) == ["link", "other"]
+
+
+async def test_a_newer_generation_ends_the_older_one(house: House):
+    async with (
+        serving(house.options()) as egress,
+        egress.open(house.grant(generation=1)) as first,
+    ):
+        async with (
+            await connect(str(first.mounts[0].source)) as old,
+            egress.open(house.grant(generation=2)) as second,
+        ):
+            assert await rest(old) == b""
+            assert not first.mounts[0].source.exists()
+            assert second.mounts[0].source.exists()
+        assert not second.mounts[0].source.exists()
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+async def test_an_older_generation_is_refused(house: House, generation: int):
+    async with serving(house.options()) as egress:
+        async with egress.open(house.grant(generation=2)) as endpoints:
+            with pytest.raises(LeaseLost):
+                async with egress.open(house.grant(generation=generation)):
+                    pass
+            assert endpoints.mounts[0].source.exists()
+        async with egress.open(house.grant(generation=2)):
+            pass
+
+
+async def test_two_sessions_do_not_share_anything(house: House):
+    async with serving(house.options()) as egress:
+        async with (
+            egress.open(house.grant(session_id="sesn_1")) as one,
+            egress.open(house.grant(session_id="sesn_2")) as two,
+        ):
+            assert one.mounts[0].source.parent != two.mounts[0].source.parent
+        assert list(house.directory.iterdir()) == []
+
+
+async def test_an_unknown_api_is_refused_before_anything_is_made(house: House):
+    async with serving(house.options()) as egress:
+        with pytest.raises(Unavailable, match="nobody"):
+            async with egress.open(house.grant(api="nobody")):
+                pass
+        async with egress.open(house.grant()):
+            pass
+
+
+async def test_sockets_that_cannot_be_made_fail_one_session_and_not_the_others(house: House):
+    async with (
+        serving(house.options()) as egress,
+        egress.open(house.grant(session_id="sesn_2")) as other,
+    ):
+        moved = house.directory.with_name("moved")
+        house.directory.rename(moved)
+        with pytest.raises(Unavailable, match="cannot be made"):
+            async with egress.open(house.grant()):
+                pass
+        moved.rename(house.directory)
+        async with egress.open(house.grant()), await connect(str(other.mounts[0].source)):
+            pass
+
+
+async def test_a_body_that_fails_closes_its_grant(house: House):
+    async with serving(house.options()) as egress:
+        with pytest.raises(RuntimeError, match="mine"):
+            async with egress.open(house.grant()):
+                raise RuntimeError("mine")
+        assert list(house.directory.iterdir()) == []
+
+
+async def test_a_runner_that_is_cancelled_leaves_nothing(house: House):
+    async with serving(house.options()) as egress:
+        for delay in (0, 0.001, 0.02):
+            with anyio.move_on_after(delay):
+                async with egress.open(house.grant()):
+                    await anyio.sleep_forever()
+            assert list(house.directory.iterdir()) == []
+
+
+async def test_stopping_the_server_closes_every_grant(house: House):
+    async with anyio.create_task_group() as tasks:
+        async with serving(house.options()) as egress:
+
+            async def hold(number: int) -> None:
+                async with egress.open(house.grant(session_id=f"sesn_{number}")):
+                    await anyio.sleep_forever()
+
+            for number in range(5):
+                tasks.start_soon(hold, number)
+            await house.until(lambda: len(list(house.directory.iterdir())) == 5)
+        assert list(house.directory.iterdir()) == []
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_mistake_of_ours_drops_one_connection_only(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async with house.opened() as inside:
+        with monkeypatch.context() as patch:
+            patch.setattr("roost.egress.ask.Rules.head", broken)
+            assert await inside.raw(message()) == b""
+        assert (await inside.ask()).status_code == 200
+    assert "a connection was dropped" in caplog.text
+
+
+async def test_a_moment_without_descriptors_is_survived(
+    house: House, monkeypatch: pytest.MonkeyPatch
+):
+    failures = [OSError(24, "Too many open files")] * 2
+
+    async def scarce(bound: socket.socket) -> UnixStream:
+        if failures:
+            raise failures.pop()
+        return await accept(bound)
+
+    monkeypatch.setattr("roost.egress.host.accept", scarce)
+    async with house.opened() as inside:
+        assert (await inside.ask()).status_code == 200
+    assert failures == []
+
+
+@pytest.mark.parametrize("key", ["", "two words", "line\nbreak", "sch\u00f6n"])
+async def test_a_key_that_no_header_carries_stops_the_start_without_being_shown(
+    house: House, key: str
+):
+    upstream = anthropic("http://x.example", SecretStr(key))
+    with pytest.raises(StartupError) as caught:
+        async with serving(house.options(upstreams={"anthropic": upstream})):
+            pass
+    assert not key or key not in str(caught.value)
+
+
+async def test_an_address_that_is_none_stops_the_start(house: House):
+    upstream = anthropic("api.example.com", None)
+    with pytest.raises(StartupError, match="http://"):
+        async with serving(house.options(upstreams={"anthropic": upstream})):
+            pass
+
+
+async def test_a_directory_that_cannot_be_made_stops_the_start(house: House):
+    house.directory.parent.joinpath("file").touch()
+    house.directory = house.directory.parent / "file" / "run"
+    with pytest.raises(StartupError, match="cannot hold"):
+        async with serving(house.options()):
+            pass
+
+
+async def test_without_a_key_none_is_put_on(house: House):
+    upstream = house.upstream(key=None)
+    async with house.opened({"upstreams": {"anthropic": upstream}}) as inside:
+        assert (await inside.ask()).status_code == 200
+    assert house.far.seen[0].header("x-api-key") is None
+
+
+async def test_a_short_stand_in_for_a_key_does_not_damage_answers(house: House):
+    house.far.reply = answer({"text": "the none of it"})
+    upstream = house.upstream(key=SecretStr("none"))
+    async with house.opened({"upstreams": {"anthropic": upstream}}) as inside:
+        assert (await inside.ask()).json() == {"text": "the none of it"}
+
+
+def test_the_adapter_is_what_the_port_asks_for_and_shows_no_key():
+    from roost.egress.host import HostEgress
+
+    _: type[Egress] = HostEgress
+    for make in (anthropic, openai):
+        upstream: Upstream = make("https://api.example", SecretStr(KEY))
+        assert KEY not in repr(upstream)
+        assert KEY not in str(msgspec.structs.asdict(upstream))

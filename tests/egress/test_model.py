@@ -1,0 +1,497 @@
+"""The road to the model: what passes, what is put on, what is left out."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import anyio
+import httpx2
+import msgspec
+import pytest
+from anyio.abc import ByteStream
+
+from tests.egress.places import (
+    KEY,
+    STREAM_HEAD,
+    House,
+    Seen,
+    answer,
+    chunk,
+    connect,
+    frame,
+    message,
+    rest,
+    spoken,
+    streamed,
+)
+
+
+async def test_the_placeholder_goes_in_and_the_real_key_goes_out(house: House):
+    async with house.opened() as inside, inside.model() as client:
+        headers = {"authorization": "Bearer placeholder", "anthropic-beta": "tools"}
+        response = await client.post(
+            "/v1/messages?beta=true", json={"model": "claude-x"}, headers=headers
+        )
+    assert response.status_code == 200
+    (seen,) = house.far.seen
+    assert seen.target == "/v1/messages?beta=true"
+    assert seen.header("x-api-key") == KEY
+    assert seen.header("authorization") is None
+    assert seen.header("anthropic-beta") == "tools"
+    assert seen.header("host") == f"127.0.0.1:{house.far.port}"
+    assert "placeholder" not in str(seen.headers)
+
+
+async def test_a_bearer_key_and_the_prefix_of_another_dialect_are_put_on(house: House):
+    upstream = house.upstream(
+        dialect="openai",
+        base_url=f"{house.far.url}/gateway/v1",
+        scheme="bearer",
+        routes=("POST /v1/responses",),
+        guest_prefix="/v1",
+    )
+    async with house.opened({"upstreams": {"openai": upstream}}, api="openai") as inside:
+        assert inside.endpoints.environ["OPENAI_BASE_URL"] == "http://127.0.0.1:8701/v1"
+        assert inside.endpoints.forwards == {8701: "/run/roost/model.sock"}
+        async with inside.model() as client:
+            await client.post("/v1/responses", json={"model": "gpt-x"})
+    (seen,) = house.far.seen
+    assert seen.target == "/gateway/v1/responses"
+    assert seen.header("authorization") == f"Bearer {KEY}"
+    assert seen.header("x-api-key") is None
+
+
+async def test_a_stream_passes_byte_for_byte_and_piece_by_piece(house: House):
+    pieces = spoken("Hel", "lo, w\u00f6rld", "\u2603" * 1000)
+    sent: list[bytes] = []
+    proceed = anyio.Semaphore(0)
+
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        await stream.send(STREAM_HEAD)
+        for piece in pieces:
+            await proceed.acquire()
+            sent.append(piece)
+            await stream.send(chunk(piece))
+        await stream.send(b"0\r\n\r\n")
+
+    house.far.reply = reply
+    received = b""
+    async with (
+        house.opened() as inside,
+        inside.model() as client,
+        client.stream("POST", "/v1/messages", json={"model": "m", "stream": True}) as response,
+    ):
+        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+        proceed.release()
+        async for data in response.aiter_raw():
+            received += data
+            # Nothing is held back: what has been sent so far is here before more is sent.
+            if received == b"".join(sent):
+                proceed.release()
+    assert received == b"".join(pieces)
+
+
+async def test_frames_cut_at_any_byte_arrive_whole(house: House):
+    whole = b"".join(spoken("one", KEY[:20], "two"))
+    house.far.reply = streamed(*(whole[i : i + 1] for i in range(len(whole))))
+    async with house.opened() as inside:
+        response = await inside.ask(stream=True)
+    assert response.content == whole
+    assert house.accounts[0].usage.output_tokens == 20
+
+
+async def test_many_requests_share_one_connection(house: House):
+    async with house.opened() as inside, inside.model() as client:
+        for number in range(5):
+            response = await client.post("/v1/messages", json={"model": "m", "n": number})
+            assert response.json() == {"type": "message", "usage": {}}
+    assert [seen.json()["n"] for seen in house.far.seen] == [0, 1, 2, 3, 4]
+    assert len(house.accounts) == 5
+
+
+async def test_requests_sent_ahead_are_answered_in_order(house: House):
+    async with house.opened() as inside, await connect(inside.path("model.sock")) as stream:
+        bodies = [b'{"model":"m","n":%d}' % n for n in range(3)]
+        await stream.send(b"".join(message(body) for body in bodies))
+        received = b""
+        while received.count(b"HTTP/1.1 200") < 3:
+            received += await stream.receive()
+    assert [seen.json()["n"] for seen in house.far.seen] == [0, 1, 2]
+
+
+async def test_a_request_in_chunks_and_one_that_waits_to_continue_are_taken(house: House):
+    body = b'{"model":"m","text":"' + b"x" * 100_000 + b'"}'
+    head = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+    async with house.opened() as inside:
+        chunked = head + b"transfer-encoding: chunked\r\n\r\n" + chunk(body) + b"0\r\n\r\n"
+        assert b"200 X" not in await inside.raw(chunked)
+        async with await connect(inside.path("model.sock")) as stream:
+            await stream.send(
+                head + b"expect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(body)
+            )
+            assert (await stream.receive()).startswith(b"HTTP/1.1 100")
+            await stream.send(body)
+            assert (await rest(stream)).startswith(b"HTTP/1.1 200")
+    assert [len(seen.body) for seen in house.far.seen] == [len(body)] * 2
+
+
+async def test_a_large_answer_and_a_large_request_pass(house: House):
+    text = "x" * (8 * 1024 * 1024)
+    house.far.reply = answer({"text": text})
+    async with house.opened() as inside:
+        response = await inside.ask(text=text)
+    assert response.json() == {"text": text}
+    assert house.far.seen[0].json() == {"model": "claude-x", "text": text}
+
+
+async def test_a_request_over_the_limit_is_refused_in_the_words_of_the_api(house: House):
+    bounds = msgspec.structs.replace(house.options().bounds, body_bytes=1000)
+    async with house.opened({"bounds": bounds}) as inside:
+        response = await inside.ask(text="x" * 2_000_000)
+    assert response.status_code == 413
+    assert response.json()["error"]["type"] == "request_too_large"
+    assert house.far.seen == []
+
+
+async def test_large_requests_at_once_have_a_limit_together_that_is_given_back(house: House):
+    bounds = msgspec.structs.replace(house.options().bounds, held_bytes=100_000)
+    release = anyio.Event()
+
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        await release.wait()
+        await answer({})(seen, stream)
+
+    house.far.reply = reply
+    statuses: list[int] = []
+    async with house.opened({"bounds": bounds}) as inside, anyio.create_task_group() as tasks:
+
+        async def ask() -> None:
+            statuses.append((await inside.ask(text="x" * 60_000)).status_code)
+
+        tasks.start_soon(ask)
+        await house.until(lambda: len(house.far.seen) == 1)
+        await ask()
+        assert statuses == [429]
+        release.set()
+        await house.until(lambda: len(statuses) == 2)
+        await ask()
+    assert statuses == [429, 200, 200]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GET /v1/messages",
+        "DELETE /v1/models/x",
+        "POST /v1/files",
+        "POST /v1/messages/batches",
+        "POST /v1/messages/",
+        "POST //v1/messages",
+        "POST /v1/../v1/messages",
+        "POST /v1/messages%2f..%2ffiles",
+        "POST /v1%2fmessages",
+        "POST http://localhost/v1/messages",
+        "GET /v1/models/a/b",
+        "GET /v1/models/..",
+        "HEAD /",
+        "OPTIONS *",
+        "CONNECT api.example.com:443",
+        "PROPFIND /v1/messages",
+    ],
+)
+async def test_what_is_not_on_the_list_is_refused_and_reported(house: House, line: str):
+    async with house.opened() as inside:
+        raw = await inside.raw(f"{line} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode())
+    assert raw.startswith(b"HTTP/1.1 404")
+    if not line.startswith("HEAD"):
+        envelope = msgspec.json.decode(raw.partition(b"\r\n\r\n")[2])
+        assert envelope["type"] == "error"
+        assert envelope["error"]["type"] == "not_found_error"
+    assert house.far.seen == []
+    (refused,) = house.refusals
+    assert (refused.reason, refused.host) == ("path_not_allowed", "127.0.0.1")
+    assert refused.port == house.far.port
+
+
+async def test_models_can_be_listed(house: House):
+    async with house.opened() as inside, inside.model() as client:
+        assert (await client.get("/v1/models?limit=5")).status_code == 200
+        assert (await client.get("/v1/models/claude-x-20260101")).status_code == 200
+    assert [seen.target for seen in house.far.seen] == [
+        "/v1/models?limit=5",
+        "/v1/models/claude-x-20260101",
+    ]
+
+
+async def test_only_headers_that_are_known_go_on(house: House):
+    odd = {
+        "cookie": "a=b",
+        "x-forwarded-for": "10.0.0.1",
+        "helicone-target-url": "https://evil.example",
+        "x-portkey-api-key": "x",
+        "proxy-authorization": "Basic eA==",
+        "x-http-method-override": "DELETE",
+        "openai-organization": "org",
+        "forwarded": "for=1",
+        "accept-encoding": "gzip, br",
+        "x-stainless-lang": "js",
+        "user-agent": "agent/1",
+    }
+    async with house.opened() as inside, inside.model() as client:
+        await client.post("/v1/messages", json={"model": "m"}, headers=odd)
+    names = {name for name, _ in house.far.seen[0].headers}
+    assert names == {
+        "host",
+        "accept",
+        "accept-encoding",
+        "anthropic-version",
+        "content-length",
+        "content-type",
+        "user-agent",
+        "x-api-key",
+        "x-stainless-lang",
+    }
+    assert house.far.seen[0].header("accept-encoding") == "identity"
+
+
+async def test_cookies_and_the_account_stay_outside(house: House):
+    house.far.reply = answer(
+        {}, set_cookie="s=1", anthropic_organization_id="org_1", request_id="req_1"
+    )
+    async with house.opened() as inside:
+        first = await inside.ask()
+        await inside.ask()
+    assert "set-cookie" not in first.headers
+    assert "anthropic-organization-id" not in first.headers
+    assert first.headers["request-id"] == "req_1"
+    assert house.far.seen[1].header("cookie") is None
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"model":"claude-b"}', "may not use"),
+        (b'{"model":"claude-a","model":"claude-b"}', "may not use"),
+        (b'{"mod\\u0065l":"claude-b"}', "may not use"),
+        (b'{"model":"claude-a","Model":"claude-b"}', "exactly one"),
+        (b'{"model":["claude-a"]}', "must be a string"),
+        (b"{}", "exactly one"),
+        (b"[]", "not a JSON object"),
+        (b'{"model":"claude-a"', "not a JSON object"),
+        (b"", "not a JSON object"),
+        (b"\xff\xfe", "not a JSON object"),
+        (b'{"a":' * 5000, "not a JSON object"),
+    ],
+)
+async def test_another_model_is_refused_however_it_is_written(house: House, body: bytes, said: str):
+    async with house.opened(models=["claude-a"]) as inside, inside.model() as client:
+        response = await client.post("/v1/messages", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+    assert said in response.json()["error"]["message"]
+    assert house.far.seen == []
+
+
+async def test_a_second_spelling_of_the_model_never_reaches_the_server(house: House):
+    async with house.opened(models=["claude-*"]) as inside, inside.model() as client:
+        body = b'{"model":"evil","mod\\u0065l":"claude-a", "nested": {"model" : "kept", "model":1}}'
+        assert (await client.post("/v1/messages", content=body)).status_code == 200
+    assert house.far.seen[0].body == (
+        b'{"model":"claude-a","nested":{"model" : "kept", "model":1}}'
+    )
+
+
+async def test_a_server_that_is_not_there_is_an_error_of_the_api(house: House):
+    upstream = house.upstream(base_url="http://127.0.0.1:1")
+    async with house.opened({"upstreams": {"anthropic": upstream}}) as inside:
+        response = await inside.ask()
+    assert response.status_code == 502
+    assert response.json()["error"]["type"] == "api_error"
+    assert (house.accounts[0].status, house.accounts[0].complete) == (502, False)
+    assert house.accounts[0].usage.input_tokens == 0
+
+
+async def test_an_error_of_the_model_is_passed_on_as_it_is(house: House):
+    house.far.reply = answer(
+        {"type": "error", "error": {"type": "overloaded_error"}}, status=529, retry_after="7"
+    )
+    async with house.opened() as inside:
+        response = await inside.ask()
+    assert (response.status_code, response.headers["retry-after"]) == (529, "7")
+    assert response.json()["error"]["type"] == "overloaded_error"
+    assert house.accounts[0].status == 529
+
+
+async def test_an_answer_cut_by_the_server_is_seen_as_cut(house: House):
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        await stream.send(STREAM_HEAD + chunk(b"".join(spoken("half")[:2])))
+        await stream.aclose()
+
+    house.far.reply = reply
+    async with house.opened() as inside:
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await inside.ask(stream=True)
+        await house.until(lambda: len(house.accounts) == 1)
+    assert not house.accounts[0].complete
+    assert house.accounts[0].usage.input_tokens == 10
+
+
+async def test_when_the_agent_hangs_up_the_model_is_hung_up_on(house: House):
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        await stream.send(STREAM_HEAD + chunk(spoken()[0]))
+        with pytest.raises(anyio.EndOfStream):
+            await stream.receive()
+
+    house.far.reply = reply
+    async with house.opened() as inside:
+        async with inside.model() as client:
+            body = {"model": "m", "stream": True}
+            async with client.stream("POST", "/v1/messages", json=body) as response:
+                assert await anext(response.aiter_raw())
+            await house.until(lambda: house.far.open == 0)
+        await house.until(lambda: len(house.accounts) == 1)
+    assert (house.accounts[0].status, house.accounts[0].complete) == (200, False)
+
+
+async def test_hanging_up_is_noticed_while_the_model_is_silent(house: House):
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        with pytest.raises(anyio.EndOfStream):
+            await stream.receive()
+
+    house.far.reply = reply
+    async with house.opened() as inside:
+        async with await connect(inside.path("model.sock")) as stream:
+            await stream.send(message())
+            await house.until(lambda: len(house.far.seen) == 1)
+        await house.until(lambda: house.far.open == 0)
+        await house.until(lambda: len(house.accounts) == 1)
+    assert house.accounts[0].status == 499
+
+
+async def test_closing_the_grant_cuts_what_is_under_way_and_accounts_for_it(house: House):
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        await stream.send(STREAM_HEAD + chunk(b"".join(spoken("a" * 4000)[:2])))
+        with pytest.raises(anyio.EndOfStream):
+            await stream.receive()
+
+    house.far.reply = reply
+    async with house.opened() as inside:
+        stream = await connect(inside.path("model.sock"))
+        await stream.send(message())
+        await stream.receive()
+        assert house.accounts == []
+    async with stream:
+        await rest(stream)
+    assert house.accounts[0].usage.output_tokens >= 1000
+    await house.until(lambda: house.far.open == 0)
+
+
+async def test_fifty_agents_at_once_get_their_own_answers(house: House):
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        await anyio.sleep(0.01)
+        await streamed(*spoken(seen.json()["text"] * 50))(seen, stream)
+
+    house.far.reply = reply
+    right: list[bool] = []
+    async with house.opened() as inside:
+
+        async def ask(number: int) -> None:
+            response = await inside.ask(stream=True, text=f"<{number}>")
+            right.append(response.content == b"".join(spoken(f"<{number}>" * 50)))
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                for number in range(50):
+                    tasks.start_soon(ask, number)
+    assert right == [True] * 50
+    assert sum(account.usage.output_tokens for account in house.accounts) == 50 * 20
+
+
+async def test_connections_over_the_limit_wait_for_a_place(house: House):
+    bounds = msgspec.structs.replace(house.options().bounds, connections=2)
+    most = 0
+
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        nonlocal most
+        most = max(most, house.far.open)
+        await anyio.sleep(0.02)
+        await answer({})(seen, stream)
+
+    house.far.reply = reply
+    async with house.opened({"bounds": bounds}) as inside, anyio.create_task_group() as tasks:
+        for _ in range(10):
+            tasks.start_soon(inside.ask)
+    assert len(house.accounts) == 10
+    assert most <= 2
+
+
+async def test_a_compressed_answer_is_passed_on_in_the_clear(house: House):
+    import gzip
+
+    plain = msgspec.json.encode({"usage": {"input_tokens": 3, "output_tokens": 4}})
+    house.far.reply = answer(gzip.compress(plain), content_encoding="gzip")
+    async with house.opened() as inside:
+        response = await inside.ask()
+    assert response.content == plain
+    assert "content-encoding" not in response.headers
+    assert house.accounts[0].usage.output_tokens == 4
+
+
+def echo(status: int) -> Any:
+    """A gateway that repeats the whole request, in headers and body."""
+
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        key = str(seen.header("x-api-key"))
+        await stream.send(
+            b"HTTP/1.1 %d %s\r\nx-echo: %s\r\ncontent-type: text/event-stream\r\n"
+            b"transfer-encoding: chunked\r\n\r\n" % (status, key.encode(), key.encode())
+        )
+        data = frame("error", headers=dict(seen.headers)) * 3
+        for start in range(0, len(data), 7):
+            await stream.send(chunk(data[start : start + 7]))
+        await stream.send(b"0\r\n\r\n")
+
+    return reply
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+async def test_the_key_is_in_nothing_that_comes_back(
+    house: House, caplog: pytest.LogCaptureFixture, status: int
+):
+    caplog.set_level(logging.DEBUG)
+    house.far.reply = echo(status)
+    async with house.opened() as inside:
+        raw = await inside.raw(message(b'{"model":"m"}', "connection: close"))
+        everything = [raw, repr(inside.endpoints).encode(), repr(house.options()).encode()]
+    assert raw.startswith(b"HTTP/1.1 %d" % status)
+    assert b"****" in raw
+    assert raw.endswith(b"0\r\n\r\n")
+    everything += [repr(report).encode() for report in (*house.accounts, *house.refusals)]
+    everything.append(caplog.text.encode())
+    for part in everything:
+        assert KEY.encode() not in part
+        assert KEY[:20].encode() not in part
+
+
+@pytest.mark.parametrize("bad", ["cut", "garbage", "unframed"])
+async def test_the_key_is_in_no_error_either(
+    house: House, caplog: pytest.LogCaptureFixture, bad: str
+):
+    caplog.set_level(logging.DEBUG)
+
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        key = str(seen.header("x-api-key")).encode()
+        replies = {
+            "cut": b"",
+            "garbage": key * 3 + b"\r\n\r\n",
+            "unframed": b"HTTP/1.1 200 OK\r\ncontent-length: " + key + b"\r\n\r\n",
+        }
+        await stream.send(replies[bad])
+        await stream.aclose()
+
+    house.far.reply = reply
+    async with house.opened() as inside:
+        raw = await inside.raw(message(b'{"model":"m"}', "connection: close"))
+    assert raw.startswith(b"HTTP/1.1 502")
+    assert KEY.encode() not in raw + caplog.text.encode()

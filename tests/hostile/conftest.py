@@ -1,0 +1,11 @@
+"""All of these need a machine that can give a sandbox."""
+
+from __future__ import annotations
+
+import pytest
+from tests.hostile.places import need_bubblewrap
+
+
+@pytest.fixture(autouse=True)
+def _bubblewrap() -> None:
+    need_bubblewrap()

@@ -1,0 +1,163 @@
+"""What the hostile tests share: a sandbox with the probes in it, and things outside to be found."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import subprocess
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import anyio
+from tests.parts import need
+
+import roost.testing.probes
+from roost.errors import SandboxUnavailable
+from roost.ports.sandbox import Limits, Mount, Plan, Sandbox
+from roost.sandboxes.bubblewrap import BubblewrapProvider
+
+MIB = 1024**2
+PROBES = Path(roost.testing.probes.__file__).parent
+INSIDE = "/opt/probes/roost/testing/probes"
+ENVIRON = {"PYTHONPATH": "/opt/probes", "PYTHONDONTWRITEBYTECODE": "1"}
+SECRET = "a-secret-of-the-server"
+_CREATE_EXCLUSIVELY = 0o3000
+_REMOVE = 0
+
+
+def provider(**options: Any) -> BubblewrapProvider:
+    return BubblewrapProvider(path=os.environ.get("PATH"), **options)
+
+
+@cache
+def _trouble() -> str:
+    """Why this machine gives no sandbox; empty if it does."""
+    try:
+        anyio.run(provider().check)
+    except SandboxUnavailable as error:
+        return f"{error.message}. {error.hint}"
+    return ""
+
+
+def need_bubblewrap() -> None:
+    need("a working bubblewrap", not _trouble(), _trouble())
+
+
+@asynccontextmanager
+async def hostile_place(
+    home: Path, limits: Limits | None = None, *, session: str = "sesn_hostile", **options: Any
+) -> AsyncGenerator[Sandbox, None]:
+    """A sandbox that holds the hostile programs."""
+    os.makedirs(home, exist_ok=True)  # noqa: PTH103 - nothing else runs meanwhile
+    plan = Plan(
+        session_id=session,
+        generation=1,
+        home=home,
+        workspace=home,
+        mounts=[Mount(PROBES, INSIDE)],
+        environ=ENVIRON,
+        limits=limits or Limits(),
+    )
+    async with provider(**options).open(plan) as sandbox:
+        yield sandbox
+
+
+@contextmanager
+def things_outside(folder: Path) -> Generator[dict[str, Any], None, None]:
+    """Files, a process, sockets and memory on the host; and where they are."""
+    other = folder / "other"
+    other.mkdir(mode=0o755)
+    (other / "note").write_text("of another session")
+    (folder / "roost.db").write_text("the log")
+    key = os.getpid()
+    libc = ctypes.CDLL(None)
+    memory = libc.shmget(key, 4096, _CREATE_EXCLUSIVELY | 0o666)
+    with (
+        subprocess.Popen(["sleep", "300"]) as victim,
+        socket.create_server(("", 0)) as server,
+        socket.socket(socket.AF_UNIX) as named,
+        socket.socket(socket.AF_UNIX) as filed,
+    ):
+        named.bind(f"\0roost-hostile-{key}")
+        named.listen()
+        filed.bind(str(folder / "server.sock"))
+        (folder / "server.sock").chmod(0o666)
+        filed.listen()
+        try:
+            yield {
+                "victim": victim.pid,
+                "port": server.getsockname()[1],
+                "address": _own_address(),
+                "metadata": "169.254.169.254",
+                "metadata_port": 80,
+                "name": "example.com",
+                "other": str(other / "note"),
+                "database": str(folder / "roost.db"),
+                "secret": SECRET,
+                "workspace": str(folder / "workspace"),
+                "abstract": f"roost-hostile-{key}",
+                "socket": str(folder / "server.sock"),
+                "shared_memory": key,
+                "cwd": "/workspace",
+            }
+        finally:
+            victim.kill()
+            libc.shmctl(memory, _REMOVE, None)
+
+
+def _own_address() -> str:
+    """An address of this machine that is not loopback, if it has one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+        if datagrams.connect_ex(("192.0.2.1", 9)) == 0:  # nothing is sent
+            return str(datagrams.getsockname()[0])
+    return "127.0.0.1"
+
+
+def naive(bwrap: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """What the probes find behind no more than a read-only view of the machine."""
+    drop = ["setpriv", "--reuid=299998", "--regid=299998", "--clear-groups"]
+    options = [
+        "--ro-bind",
+        "/",
+        "/",
+        "--dev-bind",
+        "/dev",
+        "/dev",
+        "--tmpfs",
+        "/opt",
+        "--proc",
+        "/proc",
+    ]
+    command = [
+        bwrap,
+        *options,
+        "--ro-bind",
+        str(PROBES),
+        INSIDE,
+        "--bind",
+        facts["cwd"],
+        facts["cwd"],
+    ]
+    for name, value in {**ENVIRON, "SECRET": SECRET}.items():
+        command += ["--setenv", name, value]
+    done = subprocess.run(
+        [
+            *(drop if os.geteuid() == 0 else []),
+            *command,
+            "python3",
+            "-m",
+            "roost.testing.probes.inside",
+        ],
+        input=json.dumps(facts),
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "LEAKED": SECRET},
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

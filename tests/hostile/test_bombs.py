@@ -1,0 +1,160 @@
+"""A hostile program inside that takes all it can get gets its share, and nobody else notices."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.hostile.places import MIB, hostile_place
+from tests.parts import need
+
+from roost.errors import SandboxFailed
+from roost.ports.sandbox import Limits, Sandbox
+from roost.sandboxes import cgroups
+from roost.sandboxes.paths import walk_beneath
+from roost.testing.sandbox_contract.kit import Result, finish, run
+
+BOUNDED = Limits(
+    memory_bytes=256 * MIB,
+    processes=64,
+    open_files=256,
+    disk_bytes=80 * MIB,
+    tmp_bytes=32 * MIB,
+)
+
+HOLD_WATCHES = """
+import ctypes
+for _ in range(1000): ctypes.CDLL(None).inotify_init()
+print("held", flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Generator[Path, None, None]:
+    """Removed by a program that no depth of directories stops, unlike pytest's own."""
+    yield tmp_path / "home"
+    subprocess.run(["rm", "-rf", "--one-file-system", tmp_path / "home"], check=True)
+
+
+@pytest.fixture
+def outsider() -> Generator[subprocess.Popen[bytes], None, None]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+async def explode(sandbox: Sandbox, bomb: str) -> Result:
+    return await run(sandbox, "python3", "-m", "roost.testing.probes.bombs", bomb)
+
+
+@pytest.mark.parametrize(
+    ("bomb", "least", "most"),
+    [
+        ("fork", 20, 64),
+        ("threads", 20, 64),
+        ("descriptors", 200, 256),
+        ("temporary", 31, 32),
+        ("shared_memory", 63, 64),
+        ("one_file", 79, 80),
+    ],
+)
+@pytest.mark.parametrize("groups", [True, False], ids=["control groups", "no control groups"])
+async def test_a_bomb_stays_within_its_limit(
+    home: Path, groups: bool, bomb: str, least: int, most: int
+) -> None:
+    async with hostile_place(home, BOUNDED, use_cgroups=groups) as sandbox:
+        result = await explode(sandbox, bomb)
+        assert least <= int(result.output) <= most, result
+        assert (await run(sandbox, "echo", "alive")).output == b"alive\n"
+
+
+@pytest.mark.parametrize("groups", [True, False], ids=["control groups", "no control groups"])
+async def test_a_memory_bomb_ends_itself_only(home: Path, groups: bool) -> None:
+    async with hostile_place(home, BOUNDED, use_cgroups=groups) as sandbox:
+        bystander = await sandbox.spawn(["cat"])
+        assert (await explode(sandbox, "memory")).code != 0
+        await bystander.send(b"alive")
+        assert await bystander.receive() == b"alive"
+
+
+async def test_what_lies_in_memory_files_counts_as_memory(home: Path) -> None:
+    need("control groups", cgroups.detect().controllers, "running as root, or with Delegate=yes")
+    limits = Limits(memory_bytes=64 * MIB, tmp_bytes=512 * MIB)
+    async with hostile_place(home, limits) as sandbox:
+        result = await explode(sandbox, "temporary")
+        assert result.code != 0 or int(result.output) < 64
+
+
+async def test_empty_files_fill_the_disk_too(home: Path) -> None:
+    async with hostile_place(home, BOUNDED) as sandbox:
+        with pytest.raises(SandboxFailed, match="disk"):
+            await explode(sandbox, "many_files")
+        with pytest.raises(SandboxFailed, match="disk"):
+            await run(sandbox, "true")
+
+
+async def test_a_line_of_a_gigabyte_passes_through_without_being_held(home: Path) -> None:
+    async with hostile_place(home) as sandbox:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        process = await sandbox.spawn(["python3", "-m", "roost.testing.probes.bombs", "line"])
+        total = 0
+        while chunk := await process.receive():
+            total += len(chunk)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert total == 1024 * MIB + len("1024\n")
+        assert grown < 32 * 1024  # KiB
+
+
+async def test_killing_everybody_kills_nobody_else(
+    home: Path, tmp_path: Path, outsider: subprocess.Popen[bytes]
+) -> None:
+    async with (
+        hostile_place(tmp_path / "other", session="sesn_other") as other,
+        hostile_place(home) as sandbox,
+    ):
+        bystanders = [await place.spawn(["cat"]) for place in (other, sandbox)]
+        with anyio.fail_after(10):
+            await explode(sandbox, "everybody")
+        for bystander in bystanders:
+            await bystander.send(b"alive")
+            assert await bystander.receive() == b"alive"
+    assert outsider.poll() is None
+
+
+async def test_one_session_cannot_take_what_is_counted_per_user(home: Path, tmp_path: Path) -> None:
+    need("root", os.geteuid() == 0, "running as root: else all sessions have the server's uid")
+    async with (
+        hostile_place(home, Limits(open_files=2048)) as greedy,
+        hostile_place(tmp_path / "other", session="sesn_other") as other,
+    ):
+        holding = await greedy.spawn(["python3", "-c", HOLD_WATCHES])
+        assert await holding.receive() == b"held\n"
+        assert int((await explode(other, "watches")).output) > 10
+
+
+async def test_a_tree_deeper_than_any_path_is_walked_and_handed_over(home: Path) -> None:
+    async with hostile_place(home) as sandbox:
+        assert int((await explode(sandbox, "deep")).output) == 1500
+    assert sum(1 for _ in walk_beneath(home)) >= 1500
+    async with hostile_place(home, session="sesn_next") as sandbox:
+        assert (await run(sandbox, "true")).code == 0
+
+
+async def test_an_error_output_without_end_is_cut(home: Path) -> None:
+    async with hostile_place(home) as sandbox:
+        process = await sandbox.spawn(["sh", "-c", "yes >&2"])
+        await anyio.sleep(0.3)
+        assert len(process.errors()) <= 64 * 1024
+        await sandbox.stop()
+        assert (await finish(process)).code < 0

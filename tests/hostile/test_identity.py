@@ -1,0 +1,115 @@
+"""Who a sandbox is on the host: never root, never another session."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.hostile.places import provider
+from tests.parts import need
+
+from roost.errors import SandboxFailed, SandboxUnavailable
+from roost.ports.sandbox import Plan, Sandbox
+from roost.sandboxes import procfs
+from roost.sandboxes.bubblewrap.identity import Uids
+from roost.testing.sandbox_contract.kit import run
+
+UIDS = range(310_000, 310_100)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _root() -> None:
+    need("root", os.geteuid() == 0, "running as root: others have one uid for all sessions")
+
+
+def plan(folder: Path, session: str = "sesn_1", generation: int = 1) -> Plan:
+    home = folder / session
+    home.mkdir(exist_ok=True)
+    return Plan(session_id=session, generation=generation, home=home, workspace=home)
+
+
+def _uids(pid: int) -> set[int]:
+    """Real, effective, saved, for files."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("Uid:")]
+    return {int(word) for word in line.split()[1:]}
+
+
+async def uid_of(sandbox: Sandbox, home: Path) -> int:
+    """By what it writes, since inside it is always 1000."""
+    assert (await run(sandbox, "sh", "-c", "id -u; touch mark")).output == b"1000\n"
+    return (home / "mark").lstat().st_uid
+
+
+async def test_two_live_sessions_have_two_uids_whichever_server_they_belong_to(
+    tmp_path: Path,
+) -> None:
+    one, other = plan(tmp_path, "sesn_a"), plan(tmp_path, "sesn_b")
+    async with (
+        provider(uids=UIDS).open(one) as a,
+        provider(uids=UIDS).open(other) as b,
+    ):
+        uids = {await uid_of(a, one.home), await uid_of(b, other.home)}
+    assert len(uids) == 2
+    assert uids <= set(UIDS)
+
+
+async def test_a_session_keeps_its_uid_while_nobody_else_has_it(tmp_path: Path) -> None:
+    places = provider(uids=UIDS)
+    async with places.open(plan(tmp_path)) as sandbox:
+        first = await uid_of(sandbox, tmp_path / "sesn_1")
+    async with places.open(plan(tmp_path, generation=2)) as sandbox:
+        assert await uid_of(sandbox, tmp_path / "sesn_1") == first
+    with Uids(range(first, first + 1)).hold("sesn_thief", []):
+        async with places.open(plan(tmp_path, generation=3)) as sandbox:
+            assert await uid_of(sandbox, tmp_path / "sesn_1") != first
+            assert (await run(sandbox, "rm", "mark")).code == 0
+
+
+async def test_when_all_uids_are_taken_no_sandbox_is_opened(tmp_path: Path) -> None:
+    places = provider(uids=UIDS[:1])
+    async with places.open(plan(tmp_path, "sesn_a")):
+        with pytest.raises(SandboxUnavailable, match="in use"):
+            async with places.open(plan(tmp_path, "sesn_b")):
+                pass
+    async with places.open(plan(tmp_path, "sesn_b")) as sandbox:
+        assert (await run(sandbox, "true")).code == 0
+
+
+async def test_nothing_of_a_sandbox_runs_as_root(tmp_path: Path) -> None:
+    """Not even what stands around the command: uid 1000 inside would be root outside."""
+    places = provider(uids=UIDS, use_cgroups=False)
+    async with places.open(plan(tmp_path)) as sandbox:
+        process = await sandbox.spawn(["sleep", "60"])
+        uid = await uid_of(sandbox, tmp_path / "sesn_1")
+        family = procfs.descendants([process.pid])  # type: ignore[attr-defined]
+        found = [_uids(seen.pid) for seen in family]
+    assert found == [{uid}] * 3  # bwrap outside, bwrap inside, the command
+
+
+async def test_a_home_that_is_missing_is_said_plainly(tmp_path: Path) -> None:
+    missing = Plan(session_id="s", generation=1, home=tmp_path / "no", workspace=tmp_path / "no")
+    with pytest.raises(SandboxUnavailable, match="No such file"):
+        async with provider(uids=UIDS).open(missing):
+            pass
+
+
+async def test_what_the_machine_does_not_let_us_do_is_the_places_failure(tmp_path: Path) -> None:
+    """And never the output of a command."""
+    given = plan(tmp_path)
+    async with provider(uids=UIDS).open(given) as sandbox:
+        os.rename(given.home, tmp_path / "away")  # noqa: PTH104 - nothing else runs meanwhile
+        with pytest.raises(SandboxFailed, match="sesn_1"):
+            await sandbox.spawn(["true"])
+
+
+async def test_how_limits_are_in_force_is_told() -> None:
+    told = await provider(uids=UIDS).limits_report()
+    assert told["uid"] == "one per session"
+    assert set(told) == {"memory", "processes", "cpus", "open files", "disk", "kill", "uid"}

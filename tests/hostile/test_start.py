@@ -1,0 +1,160 @@
+"""Starting commands: many, at once, given up, and without leaving anything behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.hostile.places import hostile_place, provider
+from tests.parts import need
+
+from roost.errors import SandboxFailed, SandboxUnavailable
+from roost.ports.sandbox import Plan
+from roost.sandboxes.bubblewrap import etc
+from roost.sandboxes.bubblewrap.sandbox import kill_marked, marked
+from roost.testing.sandbox_contract.kit import run
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - it holds no files
+
+
+async def test_a_command_outlives_the_worker_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To die with the parent means with the parent's thread."""
+    monkeypatch.setattr("anyio._backends._asyncio.WorkerThread.MAX_IDLE_TIME", 0)
+    async with hostile_place(tmp_path / "home") as sandbox:
+        process = await sandbox.spawn(["cat"])
+        for _ in range(5):
+            await anyio.to_thread.run_sync(time.sleep, 0.02)
+        await process.send(b"alive")
+        assert await process.receive() == b"alive"
+
+
+async def test_commands_started_at_once_do_not_mix_up_their_pipes(tmp_path: Path) -> None:
+    async with hostile_place(tmp_path / "home") as sandbox:
+
+        async def echo(number: int) -> None:
+            assert (await run(sandbox, "echo", str(number))).output == b"%d\n" % number
+
+        for _ in range(3):
+            async with anyio.create_task_group() as tasks:
+                for number in range(12):
+                    tasks.start_soon(echo, number)
+
+
+@pytest.mark.parametrize("groups", [True, False], ids=["control groups", "no control groups"])
+async def test_a_place_stopped_while_commands_start_has_none_left(
+    tmp_path: Path, groups: bool
+) -> None:
+    async def start() -> None:
+        with suppress(SandboxFailed):
+            await sandbox.spawn(["sleep", "60"])
+
+    for delay in (0, 0.001, 0.005, 0.01):
+        async with hostile_place(tmp_path / "home", use_cgroups=groups) as sandbox:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(4):
+                    tasks.start_soon(start)
+                await anyio.sleep(delay)
+                await sandbox.stop()
+            assert marked(sandbox.handle()["token"]) == []
+
+
+async def test_an_argument_that_cannot_be_is_the_places_failure(tmp_path: Path) -> None:
+    async with hostile_place(tmp_path / "home") as sandbox:
+        for argument in ("nul\0", "x" * 300_000):
+            with pytest.raises(SandboxFailed, match="cannot start"):
+                await sandbox.spawn(["echo", argument])
+
+
+@pytest.mark.parametrize("groups", [True, False], ids=["control groups", "no control groups"])
+async def test_nothing_is_left_open_after_many_commands(tmp_path: Path, groups: bool) -> None:
+    async with hostile_place(tmp_path / "home", use_cgroups=groups) as sandbox:
+        await run(sandbox, "true")
+        before = descriptors()
+        for _ in range(20):
+            await run(sandbox, "true")
+            with pytest.raises(SandboxFailed):
+                await sandbox.spawn(["true"], cwd="/nowhere")
+        await run(sandbox, "true")  # what is over is let go of when the next one starts
+        assert descriptors() <= before + 3
+
+
+@pytest.mark.parametrize("groups", [True, False], ids=["control groups", "no control groups"])
+async def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path, groups: bool) -> None:
+    async with hostile_place(tmp_path / "home", use_cgroups=groups) as sandbox:
+        for delay in (0, 0.001, 0.002, 0.003, 0.005, 0.008):
+            with anyio.move_on_after(delay):
+                await sandbox.spawn(["sleep", "60"])
+        token = sandbox.handle()["token"]
+    assert marked(token) == []
+
+
+async def test_a_sandbox_killed_from_outside_is_its_failure_not_the_commands(
+    tmp_path: Path,
+) -> None:
+    async with hostile_place(tmp_path / "home", use_cgroups=False) as sandbox:
+        process = await sandbox.spawn(["sleep", "60"])
+        kill_marked(sandbox.handle()["token"])
+        with pytest.raises(SandboxFailed, match="killed"):
+            await process.wait()
+
+
+@pytest.mark.parametrize("environ", [{"A=B": "c"}, {"": "x"}, {"A": "nul\0"}])
+async def test_a_variable_that_cannot_be_is_refused(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    async with hostile_place(tmp_path / "home") as sandbox:
+        with pytest.raises(SandboxUnavailable, match="variable"):
+            await sandbox.spawn(["true"], environ=environ)
+
+
+async def test_a_machine_without_bubblewrap_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roost.sandboxes.bubblewrap.tools.find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    places = provider()
+    with pytest.raises(SandboxUnavailable) as failure:
+        await places.check()
+    assert "bubblewrap" in str(failure.value.hint)
+    plan = Plan(session_id="s", generation=1, home=tmp_path, workspace=tmp_path)
+    with pytest.raises(SandboxUnavailable):
+        async with places.open(plan):
+            pass
+
+
+def test_only_what_everybody_may_read_is_taken_into_etc(tmp_path: Path) -> None:
+    source, state = tmp_path / "etc", tmp_path / "state"
+    (source / "ssl" / "private").mkdir(parents=True)
+    (source / "ssl" / "private").chmod(0o700)
+    (source / "ssl" / "private" / "key").write_text("secret")
+    (source / "ssl" / "open.pem").write_text("certificate")
+    (source / "ssl" / "hidden.pem").write_text("secret")
+    (source / "ssl" / "hidden.pem").chmod(0o640)
+    (source / "ssl" / "link").symlink_to("/usr/share/x")
+    (source / "shadow").write_text("secret")
+    state.mkdir()
+    made = etc.prepare(state, source)
+    names = {str(path.relative_to(made)) for path in made.rglob("*")}
+    assert {"ssl/open.pem", "ssl/link", "passwd", "resolv.conf"} <= names
+    assert not {"ssl/private", "ssl/hidden.pem", "shadow"} & names
+    assert etc.prepare(state, source) == made
+    assert [path.name for path in state.iterdir()] == [made.name]
+
+
+async def test_a_state_directory_that_others_cannot_reach_is_refused(tmp_path: Path) -> None:
+    need("root", os.geteuid() == 0, "running as root")
+    with pytest.raises(SandboxUnavailable, match="cannot get to"):
+        await provider(state=tmp_path / "state").check()

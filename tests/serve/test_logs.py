@@ -1,0 +1,47 @@
+"""Log lines."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from roost.serve import logs
+
+
+@pytest.fixture(autouse=True)
+def restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The root logger as it was, after each test."""
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", list(root.handlers))
+    monkeypatch.setattr(root, "level", root.level)
+
+
+def test_what_an_agent_says_cannot_begin_a_line_or_steer_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+):
+    logs.configure("text", "info")
+    logging.getLogger("x").warning("the agent says %s", "a\n12:00:00 info fine\x1b[2J\x9b31m")
+    written = capsys.readouterr().err
+    assert written.count("\n") == 1
+    assert all(c.isprintable() for c in written.rstrip("\n"))
+
+
+def test_a_traceback_is_indented_below_its_line(capsys: pytest.CaptureFixture[str]):
+    logs.configure("text", "info")
+    try:
+        raise ValueError("a\n12:00:00 info fine\x1b[2J")
+    except ValueError:
+        logging.getLogger("x").exception("it broke", extra={"session": "sesn_1"})
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first.endswith("it broke  session=sesn_1")
+    assert all(line.startswith("  ") and "\x1b" not in line for line in rest)
+
+
+def test_every_json_line_names_the_session(capsys: pytest.CaptureFixture[str]):
+    logs.configure("json", "info")
+    logging.getLogger("x").info("one", extra={"session": "sesn_1", "action": "claim"})
+    logging.getLogger("x").info("two")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["session"] for line in lines] == ["sesn_1", None]
