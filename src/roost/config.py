@@ -38,6 +38,27 @@ class Settings(BaseModel):
     anthropic_base_url: str | None = Field(
         None, description="Where the model is; by default the Anthropic API."
     )
+    vault: Path | None = Field(
+        None,
+        description="The person's files; sessions' own directories are in `.workspaces` below.",
+    )
+    harness: Literal["claude", "scripted"] | None = Field(
+        None,
+        description="The agent of sessions that name none: `claude` if there is a model key, else `scripted`.",
+    )
+    sandbox: Literal["bubblewrap"] = Field(
+        "bubblewrap", description="What keeps sandboxed sessions apart from the machine."
+    )
+    sleep_after: float = Field(
+        600.0,
+        ge=0,
+        description="After how many idle seconds an agent's process is ended; the session stays.",
+    )
+    max_live: int = Field(
+        20,
+        ge=1,
+        description="How many agents stay started while their sessions are idle; the rest sleep.",
+    )
     lease_seconds: float = Field(
         10.0,
         gt=0,

@@ -266,3 +266,12 @@ async def test_agents_are_listed_newest_first_in_pages(tmp_path: Path):
                 break
             page = {"page": answer["next_page"]}
         assert seen == made[::-1]
+
+
+async def test_an_agent_larger_than_every_session_should_carry_is_refused(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        tool = {"type": "custom", "name": "t", "description": "d" * 1_000_000}
+        body = {"name": "a", "model": "m", "tools": [{**tool, "input_schema": {"type": "object"}}]}
+        answer = await roost.client.post("/v1/agents", json=body)
+        assert answer.status_code == 400
+        assert "1,000,000 bytes" in answer.json()["error"]["message"]

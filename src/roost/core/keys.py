@@ -22,6 +22,7 @@ class Keyring:
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
         self._known: OrderedDict[bytes, tuple[float, Key]] = OrderedDict()
+        self._revoked: set[str] = set()  # here: a look-up under way must not bring one back
 
     @staticmethod
     def mint_secret() -> str:
@@ -59,7 +60,7 @@ class Keyring:
         checked, key = self._known.get(digest, (0.0, None))
         if key is None or time.monotonic() - checked > _CACHED_SECONDS:
             key = await self._keys.find(digest)
-            if key is None or key.revoked_at is not None:
+            if key is None or key.revoked_at is not None or key.id in self._revoked:
                 self._known.pop(digest, None)
                 raise Unauthenticated()
             self._remember(digest, key)
@@ -72,6 +73,7 @@ class Keyring:
     async def revoke(self, key_id: str) -> Key:
         """From now on it opens nothing. :raises NotFound: no such key"""
         key = await self._keys.revoke(key_id)
+        self._revoked.add(key.id)
         self._known.pop(key.digest, None)
         return key
 

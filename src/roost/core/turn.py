@@ -105,8 +105,7 @@ class Turn:
         session_id = self._lease.session_id
         with self._bell.listen(inbox(session_id)) as ear:
             while True:
-                inputs = await self._log.inputs(session_id)
-                if any(entry.type == "user.interrupt" for entry in inputs):
+                if await self._log.inputs(session_id, ["user.interrupt"]):
                     return await conversation.interrupt()
                 await ear.wait(_LOOK_AGAIN)
                 ear.rung()

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.json import encode
+
 from roost.errors import AgentModelRequired, InvalidRequest
 
 Body = dict[str, Any]
@@ -33,6 +35,10 @@ _SNAPSHOT = (
     "multiagent",
     "execution_identity",
 )
+
+
+LARGEST_AGENT = 1_000_000
+"""Bytes. Every session carries a copy of its agent, and so does every listing of sessions."""
 
 
 def created(params: Mapping[str, Any]) -> Body:
@@ -213,6 +219,8 @@ _REPLACED: dict[str, Callable[[Any], Any]] = {
 
 def _check(body: Body, at: str = "") -> None:
     """What only shows when all fields are seen together."""
+    if len(encode(body)) > LARGEST_AGENT:
+        raise InvalidRequest(f"{at}tools: the agent is larger than {LARGEST_AGENT:,} bytes in all")
     _check_names(body["tools"], at)
     _check_servers(body, at)
     for i, tool in enumerate(body["tools"]):

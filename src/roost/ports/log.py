@@ -131,8 +131,8 @@ class Log(Protocol):
         """Hand the session back, as it stands. Called by `core/dispatch` when the server stops."""
         ...
 
-    async def inputs(self, session_id: str) -> list[Entry]:
-        """The inputs not yet taken up, in the order they came."""
+    async def inputs(self, session_id: str, types: Sequence[str] = ()) -> list[Entry]:
+        """The inputs not yet taken up, in the order they came; of these types, or of all."""
         ...
 
     async def read(self, session_id: str, after: int, limit: int) -> list[Entry]:

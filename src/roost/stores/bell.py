@@ -26,9 +26,6 @@ class LocalBell:
         for ear in self._ears.get(session_id, ()):
             ear.see(preview)
 
-    def heard(self, topic: str) -> bool:
-        return topic in self._ears
-
     @contextmanager
     def listen(self, topic: str, *, previews: bool = False) -> Generator[_Ear, None, None]:
         ear = _Ear(previews)

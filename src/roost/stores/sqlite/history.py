@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Final
 
 import apsw
@@ -26,7 +27,7 @@ WHERE s.id = ? AND e.seq > ? ORDER BY e.seq LIMIT ?
 _INPUTS = f"""
 SELECT {ENTRY_COLUMNS} FROM sessions s JOIN heads h ON h.session = s.num JOIN entries e
 ON e.session = s.num AND h.waits_from > 0 AND e.seq >= h.waits_from
-WHERE s.id = ? AND e.taken = 0 ORDER BY e.seq
+WHERE s.id = ? AND e.taken = 0
 """
 
 # A stretch of a log, without the inputs that show again, as taken up, by the time it is a picture of.
@@ -40,9 +41,10 @@ AND (e.queued = 0 OR e.taken NOT BETWEEN 1 AND ?)
 _MOMENT = "SELECT at FROM entries WHERE session = ? AND seq = ?"
 
 
-def inputs(session_id: str, db: apsw.Connection) -> list[Entry]:
+def inputs(session_id: str, types: Sequence[str], db: apsw.Connection) -> list[Entry]:
     """The inputs that wait, oldest first."""
-    return [entry_of(row) for row in db.execute(_INPUTS, (session_id,))]
+    statement = f"{_INPUTS} {_among(types)} ORDER BY e.seq"
+    return [entry_of(row) for row in db.execute(statement, (session_id, *types))]
 
 
 def read(session_id: str, after: int, limit: int, db: apsw.Connection) -> list[Entry]:
@@ -58,12 +60,15 @@ def page(session_id: str, query: EventQuery, db: apsw.Connection) -> list[Entry]
     num, head = place
     as_of = head if query.as_of is None else query.as_of
     first, last = _span(num, head, query, db)
-    among = f"AND e.type IN ({', '.join('?' * len(query.types))})" if query.types else ""
     rows = db.execute(
-        f"{_STRETCH} {among} ORDER BY e.seq {_DIRECTION[query.order]} LIMIT ?",
+        f"{_STRETCH} {_among(query.types)} ORDER BY e.seq {_DIRECTION[query.order]} LIMIT ?",
         (num, first, min(last, as_of), as_of, *query.types, query.limit),
     )
     return [entry_of(row) for row in rows]
+
+
+def _among(types: Sequence[str]) -> str:
+    return f"AND e.type IN ({', '.join('?' * len(types))})" if types else ""
 
 
 def _span(num: int, head: int, query: EventQuery, db: apsw.Connection) -> tuple[int, int]:

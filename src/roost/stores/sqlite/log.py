@@ -82,8 +82,8 @@ class SqliteLog:
     async def release(self, lease: Lease) -> None:
         await self._writer.do(partial(_release, lease))
 
-    async def inputs(self, session_id: str) -> list[Entry]:
-        return await self._readers.ask(partial(history.inputs, session_id))
+    async def inputs(self, session_id: str, types: Sequence[str] = ()) -> list[Entry]:
+        return await self._readers.ask(partial(history.inputs, session_id, types))
 
     async def read(self, session_id: str, after: int, limit: int) -> list[Entry]:
         return await self._readers.ask(partial(history.read, session_id, after, limit))

@@ -137,6 +137,13 @@ class Intake(StoreContract):
         assert await stage.log.inputs(session_id) == []
         assert await stage.claim() == []
 
+    async def test_waiting_inputs_can_be_asked_for_by_type(self, stage: Stage) -> None:
+        lease = await stage.running()
+        await stage.log.accept(lease.session_id, [message(), Draft.of("user.interrupt")])
+        [interrupt] = await stage.log.inputs(lease.session_id, ["user.interrupt"])
+        assert interrupt.type == "user.interrupt"
+        assert await stage.log.inputs(lease.session_id, ["user.custom_tool_result"]) == []
+
     async def test_a_body_comes_back_byte_for_byte(self, stage: Stage) -> None:
         session_id = await stage.session()
         text = "zero \x00, quotes \"', a line\nand a smile 🙂 " + "long " * 50_000
