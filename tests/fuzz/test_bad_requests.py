@@ -279,7 +279,17 @@ BYTES = st.binary(max_size=60) | st.sampled_from(
     ]
 )
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
-HEADER_NAMES = ["content-type", "anthropic-version", "anthropic-beta", "idempotency-key", "last-event-id", "accept", "anthropic-workspace-id", "authorization", "x-api-key"]
+HEADER_NAMES = [
+    "content-type",
+    "anthropic-version",
+    "anthropic-beta",
+    "idempotency-key",
+    "last-event-id",
+    "accept",
+    "anthropic-workspace-id",
+    "authorization",
+    "x-api-key",
+]
 VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=40)
 PATHS = st.sampled_from(
     [
