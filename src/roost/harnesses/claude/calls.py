@@ -1,0 +1,249 @@
+"""The tool calls of a conversation: which are open, which wait for whom, and what the CLI is told.
+
+The CLI asks before each call, and asks us to run custom tools. It is answered at once where the
+policy or a recorded answer decides; else the question stays open until a client's answer comes, for
+as long as the process lives. A call lost with a process is recognised by its tool and input when the
+agent makes it again: it keeps its event, and its answer, so nobody is asked twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from roost.domain.events import Entry
+from roost.harnesses.claude.content import as_mcp, as_text
+from roost.harnesses.claude.ids import Ids
+from roost.harnesses.claude.permissions import Policy, Verdict
+from roost.harnesses.claude.shapes import CanUseTool, Json, McpMessage
+from roost.harnesses.claude.tools import Tool, Toolbox, answers_to, reply
+
+ANSWERS: Mapping[str, str] = {
+    "user.tool_confirmation": "tool_use_id",
+    "user.custom_tool_result": "custom_tool_use_id",
+}
+"""The inputs that answer a call, and the field that names the call's event."""
+
+UNKNOWN = (
+    "This call was cut off before its result arrived; its outcome is unknown. "
+    "Check whether it took effect before repeating it."
+)
+_TOOL_USE_ID = "claudecode/toolUseId"
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A call the agent has made. `name` is the CLI's name of the tool."""
+
+    event_id: str
+    tool: Tool
+    name: str
+    input: Json
+    verdict: Verdict
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for somebody before it does anything."""
+        return self.verdict.permission == "ask"
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What to answer to a request of the CLI."""
+
+    request_id: str
+    response: Json
+
+
+class _Asking(msgspec.Struct, frozen=True):
+    request_id: str
+    question: CanUseTool | McpMessage
+
+
+class Calls:
+    """The calls one process of the CLI knows about.
+
+    `open` has those without a result, by the CLI's id, in the order they were made.
+    """
+
+    def __init__(self, ids: Ids, toolbox: Toolbox, policy: Policy) -> None:
+        self.open: dict[str, Call] = {}
+        self._ids = ids
+        self._toolbox = toolbox
+        self._policy = policy
+        self._made: dict[str, Call] = {}
+        self._answers: dict[str, Entry] = {}
+        self._asking: dict[str, _Asking] = {}
+        self._running: set[str] = set()
+        self._lost: dict[tuple[Tool, str], str] = {}
+        self._refused: dict[str, str] = {}
+        self._settled: set[str] = set()
+        self._doubted: dict[tuple[Tool, str], str] = {}
+
+    @property
+    def unanswered(self) -> list[str]:
+        """The events of open calls that somebody still has to answer."""
+        return [
+            call.event_id
+            for call in self.open.values()
+            if call.waits and call.event_id not in self._answers
+        ]
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the CLI waits for an answer, and nothing else is going on."""
+        return bool(self._asking) and not self._running
+
+    def make(self, tool_use_id: str, name: str, given: Json) -> tuple[Call, bool]:
+        """Note a call; True with it if its event is new, False if the agent repeats a lost call."""
+        if tool_use_id in self._made:
+            return self._made[tool_use_id], True
+        tool = self._toolbox.of(name)
+        same = (tool, _key(given))
+        if same in self._doubted:
+            self._refused[tool_use_id] = self._doubted.pop(same)
+        lost = self._lost.pop(same, None)
+        event_id = lost or self._ids.call(tool_use_id)
+        call = Call(event_id, tool, name, given, self._policy.judge(tool))
+        self._made[tool_use_id] = self.open[tool_use_id] = call
+        return call, lost is None
+
+    def returned(self, tool_use_id: str) -> Call | None:
+        """Note that a call has its result; None if that is nothing new."""
+        call = self._made.get(tool_use_id)
+        if tool_use_id in self._settled:
+            return None
+        if call is not None:
+            self.open.pop(tool_use_id, None)
+            self._running.discard(tool_use_id)
+            self._asking.pop(call.event_id, None)
+        return call
+
+    def prompted(self) -> None:
+        """Note that a new prompt was given: what was open before it stays open for ever."""
+        self.open.clear()
+        self._asking.clear()
+        self._running.clear()
+
+    def settle(self, tool_use_id: str) -> None:
+        """Take a call for done, come what may: if the CLI still wants to make it, it may not."""
+        self.open.pop(tool_use_id, None)
+        self._settled.add(tool_use_id)
+        self._refused[tool_use_id] = UNKNOWN
+
+    def lose(self, call: Call) -> None:
+        """Expect the agent to make this call again: the process that made it is gone."""
+        self._lost[call.tool, _key(call.input)] = call.event_id
+
+    def doubt(self, call: Call, reason: str) -> None:
+        """If the agent makes this call again, refuse it once: it may have run, and the agent has only
+        been told so in passing. An agent that then insists has been warned.
+        """
+        self._doubted[call.tool, _key(call.input)] = reason
+
+    def logged(self, entry: Entry) -> Call:
+        """A call as the log has it, which does not know the CLI's name for it."""
+        fields = entry.fields
+        tool = self._toolbox.logged(entry.type, fields)
+        return Call(entry.id, tool, fields["name"], fields["input"], self._policy.judge(tool))
+
+    def answer(self, entry: Entry) -> Reply | None:
+        """Take a client's answer; gives what the CLI waits for, if it waits."""
+        event_id = entry.fields[ANSWERS[entry.type]]
+        self._answers[event_id] = entry
+        asking = self._asking.pop(event_id, None)
+        if asking is None:
+            return None
+        if isinstance(asking.question, CanUseTool):
+            return self.permission(asking.request_id, asking.question)
+        return self.result(asking.request_id, asking.question)
+
+    def permission(self, request_id: str, asked: CanUseTool) -> Reply | None:
+        """The answer to a request for permission; None if somebody has to be asked first."""
+        call, _ = self.make(asked.tool_use_id, asked.tool_name, asked.input)
+        reason = self._refused.get(asked.tool_use_id)
+        decision = _deny(reason) if reason else self._decision(call, asked.input)
+        if decision is None:
+            self._asking[call.event_id] = _Asking(request_id, asked)
+            return None
+        if call.tool.kind != "custom" and not reason:
+            self._running.add(asked.tool_use_id)
+        return Reply(request_id, decision)
+
+    def result(self, request_id: str, asked: McpMessage) -> Reply | None:
+        """The result of a custom tool; None if no client has brought it yet."""
+        found = self._custom_call(asked.message)
+        if found is None:
+            gone = {"code": -32602, "message": "No call of a tool of that name is open."}
+            return Reply(request_id, {"mcp_response": {**reply(asked.message, {}), "error": gone}})
+        tool_use_id, call = found
+        entry = self._answers.get(call.event_id)
+        if entry is None:
+            self._asking[call.event_id] = _Asking(request_id, asked)
+            return None
+        self._running.add(tool_use_id)
+        fields = entry.fields
+        outcome = {
+            "content": as_mcp(fields.get("content")),
+            "isError": bool(fields.get("is_error")),
+        }
+        return Reply(request_id, {"mcp_response": reply(asked.message, outcome)})
+
+    def withdrawn(self, request_id: str) -> None:
+        """Note that the CLI no longer wants an answer."""
+        for event_id, asking in list(self._asking.items()):
+            if asking.request_id == request_id:
+                del self._asking[event_id]
+
+    def answer_of(self, call: Call) -> Entry | None:
+        """The client's answer to a call, if it has come."""
+        return self._answers.get(call.event_id)
+
+    def _decision(self, call: Call, given: Json) -> Json | None:
+        if call.verdict.permission == "deny":
+            return _deny(f"Permission to use {call.tool.name} has been denied.")
+        if call.tool.kind == "custom" or call.verdict.permission == "allow":
+            return _allow(given)  # a custom tool's call itself comes to us next
+        entry = self._answers.get(call.event_id)
+        if entry is None:
+            return None
+        if call.tool.kind == "question":
+            return _answered(entry, given)
+        return _confirmed(entry, call, given)
+
+    def _custom_call(self, message: Json) -> tuple[str, Call] | None:
+        params = message.get("params") or {}
+        named = (params.get("_meta") or {}).get(_TOOL_USE_ID)
+        for tool_use_id, call in self.open.items():
+            same = tool_use_id == named if named else call.tool.name == params.get("name")
+            if call.tool.kind == "custom" and same and call.event_id not in self._asking:
+                return tool_use_id, call
+        return None
+
+
+def _answered(entry: Entry, given: Json) -> Json:
+    fields = entry.fields
+    said = as_text(fields.get("content"))
+    if fields.get("is_error"):
+        return _deny(said or "The question was not answered.")
+    questions = given.get("questions")
+    answers = answers_to(questions if isinstance(questions, list) else [], said)
+    return _allow({**given, "answers": answers})
+
+
+def _confirmed(entry: Entry, call: Call, given: Json) -> Json:
+    fields = entry.fields
+    if fields["result"] == "allow":
+        return _allow(given)
+    return _deny(fields.get("deny_message") or f"The user did not allow {call.tool.name}.")
+
+
+def _allow(given: Json) -> Json:
+    return {"behavior": "allow", "updatedInput": given}
+
+
+def _deny(message: str) -> Json:
+    return {"behavior": "deny", "message": message}
+
+
+def _key(given: Json) -> str:
+    return msgspec.json.encode(given, order="deterministic").decode()

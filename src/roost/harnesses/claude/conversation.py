@@ -1,0 +1,222 @@
+"""A session's conversation with the CLI, over as many processes as it takes.
+
+The CLI is a process that lives as long as it is needed and may die at any moment. A turn talks to
+the one that runs, or starts one from what the log and the CLI's transcript say (`recovery`); when it
+dies in the middle, the turn starts another one in the same way. Approvals, questions and custom tools
+are questions the CLI asks us: while one is open the turn rests, and the answer comes as another turn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from roost.domain.events import Entry
+from roost.errors import RoostError
+from roost.harnesses.claude.calls import ANSWERS, Calls
+from roost.harnesses.claude.content import of_inputs
+from roost.harnesses.claude.frames import Reading
+from roost.harnesses.claude.ids import Ids
+from roost.harnesses.claude.launch import Launch
+from roost.harnesses.claude.live import END, GIVEN_UP, Live
+from roost.harnesses.claude.past import Past
+from roost.harnesses.claude.permissions import Policy
+from roost.harnesses.claude.recovery import Plan, Prompt, Recovery, messages_in
+from roost.harnesses.claude.shapes import Json
+from roost.harnesses.claude.tools import Toolbox
+from roost.harnesses.claude.transcript import Shelf, Transcript
+from roost.harnesses.claude.wire import Cli
+from roost.ports.harness import Brief, Output, Rest, Trouble
+from roost.ports.sandbox import Sandbox
+
+_log = logging.getLogger(__name__)
+_PAUSES: Final = (0.1, 1.0, 5.0)  # seconds before each restart of a CLI that died in one turn
+_LOOK_UP = 2.0  # seconds between looks at the clock while the CLI is silent
+_SPEAKS_WITHIN = 60.0  # seconds a CLI that was started has to say anything before it is killed
+_STOPS_WITHIN = 10.0  # seconds a CLI has to heed an interrupt before it is killed
+_WRITES_WITHIN = 0.25  # seconds after which the CLI's transcript has what the CLI has printed
+_NOT_FOUND = 127
+
+
+class _Died(Exception):
+    """The CLI ended in the middle of a turn."""
+
+
+class ClaudeConversation:
+    """See `ports.harness.Conversation`. `tasks` run beside it, until `close`."""
+
+    def __init__(
+        self, brief: Brief, sandbox: Sandbox, launch: Launch, toolbox: Toolbox, tasks: TaskGroup
+    ) -> None:
+        self._brief = brief
+        self._sandbox = sandbox
+        self._launch = launch
+        self._toolbox = toolbox
+        self._tasks = tasks
+        self._policy = Policy(brief.session.spec.agent)
+        self._ids = Ids(brief.session.id)
+        self._shelf = Shelf(sandbox, self._ids.conversation)
+        self._has_past = brief.resumed
+        self._transcript_lost = False
+        self._live: Live | None = None
+        self._busy = False
+        self._interrupted: float | None = None
+
+    def turn(self, inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
+        self._interrupted = None  # now: an interrupt may come before the first output is asked for
+        return self._turn(inputs, again)
+
+    async def interrupt(self) -> None:
+        self._interrupted = anyio.current_time()
+        if self._busy and self._live is not None:
+            await self._live.cli.request("interrupt")
+
+    async def close(self) -> None:
+        """End the CLI: by itself if it has nothing to do, else as it stands."""
+        live, self._live = self._live, None
+        if live is None:
+            return
+        if left_alone := live.not_understood():
+            about = {"session": self._brief.session.id}
+            _log.info("not understood of the agent: %s", left_alone, extra=about)
+        if self._busy or not live.done:
+            # At the end of its input it would refuse whatever waits for an answer, and go on.
+            await live.cli.kill(after=_WRITES_WITHIN)
+        else:
+            await live.cli.end()
+
+    async def _turn(self, inputs: Sequence[Entry], again: bool) -> AsyncGenerator[Output, None]:
+        """Tries until the agent rests, each time in a new process if the last one died."""
+        again = again or self._busy  # what an abandoned turn has left behind is not known
+        self._busy = True
+        for pause in (*_PAUSES, None):
+            try:
+                async with aclosing(self._try(inputs, again)) as outputs:
+                    async for output in outputs:
+                        self._busy = not isinstance(output, Rest)
+                        yield output
+                return
+            except _Died:
+                again = True
+                farewell = await self._bury(last=pause is None)
+            for output in farewell:
+                yield output
+            if self._interrupted is not None or pause is None:
+                break
+            await anyio.sleep(pause)
+        self._busy = False
+        yield END if self._interrupted is not None else GIVEN_UP
+
+    async def _try(self, inputs: Sequence[Entry], again: bool) -> AsyncGenerator[Output, None]:
+        """One process's part of a turn. :raises _Died:"""
+        live = self._live
+        if live is None or live.cli.ended or again:
+            await self.close()
+            plan, calls = await self._plan(inputs, again)
+            for emit in plan.emits:
+                yield emit
+            live, then = await self._start(plan, calls), plan.then
+        else:
+            then = await self._hand_over(live, inputs)
+        while self._interrupted is not None or not live.waits:
+            if live.done:
+                if then is None:
+                    break
+                await live.say(then)
+                then = None
+            for output in await live.take(await self._next(live)):
+                yield output
+        for output in live.rest():
+            yield output
+
+    async def _hand_over(self, live: Live, inputs: Sequence[Entry]) -> Prompt | None:
+        """Give the inputs to a CLI that runs; gives what has to wait until it is done."""
+        messages = messages_in(inputs)
+        prompt = Prompt(self._ids.prompt(messages), of_inputs(messages)) if messages else None
+        for entry in inputs:
+            if entry.type in ANSWERS:
+                await live.answer(entry)
+        if prompt is None or not live.done:
+            if prompt is not None and live.waits:
+                await live.drop_what_waits()
+            return prompt
+        await live.say(prompt)
+        return None
+
+    async def _next(self, live: Live) -> Json:
+        while True:
+            try:
+                return await live.cli.next(_LOOK_UP)
+            except TimeoutError:
+                if self._is_overdue(live):
+                    await live.cli.kill()
+                    raise _Died from None
+            except anyio.EndOfStream:
+                raise _Died from None
+
+    def _is_overdue(self, live: Live) -> bool:
+        now = anyio.current_time()
+        if self._interrupted is not None and now > self._interrupted + _STOPS_WITHIN:
+            return True
+        return not live.cli.spoke and now > live.since + _SPEAKS_WITHIN
+
+    async def _plan(self, inputs: Sequence[Entry], again: bool) -> tuple[Plan, Calls]:
+        calls = Calls(self._ids, self._toolbox, self._policy)
+        plain = not again and not any(entry.type in ANSWERS for entry in inputs)
+        if not self._has_past or (plain and await self._can_resume()):
+            prompt = Prompt(self._ids.prompt(inputs), of_inputs(inputs))
+            return Plan(resume=self._has_past, prompt=prompt), calls
+        transcript = None if self._transcript_lost else await self._shelf.read()
+        past = await Past.read(self._brief.history(), self._unheard(inputs, transcript))
+        recovery = Recovery(self._ids, calls, past, inputs, again=again)
+        if transcript is None:
+            await self._shelf.put_aside()
+            return recovery.without_transcript(), calls
+        return recovery.with_transcript(transcript), calls
+
+    def _unheard(self, inputs: Sequence[Entry], transcript: Transcript | None) -> set[str]:
+        """The messages that the CLI has not taken down, though it has others."""
+        messages = messages_in(inputs)
+        if transcript is None or transcript.has(self._ids.prompt(messages)):
+            return set()
+        return {entry.id for entry in messages}
+
+    async def _can_resume(self) -> bool:
+        return not self._transcript_lost and await self._shelf.holds_one()
+
+    async def _start(self, plan: Plan, calls: Calls) -> Live:
+        if plan.mark is not None:
+            await self._shelf.append(plan.mark)
+        process = await self._sandbox.spawn(
+            self._launch.argv(resume=plan.resume), environ=self._launch.environ(plan.environ)
+        )
+        cli = Cli(process, self._ids.conversation)
+        self._tasks.start_soon(cli.pump)
+        self._live = live = Live(cli, calls, Reading(self._ids, calls), self._toolbox)
+        live.since = anyio.current_time()
+        self._has_past, self._transcript_lost = True, False
+        await cli.request("initialize", **self._launch.introduction())
+        await live.say(plan.prompt, repeated=plan.goes_on)
+        if self._interrupted is not None:
+            await cli.request("interrupt")
+        return live
+
+    async def _bury(self, *, last: bool) -> list[Output]:
+        """See to what a CLI that died has left. :raises RoostError: it cannot run here at all"""
+        live, self._live = self._live, None
+        if live is None:
+            return []
+        self._transcript_lost = live.knows_nothing
+        code, words = await live.cli.obituary()
+        if code == _NOT_FOUND:
+            raise RoostError(f"the agent's program cannot be started: {words}")
+        outputs = live.last_words()
+        if self._interrupted is None and not (self._transcript_lost and not last):
+            said = f"The agent's process ended unexpectedly (exit code {code}). {words}".strip()
+            outputs.append(Trouble("unknown_error", said, "exhausted" if last else "retrying"))
+        return outputs

@@ -1,0 +1,326 @@
+"""From what the CLI prints to what the log is told. Pure: no process, no clock.
+
+A model request is a span: it opens when the CLI says that it asks, or when an answer begins, and ends
+with the answer, or as an error when the CLI tries again or gives up. What the model says is an event
+per block, as soon as the block is complete, under the id its previews had. Frames of subagents are
+not shown: the API has threads for them, and no agent is given the tool that starts one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+from roost.domain.events import Draft
+from roost.domain.session import Pending
+from roost.domain.usage import Usage
+from roost.harnesses.claude.calls import Call, Calls
+from roost.harnesses.claude.content import of_result, text_block
+from roost.harnesses.claude.ids import Ids
+from roost.harnesses.claude.shapes import (
+    Block,
+    Event,
+    Json,
+    Message,
+    Result,
+    Said,
+    Server,
+    Streamed,
+    System,
+    read,
+)
+from roost.harnesses.retries import refused
+from roost.ports.harness import Emit, Output, Show, Trouble
+
+_log = logging.getLogger(__name__)
+_QUIET = {"thinking_tokens", "session_state_changed"}  # known, and nothing for the log
+_OUT = {  # how the CLI says that it cannot use an MCP server, and what the API calls that
+    "failed": ("mcp_connection_failed_error", "cannot be reached"),
+    "needs-auth": ("mcp_authentication_failed_error", "wants other credentials"),
+}
+_SYNTHETIC = "<synthetic>"  # the model's name on messages that the CLI itself has written
+
+
+class Scribe:
+    """Events of the CLI's messages: the same whether they are heard or read in its transcript."""
+
+    def __init__(self, ids: Ids, calls: Calls) -> None:
+        self._ids = ids
+        self._calls = calls
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def spoken(self, said: Said) -> list[Emit]:
+        """What the agent said and called."""
+        if said.error is not None or said.message.model == _SYNTHETIC:
+            return []
+        events = [self._block(said.message, block) for block in said.blocks]
+        return [event for event in events if event is not None]
+
+    def returned(self, said: Said) -> list[Emit]:
+        """What its calls have come to. A client's own results are in the log already."""
+        emits = []
+        for block in said.blocks:
+            call = self._calls.returned(block.tool_use_id) if block.type == "tool_result" else None
+            if call is not None and not call.tool.answered_by_client:
+                event_id = self._ids.result(block.tool_use_id)
+                failed = bool(block.is_error)
+                emits.append(Emit([result_of(call, event_id, block.content, is_error=failed)]))
+        return emits
+
+    def _block(self, message: Message, block: Block) -> Emit | None:
+        if block.type == "tool_use":
+            call, new = self._calls.make(block.id, block.name, block.input)
+            return _called(call) if new else None
+        kind = "thinking" if block.type == "redacted_thinking" else block.type
+        nth = self._counts[message.id, kind]
+        self._counts[message.id, kind] += 1
+        event_id = self._ids.block(message.id, kind, nth)
+        if kind == "thinking":
+            return Emit([Draft.of("agent.thinking", event_id)])
+        if kind == "text" and block.text:
+            return Emit([Draft.of("agent.message", event_id, content=[text_block(block.text)])])
+        return None
+
+
+class Reading:
+    """What one process of the CLI has said so far. `unknown` counts what nobody here understands."""
+
+    def __init__(self, ids: Ids, calls: Calls) -> None:
+        self.result: Result | None = None
+        self.unknown: Counter[str] = Counter()
+        self._ids = ids
+        self._scribe = Scribe(ids, calls)
+        self._span: _Span | None = None
+
+    @property
+    def asks_the_model(self) -> bool:
+        """Whether a request to the model is under way."""
+        return self._span is not None
+
+    def take(self, frame: Json) -> list[Output]:
+        """The outputs of a frame. One that is not understood has none, and is counted."""
+        handle = _HANDLERS.get(frame["type"])
+        outputs = handle(self, frame) if handle else None
+        if outputs is None:
+            self.unknown[f"{frame['type']} {frame.get('subtype') or ''}".strip()] += 1
+            _log.debug("a frame that is not understood: %.500r", frame)
+        return outputs or []
+
+    def close_span(self, *, error: bool) -> list[Output]:
+        """End the model request that is under way, if there is one."""
+        span, self._span = self._span, None
+        return [] if span is None else [span.end(error=error)]
+
+    def answered(self) -> list[Output]:
+        """End a request whose answer came in one piece: that has no end of its own, so what is done
+        with the answer has to tell.
+        """
+        whole = self._span is not None and self._span.bound and not self._span.streams
+        return self.close_span(error=False) if whole else []
+
+    def _said(self, frame: Json) -> list[Output] | None:
+        said = read(frame, Said)
+        if said is None or said.parent_tool_use_id is not None:
+            return None
+        emits = self._scribe.spoken(said)
+        if not emits:
+            return []
+        opened = self._open_span(said.message)
+        if self._span is not None and not self._span.streams:
+            self._span.spend(said.message.usage)
+        return [*opened, *emits]
+
+    def _returned(self, frame: Json) -> list[Output] | None:
+        said = read(frame, Said)
+        if said is None or said.parent_tool_use_id is not None:
+            return None
+        return [*self.answered(), *self._scribe.returned(said)]
+
+    def _streamed(self, frame: Json) -> list[Output] | None:
+        streamed = read(frame, Streamed)
+        if streamed is None or streamed.parent_tool_use_id is not None:
+            return None
+        event = streamed.event
+        match event.type:
+            case "message_start" if event.message is not None:
+                opened = self._open_span(event.message)
+                if self._span is not None:
+                    self._span.stream(event.message)
+                return opened
+            case "message_stop":
+                return self.close_span(error=streamed.abandoned_blocks is not None)
+            case _:
+                return self._span.previews(event, self._ids) if self._span else []
+
+    def _system(self, frame: Json) -> list[Output] | None:
+        system = read(frame, System)
+        if system is None:
+            return None
+        match system.subtype:
+            case "status":
+                return self._requested() if system.status == "requesting" else []
+            case "api_retry":
+                return [*self.close_span(error=True), _retrying(system)]
+            case "init":
+                return [_unreached(server) for server in system.mcp_servers if _is_out(server)]
+            case "compact_boundary":
+                return [Emit([Draft.of("agent.thread_context_compacted")])]
+            case subtype:
+                return [] if subtype in _QUIET else None
+
+    def _ended(self, frame: Json) -> list[Output] | None:
+        self.result = read(frame, Result)
+        if self.result is None:
+            return None
+        streamed = self._span is not None and self._span.streams
+        return self.close_span(error=streamed or self.result.is_error)
+
+    def _requested(self) -> list[Output]:
+        if self._span is not None and not self._span.bound:
+            return []
+        return [*self.answered(), *self.close_span(error=True), *self._new_span()]
+
+    def _open_span(self, message: Message) -> list[Output]:
+        """A span for this answer, unless it has one."""
+        opened: list[Output] = []
+        if self._span is None or not self._span.takes(message):
+            opened = [*self.answered(), *self.close_span(error=True), *self._new_span()]
+        if self._span is not None:
+            self._span.message_id = message.id
+        return opened
+
+    def _new_span(self) -> list[Output]:
+        self._span = _Span()
+        return [Emit([self._span.start])]
+
+
+class _Span:
+    """A model request under way."""
+
+    def __init__(self) -> None:
+        self.start = Draft.of("span.model_request_start")
+        self.streams = False
+        self.message_id: str | None = None
+        self._usage: Json = {}
+        self._shown: dict[int, tuple[str, str]] = {}
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def bound(self) -> bool:
+        """Whether the answer has begun."""
+        return self.message_id is not None
+
+    def takes(self, message: Message) -> bool:
+        """Whether the message can be the answer to this request."""
+        return self.message_id in (None, message.id)
+
+    def stream(self, message: Message) -> None:
+        """Note that the answer comes in pieces."""
+        self.streams = True
+        self.spend(message.usage)
+
+    def spend(self, usage: Json | None) -> None:
+        """Note what was used so far; later figures are totals, and replace earlier ones."""
+        self._usage |= {name: n for name, n in (usage or {}).items() if n is not None}
+
+    def previews(self, event: Event, ids: Ids) -> list[Output]:
+        """What a piece of the answer shows."""
+        self.spend(event.usage)
+        if event.type == "content_block_start" and event.content_block is not None:
+            return self._begun(event.index, event.content_block, ids)
+        if event.type == "content_block_delta" and event.delta is not None:
+            return self._added(event.index, event.delta.text)
+        return []
+
+    def end(self, *, error: bool) -> Output:
+        """The event that ends it, with what it cost."""
+        usage = usage_of(self._usage)
+        return Emit([end_of_span(self.start.id, usage, error=error)], spent=usage)
+
+    def _added(self, index: int, text: str) -> list[Output]:
+        if not text or index not in self._shown:
+            return []
+        event_id, type = self._shown[index]
+        return [Show(event_id, type, text)]
+
+    def _begun(self, index: int, block: Block, ids: Ids) -> list[Output]:
+        kind = "thinking" if block.type == "redacted_thinking" else block.type
+        type = {"text": "agent.message", "thinking": "agent.thinking"}.get(kind)
+        if type is None or self.message_id is None:
+            return []
+        event_id = ids.block(self.message_id, kind, self._counts[kind])
+        self._counts[kind] += 1
+        if kind == "text":
+            self._shown[index] = event_id, type
+        return [Show(event_id, type)]
+
+
+def usage_of(figures: Json) -> Usage:
+    """What the model's figures say was used."""
+    counts = {name: figures.get(name) for name in Usage.__struct_fields__}
+    return Usage(**{name: n for name, n in counts.items() if isinstance(n, int) and n >= 0})
+
+
+def end_of_span(start_id: str, usage: Usage, *, error: bool) -> Draft:
+    """The event that ends a model request."""
+    return Draft.of(
+        "span.model_request_end",
+        model_request_start_id=start_id,
+        is_error=error,
+        model_usage=usage.for_request(),
+    )
+
+
+def _called(call: Call) -> Emit:
+    fields: Json = {"name": call.tool.name, "input": call.input}
+    if call.tool.answered_by_client:
+        draft = Draft.of("agent.custom_tool_use", call.event_id, **fields)
+        return Emit([draft], blocks=[Pending(call.event_id, "custom_tool")])
+    fields |= call.verdict.fields()
+    if call.tool.kind == "mcp":
+        fields["mcp_server_name"] = call.tool.server
+    draft = Draft.of(f"agent.{_prefix(call)}tool_use", call.event_id, **fields)
+    return Emit([draft], blocks=[Pending(call.event_id, "confirmation")] if call.waits else [])
+
+
+def result_of(call: Call, event_id: str | None, content: object, *, is_error: bool) -> Draft:
+    """The event of a call's result."""
+    named: Json = {f"{_prefix(call)}tool_use_id": call.event_id}
+    shown = of_result(content)
+    type = f"agent.{_prefix(call)}tool_result"
+    return Draft.of(type, event_id, **named, content=shown, is_error=is_error)
+
+
+def _prefix(call: Call) -> str:
+    return "mcp_" if call.tool.kind == "mcp" else ""
+
+
+def _is_out(server: Server) -> bool:
+    return server.status in _OUT
+
+
+def _unreached(server: Server) -> Emit:
+    """It stops nobody: the turn goes on without that server, and the next one tries it again."""
+    type, reason = _OUT[server.status]
+    error = {
+        "type": type,
+        "mcp_server_name": server.name,
+        "message": f"The MCP server {server.name} {reason}.",
+        "retry_status": {"type": "retrying"},
+    }
+    return Emit([Draft.of("session.error", error=error)])
+
+
+def _retrying(system: System) -> Trouble:
+    failure = refused(system.error or "unknown", "it is asked again", system.error_status)
+    return Trouble(failure.error, failure.message, "retrying")
+
+
+_HANDLERS: dict[str, Callable[[Reading, Json], list[Output] | None]] = {
+    "assistant": Reading._said,
+    "user": Reading._returned,
+    "stream_event": Reading._streamed,
+    "system": Reading._system,
+    "result": Reading._ended,
+}

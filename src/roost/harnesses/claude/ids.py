@@ -1,0 +1,47 @@
+"""Names that come out the same whenever they are worked out again.
+
+An event's id is derived from what the agent calls the thing: so what was logged before a crash is
+recognised afterwards, and a preview has the id of the event it announces. The session's id is part of
+every name: whatever a sandbox prints, it cannot name anything of another session.
+"""
+
+from __future__ import annotations
+
+from base64 import b32encode
+from collections.abc import Sequence
+from hashlib import blake2b
+from uuid import UUID, uuid5
+
+from roost.domain.events import Entry
+
+_OURS = UUID("6f1d6f0e-5d0b-4c53-9d0a-2f4b8a3c7e19")
+
+
+class Ids:
+    """The names of one session."""
+
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
+        self.conversation = str(uuid5(_OURS, session_id))
+        """What the CLI calls the session."""
+
+    def prompt(self, inputs: Sequence[Entry]) -> str:
+        """What the CLI is to call these inputs; it acts on a name once."""
+        return str(uuid5(_OURS, " ".join([self._session_id, *(entry.id for entry in inputs)])))
+
+    def block(self, message_id: str, kind: str, nth: int) -> str:
+        """The event of a message's `nth` block of its kind."""
+        return self._event("block", message_id, kind, str(nth))
+
+    def call(self, tool_use_id: str) -> str:
+        """The event of a tool call."""
+        return self._event("call", tool_use_id)
+
+    def result(self, tool_use_id: str) -> str:
+        """The event of a tool call's result."""
+        return self._event("result", tool_use_id)
+
+    def _event(self, *parts: str) -> str:
+        named = "\0".join([self._session_id, *parts]).encode(errors="surrogatepass")
+        digest = blake2b(named, digest_size=16).digest()
+        return f"sevt_{b32encode(digest)[:26].decode().lower()}"

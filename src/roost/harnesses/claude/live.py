@@ -1,0 +1,153 @@
+"""One process of the CLI, and what is known of it: what it was asked, what it asks, why it stops."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from roost.domain.events import Entry
+from roost.harnesses.claude.calls import Calls, Reply
+from roost.harnesses.claude.frames import Reading
+from roost.harnesses.claude.recovery import Prompt
+from roost.harnesses.claude.shapes import (
+    CanUseTool,
+    Json,
+    Lifecycle,
+    McpMessage,
+    Request,
+    Result,
+    System,
+    read,
+)
+from roost.harnesses.claude.tools import Toolbox
+from roost.harnesses.claude.wire import Cli
+from roost.harnesses.retries import refused
+from roost.ports.harness import Output, Rest, Trouble
+
+END: Final = Rest({"type": "end_turn"})
+GIVEN_UP: Final = Rest({"type": "retries_exhausted"})
+_NOT_THERE = "No conversation found"
+
+
+class Live:
+    """A CLI that runs, `since` some moment."""
+
+    def __init__(self, cli: Cli, calls: Calls, reading: Reading, toolbox: Toolbox) -> None:
+        self.cli = cli
+        self.calls = calls
+        self.since = 0.0
+        self._reading = reading
+        self._toolbox = toolbox
+        self._awaited: set[str] = set()
+        self._idle = False
+
+    @property
+    def done(self) -> bool:
+        """Whether it has nothing left to do."""
+        return self._idle and not self._awaited
+
+    @property
+    def waits(self) -> bool:
+        """Whether it cannot go on before somebody answers."""
+        return self.calls.stuck and not self._reading.asks_the_model
+
+    @property
+    def knows_nothing(self) -> bool:
+        """Whether it was to resume a conversation and found none."""
+        result = self._reading.result
+        return result is not None and any(_NOT_THERE in error for error in result.errors)
+
+    async def say(self, prompt: Prompt, *, repeated: bool = False) -> None:
+        """Send a prompt. One that is `repeated` belongs to the turn it already works on."""
+        if not repeated:
+            self.calls.prompted()
+        self._idle = False
+        self._reading.result = None
+        self._awaited.add(prompt.uuid)
+        await self.cli.send(prompt.frame())
+
+    async def answer(self, entry: Entry) -> None:
+        """Pass on a client's answer, now if the CLI waits for it, else when it asks."""
+        await self._reply(self.calls.answer(entry))
+
+    async def drop_what_waits(self) -> None:
+        """Take back what nobody has answered: the runner has closed it."""
+        self.calls.prompted()
+        await self.cli.request("interrupt")
+
+    async def take(self, frame: Json) -> list[Output]:
+        """What a frame has to say. What the CLI asks is answered, if it can be."""
+        match frame["type"]:
+            case "control_request":
+                return await self._asked(frame)
+            case "control_cancel_request":
+                self.calls.withdrawn(str(frame.get("request_id")))
+                return []
+            case "control_response":
+                return []
+            case "command_lifecycle":
+                return self._prompt_moved(frame)
+            case _:
+                self._note_state(frame)
+                return self._reading.take(frame)
+
+    def rest(self) -> list[Output]:
+        """How the turn ends."""
+        if not self.done:
+            return [Rest({"type": "requires_action", "event_ids": self.calls.unanswered})]
+        result = self._reading.result
+        if result is None or (result.terminal_reason or "").startswith("aborted"):
+            return [END]
+        if result.stop_reason == "refusal":  # which counts as an error too
+            return [Rest({"type": "refusal"})]
+        return [_trouble(result), GIVEN_UP] if result.is_error else [END]
+
+    def not_understood(self) -> dict[str, int]:
+        """How many lines and frames were left alone, by what they were."""
+        return dict(self._reading.unknown + self.cli.dropped)
+
+    def last_words(self) -> list[Output]:
+        """What is left to say once it has died."""
+        return self._reading.close_span(error=True)
+
+    async def _asked(self, frame: Json) -> list[Output]:
+        request = read(frame, Request)
+        if request is None:
+            return self._reading.take(frame)
+        subtype = request.request.get("subtype")
+        if subtype == "can_use_tool" and (asked := read(request.request, CanUseTool)):
+            await self._reply(self.calls.permission(request.request_id, asked))
+        elif subtype == "mcp_message" and (message := read(request.request, McpMessage)):
+            await self._reply(self._from_server(request.request_id, message))
+        else:
+            await self.cli.refuse(request.request_id, f"{subtype} is not served here")
+        return self._reading.answered()
+
+    def _from_server(self, request_id: str, asked: McpMessage) -> Reply | None:
+        response = self._toolbox.serve(asked.message)
+        if response is not None:
+            return Reply(request_id, {"mcp_response": response})
+        return self.calls.result(request_id, asked)
+
+    async def _reply(self, reply: Reply | None) -> None:
+        if reply is not None:
+            await self.cli.respond(reply.request_id, reply.response)
+
+    def _prompt_moved(self, frame: Json) -> list[Output]:
+        moved = read(frame, Lifecycle)
+        if moved is not None and moved.state not in ("queued", "started"):
+            self._awaited.discard(moved.command_uuid)
+        return []
+
+    def _note_state(self, frame: Json) -> None:
+        if frame.get("subtype") == "session_state_changed":
+            system = read(frame, System)
+            self._idle = system is not None and system.state == "idle"
+
+
+def _trouble(result: Result) -> Trouble:
+    if result.terminal_reason == "api_error":
+        said = result.result or "no reason given"
+        failure = refused("api_error", said, result.api_error_status)
+        return Trouble(failure.error, failure.message, "exhausted")
+    said = "; ".join(result.errors) or result.result or result.subtype
+    return Trouble("unknown_error", f"The agent stopped: {said}"[:2000], "exhausted")

@@ -1,0 +1,84 @@
+"""Which calls run, which are refused, and which wait for a person.
+
+The CLI is told to ask before every call, and it is answered here. So a call runs only after its
+event is in the log, whatever the policy says: a crash can then leave a call whose outcome is
+unknown, but never one that nobody has heard of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from roost.harnesses.claude.shapes import Json
+from roost.harnesses.claude.tools import Tool
+
+_HARMLESS = {"read", "glob", "grep"}
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What is to happen to a call. Without an `evaluation` it was refused before any policy."""
+
+    permission: Literal["allow", "ask", "deny"]
+    evaluation: Json | None = None
+
+    def fields(self) -> Json:
+        """As the fields of a tool use event."""
+        shown: Json = {"evaluated_permission": self.permission}
+        return shown | ({"evaluation": self.evaluation} if self.evaluation else {})
+
+
+_NOT_ENABLED = Verdict("deny")
+
+
+class Policy:
+    """The permission policies of one agent."""
+
+    def __init__(self, agent: Json) -> None:
+        tools = agent.get("tools") or []
+        self._built_in = next((t for t in tools if t["type"] == "agent_toolset_20260401"), None)
+        self._mcp = {t["mcp_server_name"]: t for t in tools if t["type"] == "mcp_toolset"}
+        self._custom = {t["name"] for t in tools if t["type"] == "custom"}
+
+    def judge(self, tool: Tool) -> Verdict:
+        """What is to happen to a call of this tool."""
+        if tool.kind == "question":
+            return Verdict("ask")
+        if tool.kind == "custom":
+            return Verdict("ask") if tool.name in self._custom else _NOT_ENABLED
+        toolset = self._mcp.get(tool.server) if tool.kind == "mcp" else self._built_in
+        if toolset is None:
+            return _NOT_ENABLED
+        return _evaluated(tool, _config(tool, toolset))
+
+
+def _config(tool: Tool, toolset: Json) -> Json | None:
+    from_client: Sequence[Json] = toolset["configs"]
+    for config in from_client:
+        if config["name"] == tool.name:
+            return config
+    known = tool.kind == "mcp" or tool.name in _BUILT_IN
+    return toolset["default_config"] if known else None
+
+
+_BUILT_IN = {*_HARMLESS, "bash", "write", "edit", "web_fetch", "web_search"}
+
+
+def _evaluated(tool: Tool, config: Json | None) -> Verdict:
+    if config is None or not config["enabled"]:
+        return _NOT_ENABLED
+    match config["permission_policy"]["type"]:
+        case "always_allow":
+            return Verdict("allow", {"type": "always_allow"})
+        case "auto" if tool.kind == "builtin" and tool.name in _HARMLESS:
+            return Verdict("allow", _auto({"type": "allow"}))
+        case "auto":  # nobody here can judge what a command or a page does: a person has to
+            return Verdict("ask", _auto({"type": "ask", "reason_code": "indeterminate"}))
+        case _:
+            return Verdict("ask", {"type": "always_ask"})
+
+
+def _auto(judged: Json) -> Json:
+    return {"type": "auto", "evaluated_permission": judged}

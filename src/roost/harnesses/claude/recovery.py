@@ -1,0 +1,217 @@
+"""How a process of the CLI is started so that a conversation goes on where the log says it stands.
+
+Between the log and the CLI's transcript, each may have what the other lacks: the CLI prints before it
+writes, and a server may die before it logs. What only the transcript has is logged now. What only the
+log has is told to the agent as a note. A call that is open in both may have run, or not:
+
+* it waited for somebody: it did not run. It is put up again, and its answer, if there is one, given.
+* it was allowed: nobody knows. The agent is told so, and nothing is run again on its behalf.
+* it stood behind another one: it did not run, and the CLI forgets it. The agent is told.
+
+One that only the log has may have run too. If the agent makes it again, it is refused once, with the
+reason.
+
+The prompt is always sent again under its own name. The CLI acts on a name once, so this is safe, and
+what it says about the name is how we learn that it has nothing left to do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from roost.domain.events import Draft, Entry
+from roost.domain.usage import Usage
+from roost.harnesses.claude.calls import ANSWERS, UNKNOWN, Call, Calls
+from roost.harnesses.claude.content import of_inputs, reminder, text_block
+from roost.harnesses.claude.frames import end_of_span, result_of
+from roost.harnesses.claude.ids import Ids
+from roost.harnesses.claude.launch import GO_ON
+from roost.harnesses.claude.past import CALLS, HEARD, Past
+from roost.harnesses.claude.retelling import Retelling
+from roost.harnesses.claude.shapes import Json
+from roost.harnesses.claude.transcript import Transcript
+from roost.ports.harness import Emit
+
+_LONGEST_NOTE = 30_000  # it travels in a variable, which the kernel limits to four times that
+_GO_ON = "Continue from where you left off."
+_LOST = (
+    "This session was restarted, and your own record of it was lost. "
+    "What follows is taken from the session's log, oldest first.\n\n"
+)
+_FORGOTTEN = (
+    "The session was restarted. Just before that you did what follows, which is not in your own "
+    "record. Where a call has no result, check whether it took effect before repeating it.\n\n"
+)
+_NOT_MADE = (
+    "The session was restarted before these calls of yours were made, and you do not see them any "
+    "more. Make those again that are still needed, exactly as they were:\n\n"
+)
+_MADE_BEFORE = "You made this call already, just before the session was restarted. "
+_NOT_RUN = "This call was not run: the session was restarted before its turn came."
+
+
+def messages_in(inputs: Sequence[Entry]) -> list[Entry]:
+    """Those that say something, and do not answer a call."""
+    return [entry for entry in inputs if entry.type not in ANSWERS]
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """Something to say to the agent, under a name the CLI acts on once."""
+
+    uuid: str
+    content: list[Json] | str
+
+    def frame(self) -> Json:
+        """As the CLI takes it. Composed by a client: no paths or commands in it are expanded."""
+        return {
+            "type": "user",
+            "uuid": self.uuid,
+            "message": {"role": "user", "content": self.content},
+            "parent_tool_use_id": None,
+            "client_composed": True,
+        }
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """How to start. `emits` come first; `mark` goes into the transcript; `prompt` is sent at once,
+    `then` when the CLI has nothing left to do.
+    """
+
+    resume: bool
+    prompt: Prompt
+    emits: Sequence[Emit] = ()
+    mark: bytes | None = None
+    environ: Mapping[str, str] = {}
+    then: Prompt | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the CLI goes on by itself, with the turn that the prompt has begun."""
+        return bool(self.environ)
+
+
+class Recovery:
+    """Works out the plan. `calls` is filled with what is known of the session's open calls."""
+
+    def __init__(
+        self, ids: Ids, calls: Calls, past: Past, inputs: Sequence[Entry], *, again: bool
+    ) -> None:
+        self._ids = ids
+        self._calls = calls
+        self._past = past
+        self._again = again
+        self._messages = messages_in(inputs)
+        self._answered = {e.fields[ANSWERS[e.type]] for e in inputs if e.type in ANSWERS}
+        self._name = ids.prompt(self._messages or inputs)
+        self._said = of_inputs(self._messages) if self._messages else [text_block(_GO_ON)]
+        for entry in [*past.answers, *inputs]:
+            if entry.type in ANSWERS:
+                calls.answer(entry)
+
+    def without_transcript(self) -> Plan:
+        """A new conversation of the CLI's, told what the log has of the old one."""
+        given = {entry.id for entry in self._messages}
+        told = [entry for entry in self._past.told if entry.id not in given]
+        note = [text_block(reminder(_LOST + self._past.retold(told)))] if told else []
+        emits = self._close(self._past.recent())
+        if any(entry.type in HEARD for entry in told):
+            # The API's word for a context that was replaced by an account of it.
+            emits.insert(0, Emit([Draft.of("agent.thread_context_compacted")]))
+        if self._past.open_span is not None:
+            emits.insert(0, Emit([end_of_span(self._past.open_span, Usage(), error=True)]))
+        return Plan(resume=False, emits=emits, prompt=Prompt(self._name, [*note, *self._said]))
+
+    def with_transcript(self, transcript: Transcript) -> Plan:
+        """The old conversation of the CLI's, from where its transcript ends."""
+        retelling = Retelling(self._ids, self._calls, self._past)
+        retelling.read(transcript)
+        lost = [entry for entry in self._past.recent() if entry.id not in retelling.known]
+        unlogged = [*retelling.emits, *self._close(lost)]
+        note = [reminder(_FORGOTTEN + self._past.retold(lost, _LONGEST_NOTE))] if lost else []
+        if self._messages and not transcript.has(self._name):
+            return self._not_heard(transcript, unlogged, note)
+        return self._cut_off(transcript, unlogged, note)
+
+    def _not_heard(self, transcript: Transcript, emits: list[Emit], note: list[str]) -> Plan:
+        """The CLI never took the messages down. Calls that were answered with them come first."""
+        prompt = Prompt(self._name, [*map(text_block, note), *self._said])
+        if not any(call.event_id in self._answered for call in self._calls.open.values()):
+            return Plan(resume=True, emits=emits, prompt=prompt)
+        return replace(self._cut_off(transcript, emits, []), then=prompt)
+
+    def _cut_off(self, transcript: Transcript, emits: list[Emit], note: list[str]) -> Plan:
+        mark, behind = self._put_up(transcript)
+        if behind:
+            named = "\n".join(f"{call.name} {json.dumps(call.input)}" for call in behind)
+            note = [*note, reminder(_NOT_MADE + named[:_LONGEST_NOTE])]
+        return Plan(
+            resume=True,
+            emits=[*emits, *self._settle(put_up=mark is not None)],
+            mark=mark,
+            environ={**GO_ON, "CLAUDE_CODE_RESUME_PROMPT": _variable([_GO_ON, *note])},
+            prompt=Prompt(transcript.prompt.uuid, transcript.prompt.frame["message"]["content"]),
+        )
+
+    def _put_up(self, transcript: Transcript) -> tuple[bytes | None, list[Call]]:
+        """The mark for the first open call, if it is one to put up again, and the calls behind it."""
+        for tool_use_id, call in self._calls.open.items():
+            if self._did_not_run(call):
+                return transcript.mark(tool_use_id, call), list(self._calls.open.values())[1:]
+            break
+        return None, []
+
+    def _did_not_run(self, call: Call) -> bool:
+        """Whether it is certain that the call has not run."""
+        if not call.waits or self._has_result(call):
+            return False
+        answer = self._calls.answer_of(call)
+        if answer is None or call.tool.answered_by_client or not self._again:
+            return True
+        return bool(answer.fields.get("result") == "deny")
+
+    def _has_result(self, call: Call) -> bool:
+        return self._past.has_result(call.event_id) and not call.tool.answered_by_client
+
+    def _settle(self, *, put_up: bool) -> list[Emit]:
+        """What becomes of the open calls, apart from a first one that is put up again."""
+        emits = []
+        for tool_use_id, call in list(self._calls.open.items())[put_up:]:
+            if not self._has_result(call):
+                emits += self._give_up(call, self._ids.result(tool_use_id), put_up=put_up)
+            self._calls.settle(tool_use_id)
+        return emits
+
+    def _close(self, lost: Sequence[Entry]) -> list[Emit]:
+        """What becomes of calls that only the log knows about."""
+        emits = []
+        for entry in lost:
+            if entry.type in CALLS:
+                emits += self._close_one(self._calls.logged(entry), self._past.result_of(entry))
+        return emits
+
+    def _close_one(self, call: Call, result: Entry | None) -> list[Emit]:
+        if result is not None and not call.tool.answered_by_client:
+            self._calls.doubt(call, _MADE_BEFORE + self._past.retold([result]))
+            return []
+        emits = self._give_up(call, None, put_up=False)
+        if emits:
+            self._calls.doubt(call, UNKNOWN)
+        return emits
+
+    def _give_up(self, call: Call, result_id: str | None, *, put_up: bool) -> list[Emit]:
+        """The agent may make the call again, and nobody is asked twice; else it has come to nothing."""
+        if self._did_not_run(call):
+            self._calls.lose(call)
+            return []
+        if call.tool.answered_by_client:
+            return []
+        said = _NOT_RUN if put_up else UNKNOWN
+        return [Emit([result_of(call, result_id, said, is_error=True)])]
+
+
+def _variable(parts: Sequence[str]) -> str:
+    return "\n\n".join(parts).replace("\0", "")  # no variable can hold that one

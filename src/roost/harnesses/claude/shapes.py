@@ -1,0 +1,145 @@
+"""The parts of the CLI's frames that are looked at, as types.
+
+Everything the CLI prints is data from a sandbox. A frame is converted to one of these or left alone:
+what does not fit cannot reach the code behind it. Fields that are not named here are ignored, so that
+a newer CLI may add some.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+Json = dict[str, Any]
+
+
+class Block(msgspec.Struct, frozen=True):
+    """A content block of any type; which fields mean something depends on the type."""
+
+    type: str
+    text: str = ""
+    id: str = ""
+    name: str = ""
+    input: Json = {}
+    tool_use_id: str = ""
+    content: Any = None
+    is_error: bool | None = None
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What one side said. Only prompts have text in place of blocks."""
+
+    content: list[Block] | str = []
+    id: str = ""
+    model: str = ""
+    usage: Json | None = None
+
+
+class Said(msgspec.Struct, frozen=True):
+    """An `assistant` or `user` frame. `error` marks text that the CLI and not the model wrote."""
+
+    message: Message
+    parent_tool_use_id: str | None = None
+    error: str | None = None
+
+    @property
+    def blocks(self) -> list[Block]:
+        """Its blocks; none if it is plain text."""
+        return self.message.content if isinstance(self.message.content, list) else []
+
+
+class Delta(msgspec.Struct, frozen=True):
+    """What is added to a block."""
+
+    type: str = ""
+    text: str = ""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """An event of the model's stream."""
+
+    type: str
+    index: int = 0
+    message: Message | None = None
+    content_block: Block | None = None
+    delta: Delta | None = None
+    usage: Json | None = None
+
+
+class Streamed(msgspec.Struct, frozen=True):
+    """A `stream_event` frame. `abandoned_blocks`: the stream broke off, and this ends it."""
+
+    event: Event
+    parent_tool_use_id: str | None = None
+    abandoned_blocks: Any = None
+
+
+class Server(msgspec.Struct, frozen=True):
+    """An MCP server, and whether the CLI has reached it."""
+
+    name: str
+    status: str = ""
+
+
+class System(msgspec.Struct, frozen=True):
+    """A `system` frame, of any subtype."""
+
+    subtype: str
+    state: str = ""
+    status: str | None = None
+    error_status: int | None = None
+    error: str | None = None
+    mcp_servers: list[Server] = []
+
+
+class Result(msgspec.Struct, frozen=True):
+    """A `result` frame: why the CLI stopped. `subtype` alone does not tell an API error."""
+
+    subtype: str = ""
+    is_error: bool = False
+    terminal_reason: str | None = None
+    stop_reason: str | None = None
+    result: str | None = None
+    errors: list[str] = []
+    api_error_status: int | None = None
+
+
+class Lifecycle(msgspec.Struct, frozen=True):
+    """A `command_lifecycle` frame: what became of a prompt."""
+
+    command_uuid: str
+    state: str
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A `control_request` frame of the CLI."""
+
+    request_id: str
+    request: Json
+
+
+class CanUseTool(msgspec.Struct, frozen=True):
+    """The request that asks for permission."""
+
+    tool_name: str
+    tool_use_id: str
+    input: Json
+
+
+class McpMessage(msgspec.Struct, frozen=True):
+    """The request that carries a JSON-RPC message to a server on our side."""
+
+    server_name: str
+    message: Json
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def read(frame: Json, shape: type[T]) -> T | None:
+    """The frame as that shape; None if it does not have it."""
+    try:
+        return msgspec.convert(frame, shape)
+    except msgspec.ValidationError:
+        return None

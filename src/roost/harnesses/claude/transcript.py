@@ -1,0 +1,153 @@
+"""The CLI's own record of the conversation, in the session's home.
+
+It is a cache of what the log says, written by the CLI alone and a moment late. It is read where a
+turn was cut off, to see how far the CLI got: through the sandbox, since nothing on this side may follow
+a path that something inside has made. One line is ever added to it, while no CLI runs: the mark that
+makes a resumed CLI put a call that waited for an answer up for permission once more, under its own id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final
+from uuid import NAMESPACE_OID, uuid5
+
+import anyio
+import msgspec
+
+from roost.errors import RoostError
+from roost.harnesses.claude.calls import Call
+from roost.harnesses.claude.shapes import Json, Said, read
+from roost.harnesses.claude.wire import Lines, parse
+from roost.ports.sandbox import Process, Sandbox
+
+_MOST: Final = 32 * 1024 * 1024
+_PATIENCE = 20.0  # seconds; a disk that takes longer is broken
+_EACH = 'for f in "$HOME"/.claude/projects/*/"$1".jsonl; do [ -f "$f" ] && '
+_READ = _EACH + 'exec tail -c "$2" -- "$f"; done; exit 3'
+_APPEND = _EACH + 'exec cat >> "$f"; done; exit 3'
+_PUT_ASIDE = _EACH + 'mv -f -- "$f" "$f.lost"; done; exit 0'
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line of the conversation: a message of one side, or something the CLI has put between."""
+
+    uuid: str
+    frame: Json
+    said: Said | None = None
+
+    @property
+    def by_agent(self) -> bool:
+        """Whether the agent said it."""
+        return bool(self.frame["type"] == "assistant")
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether it is what somebody has asked for, and neither a result nor the CLI's own note."""
+        if self.frame["type"] != "user" or self.said is None:
+            return False
+        if self.frame.get("isMeta") or self.frame.get("isCompactSummary"):
+            return False
+        return not any(block.type == "tool_result" for block in self.said.blocks)
+
+
+class Transcript:
+    """The end of a transcript, oldest line first; `prompt` is the newest one in it.
+
+    A torn line is left out, as the CLI does.
+    """
+
+    def __init__(self, lines: Sequence[Line], prompt: Line) -> None:
+        self.lines = lines
+        self.prompt = prompt
+
+    def has(self, uuid: str) -> bool:
+        """Whether the CLI has taken down a prompt of that name."""
+        return any(line.uuid == uuid and line.is_prompt for line in self.lines)
+
+    def mark(self, tool_use_id: str, call: Call) -> bytes:
+        """The line that puts the call up for permission again."""
+        last = self.lines[-1]
+        deferred = {
+            "type": "hook_deferred_tool",
+            "toolUseID": tool_use_id,
+            "toolName": call.name,
+            "toolInput": call.input,
+            "hookName": f"PreToolUse:{call.name}",
+            "hookEvent": "PreToolUse",
+            "permissionMode": "default",
+        }
+        copied = {name: last.frame.get(name) for name in ("sessionId", "cwd", "version")}
+        line = {
+            "type": "attachment",
+            "attachment": deferred,
+            "uuid": str(uuid5(NAMESPACE_OID, f"{last.uuid} {tool_use_id}")),
+            "parentUuid": last.uuid,
+            "isSidechain": False,
+            "userType": "external",
+            "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds")[:-6] + "Z",
+            **copied,
+        }
+        return b"\n" + msgspec.json.encode(line) + b"\n"  # the last line may be torn
+
+
+class Shelf:
+    """Where the transcript of one conversation is kept."""
+
+    def __init__(self, sandbox: Sandbox, conversation: str) -> None:
+        self._sandbox = sandbox
+        self._conversation = conversation
+
+    async def holds_one(self) -> bool:
+        """Whether there is a transcript. :raises RoostError: the sandbox cannot tell"""
+        _, data = await self._run(_READ, "1")
+        return bool(data)
+
+    async def read(self) -> Transcript | None:
+        """The transcript, if there is one and it says anything. :raises RoostError:"""
+        _, data = await self._run(_READ, str(_MOST))
+        lines = list(_lines(data))
+        prompts = [line for line in lines if line.is_prompt]
+        return Transcript(lines, prompts[-1]) if prompts else None
+
+    async def append(self, data: bytes) -> None:
+        """Add a line to it. :raises RoostError: it could not be written"""
+        code, _ = await self._run(_APPEND, data=data)
+        if code != 0:
+            raise RoostError("the agent's transcript could not be written")
+
+    async def put_aside(self) -> None:
+        """Rename one that the CLI cannot go on with, so that it may begin a new one."""
+        await self._run(_PUT_ASIDE)
+
+    async def _run(self, script: str, *arguments: str, data: bytes = b"") -> tuple[int, bytes]:
+        try:
+            with anyio.fail_after(_PATIENCE):
+                argv = ["sh", "-c", script, "sh", self._conversation, *arguments]
+                process = await self._sandbox.spawn(argv)
+                if data:
+                    await process.send(data)
+                await process.close_input()
+                output = await _all_of(process)
+                return await process.wait(), output
+        except TimeoutError:
+            raise RoostError("the agent's transcript could not be reached") from None
+
+
+async def _all_of(process: Process) -> bytes:
+    output = bytearray()
+    while data := await process.receive():
+        output += data[: _MOST - len(output)]
+    return bytes(output)
+
+
+def _lines(data: bytes) -> Iterator[Line]:
+    for raw in Lines().feed(data):
+        frame = parse(raw)
+        if frame is None or frame.get("isSidechain") or not isinstance(frame.get("uuid"), str):
+            continue
+        if frame["type"] in ("user", "assistant"):
+            yield Line(frame["uuid"], frame, read(frame, Said))
+        elif frame["type"] in ("attachment", "system"):
+            yield Line(frame["uuid"], frame)

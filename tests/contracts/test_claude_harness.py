@@ -1,0 +1,238 @@
+"""The claude harness, with the real CLI: the contract, and what is its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.harnesses.claude_desk import (
+    END,
+    Board,
+    Served,
+    agent,
+    bash,
+    config,
+    docs_server,
+    emits,
+    housed,
+    once,
+    serving,
+    with_servers,
+)
+from tests.harnesses.housed import Housed
+
+from roost.domain.session import Pending
+from roost.ports.harness import Conversation, Harness, Output, Trouble
+from roost.serve.http import listening
+from roost.testing.desk import Desk, script
+from roost.testing.harness_contract import HarnessContract
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def model() -> AsyncGenerator[Served, None]:
+    async with serving() as model:
+        yield model
+
+
+@pytest.fixture
+def house(model: Served, tmp_path: Path) -> Housed:
+    return housed(model, tmp_path)
+
+
+class TestClaudeHarness(HarnessContract):
+    @pytest.fixture
+    def harness(self, house: Housed) -> Harness:
+        return house
+
+    @pytest.fixture
+    async def model(self) -> AsyncGenerator[Served, None]:
+        async with serving() as model:
+            yield model
+
+    # The kit cuts a turn off at every output, which takes the CLI minutes.
+    test_a_turn_cut_off_anywhere_comes_to_the_same_conversation = pytest.mark.chaos(
+        pytest.mark.timeout(600)(
+            HarnessContract.test_a_turn_cut_off_anywhere_comes_to_the_same_conversation
+        )
+    )
+    test_a_turn_cut_off_twice_comes_to_the_same_conversation = pytest.mark.chaos(
+        pytest.mark.timeout(600)(
+            HarnessContract.test_a_turn_cut_off_twice_comes_to_the_same_conversation
+        )
+    )
+    test_a_result_is_delivered_once_wherever_its_turn_is_cut_off = pytest.mark.chaos(
+        pytest.mark.timeout(600)(
+            HarnessContract.test_a_result_is_delivered_once_wherever_its_turn_is_cut_off
+        )
+    )
+
+    async def test_a_refusal_of_the_model_is_the_reason_the_turn_ends(
+        self, harness: Harness
+    ) -> None:
+        """The CLI tells a model that refused so, and asks it once more."""
+        desk = Desk(harness)
+        step = {"text": "I would rather not.", "stop_reason": "refusal"}
+        assert await desk.run(desk.say(script(step, step))) == {"type": "refusal"}
+
+
+async def test_a_tool_runs_in_the_workspace_once_its_call_is_in_the_log(house: Housed):
+    desk = Board(house, agent())
+    seen: list[bool] = []
+    watch = once(
+        emits("agent.tool_use"), lambda: seen.append((house.workspace / "new.txt").exists())
+    )
+    async with desk.open() as opened:
+        message = desk.say(script(bash("echo hello | tee new.txt"), {"text": "Done."}))
+        assert await desk.turn(opened, [message], watch=watch) == END
+    assert seen == [False], "it ran before its call was logged"
+    assert (house.workspace / "new.txt").read_text() == "hello\n"
+    (call,), (result,) = desk.events("agent.tool_use"), desk.events("agent.tool_result")
+    assert call.fields == {
+        "name": "bash",
+        "input": {"command": "echo hello | tee new.txt"},
+        "evaluated_permission": "allow",
+        "evaluation": {"type": "always_allow"},
+    }
+    assert result.fields["tool_use_id"] == call.id
+    assert result.fields["content"] == [{"type": "text", "text": "hello"}]
+    assert desk.told() == ["user.message", "agent.tool_use", "agent.tool_result", "agent.message"]
+
+
+async def test_the_agent_is_offered_what_it_may_use_and_told_who_it_is(
+    house: Housed, model: Served
+):
+    desk = Board(house, agent("always_allow", config("bash", enabled=False)))
+    calls = {"tools": [bash("echo no"), {"tool": "Glob", "input": {"pattern": "*"}}]}
+    await desk.run(desk.say(script(calls, {"text": "Done."})))
+    body = model.requests[-1].body
+    assert {tool["name"] for tool in body["tools"]} == {
+        *("Read", "Write", "Edit", "Glob", "Grep", "WebFetch", "WebSearch"),
+        *("AskUserQuestion", "lookup"),
+    }
+    assert body["model"] == "scripted"
+    assert "You are being tested." in json.dumps(body["system"])
+    refused, found = desk.events("agent.tool_use")
+    assert refused.fields["evaluated_permission"] == "deny"
+    assert "evaluation" not in refused.fields
+    assert found.fields["evaluated_permission"] == "allow"
+    assert [entry.fields["is_error"] for entry in desk.events("agent.tool_result")] == [True, False]
+
+
+async def test_permission_is_asked_for_given_and_refused(house: Housed, model: Served):
+    desk = Board(house, agent("always_ask"))
+    async with desk.open() as opened:
+        message = desk.say(script(bash("echo yes > a"), bash("echo no > b"), {"text": "Done."}))
+        rest = await desk.turn(opened, [message])
+        (first,) = desk.events("agent.tool_use")
+        assert first.fields["evaluated_permission"] == "ask"
+        assert desk.pending == [Pending(first.id, "confirmation")]
+        assert rest == {"type": "requires_action", "event_ids": [first.id]}
+        rest = await desk.turn(opened, [desk.confirm(first.id)])
+        second = desk.events("agent.tool_use")[-1]
+        assert rest == {"type": "requires_action", "event_ids": [second.id]}
+        no = desk.confirm(second.id, "deny", deny_message="Not on a Sunday.")
+        assert await desk.turn(opened, [no]) == END
+    assert sorted(path.name for path in house.workspace.iterdir()) == ["a"]
+    assert "Not on a Sunday." in json.dumps(desk.events("agent.tool_result")[-1].fields)
+    assert "Not on a Sunday." in model.last_request()
+
+
+async def test_a_question_is_put_to_the_client_and_its_answer_to_the_agent(
+    house: Housed, model: Served
+):
+    desk = Board(house, agent())
+    options = [{"label": "Red", "description": "r"}, {"label": "Blue", "description": "b"}]
+    question = {"question": "Which?", "header": "Colour", "multiSelect": False, "options": options}
+    step = {"tool": "AskUserQuestion", "input": {"questions": [question]}}
+    async with desk.open() as opened:
+        await desk.turn(opened, [desk.say(script(step, step, {"text": "Done."}))])
+        (first,) = desk.events("agent.custom_tool_use")
+        assert first.fields["name"] == "AskUserQuestion"
+        assert first.fields["input"]["questions"][0]["question"] == "Which?"
+        await desk.turn(opened, [desk.answer(first.id, '{"Which?": "Blue"}')])
+    assert '\\"Which?\\"=\\"Blue\\"' in model.last_request()
+    second = desk.events("agent.custom_tool_use")[-1]
+    assert await desk.run(desk.answer(second.id, "Something else")) == END
+    assert '\\"Which?\\"=\\"Something else\\"' in model.last_request()
+    assert desk.texts() == ["Done."]
+
+
+async def test_an_interrupt_stops_a_running_tool(house: Housed):
+    desk = Board(house, agent())
+    slow = "echo begun > begun.txt; python3 -c 'import time; time.sleep(30)'"
+
+    async def interrupt(opened: Conversation, output: Output) -> None:
+        if emits("span.model_request_end")(output):
+            await anyio.sleep(0.5)
+            await opened.interrupt()
+
+    async with desk.open() as opened:
+        with anyio.fail_after(10):
+            message = desk.say(script(bash(slow), {"text": "Never."}))
+            assert await desk.turn(opened, [message], watch=interrupt) == END
+        assert (house.workspace / "begun.txt").exists()
+        desk.interrupted()
+        assert await desk.turn(opened, [desk.say(script({"text": "Next."}))]) == END
+    assert desk.texts() == ["Next."]
+    assert [entry.fields["is_error"] for entry in desk.events("agent.tool_result")] == [True]
+
+
+@pytest.mark.parametrize("status", [400, 401])
+async def test_a_request_the_model_refuses_ends_the_turn_and_says_why(house: Housed, status: int):
+    desk = Board(house, agent())
+    step = {"error": {"status": status, "message": "because"}, "text": "x"}
+    assert await desk.run(desk.say(script(step))) == {"type": "retries_exhausted"}
+    last = [output for output in desk.outputs if isinstance(output, Trouble)][-1]
+    assert last.error == "model_request_failed_error"
+    assert "because" in last.message
+    assert last.retry == "exhausted"
+    assert desk.texts() == [], "the CLI's own words about it are not the agent's"
+
+
+async def test_messages_come_to_the_agent_as_they_are(house: Housed, model: Served):
+    """No file is read and no command is run because of what a message says."""
+    desk = Board(house, agent())
+    note = desk.say("Be brief.", type="system.message")
+    assert await desk.run(desk.say("/compact @/etc/hostname"), note) == END
+    assert "/compact @/etc/hostname" in model.last_request()
+    assert "<system-reminder>\\nBe brief." in model.last_request()
+    assert len(desk.texts()) == 1
+    assert desk.events("agent.thread_context_compacted") == []
+
+
+async def test_an_agent_whose_prompt_was_changed_goes_on_with_the_new_one(
+    house: Housed, model: Served
+):
+    desk = Board(house, agent())
+    await desk.run(desk.say(script({"text": "One."})))
+    desk.change_agent(agent() | {"system": "You are somebody else."})
+    await desk.run(desk.say(script({"text": "Two."})))
+    system = json.dumps(model.requests[-1].body["system"])
+    assert "You are somebody else." in system
+    assert "You are being tested." not in system
+
+
+async def test_tools_of_an_mcp_server_ask_first_and_one_that_is_away_stops_nobody(house: Housed):
+    servers = {"docs": "", "away": "http://127.0.0.1:9/mcp"}
+    async with listening(docs_server, "127.0.0.1", 0) as url:
+        servers["docs"] = f"{url}/mcp"
+        desk = Board(house, with_servers(servers))
+        step = {"tool": "mcp__docs__find", "input": {"what": "it"}}
+        rest = await desk.run(desk.say(script(step, {"text": "Done."})))
+        (call,) = desk.events("agent.mcp_tool_use")
+        assert rest == {"type": "requires_action", "event_ids": [call.id]}
+        assert (call.fields["mcp_server_name"], call.fields["name"]) == ("docs", "find")
+        assert await desk.run(desk.confirm(call.id)) == END
+    (result,) = desk.events("agent.mcp_tool_result")
+    assert result.fields["mcp_tool_use_id"] == call.id
+    assert result.fields["content"] == [{"type": "text", "text": "found"}]
+    error = desk.events("session.error")[0].fields["error"]
+    assert (error["type"], error["mcp_server_name"]) == ("mcp_connection_failed_error", "away")

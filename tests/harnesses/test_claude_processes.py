@@ -1,0 +1,165 @@
+"""The claude harness with a program in the CLI's place that does what the CLI does not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import anyio
+import pytest
+from tests.harnesses.housed import Housed
+
+from roost.errors import LeaseLost, RoostError
+from roost.harnesses.claude import ClaudeHarness, conversation, wire
+from roost.ports.harness import Conversation, Output, Trouble
+from roost.testing.desk import Desk
+
+ANSWERS = """
+    for line in sys.stdin:
+        frame = json.loads(line)
+        if frame["type"] == "user":
+            say(type="assistant", message={"id": "msg_1", "content": [{"type": "text", "text": "Yes."}]})
+            say(type="result", subtype="success", stop_reason="end_turn")
+            say(type="command_lifecycle", command_uuid=frame["uuid"], state="completed")
+            say(type="system", subtype="session_state_changed", state="idle")
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "_PAUSES", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(conversation, "_LOOK_UP", 0.05)
+    monkeypatch.setattr(conversation, "_STOPS_WITHIN", 0.3)
+
+
+def house(tmp_path: Path, *program: str) -> Housed:
+    """A house whose agent is this program, with `say` to print a frame."""
+    cli = tmp_path / "cli"
+    head = f"#!{sys.executable}\nimport json, sys, time\n"
+    say = "def say(**frame):\n    print(json.dumps(frame), flush=True)\n"
+    cli.write_text(head + say + "\n".join(map(dedent, program)))
+    cli.chmod(0o755)
+    return Housed(ClaudeHarness(cli, mounted=False), tmp_path / "homes")
+
+
+async def test_junk_is_dropped_and_the_turn_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(wire, "MAX_LINE", 10_000)
+    junk = """
+        print("Segmentation fault (not really)")
+        print('{"type": 5}')
+        print("[" * 5000)
+        print("x" * 20_000)
+        say(type="assistant", session_id="another", message={"id": "m", "content": [{"type": "text", "text": "No."}]})
+        say(type="rate_limit_event", status="fine")
+        say(type="control_request", request_id="1", request={"subtype": "brand_new"})
+        say(type="control_request", request="nothing")
+        say(type="control_cancel_request")
+        say(type="command_lifecycle")
+        say(type="system")
+        say(type="user", message=None)
+    """
+    desk = Desk(house(tmp_path, junk, ANSWERS))
+    assert await desk.run(desk.say("Hello?")) == {"type": "end_turn"}
+    assert desk.texts() == ["Yes."]
+    assert "a line of more than" in caplog.text
+
+
+async def test_a_program_that_keeps_dying_is_given_up_with_its_last_words(tmp_path: Path):
+    dies = """
+        print("out of cheese", file=sys.stderr)
+        sys.exit(3)
+    """
+    desk = Desk(house(tmp_path, dies))
+    assert await desk.run(desk.say("Hello?")) == {"type": "retries_exhausted"}
+    assert desk.troubles() == ["retrying", "retrying", "retrying", "exhausted"]
+    last = desk.outputs[-2]
+    assert isinstance(last, Trouble)
+    assert "exit code 3" in last.message
+    assert "out of cheese" in last.message
+
+
+async def test_a_program_that_is_not_there_is_an_error_of_the_harness(tmp_path: Path):
+    desk = Desk(Housed(ClaudeHarness(tmp_path / "nothing", mounted=False), tmp_path / "homes"))
+    with pytest.raises(RoostError, match="cannot be started"):
+        await desk.run(desk.say("Hello?"))
+
+
+async def test_a_program_that_does_not_heed_an_interrupt_is_killed(tmp_path: Path):
+    deaf = """
+        say(type="system", subtype="status", status="requesting")
+        while True:
+            time.sleep(1)
+    """
+    desk = Desk(house(tmp_path, deaf))
+
+    async def interrupt(opened: Conversation, _: Output) -> None:
+        await opened.interrupt()
+
+    async with desk.open() as opened:
+        with anyio.fail_after(10):
+            rest = await desk.turn(opened, [desk.say("Hello?")], watch=interrupt)
+    assert rest == {"type": "end_turn"}
+    assert desk.troubles() == []
+    ends = desk.events("span.model_request_end")
+    assert [entry.fields["is_error"] for entry in ends] == [True]
+
+
+async def test_a_program_that_never_says_anything_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(conversation, "_SPEAKS_WITHIN", 0.5)
+    hangs_once = """
+        import pathlib
+        if not pathlib.Path("hung").exists():
+            pathlib.Path("hung").touch()
+            time.sleep(60)
+    """
+    desk = Desk(house(tmp_path, hangs_once, ANSWERS))
+    with anyio.fail_after(20):
+        assert await desk.run(desk.say("Hello?")) == {"type": "end_turn"}
+    assert desk.troubles() == ["retrying"]
+    assert desk.texts() == ["Yes."]
+
+
+async def test_a_conversation_that_the_program_does_not_find_is_begun_anew(tmp_path: Path):
+    forgets = """
+        if any(argument.startswith("--resume=") for argument in sys.argv):
+            say(type="result", subtype="error_during_execution", is_error=True,
+                errors=["No conversation found with session ID: x"])
+            sys.exit(1)
+        import os, pathlib
+        kept = pathlib.Path(os.environ["HOME"], ".claude/projects/x")
+        kept.mkdir(parents=True, exist_ok=True)
+        kept.joinpath(sys.argv[-1].partition("=")[2] + ".jsonl").write_text("x")
+    """
+    desk = Desk(house(tmp_path, forgets, ANSWERS))
+    await desk.run(desk.say("Hello?"))
+    assert await desk.run(desk.say("And again?")) == {"type": "end_turn"}
+    assert desk.troubles() == [], "that is repaired, and no trouble"
+    assert len(desk.events("agent.thread_context_compacted")) == 1
+
+
+async def test_errors_of_the_caller_come_out_as_they_are(tmp_path: Path):
+    desk = Desk(house(tmp_path, ANSWERS))
+    with pytest.raises(LeaseLost):
+        async with desk.open() as opened:
+            await desk.turn(opened, [desk.say("Hello?")])
+            raise LeaseLost
+
+
+async def test_without_a_sandbox_nothing_is_started(tmp_path: Path):
+    cli = tmp_path / "cli"
+    harness = ClaudeHarness(cli)
+    assert [mount.source for mount in harness.mounts] == [cli]
+    desk = Desk(harness)
+    with pytest.raises(RoostError, match="needs a sandbox"):
+        async with desk.open():
+            pass

@@ -1,0 +1,202 @@
+"""The real claude CLI, killed, closed, or robbed of its transcript, goes on."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.harnesses.claude_desk import (
+    END,
+    Board,
+    Served,
+    agent,
+    appears,
+    bash,
+    emits,
+    housed,
+    once,
+    serving,
+    spans_are_paired,
+)
+from tests.harnesses.housed import Housed
+
+from roost.domain.session import Pending
+from roost.testing.desk import script
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def model() -> AsyncGenerator[Served, None]:
+    async with serving() as model:
+        yield model
+
+
+@pytest.fixture
+def house(model: Served, tmp_path: Path) -> Housed:
+    return housed(model, tmp_path)
+
+
+@pytest.mark.parametrize("moment", ["before the answer", "in a tool", "after a tool"])
+async def test_a_killed_agent_goes_on_and_does_nothing_twice(
+    house: Housed, model: Served, moment: str
+):
+    slow = "echo ran >> ran.txt; python3 -c 'import time; time.sleep(1)'"
+    steps = {
+        "before the answer": ({"text": "Here.", "delay": 1},),
+        "in a tool": (bash(slow), {"text": "Here."}),
+        "after a tool": (bash("echo ran >> ran.txt"), {"text": "Here.", "delay": 1}),
+    }[moment]
+    at = {
+        "before the answer": emits("span.model_request_start"),
+        "in a tool": emits("span.model_request_end"),
+        "after a tool": emits("agent.tool_result"),
+    }[moment]
+    desk = Board(house, agent())
+    async with desk.open() as opened:
+        message = desk.say(script(*steps, say="only-once"))
+        rest = await desk.turn(opened, [message], watch=once(at, house.kill_agent))
+    assert rest == END
+    assert desk.troubles() == ["retrying"]
+    assert desk.texts() == ["Here."]
+    assert model.last_request().count("only-once") == 1
+    assert spans_are_paired(desk)
+    if moment != "before the answer":
+        assert (house.workspace / "ran.txt").read_text() == "ran\n"
+        (call,), (result,) = desk.events("agent.tool_use"), desk.events("agent.tool_result")
+        assert result.fields["tool_use_id"] == call.id
+        unknown = "outcome is unknown" in json.dumps(result.fields["content"])
+        assert unknown is ("outcome is unknown" in model.last_request()) is (moment == "in a tool")
+
+
+@pytest.mark.parametrize("result", ["allow", "deny"])
+async def test_permission_is_given_to_an_agent_that_is_no_longer_there(
+    house: Housed, model: Served, result: str
+):
+    desk = Board(house, agent("always_ask"))
+    await desk.run(desk.say(script(bash("echo ran >> ran.txt"), {"text": "Done."})))
+    (call,) = desk.events("agent.tool_use")
+    assert await desk.run(desk.confirm(call.id, result)) == END
+    assert desk.events("agent.tool_use") == [call], "nobody is asked twice"
+    (answer,) = desk.events("agent.tool_result")
+    assert answer.fields["tool_use_id"] == call.id
+    assert answer.fields["is_error"] is (result == "deny")
+    assert (house.workspace / "ran.txt").exists() is (result == "allow")
+    assert desk.texts() == ["Done."]
+
+
+async def test_permission_for_several_calls_outlives_the_agent(house: Housed):
+    """The CLI keeps only the first of them; the others are recognised when they are made again."""
+    desk = Board(house, agent("always_ask"))
+    calls = [bash("echo 1 >> ran.txt"), bash("echo 2 >> ran.txt")]
+    await desk.run(desk.say(script({"tools": calls}, calls[1], {"text": "Done."})))
+    first, second = desk.events("agent.tool_use")
+    assert desk.pending == [Pending(first.id, "confirmation"), Pending(second.id, "confirmation")]
+    assert await desk.run(desk.confirm(first.id), desk.confirm(second.id)) == END
+    assert (house.workspace / "ran.txt").read_text() == "1\n2\n"
+    assert [entry.id for entry in desk.events("agent.tool_use")] == [first.id, second.id]
+    results = [entry.fields["tool_use_id"] for entry in desk.events("agent.tool_result")]
+    assert results == [first.id, second.id]
+
+
+async def test_permission_outlives_an_agent_that_had_no_time_to_write(house: Housed):
+    """Killed at the moment it asks, it has not even taken the message down."""
+    desk = Board(house, agent("always_ask"))
+    async with desk.open() as opened:
+        await desk.turn(opened, [desk.say(script(bash("echo ran >> ran.txt"), {"text": "Done."}))])
+        house.kill_agent()
+        await anyio.sleep(0.1)
+        (call,) = desk.events("agent.tool_use")
+        assert await desk.turn(opened, [desk.confirm(call.id)]) == END
+    assert desk.events("agent.tool_use") == [call]
+    assert (house.workspace / "ran.txt").read_text() == "ran\n"
+    assert desk.texts() == ["Done."]
+
+
+async def test_an_allowed_call_is_not_run_again_when_its_turn_was_cut_off(
+    house: Housed, model: Served
+):
+    desk = Board(house, agent("always_ask"))
+    slow = "echo ran >> ran.txt; python3 -c 'import time; time.sleep(20)'"
+    await desk.run(desk.say(script(bash(slow), {"text": "Done."})))
+    (call,) = desk.events("agent.tool_use")
+    yes = desk.confirm(call.id)
+    async with desk.open() as opened, anyio.create_task_group() as tasks:
+        tasks.start_soon(desk.turn, opened, [yes])
+        await appears(house.workspace / "ran.txt")
+        tasks.cancel_scope.cancel()  # as if the server went away while the command runs
+    assert await desk.run(yes, again=True) == END
+    assert (house.workspace / "ran.txt").read_text() == "ran\n"
+    assert "outcome is unknown" in model.last_request()
+    (result,) = desk.events("agent.tool_result")
+    assert result.fields["tool_use_id"] == call.id
+    assert result.fields["is_error"] is True
+    assert desk.texts() == ["Done."]
+
+
+@pytest.mark.parametrize("logged", [True, False])
+async def test_a_call_that_was_cut_off_right_after_it_was_made_runs_at_most_once(
+    house: Housed, logged: bool
+):
+    desk = Board(house, agent())
+    message = desk.say(script(bash("echo ran >> ran.txt"), {"text": "Done."}))
+    await desk.run(message, cut=2, logged=logged)
+    assert emits("agent.tool_use")(desk.outputs[-1])
+    assert await desk.run(message, again=True) == END
+    assert not (house.workspace / "ran.txt").exists(), "nobody had let it run"
+    assert desk.told() == ["user.message", "agent.tool_use", "agent.tool_result", "agent.message"]
+
+
+async def test_a_lost_transcript_is_replaced_by_an_account_of_the_log(house: Housed, model: Served):
+    desk = Board(house, agent())
+    await desk.run(desk.say(script({"text": "I am Ada."}, say="name-1")))
+    house.transcript.unlink()
+    assert await desk.run(desk.say(script({"text": "Ada."}, say="name-2"))) == END
+    assert len(desk.events("agent.thread_context_compacted")) == 1
+    assert model.last_request().count("I am Ada.") == 2  # in the old script, and as what was said
+    assert await desk.run(desk.say(script({"text": "Still Ada."}, say="name-3"))) == END
+    assert len(desk.events("agent.thread_context_compacted")) == 1, "once is enough"
+    assert desk.texts() == ["I am Ada.", "Ada.", "Still Ada."]
+
+
+async def test_a_torn_transcript_does_not_stop_the_session(house: Housed, model: Served):
+    desk = Board(house, agent())
+    await desk.run(desk.say(script({"text": "I am Ada."}, say="name-1")))
+    house.transcript.write_bytes(house.transcript.read_bytes()[:-40])
+    assert await desk.run(desk.say(script({"text": "Ada."}, say="name-2"))) == END
+    assert desk.texts() == ["I am Ada.", "Ada."]
+    assert "name-1" in model.last_request()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(20))
+async def test_whenever_the_agent_is_killed_no_command_runs_twice(house: Housed, seed: int):
+    """What it says may come twice: a scripted model pays no heed to what it is told about that."""
+    chance = random.Random(seed)
+    steps = [{"text": f"Step {n}.", **bash(f"echo {n} >> ran.txt; sleep 0.05")} for n in range(3)]
+    desk = Board(house, agent())
+
+    async def kill_now_and_then() -> None:
+        for _ in range(2):
+            await anyio.sleep(chance.uniform(0.3, 1.2))
+            house.kill_agent()
+
+    async with desk.open() as opened, anyio.create_task_group() as tasks:
+        tasks.start_soon(kill_now_and_then)
+        assert await desk.turn(opened, [desk.say(script(*steps, {"text": "Done."}))]) == END
+        tasks.cancel_scope.cancel()
+    ran = (house.workspace / "ran.txt").read_text().split()
+    assert sorted(ran) == sorted(set(ran))
+    calls = [entry.id for entry in desk.events("agent.tool_use")]
+    results = [entry.fields["tool_use_id"] for entry in desk.events("agent.tool_result")]
+    assert sorted(calls) == sorted(results)
+    assert spans_are_paired(desk)
+    assert desk.texts()[-1] == "Done."
