@@ -26,6 +26,7 @@ from roost.core.sessions import Lifecycle
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease
 from roost.errors import Unavailable
+from roost.harnesses.scripted import ScriptedHarness
 from roost.stores.bell import LocalBell
 from roost.stores.sqlite import SqliteStore
 
@@ -152,7 +153,11 @@ def _deps(
             agents,
             environments,
             bell,
-            harnesses=frozenset({"scripted"}),
+            harnesses={
+                "scripted": ScriptedHarness(
+                    "http://127.0.0.1:1", "none", retries=0, retry_seconds=1
+                )
+            },
             default_harness="scripted",
             max_sessions=settings.max_sessions,
         ),

@@ -18,6 +18,7 @@ class Odd:
     """A harness whose agent says what it was told, and breaks where a test wants it to."""
 
     name = "odd"
+    mounts = None
 
     def __init__(self) -> None:
         self.cannot_open = False

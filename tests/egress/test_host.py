@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import stat
 from pathlib import Path
@@ -22,26 +21,14 @@ from tests.egress.places import KEY, House, answer, connect, message, rest
 BOTH = Networking(kind="unrestricted")
 
 
-def owners(path: Path) -> list[int]:
-    return [path.stat().st_uid, path.parent.stat().st_uid]
-
-
-async def test_the_sockets_are_reachable_by_their_owner_alone(house: House):
+async def test_only_the_server_reaches_the_sockets_and_whoever_is_given_one(house: House):
     async with house.opened(networking=BOTH) as inside:
         place = Path(inside.path("model.sock")).parent
         assert stat.S_IMODE(place.stat().st_mode) == 0o700
-        assert stat.S_IMODE(house.directory.stat().st_mode) == 0o711
+        assert stat.S_IMODE(house.directory.stat().st_mode) == 0o700
         for name in ("model.sock", "proxy.sock"):
-            assert stat.S_IMODE((place / name).stat().st_mode) == 0o600
+            assert stat.S_IMODE((place / name).stat().st_mode) == 0o666
         assert "sesn_1" not in str(place)
-    assert list(house.directory.iterdir()) == []
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-async def test_the_sockets_belong_to_the_user_the_sandbox_runs_as(house: House):
-    async with house.opened(owner=200_123) as inside:
-        assert owners(Path(inside.path("model.sock"))) == [200_123, 200_123]
-        assert (await inside.ask()).status_code == 200
     assert list(house.directory.iterdir()) == []
 
 

@@ -17,6 +17,7 @@ from roost.errors import (
     QuotaExceeded,
     RateLimited,
     RoostError,
+    SandboxUnavailable,
     TooLarge,
     Unauthenticated,
     Unavailable,
@@ -32,6 +33,7 @@ STATUS: Final[dict[type[RoostError], tuple[int, str]]] = {
     TooLarge: (413, "request_too_large"),
     RateLimited: (429, "rate_limit_error"),
     Unavailable: (503, "api_error"),
+    SandboxUnavailable: (503, "api_error"),
     RoostError: (500, "api_error"),
 }
 

@@ -56,6 +56,11 @@ class Dispatcher:
             alive.cancel_scope.cancel()
         await self._log.renew(self.node, 0)
 
+    @property
+    def busy(self) -> int:
+        """How many sessions are worked on now: not those whose agent is only kept warm."""
+        return self.running - self._runner.resting
+
     def stop(self) -> None:
         """Claim nothing more; `run` winds down."""
         self._stopping = True
@@ -71,7 +76,7 @@ class Dispatcher:
                 ear.rung()
 
     async def _claim(self) -> list[Lease]:
-        room = self._max_runners - self.running
+        room = self._max_runners - self.busy
         try:
             return await self._log.claim(self.node, room) if room > 0 else []
         except LeaseLost:
@@ -118,6 +123,6 @@ class Dispatcher:
 
     async def _let_finish(self, seconds: float) -> None:
         with anyio.move_on_after(seconds), self._bell.listen(WORK) as ear:
-            while self.running:
+            while self.busy:
                 await ear.wait(_LOOK_AGAIN)
                 ear.rung()

@@ -7,33 +7,57 @@ inputs wait, and which had been handed over for a turn that did not end.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
+import anyio
+from msgspec.structs import replace
+
+from roost.core.intake import inbox
+from roost.core.places import Places
 from roost.core.turn import Terminated, Turn
-from roost.domain.events import Draft, Entry
+from roost.core.warmth import Warmth
+from roost.domain.events import Entry, trouble
 from roost.domain.ledger import Batch, requires_action
-from roost.domain.session import Lease, Session
-from roost.errors import LeaseLost, NotFound, RoostError, Unavailable
-from roost.ports.bell import Bell
-from roost.ports.harness import Brief, Conversation, Harness
+from roost.domain.session import Lease, Session, Status
+from roost.errors import LeaseLost, NotFound, RoostError, SandboxUnavailable, Unavailable
+from roost.ports.bell import WORK, Bell
+from roost.ports.egress import Refused
+from roost.ports.harness import Brief, Conversation, Harness, Trouble
 from roost.ports.log import Log
 from roost.ports.sessions import Sessions
 
 _log = logging.getLogger(__name__)
 _PAGE = 1000
+_LOOK_AGAIN = 30.0  # seconds; a wake whose ring was lost is found this late
+_LOOK_FOR_PLACES = 5.0  # seconds between two tries to get a sandbox
 
 
 class Runner:
     """Works on sessions that were claimed."""
 
     def __init__(
-        self, log: Log, sessions: Sessions, bell: Bell, harnesses: Mapping[str, Harness]
+        self,
+        log: Log,
+        sessions: Sessions,
+        bell: Bell,
+        harnesses: Mapping[str, Harness],
+        places: Places | None = None,
+        warmth: Warmth | None = None,
     ) -> None:
         self._log = log
         self._sessions = sessions
         self._bell = bell
         self._harnesses = harnesses
+        self._places = places
+        self._warmth = Warmth(bell, seconds=0, most=1) if warmth is None else warmth
+
+    @property
+    def resting(self) -> int:
+        """How many of its runs only keep an agent warm."""
+        return len(self._warmth)
 
     async def run(self, lease: Lease) -> None:
         """Work until the session rests, ends, or is somebody else's."""
@@ -55,17 +79,78 @@ class Runner:
         brief = Brief(session, lambda: self._history(session.id), resumed=resumed)
         opened = rests = False
         try:
-            harness = self._harness_of(session)
-            async with harness.open(brief) as conversation:
+            async with self._agent(lease, turn, brief) as conversation:
                 opened = True
-                await self._run_until_rest(lease, session, turn, conversation)
-                rests = True
+                woken: Session | None = session
+                while woken is not None:
+                    rests = False
+                    await self._run_until_rest(lease, woken, turn, conversation)
+                    rests = True
+                    woken = await self._woken_while_warm(session)
         except (LeaseLost, NotFound, Terminated, Unavailable):
             raise
         except Exception as error:  # noqa: BLE001 - an agent is somebody else's program
             _log.error("harness failed", exc_info=error, extra={"session": lease.session_id})
             return rests or await self._give_up(lease, turn, error, worked=opened)
         return True
+
+    @asynccontextmanager
+    async def _agent(
+        self, lease: Lease, turn: Turn, brief: Brief
+    ) -> AsyncGenerator[Conversation, None]:
+        """The session's agent, started; in a place of its own if it is a program."""
+        harness = self._harness_of(brief.session)
+        if harness.mounts is None:
+            async with harness.open(brief) as conversation:
+                yield conversation
+            return
+        places = await self._places_ready(turn, brief.session.id)
+        note = partial(_note_refusal, turn)
+        async with (
+            places.open(lease, brief.session, harness.mounts, note) as sandbox,
+            harness.open(replace(brief, sandbox=sandbox)) as conversation,
+        ):
+            yield conversation
+
+    async def _places_ready(self, turn: Turn, session_id: str) -> Places:
+        """Places, once they can be had. Until then the inputs wait in the queue: nothing else will
+        do, because a session that was sandboxed stays sandboxed.
+        """
+        if self._places is None:
+            raise SandboxUnavailable("this server has no sandboxes")
+        said = False
+        with self._bell.listen(inbox(session_id)) as ear:
+            while True:
+                try:
+                    await self._places.check()
+                    return self._places
+                except SandboxUnavailable as missing:
+                    if not said:
+                        text = f"{missing.message}. {missing.hint or ''}".strip()
+                        await turn.fail(Trouble("unknown_error", text, "retrying"))
+                    said = True
+                    if interrupts := await self._log.inputs(session_id, ["user.interrupt"]):
+                        await turn.append(Batch(takes=interrupts))
+                        raise
+                await ear.wait(_LOOK_FOR_PLACES)
+                ear.rung()
+
+    async def _woken_while_warm(self, before: Session) -> Session | None:
+        """The session when it has work again; None when its agent is to sleep, or to start anew."""
+        if self._harness_of(before).mounts is None or not self._warmth.seconds:
+            return None
+        with self._bell.listen(inbox(before.id)) as ear, self._warmth.resting(before.id):
+            self._bell.ring(WORK)  # a place to work has become free
+            until = anyio.current_time() + self._warmth.seconds
+            while self._warmth.may_stay(before.id) and anyio.current_time() < until:
+                session = await self._sessions.find(before.id)
+                if session.state.status is Status.TERMINATED or session.spec != before.spec:
+                    return None
+                if session.state.status is not Status.IDLE:
+                    return session
+                await ear.wait(min(_LOOK_AGAIN, until - anyio.current_time()))
+                ear.rung()
+        return None
 
     async def _run_until_rest(
         self, lease: Lease, session: Session, turn: Turn, conversation: Conversation
@@ -114,9 +199,8 @@ class Runner:
         """
         hint = error.hint if isinstance(error, RoostError) else None
         text = f"{error} {hint or ''}".strip() or type(error).__name__
-        body = {"type": "unknown_error", "message": text, "retry_status": {"type": "exhausted"}}
-        said = [Draft.of("session.error", error=body)]
-        await turn.append(Batch(drafts=said, turn=False if worked else None))
+        said = trouble("unknown_error", text, "exhausted")
+        await turn.append(Batch(drafts=[said], turn=False if worked else None))
         while True:
             session = await self._sessions.find(lease.session_id)
             if worked and _ready(session, await self._log.inputs(session.id)):
@@ -147,6 +231,13 @@ class Runner:
             for entry in page:
                 yield entry
             after = page[-1].seq
+
+
+async def _note_refusal(turn: Turn, refused: Refused) -> None:
+    """What the sandbox was not allowed to reach is in the session's log."""
+    more = f" ({refused.unreported} more were refused)" if refused.unreported else ""
+    text = f"the sandbox may not reach {refused.host}:{refused.port}: {refused.reason}{more}"
+    await turn.append(Batch(drafts=[trouble("unknown_error", text, "retrying")]))
 
 
 def _ready(session: Session, inputs: Sequence[Entry]) -> list[Entry]:

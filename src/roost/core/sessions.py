@@ -8,6 +8,8 @@ from typing import Any, Final, get_args
 from msgspec.structs import replace
 
 from roost.core.catalog import Agents, Environments
+from roost.core.intake import inbox
+from roost.core.places import Places
 from roost.domain.agent import merged, overridden, snapshot
 from roost.domain.events import Draft
 from roost.domain.ids import mint
@@ -19,10 +21,12 @@ from roost.errors import (
     Forbidden,
     InvalidRequest,
     NotFound,
+    SandboxUnavailable,
     SessionBusy,
     SessionClosed,
 )
 from roost.ports.bell import WORK, Bell
+from roost.ports.harness import Harness
 from roost.ports.keys import Key
 from roost.ports.log import Receipt
 from roost.ports.sessions import SessionQuery, Sessions
@@ -45,9 +49,10 @@ class Lifecycle:
         environments: Environments,
         bell: Bell,
         *,
-        harnesses: frozenset[str],
+        harnesses: Mapping[str, Harness],
         default_harness: str,
         max_sessions: int,
+        places: Places | None = None,
     ) -> None:
         self._sessions = sessions
         self._agents = agents
@@ -56,6 +61,7 @@ class Lifecycle:
         self._harnesses = harnesses
         self._default_harness = default_harness
         self._max_sessions = max_sessions
+        self._places = places
 
     async def create(
         self,
@@ -69,9 +75,11 @@ class Lifecycle:
         :raises InvalidRequest: naming the field :raises NotFound: the agent or the environment
         :raises Forbidden: more trust than the key may ask for
         :raises QuotaExceeded: the tenant has too many :raises IdempotencyMismatch: see `Sessions`
+        :raises SandboxUnavailable: it needs a sandbox, and there is none to be had
         """
         _refuse_unbuilt(params)
         options = self._options(caller, params)
+        await self._check_place(options)
         agent = await self._agent(caller.tenant, params["agent"])
         await self._check_environment(caller.tenant, params["environment_id"])
         spec = Spec(
@@ -126,6 +134,7 @@ class Lifecycle:
         await self.get(tenant, session_id)
         session = await self._sessions.archive(tenant, session_id)
         self._bell.ring(session_id)
+        self._bell.ring(inbox(session_id))  # an agent that is kept warm for it can go
         return session
 
     async def delete(self, tenant: str, session_id: str) -> None:
@@ -133,6 +142,7 @@ class Lifecycle:
         await self.get(tenant, session_id)
         await self._sessions.delete(tenant, session_id)
         self._bell.ring(session_id)  # its followers look, find it gone, and say so
+        self._bell.ring(inbox(session_id))
 
     def _options(self, caller: Key, params: Mapping[str, Any]) -> dict[str, Any]:
         options = {"harness": self._default_harness, **_options_of(params)}
@@ -152,6 +162,20 @@ class Lifecycle:
                 f"trust_level: this key may ask for {caller.trust_ceiling!r} at most, not {asked!r}"
             )
         return options
+
+    async def _check_place(self, options: Mapping[str, Any]) -> None:
+        """A session that needs a sandbox is made where there are sandboxes, or not at all."""
+        if self._harnesses[options["harness"]].mounts is None:
+            return
+        for name, only in (("trust_level", "sandboxed"), ("mount_scope", "workspace")):
+            if options.get(name, only) != only:
+                raise InvalidRequest(
+                    f"{name}: {options[name]!r} is not served for {options['harness']!r} agents",
+                    hint=f"Omit it: {only!r} is what they get.",
+                )
+        if self._places is None:
+            raise SandboxUnavailable("this server has no sandboxes")
+        await self._places.check()
 
     async def _agent(self, tenant: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
         reference: Mapping[str, Any] = {"id": given} if isinstance(given, str) else given

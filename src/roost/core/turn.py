@@ -9,7 +9,8 @@ from typing import Any
 
 from roost.core.intake import inbox
 from roost.core.tasks import alongside
-from roost.domain.events import Draft, Entry, Preview
+from roost.domain import events
+from roost.domain.events import Entry, Preview
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Move, Status
 from roost.ports.bell import Bell
@@ -64,7 +65,7 @@ class Turn:
                 if isinstance(output, Rest):
                     return output.stop_reason
                 await self._log_one(output)
-        await self._fail(Trouble("unknown_error", "the agent stopped without a word", "exhausted"))
+        await self.fail(Trouble("unknown_error", "the agent stopped without a word", "exhausted"))
         return {"type": "retries_exhausted"}
 
     async def _log_one(self, output: Output) -> None:
@@ -78,16 +79,12 @@ class Turn:
                 move = Move.RECOVER if recovered else None
                 await self.append(Batch(drafts=drafts, spent=spent, blocks=blocks, move=move))
             case Trouble():
-                await self._fail(output)
+                await self.fail(output)
             case Rest():
                 pass
 
-    async def _fail(self, trouble: Trouble) -> None:
-        error = {
-            "type": trouble.error,
-            "message": trouble.message,
-            "retry_status": {"type": trouble.retry},
-        }
+    async def fail(self, trouble: Trouble) -> None:
+        """Log a failure, and what it means for the session. :raises Terminated: the end of it"""
         _log.warning(
             "%s: %s",
             trouble.error,
@@ -95,7 +92,8 @@ class Turn:
             extra={"action": trouble.retry, "session": self._lease.session_id},
         )
         move = {"retrying": Move.RETRY, "exhausted": None, "terminal": Move.END}[trouble.retry]
-        await self.append(Batch(drafts=[Draft.of("session.error", error=error)], move=move))
+        said = events.trouble(trouble.error, trouble.message, trouble.retry)
+        await self.append(Batch(drafts=[said], move=move))
         if move is Move.RETRY:
             self._status = Status.RESCHEDULING
         if move is Move.END:

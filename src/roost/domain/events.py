@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -64,6 +64,12 @@ def iso(moment: Micros) -> str:
     """RFC 3339 in UTC with microseconds."""
     whole = datetime.fromtimestamp(moment / 1_000_000, UTC)
     return whole.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment % 1_000_000:06d}Z"
+
+
+def trouble(error: str, message: str, retry: Literal["retrying", "exhausted", "terminal"]) -> Draft:
+    """A `session.error`: what went wrong, and whether anybody tries again."""
+    body = {"type": error, "message": message, "retry_status": {"type": retry}}
+    return Draft.of("session.error", error=body)
 
 
 class Preview(msgspec.Struct, frozen=True):

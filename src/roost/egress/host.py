@@ -141,7 +141,7 @@ class HostEgress:
         try:
             with (
                 opened.scope,
-                sockets.listening(directory, list(handlers), grant.owner) as (place, bound),
+                sockets.listening(directory, list(handlers)) as (place, bound),
             ):
                 async with anyio.create_task_group() as tasks:
                     for name, handler in handlers.items():

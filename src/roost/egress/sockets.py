@@ -1,7 +1,8 @@
 """Unix sockets on the host that one sandbox, and nobody else, can reach.
 
-Each grant has a directory of its own, 0700, that belongs to the user its sandbox runs as. Its name
-is random and says nothing: a sandbox can read the host's paths of what is mounted into it.
+Each grant has a directory of its own that only the server can enter. The sockets in it are open to
+everybody: whoever is given one, by a mount, runs as some user the server need not know. The
+directory's name is random and says nothing: a sandbox can read the host's paths of its mounts.
 """
 
 from __future__ import annotations
@@ -30,8 +31,7 @@ def prepare(directory: Path, names: Sequence[str]) -> None:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # Sandboxes with a user of their own pass through it to theirs, and cannot list it.
-        directory.chmod(0o711)
+        directory.chmod(0o700)
         for place in directory.iterdir():
             _remove(place, names)
     except OSError as error:
@@ -40,7 +40,7 @@ def prepare(directory: Path, names: Sequence[str]) -> None:
 
 @contextmanager
 def listening(
-    directory: Path, names: Sequence[str], owner: int | None
+    directory: Path, names: Sequence[str]
 ) -> Generator[tuple[Path, dict[str, socket.socket]], None, None]:
     """A fresh place with listening sockets of those names in it, until the context ends.
 
@@ -52,7 +52,8 @@ def listening(
         try:
             place.mkdir(0o700)
             bound = {name: stack.enter_context(_bind(place, name)) for name in names}
-            _give(place, names, owner)
+            for name in names:
+                (place / name).chmod(0o666)
         except OSError as error:
             raise Unavailable(f"the sandbox's sockets cannot be made: {error}") from None
         yield place, bound
@@ -80,15 +81,6 @@ def _bind_by_descriptor(bound: socket.socket, place: Path, name: str) -> None:
         bound.bind(f"/proc/self/fd/{handle}/{name}")
     finally:
         os.close(handle)
-
-
-def _give(place: Path, names: Sequence[str], owner: int | None) -> None:
-    for name in names:
-        (place / name).chmod(0o600)
-    if owner is None or owner == os.geteuid():
-        return
-    for path in (*(place / name for name in names), place):
-        os.chown(path, owner, -1, follow_symlinks=False)
 
 
 def _leave(place: Path, names: Sequence[str]) -> None:

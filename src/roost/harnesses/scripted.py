@@ -41,6 +41,7 @@ class ScriptedHarness:
     """
 
     name = "scripted"
+    mounts = None
 
     def __init__(
         self,

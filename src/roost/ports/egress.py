@@ -123,9 +123,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     `api` names an upstream the operator configured. `models` are ids, or beginnings of ids that end
     in `*`; None: any. `spent` is what earlier grants of the session have used of the budget.
-    `owner` is the host's user id the sandbox runs as, if it is not the server's own: the sockets
-    belong to it. `account` and `refused` are awaited one at a time for each connection, are given a
-    few seconds, and may fail: that is logged, and the connection goes on.
+    `account` and `refused` are awaited one at a time for each connection, are given a few seconds,
+    and may fail: that is logged, and the connection goes on.
     """
 
     session_id: str
@@ -138,7 +137,6 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     spent: Spent = Spent()
     prices: Mapping[str, Price] = {}
     networking: Networking = Networking()
-    owner: int | None = None
 
 
 class Endpoints(msgspec.Struct, frozen=True, kw_only=True):

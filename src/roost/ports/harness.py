@@ -17,7 +17,7 @@ import msgspec
 from roost.domain.events import Draft, Entry
 from roost.domain.session import Pending, Session
 from roost.domain.usage import Usage
-from roost.ports.sandbox import Sandbox
+from roost.ports.sandbox import Mount, Sandbox
 
 
 class Emit(msgspec.Struct, frozen=True):
@@ -92,6 +92,11 @@ class Harness(Protocol):
     @property
     def name(self) -> str:
         """The word a session names it by."""
+        ...
+
+    @property
+    def mounts(self) -> Sequence[Mount] | None:
+        """What its processes need to find inside a sandbox; None if it starts none and needs none."""
         ...
 
     def open(self, brief: Brief) -> AbstractAsyncContextManager[Conversation]:

@@ -22,16 +22,13 @@ from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.runner import Runner
 from roost.core.sessions import Lifecycle
+from roost.core.warmth import Warmth
 from roost.domain.ids import mint
 from roost.errors import StartupError
-from roost.harnesses.scripted import ScriptedHarness
+from roost.serve.agents import Workforce, workforce
 from roost.serve.first_start import ensure_administrator
-from roost.serve.http import listening
 from roost.stores.bell import LocalBell
 from roost.stores.sqlite import SqliteStore
-from roost.testing.scripted_model import scripted_model
-
-_REAL_MODEL = "https://api.anthropic.com"
 
 
 class Drain:
@@ -63,16 +60,11 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
     """Open everything in order; close it in reverse when the context ends."""
     async with (
         SqliteStore.open(_database(settings)) as store,
-        _model(settings) as (model_url, model_key, model),
+        workforce(settings, store.catalog) as hands,
     ):
         bell = LocalBell()
-        harness = ScriptedHarness(
-            model_url,
-            model_key,
-            retries=settings.model_retries,
-            retry_seconds=settings.retry_seconds,
-        )
-        runner = Runner(store.log, store.sessions, bell, {harness.name: harness})
+        warmth = Warmth(bell, seconds=settings.sleep_after, most=settings.max_live)
+        runner = Runner(store.log, store.sessions, bell, hands.harnesses, hands.places, warmth)
         dispatcher = Dispatcher(
             mint("node"),
             store.log,
@@ -83,8 +75,8 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         )
         keyring, drain = Keyring(store.keys), Drain()
         admin_key = await ensure_administrator(keyring, settings)
-        deps = _deps(settings, store, bell, keyring, dispatcher, drain, harness.name)
-        yield Roost(build_app(deps), dispatcher, drain, admin_key, model)
+        deps = _deps(settings, store, bell, keyring, dispatcher, drain, hands)
+        yield Roost(build_app(deps), dispatcher, drain, admin_key, hands.model)
 
 
 def _deps(
@@ -94,16 +86,18 @@ def _deps(
     keyring: Keyring,
     dispatcher: Dispatcher,
     drain: Drain,
-    harness: str,
+    hands: Workforce,
 ) -> Deps:
     agents, environments = Agents(store.catalog), Environments(store.catalog)
     registry = CollectorRegistry()
     runners = Gauge("roost_runners", "Sessions at work now.", registry=registry)
-    runners.set_function(lambda: dispatcher.running)
+    runners.set_function(lambda: dispatcher.busy)
+    warm = Gauge("roost_warm_agents", "Agents kept started for idle sessions.", registry=registry)
+    warm.set_function(lambda: dispatcher.running - dispatcher.busy)
 
     async def ready() -> dict[str, Any]:
         await store.ping()
-        return {"node": dispatcher.node, "runners": dispatcher.running}
+        return {"node": dispatcher.node, "runners": dispatcher.busy}
 
     return Deps(
         settings=settings,
@@ -120,8 +114,9 @@ def _deps(
             agents,
             environments,
             bell,
-            harnesses=frozenset({harness}),
-            default_harness=harness,
+            harnesses=hands.harnesses,
+            default_harness=hands.default,
+            places=hands.places,
             max_sessions=settings.max_sessions,
         ),
         agents=agents,
@@ -146,15 +141,3 @@ def _database(settings: Settings) -> Path:
             hint="It opens sqlite:///PATH, with a fourth slash if the path is absolute.",
         )
     return Path(path)
-
-
-@asynccontextmanager
-async def _model(settings: Settings) -> AsyncGenerator[tuple[str, str, str], None]:
-    """The model's URL, the key to it, and what to call it: the scripted one if no key is set."""
-    if settings.anthropic_api_key or settings.anthropic_base_url:
-        url = settings.anthropic_base_url or _REAL_MODEL
-        key = settings.anthropic_api_key
-        yield url, key.get_secret_value() if key else "none", url
-        return
-    async with listening(scripted_model(keep=0), "127.0.0.1", 0) as url:
-        yield url, "none", "scripted (set ANTHROPIC_API_KEY for a real one)"

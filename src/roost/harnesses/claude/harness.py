@@ -51,7 +51,7 @@ class ClaudeHarness:
         found = cli or bundled_cli()
         self._command = INSIDE if mounted else str(found)
         self._environ = {"CLAUDE_CODE_MAX_RETRIES": str(retries), **(environ or {})}
-        self.mounts: Sequence[Mount] = [Mount(found, INSIDE)] if mounted else []
+        self.mounts: Sequence[Mount] | None = [Mount(found, INSIDE)] if mounted else []
 
     @asynccontextmanager
     async def open(self, brief: Brief) -> AsyncGenerator[Conversation, None]:

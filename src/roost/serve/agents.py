@@ -1,0 +1,98 @@
+"""The agents this server can run, and what they need: a model, a way out, a place to live."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from roost.config import Settings
+from roost.core.places import Places
+from roost.egress import host as egress
+from roost.egress.options import Options, anthropic
+from roost.errors import RoostError
+from roost.guest import forward
+from roost.harnesses.claude.harness import ClaudeHarness
+from roost.harnesses.scripted import ScriptedHarness
+from roost.ports.catalog import Catalog
+from roost.ports.harness import Harness
+from roost.sandboxes.bubblewrap import BubblewrapProvider
+from roost.serve.http import listening
+from roost.testing.scripted_model import scripted_model
+
+_REAL_MODEL = "https://api.anthropic.com"
+_PATH = "/usr/local/bin:/usr/bin:/bin"  # where a machine has its own bwrap
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Where the model is, the key to it, and what to call it."""
+
+    url: str
+    key: SecretStr | None
+    name: str
+
+
+@dataclass(frozen=True)
+class Workforce:
+    """The harnesses, which one sessions get that name none, and the places of those that need one."""
+
+    harnesses: Mapping[str, Harness]
+    default: str
+    places: Places
+    model: str
+
+
+@asynccontextmanager
+async def workforce(settings: Settings, catalog: Catalog) -> AsyncGenerator[Workforce, None]:
+    """Everything that works on sessions, until the context ends."""
+    async with _model(settings) as model:
+        options = Options(
+            directory=settings.data.absolute() / "run",
+            upstreams={"anthropic": anthropic(model.url, model.key)},
+        )
+        async with egress.serving(options) as way_out:
+            vault = (settings.vault or settings.data / "vault").absolute()
+            places = Places(
+                BubblewrapProvider(path=_PATH),
+                way_out,
+                catalog,
+                vault=vault,
+                forwarder=Path(forward.__file__),
+            )
+            harnesses = _harnesses(settings, model)
+            wanted = settings.harness or ("claude" if model.key else "scripted")
+            default = wanted if wanted in harnesses else "scripted"
+            yield Workforce(harnesses, default, places, model.name)
+
+
+def _harnesses(settings: Settings, model: Model) -> dict[str, Harness]:
+    scripted = ScriptedHarness(
+        model.url,
+        model.key.get_secret_value() if model.key else "none",
+        retries=settings.model_retries,
+        retry_seconds=settings.retry_seconds,
+    )
+    found: dict[str, Harness] = {scripted.name: scripted}
+    try:
+        claude = ClaudeHarness(retries=settings.model_retries)
+        found[claude.name] = claude
+    except RoostError as missing:
+        _log.warning("no claude: %s %s", missing.message, missing.hint, extra={"action": "start"})
+    return found
+
+
+@asynccontextmanager
+async def _model(settings: Settings) -> AsyncGenerator[Model, None]:
+    """The one that is configured; the scripted one if none is."""
+    if settings.anthropic_api_key or settings.anthropic_base_url:
+        url = settings.anthropic_base_url or _REAL_MODEL
+        yield Model(url, settings.anthropic_api_key, url)
+        return
+    async with listening(scripted_model(keep=0), "127.0.0.1", 0) as url:
+        yield Model(url, None, "scripted (set ANTHROPIC_API_KEY for a real one)")
