@@ -6,8 +6,8 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from enum import Enum
 
-from roost.domain.events import Entry, Preview
-from roost.domain.session import Session
+from roost.domain.events import Entry, Micros, Preview
+from roost.domain.session import Session, Status
 from roost.errors import NotFound
 from roost.ports.bell import Bell
 from roost.ports.log import Log
@@ -40,6 +40,7 @@ class Follow:
         *,
         heartbeat: float,
         catch_up: float,
+        since: Micros = 0,
     ) -> None:
         self._log = log
         self._sessions = sessions
@@ -47,6 +48,7 @@ class Follow:
         self._seen = _Seen()
         self._heartbeat = heartbeat
         self._catch_up = int(catch_up * 1_000_000)
+        self._since = since
 
     def start_of(self, session: Session) -> int:
         """After which seq a stream begins that was given no cursor: now, with one exception.
@@ -55,12 +57,14 @@ class Follow:
         watch, and they would wait for ever. So a stream that is opened soon after an input begins
         just before that input, unless another such stream has shown it. Clients that open the stream
         first are not touched: they were shown their inputs. Streams with a cursor do not count: who
-        has one never comes here, and a dashboard must not take a program's answer away.
+        has one never comes here, and a dashboard must not take a program's answer away. What was
+        shown before this server began (`since`) is not known: a turn that ended then is not repeated.
         """
         state = session.state
         shown = self._seen.up_to(session.id)
         fresh = session.read_at - state.sent_at <= self._catch_up
-        if state.sent <= shown or not fresh:
+        old = state.sent_at < self._since and state.status is Status.IDLE
+        if state.sent <= shown or old or not fresh:
             return state.head
         return max(state.run - 1, shown)
 

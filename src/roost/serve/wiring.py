@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -108,6 +109,7 @@ def _deps(
             bell,
             heartbeat=settings.heartbeat_seconds,
             catch_up=settings.catch_up_seconds,
+            since=time.time_ns() // 1000,
         ),
         lifecycle=Lifecycle(
             store.sessions,

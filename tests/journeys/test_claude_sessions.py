@@ -1,0 +1,256 @@
+"""The real Claude Code, in a real sandbox, through the real server, with the official SDK."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx2
+import pytest
+
+from roost.testing.live import LiveServer
+
+SANDBOXED = {"trust_level": "sandboxed", "harness": "claude"}
+
+
+def script(*steps: dict[str, Any]) -> str:
+    return f"SCRIPT{json.dumps(steps)}"
+
+
+def bash(command: str, **more: Any) -> dict[str, Any]:
+    return {"tool": "Bash", "input": {"command": command}, **more}
+
+
+class Chat:
+    """A session with a coding agent, as a program sees it."""
+
+    def __init__(self, server: LiveServer, *, networking: dict[str, Any] | None = None) -> None:
+        self.server = server
+        self.client = anthropic.Anthropic(base_url=server.url, api_key=server.key, max_retries=0)
+        agent = self.client.beta.agents.create(
+            name="coder", model="claude-opus-5-5", tools=[{"type": "agent_toolset_20260401"}]
+        )
+        place = self.client.beta.environments.create(
+            name=f"place {time.time_ns()}",
+            config={"type": "cloud", "networking": networking or {"type": "limited"}},
+        )
+        self.session = self.client.beta.sessions.create(
+            agent=agent.id, environment_id=place.id, extra_body={"harness": "claude"}
+        )
+
+    def send(self, text: str) -> None:
+        content = [{"type": "text", "text": text}]
+        self.client.beta.sessions.events.send(
+            self.session.id, events=[{"type": "user.message", "content": content}]
+        )
+
+    def turn(self, text: str) -> list[Any]:
+        """Everything the stream shows until the session rests."""
+        with self.client.beta.sessions.events.stream(self.session.id) as stream:
+            self.send(text)
+            seen = []
+            for event in stream:
+                seen.append(event)
+                if event.type == "session.status_idle":
+                    return seen
+        raise AssertionError("the stream ended")
+
+    def events(self) -> list[Any]:
+        return list(self.client.beta.sessions.events.list(self.session.id))
+
+    def wait_for(self, type: str, count: int = 1) -> None:
+        deadline = time.monotonic() + 30
+        while sum(event.type == type for event in self.events()) < count:
+            assert time.monotonic() < deadline, [event.type for event in self.events()]
+            time.sleep(0.05)
+
+    def wait_until_idle(self) -> None:
+        deadline = time.monotonic() + 40
+        while self.client.beta.sessions.retrieve(self.session.id).status != "idle":
+            assert time.monotonic() < deadline, [event.type for event in self.events()]
+            time.sleep(0.05)
+
+    @property
+    def home(self) -> Path:
+        return self.server.data / "vault" / ".workspaces" / self.session.id
+
+
+def said(events: list[Any]) -> list[str]:
+    return [event.content[0].text for event in events if event.type == "agent.message"]
+
+
+def printed(events: list[Any]) -> list[str]:
+    return [event.content[0].text for event in events if event.type == "agent.tool_result"]
+
+
+def warm_agents(server: LiveServer) -> int:
+    metrics = httpx2.get(f"{server.url}/metrics").text
+    line = next(line for line in metrics.splitlines() if line.startswith("roost_warm_agents "))
+    return int(float(line.split()[1]))
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[LiveServer]:
+    with LiveServer(tmp_path / "data", ROOST_SLEEP_AFTER="60") as live:
+        yield live
+
+
+def test_a_sandboxed_chat_stays_sandboxed_and_remembers_over_a_restart(server: LiveServer):
+    """The six steps by which a seed system found that its chats had lost their sandbox."""
+    chat = Chat(server)
+    assert chat.session.model_extra is not None
+    assert SANDBOXED.items() <= chat.session.model_extra.items()
+    first = chat.turn(script(bash("id -un; pwd; echo mine > note.txt"), {"text": "noted"}))
+    assert printed(first) == ["sandbox\n/workspace"]
+    assert said(first) == ["noted"]
+    assert (chat.home / "note.txt").read_text() == "mine\n"
+    assert len(list((chat.home / ".claude/projects/-workspace").glob("*.jsonl"))) == 1
+
+    second = chat.turn("And what did I say before?")
+    assert "2 user messages" in said(second)[0]
+
+    assert server.stop() == 0
+    server.start()
+    third = chat.turn(script(bash("cat note.txt"), {"text": "still there"}))
+    assert printed(third) == ["mine"]
+    assert said(third) == ["still there"]
+    again = chat.client.beta.sessions.retrieve(chat.session.id)
+    assert again.model_extra is not None
+    assert SANDBOXED.items() <= again.model_extra.items()
+
+
+def test_a_server_killed_in_the_middle_of_a_tool_goes_on_and_runs_nothing_twice(server: LiveServer):
+    chat = Chat(server)
+    slow = "echo ran >> count.txt; python3 -c 'import time; time.sleep(3)'"
+    chat.send(script(bash(slow), {"text": "finished"}))
+    chat.wait_for("agent.tool_use")
+    deadline = time.monotonic() + 10
+    while not (chat.home / "count.txt").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    server.kill()
+    server.start()
+    chat.wait_until_idle()
+    assert (chat.home / "count.txt").read_text() == "ran\n"
+    events = chat.events()
+    assert [e.type for e in events].count("user.message") == 1
+    assert said(events) == ["finished"]
+    assert len({e.id for e in events}) == len(events)
+    # The model has seen the first message, that the turn was cut off, and this one.
+    assert "3 user messages" in said(chat.turn("Do you remember?"))[0]
+
+
+SECRET = "sk-very-secret-model-key-0123456789"
+
+
+@pytest.fixture
+def model() -> Iterator[str]:
+    """A model that answers only to the operator's key."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "roost.testing.scripted_model", "--port", str(port)]
+    with subprocess.Popen([*command, "--require-key", SECRET]) as process:
+        url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 20
+        while time.monotonic() < deadline:
+            try:
+                httpx2.get(f"{url}/v1/models")
+                break
+            except httpx2.HTTPError:
+                time.sleep(0.05)
+        yield url
+        process.terminate()
+
+
+def test_no_secret_and_no_neighbour_is_in_the_sandbox(tmp_path: Path, model: str):
+    keys = {"ANTHROPIC_API_KEY": SECRET, "ANTHROPIC_BASE_URL": model}
+    with LiveServer(tmp_path / "data", **keys) as server:
+        first, second = Chat(server), Chat(server)
+        first.turn(script(bash("echo my neighbour must not read this > own.txt"), {"text": "ok"}))
+        look = (
+            f"cat {first.home}/own.txt; ls {server.data} /root; cat {server.data}/keys/admin.key; "
+            "cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'; env; ls -a /home; "
+            f"curl -sS -m 3 {server.url}/healthz; curl -sS -m 3 {model}/v1/models; "
+            "grep -rs 'sk-[v]ery' /home /workspace /tmp /run /etc"
+        )
+        (output,) = printed(second.turn(script(bash(look), {"text": "looked"})))
+        everything = str([event.to_dict() for event in second.events()]) + server.output
+        assert "ANTHROPIC_API_KEY=placeholder" in output
+        assert "must not read" not in output
+        assert '"status"' not in output
+        assert server.key not in output
+        assert SECRET not in output
+        assert SECRET not in everything
+
+
+def test_what_the_sandbox_may_not_reach_is_refused_and_said_in_the_log(server: LiveServer):
+    chat = Chat(server, networking={"type": "limited", "allowed_hosts": ["example.invalid"]})
+    url = "http://somewhere.invalid/"
+    events = chat.turn(script(bash(f"curl -sS -m 5 {url} || true"), {"text": "tried"}))
+    errors = [event.error.message for event in events if event.type == "session.error"]
+    assert errors == ["the sandbox may not reach somewhere.invalid:80: host_not_allowed"]
+    assert said(events) == ["tried"]
+
+
+def test_an_idle_agent_sleeps_and_the_next_message_wakes_it(tmp_path: Path):
+    with LiveServer(tmp_path / "data", ROOST_SLEEP_AFTER="1") as server:
+        chat = Chat(server)
+        chat.turn("Hello")
+        assert warm_agents(server) == 1
+        deadline = time.monotonic() + 15
+        while warm_agents(server):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert "2 user messages" in said(chat.turn("Are you awake?"))[0]
+
+
+def test_no_more_agents_stay_awake_than_the_operator_allows(tmp_path: Path):
+    with LiveServer(tmp_path / "data", ROOST_MAX_LIVE="1") as server:
+        chats = [Chat(server), Chat(server)]
+        for chat in chats:
+            chat.turn("Hello")
+        deadline = time.monotonic() + 15
+        while warm_agents(server) > 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert "2 user messages" in said(chats[0].turn("And you?"))[0]
+
+
+def test_an_approval_outlives_a_killed_server_and_counts_once(server: LiveServer):
+    chat = Chat(server)
+    tools = [
+        {
+            "type": "agent_toolset_20260401",
+            "default_config": {"permission_policy": {"type": "always_ask"}},
+        }
+    ]
+    chat.client.beta.sessions.update(chat.session.id, agent={"tools": tools})
+    asked = chat.turn(script(bash("echo yes >> allowed.txt"), {"text": "done"}))
+    assert asked[-1].stop_reason.type == "requires_action"
+    (event_id,) = asked[-1].stop_reason.event_ids
+    server.kill()
+    server.start()
+    answer = {"type": "user.tool_confirmation", "tool_use_id": event_id, "result": "allow"}
+    chat.client.beta.sessions.events.send(chat.session.id, events=[answer])
+    with pytest.raises(anthropic.BadRequestError, match="is not waiting"):
+        chat.client.beta.sessions.events.send(chat.session.id, events=[answer])
+    chat.wait_until_idle()
+    assert (chat.home / "allowed.txt").read_text() == "yes\n"
+    assert said(chat.events()) == ["done"]
+
+
+def test_more_trust_than_is_served_is_refused(server: LiveServer):
+    chat = Chat(server)
+    reference = {"agent": chat.session.agent.id, "environment_id": chat.session.environment_id}
+    for field, value in (("trust_level", "full"), ("mount_scope", "workspace+vault")):
+        with pytest.raises(anthropic.BadRequestError, match=field):
+            chat.client.beta.sessions.create(
+                **reference, extra_body={"harness": "claude", field: value}
+            )
