@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 from tests.core.node import TENANT, Node, message, node, texts, types
 
-from roost.core.follow import Pause
+from roost.core.follow import Follow, Pause
 from roost.domain.events import Draft, Entry, Preview
 from roost.domain.session import Session, Status
 
@@ -266,3 +266,19 @@ async def _write_and_show(roost: Node, session: Session) -> None:
     await roost.store.log.accept(session.id, [message("Hello")])
     roost.bell.ring(session.id)
     roost.bell.publish(session.id, Preview("sevt_1", "agent.message", "", after=3))
+
+
+async def test_a_turn_that_ended_before_the_server_began_is_not_shown_again(tmp_path: Path):
+    async with node(tmp_path) as roost:
+        session = await roost.session()
+        await roost.turn(session, "Hello")
+        found = await roost.store.sessions.get(TENANT, session.id)
+        later = Follow(
+            roost.store.log,
+            roost.store.sessions,
+            roost.bell,
+            heartbeat=15,
+            catch_up=10,
+            since=found.read_at,
+        )
+        assert later.start_of(found) == found.state.head

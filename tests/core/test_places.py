@@ -1,0 +1,212 @@
+"""A session that needs a sandbox, where there is none, or one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.core.node import TENANT, Node, message, node, texts, types
+
+from roost.core.places import Places, networking_of
+from roost.core.runner import Runner
+from roost.core.warmth import Warmth
+from roost.domain.events import Draft
+from roost.domain.session import Status
+from roost.errors import SandboxUnavailable
+from roost.ports.egress import Endpoints, Grant
+from roost.ports.harness import Brief, Conversation
+from roost.ports.sandbox import Mount, Plan, Process, Stats
+
+
+class Room:
+    """A sandbox in name only."""
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        environ: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+    ) -> Process:
+        raise NotImplementedError
+
+    def handle(self) -> dict[str, Any]:
+        return {}
+
+    async def stats(self) -> Stats:
+        return Stats(memory_bytes=None, processes=None, cpu_seconds=None)
+
+    async def stop(self) -> None:
+        pass
+
+
+class Landlord:
+    """Gives rooms, when it has any; keeps count of the ones that are open."""
+
+    name = "rooms"
+
+    def __init__(self, *, vacant: bool = True) -> None:
+        self.vacant = vacant
+        self.plans: list[Plan] = []
+        self.open_now = 0
+        self._left = anyio.Event()
+
+    async def until_open(self, most: int) -> None:
+        with anyio.fail_after(5):
+            while self.open_now > most:
+                await self._left.wait()
+
+    async def check(self) -> None:
+        if not self.vacant:
+            raise SandboxUnavailable("all rooms are taken", hint="Build one.")
+
+    @asynccontextmanager
+    async def open(self, plan: Plan) -> AsyncGenerator[Room, None]:
+        self.plans.append(plan)
+        self.open_now += 1
+        try:
+            yield Room()
+        finally:
+            self.open_now -= 1
+            self._left.set()
+            self._left = anyio.Event()
+
+    async def sweep(self, handle: Mapping[str, Any]) -> None:
+        pass
+
+
+class Door:
+    """A way out that leads nowhere."""
+
+    @asynccontextmanager
+    async def open(self, grant: Grant) -> AsyncGenerator[Endpoints, None]:
+        yield Endpoints(mounts=[Mount(Path("/door"), "/run/door")], environ={"DOOR": "1"})
+
+
+class Housed:
+    """The scripted agent, except that it insists on a room."""
+
+    name = "housed"
+    mounts: Sequence[Mount] | None = ()
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    @asynccontextmanager
+    async def open(self, brief: Brief) -> AsyncGenerator[Conversation, None]:
+        assert brief.sandbox is not None
+        async with self._inner.open(brief) as conversation:
+            yield conversation
+
+
+@asynccontextmanager
+async def house(
+    data: Path, landlord: Landlord, *, sleep_after: float = 0, most: int = 9
+) -> AsyncGenerator[Node, None]:
+    async with node(data) as roost:
+        places = Places(
+            landlord, Door(), roost.store.catalog, vault=data / "vault", forwarder=Path("/forward")
+        )
+        scripted = roost.dispatcher._runner._harnesses["scripted"]
+        warmth = Warmth(roost.bell, seconds=sleep_after, most=most)
+        store = roost.store
+        roost.dispatcher._runner = Runner(
+            store.log, store.sessions, roost.bell, {"housed": Housed(scripted)}, places, warmth
+        )
+        yield roost
+
+
+async def test_a_session_has_a_directory_of_its_own_and_the_way_out(tmp_path: Path):
+    landlord = Landlord()
+    async with house(tmp_path, landlord) as roost:
+        session = await roost.session(harness="housed")
+        await roost.turn(session, "Hello")
+        (plan,) = landlord.plans
+        assert plan.home == plan.workspace == tmp_path / "vault" / ".workspaces" / session.id
+        assert plan.home.is_dir()
+        assert plan.environ == {"DOOR": "1"}
+        assert "/run/door" in [mount.target for mount in plan.mounts]
+
+
+async def test_where_there_is_no_room_the_input_waits_and_goes_on_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("roost.core.runner._LOOK_FOR_PLACES", 0.05)
+    landlord = Landlord(vacant=False)
+    async with house(tmp_path, landlord) as roost:
+        session = await roost.session(message("Hello?"), harness="housed")
+        seen = await roost.until(session, "session.status_rescheduled")
+        (error,) = [entry.fields["error"] for entry in seen if entry.type == "session.error"]
+        assert error["message"] == "all rooms are taken. Build one."
+        assert error["retry_status"] == {"type": "retrying"}
+        await anyio.sleep(0.2)
+        assert len(await roost.store.log.inputs(session.id)) == 1
+        assert landlord.plans == []
+        landlord.vacant = True
+        entries = await roost.until(session, "session.status_idle")
+        assert types(entries).count("session.error") == 1
+        assert len(texts(entries)) == 1
+
+
+async def test_waiting_for_a_room_can_be_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("roost.core.runner._LOOK_FOR_PLACES", 0.05)
+    async with house(tmp_path, Landlord(vacant=False)) as roost:
+        session = await roost.session(message("Hello?"), harness="housed")
+        await roost.until(session, "session.status_rescheduled")
+        await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
+        await roost.until(session, "session.status_idle")
+        waiting = await roost.store.log.inputs(session.id)
+        assert types(waiting) == ["user.message"]
+
+
+async def test_a_warm_agent_keeps_its_room_and_its_lease_until_it_sleeps(tmp_path: Path):
+    landlord = Landlord()
+    async with house(tmp_path, landlord, sleep_after=0.5) as roost:
+        session = await roost.session(harness="housed")
+        await roost.turn(session, "one")
+        await roost.turn(session, "two")
+        assert len(landlord.plans) == 1
+        assert roost.dispatcher.busy == 0
+        await landlord.until_open(0)
+        (answer,) = texts(await roost.turn(session, "three"))
+        assert "3 user messages" in answer
+        assert [plan.generation for plan in landlord.plans] == [1, 2]
+
+
+async def test_the_agent_that_idled_longest_makes_room_for_another(tmp_path: Path):
+    landlord = Landlord()
+    async with house(tmp_path, landlord, sleep_after=60, most=2) as roost:
+        sessions = [await roost.session(harness="housed") for _ in range(3)]
+        for session in sessions:
+            await roost.turn(session, "Hello")
+        await landlord.until_open(2)
+        await roost.turn(sessions[1], "you stayed")
+        assert len(landlord.plans) == 3
+        await roost.turn(sessions[0], "you slept")
+        assert len(landlord.plans) == 4
+
+
+async def test_an_archived_session_gives_its_room_back_at_once(tmp_path: Path):
+    landlord = Landlord()
+    async with house(tmp_path, landlord, sleep_after=60) as roost:
+        session = await roost.session(harness="housed")
+        await roost.turn(session, "Hello")
+        await roost.store.sessions.archive(TENANT, session.id)
+        roost.bell.ring(f"inbox:{session.id}")
+        await landlord.until_open(0)
+        found = await roost.store.sessions.get(TENANT, session.id)
+        assert found.state.status is Status.TERMINATED
+
+
+def test_an_environment_says_what_its_sessions_may_reach():
+    limited = {"type": "limited", "allowed_hosts": ["a.example"], "allow_package_managers": True}
+    assert networking_of({"networking": {"type": "unrestricted"}}).kind == "unrestricted"
+    assert networking_of({"networking": limited}).allowed_hosts == ["a.example"]
+    assert networking_of({"networking": limited}).package_managers
+    assert networking_of({}).kind == "none"
