@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Literal
 
+import anyio
 import httpx2
 import msgspec
 
@@ -23,6 +24,9 @@ import roost
 from roost.cli.environment import server_url
 from roost.cli.table import print_json
 from roost.config import Settings
+from roost.errors import RoostError, SandboxFailed
+from roost.harnesses.claude.launch import PINNED, bundled_cli
+from roost.sandboxes.bubblewrap import BubblewrapProvider
 
 _SLOW_FSYNC_MS = 20
 _FEW_FILES = 4096
@@ -146,6 +150,35 @@ def clock(settings: Settings) -> Finding:
     return Finding("ok", said)
 
 
+def sandbox(settings: Settings) -> Finding:
+    """Opens one and runs a command in it."""
+    return anyio.run(_sandbox)
+
+
+async def _sandbox() -> Finding:
+    provider = BubblewrapProvider(path=os.defpath)
+    try:
+        await provider.check()
+        limits = await provider.limits_report()
+    except SandboxFailed as missing:
+        return Finding("fail", missing.message, missing.hint or "")
+    weak = [name for name, how in limits.items() if "each process" in how or "not limited" in how]
+    said = "; ".join(f"{name}: {how}" for name, how in limits.items())
+    if {"memory", "cpus"} & set(weak):
+        fix = "Run the server where it has control groups of its own, e.g. systemd's Delegate=yes."
+        return Finding("warn", f"bubblewrap works; {said}", fix)
+    return Finding("ok", f"bubblewrap works; {said}")
+
+
+def claude(settings: Settings) -> Finding:
+    """The CLI that agents are run with."""
+    try:
+        bundled_cli()
+    except RoostError as missing:
+        return Finding("fail", missing.message, missing.hint or "")
+    return Finding("ok", f"claude {PINNED}")
+
+
 CHECKS: dict[str, Check] = {
     "python": python,
     "sqlite": sqlite,
@@ -154,6 +187,8 @@ CHECKS: dict[str, Check] = {
     "open files": open_files,
     "server": server,
     "model": model,
+    "sandbox": sandbox,
+    "claude": claude,
     "clock": clock,
 }
 
