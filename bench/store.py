@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import shutil
 import tempfile
@@ -315,6 +316,8 @@ async def main() -> None:
     )
     seconds = 1.5 if parser.parse_args().quick else 6.0
     folder = Path(tempfile.mkdtemp(prefix="roost-bench-"))
+    gc.freeze()  # as the server does, for the baselines too
+    gc.set_threshold(20_000, 20, 50)
     print(
         f"SQLite {apsw.sqlite_lib_version()}, {os.cpu_count()} cores, {len(EVENT.body)}-byte bodies"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -321,38 +321,3 @@ async def test_more_sessions_than_are_remembered_are_no_trouble(
 
 
 # Trouble with the disk
-
-
-async def limit_pages(store: SqliteStore, pages: int) -> None:
-    await store._writer.do(lambda tx: tx.ask(f"PRAGMA max_page_count = {pages}"))
-
-
-class FailingDisk(apsw.VFS):
-    """The usual disk, except that it can be told to fail whatever must be durable."""
-
-    def __init__(self) -> None:
-        self.broken = False
-        self.syncs = 0
-        super().__init__("failing", "unix", makedefault=True)
-
-    def xOpen(self, name: Any, flags: Any) -> apsw.VFSFile:
-        return FailingFile(self, name, flags)
-
-
-class FailingFile(apsw.VFSFile):
-    def __init__(self, disk: FailingDisk, name: Any, flags: Any) -> None:
-        self.disk = disk
-        super().__init__("unix", name, flags)
-
-    def xSync(self, flags: int) -> None:
-        self.disk.syncs += 1
-        if self.disk.broken:
-            raise apsw.IOError("the disk is on fire")
-        super().xSync(flags)
-
-
-@pytest.fixture
-def disk() -> Iterator[FailingDisk]:
-    disk = FailingDisk()
-    yield disk
-    disk.unregister()

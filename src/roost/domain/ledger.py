@@ -77,16 +77,20 @@ def admit(state: State, drafts: Sequence[Draft], now: Micros, max_queued: int) -
         raise SessionClosed()
     pen = _Pen(state, now)
     heard = {pen.hear(draft) for draft in drafts}
-    # A full queue must not lock out what empties it: an interrupt, or the answer it waits behind.
-    reserve = 0 if any(draft.type in _KEPT_WAITING for draft in drafts) else _RESERVE
-    if pen.state.queued > max_queued + reserve:
-        raise QueueFull(f"the session already has {state.queued} inputs waiting")
+    if pen.state.queued > max_queued:
+        _check_reserve(state, drafts, pen.state.queued - max_queued)
     if state.status is Status.IDLE:
         if "interrupt" in heard or (not pen.state.pending and heard & {"answer", "message"}):
             pen.move(Move.WAKE)
         elif "answer" in heard:
             pen.rest(requires_action(pen.state.pending))
     return pen.change()
+
+
+def _check_reserve(state: State, drafts: Sequence[Draft], over: int) -> None:
+    """A full queue must not lock out what empties it: an interrupt, or the answer it waits behind."""
+    if over > _RESERVE or any(draft.type in _KEPT_WAITING for draft in drafts):
+        raise QueueFull(f"the session already has {state.queued} inputs waiting")
 
 
 def work(state: State, lease: Lease, batch: Batch, now: Micros) -> Change:
