@@ -318,6 +318,3 @@ async def test_more_sessions_than_are_remembered_are_no_trouble(
         assert await stage.finish(lease)
     for session_id in sessions:
         assert numbers(await stage.all(session_id)) == list(range(1, 14))
-
-
-# Trouble with the disk
