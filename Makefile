@@ -27,7 +27,7 @@ format: setup ## Put the code into the form `make check` asks for
 	@.venv/bin/ruff format -q .
 
 chaos: setup ## The long kill, fuzz and soak tests, in full
-	@.venv/bin/pytest -m chaos $(ARGS)
+	@.venv/bin/pytest -m chaos -rP $(ARGS)
 
 bench: setup ## Every benchmark in bench/, one after another
 	@for file in bench/[!_]*.py; do echo "== $$file"; .venv/bin/python "$$file" || exit 1; done
