@@ -282,3 +282,16 @@ async def test_a_turn_that_ended_before_the_server_began_is_not_shown_again(tmp_
             since=found.read_at,
         )
         assert later.start_of(found) == found.state.head
+
+
+async def test_a_turn_somebody_has_read_to_its_end_is_not_shown_again(tmp_path: Path):
+    async with node(tmp_path) as roost:
+        session = await roost.session()
+        sent = await roost.say(session, "Hello")
+        running = await roost.store.sessions.get(TENANT, session.id)
+        roost.follow.looked(running)
+        await roost.until(session, "session.status_idle")
+        assert await where_a_stream_begins(roost, session) == sent - 1
+        rests = await roost.store.sessions.get(TENANT, session.id)
+        roost.follow.looked(rests)
+        assert await where_a_stream_begins(roost, session) == rests.state.head

@@ -36,6 +36,7 @@ async def send(call: Call) -> ASGIApp:
 async def list_(call: Call) -> ASGIApp:
     """Events, oldest first unless asked otherwise."""
     session = await call.deps.lifecycle.get(call.tenant, call.params["session_id"])
+    call.deps.follow.looked(session)
     return await listed(call, session)
 
 

@@ -55,8 +55,9 @@ class Follow:
 
         Many clients send first and open the stream then; a quick turn would be over before they
         watch, and they would wait for ever. So a stream that is opened soon after an input begins
-        just before that input, unless another such stream has shown it. Clients that open the stream
-        first are not touched: they were shown their inputs. Streams with a cursor do not count: who
+        just before that input, unless another such stream has shown it, or the session was read
+        since and found at rest. Clients that open the stream first are not touched: they were shown
+        their inputs. Streams with a cursor do not count: who
         has one never comes here, and a dashboard must not take a program's answer away. What was
         shown before this server began (`since`) is not known: a turn that ended then is not repeated.
         """
@@ -67,6 +68,15 @@ class Follow:
         if state.sent <= shown or old or not fresh:
             return state.head
         return max(state.run - 1, shown)
+
+    def looked(self, session: Session) -> None:
+        """Somebody has read the session, and saw that it rests: its turn needs no showing again.
+
+        So a program that sends, asks until the session is idle, and opens a stream for its next
+        message does not get the turn before.
+        """
+        if session.state.status is Status.IDLE:
+            self._seen.note(session.id, session.state.head)
 
     async def tail(
         self,

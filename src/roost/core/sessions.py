@@ -77,6 +77,8 @@ class Lifecycle:
         :raises QuotaExceeded: the tenant has too many :raises IdempotencyMismatch: see `Sessions`
         :raises SandboxUnavailable: it needs a sandbox, and there is none to be had
         """
+        if receipt and (made := await self._sessions.made(caller.tenant, receipt)):
+            return made
         _refuse_unbuilt(params)
         options = self._options(caller, params)
         await self._check_place(options)

@@ -57,6 +57,16 @@ class Sessions(Protocol):
         """
         ...
 
+    async def made(self, tenant: str, receipt: Receipt) -> Session | None:
+        """The session that was created under this receipt, if one was.
+
+        Called before the rest of a repeated request is looked at: what it refers to may be gone.
+
+        :raises IdempotencyMismatch: a known key with another fingerprint
+        :raises NotFound: one was, and has been deleted
+        """
+        ...
+
     async def get(self, tenant: str, session_id: str) -> Session:
         """:raises NotFound: absent, or another tenant's"""
         ...

@@ -14,7 +14,14 @@ from roost.domain.events import Draft
 from roost.domain.ids import mint
 from roost.domain.ledger import Batch
 from roost.domain.session import Session, Spec, Status
-from roost.errors import Forbidden, InvalidRequest, NotFound, QuotaExceeded, SessionBusy
+from roost.errors import (
+    Forbidden,
+    IdempotencyMismatch,
+    InvalidRequest,
+    NotFound,
+    QuotaExceeded,
+    SessionBusy,
+)
 from roost.ports.log import EventQuery, Receipt
 from roost.ports.sessions import SessionQuery
 from roost.testing.stage import END_TURN, TENANT, Stage, answer, message, numbers, spec, types
@@ -200,6 +207,17 @@ class SessionsContract(StoreContract):
         await sessions.delete(TENANT, "sesn_1")
         with pytest.raises(NotFound):
             await sessions.create(TENANT, "sesn_2", spec(), receipt=receipt)
+
+    async def test_a_session_is_found_by_the_receipt_it_was_made_under(self, stage: Stage) -> None:
+        sessions, receipt = stage.store.sessions, Receipt("k", "f")
+        assert await sessions.made(TENANT, receipt) is None
+        await sessions.create(TENANT, "sesn_1", spec(), receipt=receipt)
+        found = await sessions.made(TENANT, receipt)
+        assert found is not None
+        assert found.id == "sesn_1"
+        assert await sessions.made("tenant_2", receipt) is None
+        with pytest.raises(IdempotencyMismatch):
+            await sessions.made(TENANT, Receipt("k", "another"))
 
     async def _listed(self, stage: Stage, **query: object) -> list[str]:
         sessions = await stage.store.sessions.page(

@@ -18,6 +18,7 @@ from roost.errors import IdempotencyMismatch, NotFound, QuotaExceeded
 from roost.ports.log import Receipt
 from roost.ports.sessions import Revision, SessionQuery
 from roost.stores.sqlite.clock import Clock
+from roost.stores.sqlite.driver import Row
 from roost.stores.sqlite.listing import Filter, position
 from roost.stores.sqlite.readers import Readers
 from roost.stores.sqlite.rows import (
@@ -111,6 +112,10 @@ class SqliteSessions:
         new = _New(tenant, session_id, spec, state, drafts, receipt, max_sessions)
         return await self._writer.do(partial(_create, new))
 
+    async def made(self, tenant: str, receipt: Receipt) -> Session | None:
+        session_id = await self._readers.ask(partial(_made, tenant, receipt))
+        return None if session_id is None else await self.get(tenant, session_id)
+
     async def get(self, tenant: str, session_id: str) -> Session:
         session = await self.find(session_id)
         if session.tenant != tenant:
@@ -163,13 +168,17 @@ def _create(new: _New, tx: Transaction) -> Session:
 def _made_before(new: _New, tx: Transaction) -> Session | None:
     if new.receipt is None:
         return None
-    known = tx.ask(_CREATED, (new.tenant, new.receipt.key))
+    session_id = _matching(tx.ask(_CREATED, (new.tenant, new.receipt.key)), new.receipt)
+    return None if session_id is None else tx.whole(tx.session(session_id))
+
+
+def _matching(known: list[Row], receipt: Receipt) -> str | None:
     if not known:
         return None
     fingerprint, session_id = known[0]
-    if fingerprint != new.receipt.fingerprint:
+    if fingerprint != receipt.fingerprint:
         raise IdempotencyMismatch()
-    return tx.whole(tx.session(session_id))
+    return str(session_id)
 
 
 def _check_quota(new: _New, tx: Transaction) -> None:
@@ -213,6 +222,10 @@ def _delete(tenant: str, session_id: str, tx: Transaction) -> None:
 
 
 # What readers answer
+
+
+def _made(tenant: str, receipt: Receipt, db: apsw.Connection) -> str | None:
+    return _matching(db.execute(_CREATED, (tenant, receipt.key)).fetchall(), receipt)
 
 
 def _find(session_id: str, clock: Clock, db: apsw.Connection) -> Session | None:
