@@ -118,13 +118,15 @@ def test_the_key_and_the_address_come_from_the_data_directory(
 
 def test_sessions_are_listed_shown_and_removed(roost: Roost, start: Start) -> None:
     fake = Fake()
-    fake.made["sessions"] = [{"id": "sesn_1", "title": "a"}, {"id": "sesn_2", "title": "b"}]
+    trust = {"trust_level": "sandboxed"}
+    fake.made["sessions"] = [{"id": "sesn_1", "title": "a"} | trust, {"id": "sesn_2", "title": "b"}]
     start(fake)
     code, out, _ = roost("sessions", "ls")
     assert code == 0
     heading, first, second = out.splitlines()
-    assert heading.split() == ["ID", "STATUS", "AGENT", "CREATED", "TITLE"]
-    assert first.split() == ["sesn_1", "idle", "roost-chat", "2026-01-01", "00:00:01", "a"]
+    assert heading.split() == ["ID", "STATUS", "TRUST", "AGENT", "CREATED", "TITLE"]
+    assert first.split()[:4] == ["sesn_1", "idle", "sandboxed", "roost-chat"]
+    assert first.split()[4:] == ["2026-01-01", "00:00:01", "a"]
     assert second.startswith("sesn_2")
     listed = json.loads(roost("sessions", "ls", "--all", "--limit", "1", "--json")[1])
     assert [s["id"] for s in listed] == ["sesn_1"]

@@ -23,11 +23,12 @@ def print_sessions(client: Client, *, archived: bool, limit: int, as_json: bool)
         print_json(found)
         return
     print_table(
-        ["id", "status", "agent", "created", "title"],
+        ["id", "status", "trust", "agent", "created", "title"],
         [
             [
                 s["id"],
                 s["status"],
+                s.get("trust_level", ""),
                 s["agent"]["name"],
                 when(s["created_at"]),
                 s["title"] or "",
@@ -49,6 +50,8 @@ def print_session(client: Client, session_id: str, *, as_json: bool) -> None:
         "status": session["status"] + (" (archived)" if session["archived_at"] else ""),
         "title": session["title"] or "",
         "agent": f"{session['agent']['name']}, version {session['agent']['version']}",
+        "harness": session.get("harness", ""),
+        "trust": session.get("trust_level", ""),
         "environment": session["environment_id"],
         "created": when(session["created_at"]),
         "updated": when(session["updated_at"]),

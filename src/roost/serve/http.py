@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, closing, contextmanager
@@ -13,6 +14,11 @@ from starlette.types import ASGIApp
 from roost.errors import StartupError
 
 _BACKLOG = 2048
+_HINTS = {
+    errno.EADDRINUSE: "Another program has the port; choose one with --port, or 0 for any free one.",
+    errno.EACCES: "Ports below 1024 are root's; choose a higher one with --port.",
+    errno.EADDRNOTAVAIL: "This machine does not have that address; choose another with --host.",
+}
 
 
 @asynccontextmanager
@@ -61,8 +67,7 @@ def _bind(host: str, port: int) -> socket.socket:
         bound = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         raise StartupError(
-            f"cannot listen on {host}:{port}: {error.strerror}",
-            hint="Another program has the port; choose one with --port, or 0 for any free one.",
+            f"cannot listen on {host}:{port}: {error.strerror}", hint=_HINTS.get(error.errno or 0)
         ) from error
     # Accepted sockets inherit it: without it, a loop other than uvloop answers 40 ms late.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
