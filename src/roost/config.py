@@ -46,8 +46,19 @@ class Settings(BaseModel):
         None,
         description="The agent of sessions that name none: `claude` if there is a model key, else `scripted`.",
     )
-    sandbox: Literal["bubblewrap"] = Field(
-        "bubblewrap", description="What keeps sandboxed sessions apart from the machine."
+    sandbox: Literal["bubblewrap", "docker"] = Field(
+        "bubblewrap",
+        description="What keeps sandboxed sessions apart from the machine: `bubblewrap` or `docker`.",
+    )
+    docker_socket: Path = Field(
+        Path("/var/run/docker.sock"),
+        description="Where the Docker engine listens, for `docker` sandboxes.",
+    )
+    docker_image: str = Field(
+        "roost-sandbox", description="What containers are made of; docs/sandboxes.md has a recipe."
+    )
+    docker_runtime: str | None = Field(
+        None, description="Another runtime of the engine for containers, such as `runsc`."
     )
     sleep_after: float = Field(
         600.0,

@@ -26,7 +26,7 @@ from roost.cli.table import print_json
 from roost.config import Settings
 from roost.errors import RoostError, SandboxFailed
 from roost.harnesses.claude.launch import PINNED, bundled_cli
-from roost.sandboxes.bubblewrap import BubblewrapProvider
+from roost.sandboxes.choice import chosen
 
 _SLOW_FSYNC_MS = 20
 _FEW_FILES = 4096
@@ -152,11 +152,11 @@ def clock(settings: Settings) -> Finding:
 
 def sandbox(settings: Settings) -> Finding:
     """Opens one and runs a command in it."""
-    return anyio.run(_sandbox)
+    return anyio.run(_sandbox, settings)
 
 
-async def _sandbox() -> Finding:
-    provider = BubblewrapProvider(path=os.defpath)
+async def _sandbox(settings: Settings) -> Finding:
+    provider = chosen(settings)
     try:
         await provider.check()
         limits = await provider.limits_report()
@@ -166,8 +166,8 @@ async def _sandbox() -> Finding:
     said = "; ".join(f"{name}: {how}" for name, how in limits.items())
     if {"memory", "cpus"} & set(weak):
         fix = "Run the server where it has control groups of its own, e.g. systemd's Delegate=yes."
-        return Finding("warn", f"bubblewrap works; {said}", fix)
-    return Finding("ok", f"bubblewrap works; {said}")
+        return Finding("warn", f"{provider.name} works; {said}", fix)
+    return Finding("ok", f"{provider.name} works; {said}")
 
 
 def claude(settings: Settings) -> Finding:

@@ -11,6 +11,7 @@ would count against the sandbox's limit of processes.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import socket
@@ -104,11 +105,20 @@ class Pair:
             which.close()
 
 
-def listen(port: int) -> socket.socket:
-    """A port that only this sandbox can reach."""
+def listen(port: int) -> socket.socket | None:
+    """A port that only this sandbox can reach; None if it is open already.
+
+    Where the commands of a sandbox share its network, an earlier one has opened it, for all of them.
+    """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", port))
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
     listener.listen(BACKLOG)
     listener.setblocking(False)
     return listener
@@ -181,7 +191,8 @@ def main(arguments: Sequence[str]) -> None:
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     pairs = [argument.split("=", 1) for argument in arguments[:cut]]
     command = list(arguments[cut + 1 :])
-    listeners = [(listen(int(port)), path) for port, path in pairs]
+    opened = [(listen(int(port)), path) for port, path in pairs]
+    listeners = [(listener, path) for listener, path in opened if listener is not None]
     if not command:
         forward(listeners)
     if listeners:

@@ -20,12 +20,11 @@ from roost.harnesses.claude.harness import ClaudeHarness
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.catalog import Catalog
 from roost.ports.harness import Harness
-from roost.sandboxes.bubblewrap import BubblewrapProvider
+from roost.sandboxes.choice import chosen
 from roost.serve.http import listening
 from roost.testing.scripted_model import scripted_model
 
 _REAL_MODEL = "https://api.anthropic.com"
-_PATH = "/usr/local/bin:/usr/bin:/bin"  # where a machine has its own bwrap
 _log = logging.getLogger(__name__)
 
 
@@ -59,7 +58,7 @@ async def workforce(settings: Settings, catalog: Catalog) -> AsyncGenerator[Work
         async with egress.serving(options) as way_out:
             vault = (settings.vault or settings.data / "vault").absolute()
             places = Places(
-                BubblewrapProvider(path=_PATH),
+                chosen(settings),
                 way_out,
                 catalog,
                 vault=vault,

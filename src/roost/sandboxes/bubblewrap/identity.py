@@ -14,12 +14,13 @@ import os
 import socket
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
 
 from roost.errors import SandboxUnavailable
+from roost.ports.sandbox import Plan
 from roost.sandboxes.paths import Entry, walk_beneath
 
 # Another session of the same workspace is at work while this one is being opened.
@@ -80,6 +81,27 @@ class Uids:
         first = int.from_bytes(digest, "big") % len(self._uids)
         yield from self._uids[first:]
         yield from self._uids[:first]
+
+
+def settle(plan: Plan, uids: Uids, held: ExitStack) -> Identity:
+    """Who a place is; its files become its own if the server is root. The uid is kept while held. Blocks.
+
+    :raises OSError: the files cannot change hands
+    :raises SandboxUnavailable: all uids are taken
+    """
+    if os.geteuid() != 0:
+        return Identity(os.geteuid(), os.getegid(), dropped=False, shared=False)
+    uid = held.enter_context(uids.hold(plan.session_id, [plan.home.stat().st_uid]))
+    gid = group_of(plan.workspace, uids, uid)
+    shared = plan.home.resolve() != plan.workspace.resolve()
+    who = Identity(uid, gid, dropped=True, shared=shared)
+    hand_over(plan.home, who, uids, shared=False)
+    if shared:
+        hand_over(plan.workspace, who, uids, shared=True)
+    for mount in plan.mounts:
+        if mount.writable and mount.source.is_dir():
+            hand_over(mount.source, who, uids, shared=True)
+    return who
 
 
 def group_of(workspace: Path, uids: Uids, uid: int) -> int:

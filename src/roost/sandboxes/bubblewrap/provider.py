@@ -20,7 +20,7 @@ from roost.ports.sandbox import Plan, Sandbox
 from roost.sandboxes import cgroups, procfs
 from roost.sandboxes.bubblewrap import etc, recipe, seccomp, tools
 from roost.sandboxes.bubblewrap.disk import DiskWatch
-from roost.sandboxes.bubblewrap.identity import Identity, Uids, group_of, hand_over
+from roost.sandboxes.bubblewrap.identity import Uids, settle
 from roost.sandboxes.bubblewrap.launch import Ground, Launcher
 from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox, kill_marked
 from roost.sandboxes.bubblewrap.stage import make_stage
@@ -155,7 +155,7 @@ class BubblewrapProvider:
         except KeyError:
             raise SandboxUnavailable(f"no system-call filters for {machine}") from None
         try:
-            state = self._state or _default_state()
+            state = self._state or default_state()
             stage = make_stage(state, everybody=self._root)
             prepared = etc.prepare(state)
         except OSError as error:
@@ -165,30 +165,12 @@ class BubblewrapProvider:
     def _prepare(self, plan: Plan, ground: Ground) -> _Prepared:
         try:
             with ExitStack() as held:
-                who = self._identify(plan, held)
-                if who.dropped:
-                    self._hand_over(plan, who)
+                who = settle(plan, self._uids, held)
                 group = self._groups.create(plan)
                 launcher = Launcher(plan, who, group, ground, f"roost:{secrets.token_hex(16)}")
                 return _Prepared(launcher, group, held.pop_all())
         except OSError as error:
             raise SandboxUnavailable(f"cannot make a sandbox: {error}") from error
-
-    def _identify(self, plan: Plan, held: ExitStack) -> Identity:
-        if not self._root:
-            return Identity(os.geteuid(), os.getegid(), dropped=False, shared=False)
-        uid = held.enter_context(self._uids.hold(plan.session_id, [plan.home.stat().st_uid]))
-        gid = group_of(plan.workspace, self._uids, uid)
-        shared = plan.home.resolve() != plan.workspace.resolve()
-        return Identity(uid, gid, dropped=True, shared=shared)
-
-    def _hand_over(self, plan: Plan, who: Identity) -> None:
-        hand_over(plan.home, who, self._uids, shared=False)
-        if who.shared:
-            hand_over(plan.workspace, who, self._uids, shared=True)
-        for mount in plan.mounts:
-            if mount.writable and mount.source.is_dir():
-                hand_over(mount.source, who, self._uids, shared=True)
 
 
 def _disk_watch(plan: Plan, sandbox: BubblewrapSandbox, group: Group | None) -> DiskWatch:
@@ -209,7 +191,7 @@ def _sweep(handle: Mapping[str, Any]) -> None:
         kill_marked(token, seconds=_SECONDS_TO_SWEEP)
 
 
-def _default_state() -> Path:
+def default_state() -> Path:
     """Below `/run` for root; else a folder that is surely ours, as others may write where it lies."""
     if os.geteuid() == 0:
         return Path("/run/roost")

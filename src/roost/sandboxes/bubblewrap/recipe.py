@@ -25,7 +25,7 @@ _APART: Final = """
 _SHARED_MEMORY_BYTES: Final = 64 * 1024**2
 _ROOT_FOLDERS: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # Of the kernel, about the machine, or about everybody on it. Most need root anyway.
-_MASKED: Final = """
+MASKED: Final = """
     cmdline config.gz kallsyms kcore keys key-users kmsg kpagecount kpageflags latency_stats
     sched_debug slabinfo sysrq-trigger timer_list vmallocinfo
 """
@@ -105,7 +105,7 @@ def _proc() -> list[str]:
     # bwrap covers /proc/sys by itself only if the caller could write to the directory, which says
     # nothing about the files in it.
     made = ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
-    for name in _MASKED.split():
+    for name in MASKED.split():
         if Path("/proc", name).exists():
             made += ["--ro-bind", "/dev/null", f"/proc/{name}"]
     return made

@@ -30,7 +30,7 @@ _IF_EQUAL, _IF_GREATER, _IF_AT_LEAST, _IF_ANY_BIT = 0x15, 0x25, 0x35, 0x45
 _ALLOW: Final[Instruction] = (_RETURN, 0, 0, 0x7FFF0000)
 _KILL: Final[Instruction] = (_RETURN, 0, 0, 0x80000000)
 
-_REFUSED: Final = """
+REFUSED: Final = """
     mount umount2 pivot_root chroot unshare setns open_tree move_mount fsopen fsconfig fsmount fspick
     mount_setattr bpf perf_event_open keyctl add_key request_key userfaultfd io_uring_setup
     io_uring_enter io_uring_register init_module finit_module delete_module create_module kexec_load
@@ -40,13 +40,13 @@ _REFUSED: Final = """
     iopl ioperm move_pages mbind migrate_pages set_mempolicy set_mempolicy_home_node sethostname
     setdomainname uselib ustat sysfs _sysctl modify_ldt
 """
-_NEW_NAMESPACES: Final = 0x7E020000  # every CLONE_NEW* that clone() takes
-_TERMINAL_TRICKS: Final = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
-_PERSONALITIES: Final = (0, 0x8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)  # none reads as executable
-_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
-_STREAM, _DATAGRAM = 1, 2
-_PROTOCOLS: Final = (0, 1, 6, 17, 58, 262)  # default, ICMP, TCP, UDP, ICMPv6, MPTCP
-_NETLINK_ROUTE: Final = 0
+NEW_NAMESPACES: Final = 0x7E020000  # every CLONE_NEW* that clone() takes
+TERMINAL_TRICKS: Final = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
+PERSONALITIES: Final = (0, 0x8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)  # none reads as executable
+UNIX, INET, INET6, NETLINK = 1, 2, 10, 16
+STREAM, DATAGRAM = 1, 2
+PROTOCOLS: Final = (0, 1, 6, 17, 58, 262)  # default, ICMP, TCP, UDP, ICMPv6, MPTCP
+NETLINK_ROUTE: Final = 0
 
 
 def filters(machine: str) -> tuple[bytes, bytes]:
@@ -61,7 +61,7 @@ def refusing(machine: str) -> Program:
     """Everything but what is refused by name or by argument."""
     numbers = NUMBERS[machine]
     program = _opening(machine)
-    for name in _REFUSED.split():
+    for name in REFUSED.split():
         if name in numbers:
             program += _when(numbers[name], [_refuse(errno.EPERM)])
     # ENOSYS makes the C library fall back to clone(), whose flags a filter can see.
@@ -97,41 +97,41 @@ def _by_argument() -> dict[str, Program]:
     return {
         "clone": [
             _argument(0),
-            (_IF_ANY_BIT, 0, 1, _NEW_NAMESPACES),
+            (_IF_ANY_BIT, 0, 1, NEW_NAMESPACES),
             _refuse(errno.EPERM),
             _ALLOW,
         ],
-        "ioctl": [_argument(1), *_any_of(_TERMINAL_TRICKS, _refuse(errno.EPERM)), _ALLOW],
-        "personality": [_argument(0), *_any_of(_PERSONALITIES, _ALLOW), _refuse(errno.EPERM)],
+        "ioctl": [_argument(1), *_any_of(TERMINAL_TRICKS, _refuse(errno.EPERM)), _ALLOW],
+        "personality": [_argument(0), *_any_of(PERSONALITIES, _ALLOW), _refuse(errno.EPERM)],
         "socket": _sockets(),
-        "socketpair": [_argument(0), *_any_of((_UNIX,), _ALLOW), _refuse(errno.EAFNOSUPPORT)],
+        "socketpair": [_argument(0), *_any_of((UNIX,), _ALLOW), _refuse(errno.EAFNOSUPPORT)],
     }
 
 
 def _sockets() -> Program:
     protocols = [
         _argument(2),
-        *_any_of(_PROTOCOLS, _ALLOW),
+        *_any_of(PROTOCOLS, _ALLOW),
         _refuse(errno.EPROTONOSUPPORT),
     ]
     internet = [
         _argument(1),
         (_AND, 0, 0, 0xF),  # the rest are flags
-        *_when(_STREAM, protocols),
-        *_when(_DATAGRAM, protocols),
+        *_when(STREAM, protocols),
+        *_when(DATAGRAM, protocols),
         _refuse(errno.EPERM),
     ]
     netlink = [
         _argument(2),
-        *_any_of((_NETLINK_ROUTE,), _ALLOW),
+        *_any_of((NETLINK_ROUTE,), _ALLOW),
         _refuse(errno.EPROTONOSUPPORT),
     ]
     return [
         _argument(0),
-        *_when(_UNIX, [_ALLOW]),
-        *_when(_INET, internet),
-        *_when(_INET6, internet),
-        *_when(_NETLINK, netlink),
+        *_when(UNIX, [_ALLOW]),
+        *_when(INET, internet),
+        *_when(INET6, internet),
+        *_when(NETLINK, netlink),
         _refuse(errno.EAFNOSUPPORT),
     ]
 

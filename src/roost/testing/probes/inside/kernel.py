@@ -52,7 +52,7 @@ def _newer_calls(facts: Facts) -> object:
 def _other_numbering(facts: Facts) -> object:
     if not X86:
         return None
-    as_x32 = call(0x40000000 + 39) > 0
+    as_x32 = in_child(lambda: call(0x40000000 + 39) > 0)  # a filter may kill for it
     code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     code.write(_GETPID_AS_32_BIT)
     address = ctypes.addressof(ctypes.c_char.from_buffer(code))

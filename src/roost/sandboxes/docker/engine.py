@@ -1,0 +1,118 @@
+"""What is asked of an engine, in its own words. Paths carry no version: the engine speaks its newest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import anyio
+import msgspec
+
+from roost.errors import SandboxFailed
+from roost.sandboxes.docker.wire import Refused, Stream, ask, hijack
+
+LABEL: Final = "roost.session"
+GENERATION: Final = "roost.generation"
+_NOT_FOUND: Final = 404
+_SECONDS_TO_GO: Final = 20.0
+
+
+class Engine:
+    """A Docker engine, at its socket."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    async def version(self) -> str:
+        """The engine's version."""
+        found = await ask(self._socket, "GET", "/version", seconds=10)
+        return str(found.get("Version", "of an unknown version"))
+
+    async def has_image(self, name: str) -> bool:
+        """Whether it can make containers of it."""
+        try:
+            await ask(self._socket, "GET", f"/images/{quote(name)}/json")
+        except Refused as refused:
+            if refused.status == _NOT_FOUND:
+                return False
+            raise
+        return True
+
+    async def create(self, name: str, container: Mapping[str, Any]) -> str:
+        """A container that does not run yet; its id."""
+        target = "/containers/create?" + urlencode({"name": name})
+        return str((await ask(self._socket, "POST", target, container))["Id"])
+
+    async def attach(self, container: str) -> Stream:
+        """The standard input of its first process."""
+        return await hijack(self._socket, f"/containers/{container}/attach?stream=1&stdin=1")
+
+    async def start(self, container: str) -> None:
+        """Start what was created."""
+        await ask(self._socket, "POST", f"/containers/{container}/start")
+
+    async def inspect(self, container: str) -> dict[str, Any]:
+        """All about a container."""
+        found: dict[str, Any] = await ask(self._socket, "GET", f"/containers/{container}/json")
+        return found
+
+    async def usage(self, container: str) -> dict[str, Any]:
+        """What it uses now."""
+        target = f"/containers/{container}/stats?stream=false&one-shot=true"
+        found: dict[str, Any] = await ask(self._socket, "GET", target)
+        return found
+
+    async def prepare(self, container: str, command: Mapping[str, Any]) -> str:
+        """A command in a running container, which does not run yet; its id."""
+        return str(
+            (await ask(self._socket, "POST", f"/containers/{container}/exec", command))["Id"]
+        )
+
+    async def converse(self, command: str) -> Stream:
+        """Start a command; its input one way, its outputs in frames the other."""
+        body = {"Detach": False, "Tty": False}
+        return await hijack(self._socket, f"/exec/{command}/start", body)
+
+    async def run_detached(self, command: str) -> None:
+        """Start a command, and do not wait for it."""
+        await ask(self._socket, "POST", f"/exec/{command}/start", {"Detach": True, "Tty": False})
+
+    async def exit_code(self, command: str) -> int | None:
+        """None until it has ended."""
+        found = await ask(self._socket, "GET", f"/exec/{command}/json")
+        return None if found["Running"] else found["ExitCode"]
+
+    async def sandboxes(self, session: str | None = None) -> Sequence[dict[str, Any]]:
+        """Containers of ours, running or not."""
+        label = LABEL if session is None else f"{LABEL}={session}"
+        filters = msgspec.json.encode({"label": [label]}).decode()
+        target = "/containers/json?" + urlencode({"all": "true", "filters": filters})
+        found: list[dict[str, Any]] = await ask(self._socket, "GET", target)
+        return found
+
+    async def remove(self, container: str) -> None:
+        """Kill everything in it, and wait until it is gone.
+
+        :raises SandboxFailed: it does not go
+        """
+        with anyio.move_on_after(_SECONDS_TO_GO):
+            while await self._is_there(container):
+                # A conflict: it is being removed already, since it has ended by itself.
+                with suppress(Refused):
+                    await ask(self._socket, "DELETE", f"/containers/{container}?force=true&v=true")
+                    return
+                await anyio.sleep(0.01)
+            return
+        raise SandboxFailed(f"container {container[:12]} does not go")
+
+    async def _is_there(self, container: str) -> bool:
+        try:
+            await self.inspect(container)
+        except Refused as refused:
+            if refused.status == _NOT_FOUND:
+                return False
+            raise
+        return True

@@ -1,0 +1,220 @@
+"""Gives places in containers."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from roost.errors import SandboxFailed, SandboxUnavailable
+from roost.ports.sandbox import Plan, Sandbox
+from roost.sandboxes.bubblewrap.disk import DiskWatch
+from roost.sandboxes.bubblewrap.identity import Identity, Uids, settle
+from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS, default_state
+from roost.sandboxes.bubblewrap.recipe import check_targets
+from roost.sandboxes.docker import recipe
+from roost.sandboxes.docker.engine import GENERATION, Engine
+from roost.sandboxes.docker.profile import profile
+from roost.sandboxes.docker.sandbox import DockerSandbox, Running
+from roost.sandboxes.docker.wire import Refused
+from roost.sandboxes.places import Places
+
+_SECONDS_TO_START: Final = 120
+
+
+class DockerProvider:
+    """`ports.sandbox.SandboxProvider`.
+
+    :param socket: where the engine listens
+    :param image: what containers are made of; needs `sh`, `cat` and whatever agents are to find
+    :param runtime: another one than the engine's own, such as `runsc`, which the engine must know
+    :param uids: what a root server gives to sandboxes; must belong to nobody else on the machine
+    :param state: a directory of the server's own that the engine can see; by default below `/run`
+    """
+
+    def __init__(
+        self,
+        *,
+        socket: Path,
+        image: str,
+        runtime: str | None = None,
+        uids: range = DEFAULT_UIDS,
+        state: Path | None = None,
+    ) -> None:
+        self._engine = Engine(socket)
+        self._image = image
+        self._runtime = runtime
+        self._uids = Uids(uids)
+        self._state = state
+        self._places: Places[DockerSandbox] = Places()
+        self._checked = False
+
+    @property
+    def name(self) -> str:
+        return "docker"
+
+    async def check(self) -> None:
+        await self._ask_engine()
+        if not self._checked:
+            await self._try_one()
+            self._checked = True
+
+    async def _ask_engine(self) -> str:
+        """Its version, if it can give a place."""
+        try:
+            version = await self._engine.version()
+            if not await self._engine.has_image(self._image):
+                raise SandboxUnavailable(
+                    f"the engine has no image {self._image!r}",
+                    hint="Build it as docs/sandboxes.md says, or set ROOST_DOCKER_IMAGE.",
+                )
+            if not self._checked:
+                await self._sweep_unstarted()
+        except Refused as refused:
+            raise SandboxUnavailable(f"the engine does not work: {refused}") from refused
+        return version
+
+    async def _try_one(self) -> None:
+        """An engine that answers may still not see our files, or not run the image."""
+        with tempfile.TemporaryDirectory(prefix="roost-check-") as folder:
+            home = Path(folder)
+            session = f"check-{secrets.token_hex(4)}"
+            plan = Plan(session_id=session, generation=1, home=home, workspace=home)
+            try:
+                async with self.open(plan) as sandbox:
+                    code = await (await sandbox.spawn(["true"])).wait()
+            except SandboxFailed as error:
+                raise SandboxUnavailable(
+                    f"a container does not work here: {error.message}", hint=error.hint
+                ) from error
+        if code != 0:
+            raise SandboxUnavailable(f"a container could not run anything (exit code {code})")
+
+    async def limits_report(self) -> dict[str, str]:
+        """How each limit is in force, for `roost doctor`.
+
+        :raises SandboxUnavailable: the engine cannot give a sandbox
+        """
+        engine = f"version {await self._ask_engine()}"
+        together = "all commands together, by the engine"
+        return {
+            "engine": engine,
+            "image": self._image,
+            "memory": together,
+            "processes": together,
+            "cpus": together,
+            "open files": "of each process",
+            "disk": "a file's size by rlimit; all together looked at every 10 s or when it fills",
+            "uid": "one per session" if os.geteuid() == 0 else "the server's own, for all sessions",
+        }
+
+    async def _sweep_unstarted(self) -> None:
+        """What a server made and did not live to start. All that was started ends by itself."""
+        for found in await self._engine.sandboxes():
+            if found["State"] != "running" and time.time() - found["Created"] > _SECONDS_TO_START:
+                await self._engine.remove(found["Id"])
+
+    def open(self, plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
+        return self._opened(plan)
+
+    @asynccontextmanager
+    async def _opened(self, plan: Plan) -> AsyncGenerator[Sandbox, None]:
+        check_targets(plan.mounts)
+        try:
+            async with self._places.seat(plan) as seat, anyio.create_task_group() as tasks:
+                with ExitStack() as held:
+                    sandbox = await self._make(plan, tasks, held)
+                    seat.take(sandbox)
+                    try:
+                        if plan.limits.disk_bytes:
+                            tasks.start_soon(_disk_watch(plan, sandbox).run)
+                        yield sandbox
+                    finally:
+                        await sandbox.stop()
+                        tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None  # the body's own: what runs beside it does not fail
+
+    async def _make(self, plan: Plan, tasks: TaskGroup, held: ExitStack) -> DockerSandbox:
+        try:
+            who = await anyio.to_thread.run_sync(settle, plan, self._uids, held)
+            etc = await anyio.to_thread.run_sync(self._name_user, who)
+            await self._sweep_older(plan)
+            wanted = recipe.container(
+                plan, who, etc, self._image, self._runtime, profile(platform.machine())
+            )
+            # Given up half-way, it would leave a container that nobody knows of.
+            with anyio.CancelScope(shield=True):
+                running = await self._start(plan, who, wanted)
+        except (Refused, OSError) as error:
+            raise SandboxUnavailable(f"cannot make a container: {error}") from error
+        except KeyError:
+            raise SandboxUnavailable(f"no system-call filter for {platform.machine()}") from None
+        return DockerSandbox(self._engine, running, tasks)
+
+    async def _start(self, plan: Plan, who: Identity, wanted: Mapping[str, Any]) -> Running:
+        container = await self._engine.create(recipe.name_of(plan, secrets.token_hex(4)), wanted)
+        try:
+            leash = await self._engine.attach(container)
+            await self._engine.start(container)
+            found = await self._engine.inspect(container)
+        except BaseException:
+            await self._engine.remove(container)
+            raise
+        foreign = [pair.partition("=")[0] for pair in found["Config"]["Env"] or ()]
+        return Running(container, who, leash, recipe.base_environ(plan), foreign)
+
+    async def _sweep_older(self, plan: Plan) -> None:
+        """Places of this session that another server has lost, and may still hold."""
+        for found in await self._engine.sandboxes(plan.session_id):
+            if int(found["Labels"].get(GENERATION, 0)) <= plan.generation:
+                await self._engine.remove(found["Id"])
+
+    def _name_user(self, who: Identity) -> Path:
+        """The files that name the user inside: programs ask for their own name, and fail without one.
+
+        Named by what is in them, so that servers share them.
+        """
+        state = self._state or default_state()
+        folder = state / f"user-{who.uid}-{who.gid}"
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _write(folder / "passwd", recipe.passwd(who))
+        _write(folder / "group", recipe.group(who))
+        return folder
+
+    async def sweep(self, handle: Mapping[str, Any]) -> None:
+        if handle.get("kind") != "docker":
+            return
+        try:
+            await self._engine.remove(str(handle["container"]))
+        except Refused as refused:
+            raise SandboxFailed(f"cannot sweep a container: {refused}") from refused
+
+
+def _write(file: Path, text: str) -> None:
+    """Whole or not at all, whoever else is writing the same."""
+    if file.exists():
+        return
+    part = file.with_name(f"{file.name}.{os.getpid()}")
+    part.write_text(text)
+    part.chmod(0o644)
+    part.rename(file)
+
+
+def _disk_watch(plan: Plan, sandbox: DockerSandbox) -> DiskWatch:
+    limit = plan.limits.disk_bytes
+    writable = [each.source for each in plan.mounts if each.writable and each.source.is_dir()]
+
+    async def over() -> None:
+        await sandbox.fail(f"the sandbox took more than {limit} bytes of disk")
+
+    return DiskWatch({plan.home, plan.workspace, *writable}, limit, over)

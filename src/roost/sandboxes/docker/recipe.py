@@ -1,0 +1,194 @@
+"""What a container is made of, and how a command in it begins. Pure."""
+
+from __future__ import annotations
+
+import re
+import resource
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from roost.errors import SandboxFailed
+from roost.ports.sandbox import Limits, Plan
+from roost.sandboxes.bubblewrap.identity import Identity
+from roost.sandboxes.bubblewrap.recipe import BASE_ENVIRON, HOME, MASKED, WORKSPACE
+from roost.sandboxes.docker.engine import GENERATION, LABEL
+
+# The first process holds the place open, and reaps what others leave: it ends, and all with it, when its
+# input does, that is when the server goes, however it goes. A `cat` killed from inside is replaced.
+_HOLD: Final = ["/bin/sh", "-c", "until cat >/dev/null; do [ $? -gt 128 ] || exit; done"]
+# A command waits until it is told to begin: a server that gave up meanwhile has hung up, and nothing has
+# run. It says its pid, for signals. The line that is read goes where the shell forgets it.
+_BEGIN: Final = """
+cd -- "$1" || exit 125
+shift
+umask {umask}
+echo $$
+read -r OLDPWD || exit 125
+unset {names}
+exec "$@"
+"""
+# Everything in the command's session, as an engine starts each command in one of its own; itself first,
+# or it could still answer to the death of the others.
+_KILL: Final = """
+kill -KILL "$0"
+for file in /proc/[0-9]*/stat; do
+    { read -r line <"$file"; } 2>/dev/null || continue
+    set -- ${line##*) }
+    [ "$4" = "$0" ] || continue
+    pid=${file#/proc/}
+    kill -KILL "${pid%/stat}"
+done
+"""
+_SHARED_MEMORY_BYTES: Final = 64 * 1024**2
+_ALSO_MASKED: Final = "acpi asound interrupts scsi"
+_READ_ONLY: Final = "bus fs irq sys"
+_ADDED_BY_SHELLS_AND_ENGINES: Final = ("OLDPWD", "SHLVL", "HOSTNAME", "TERM", "container")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def name_of(plan: Plan, token: str) -> str:
+    """No two places have the same, not even those of one session and generation."""
+    session = re.sub(r"[^A-Za-z0-9_.-]", "-", plan.session_id)
+    return f"roost-{session}-{plan.generation}-{token}"
+
+
+def container(
+    plan: Plan,
+    who: Identity,
+    etc: Path,
+    image: str,
+    runtime: str | None,
+    seccomp: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What to create; `etc` holds the files that name the user."""
+    host = _apart(seccomp) | _limits(plan.limits) | {"Mounts": _mounts(plan, etc)}
+    return {
+        "Image": image,
+        "Entrypoint": _HOLD,
+        "Cmd": [],
+        "User": f"{who.uid}:{who.gid}",
+        "Hostname": "sandbox",
+        "WorkingDir": "/",
+        "OpenStdin": True,
+        "StdinOnce": True,
+        "Labels": {LABEL: plan.session_id, GENERATION: str(plan.generation)},
+        "HostConfig": host | ({"Runtime": runtime} if runtime else {}),
+    }
+
+
+def _apart(seccomp: Mapping[str, Any]) -> dict[str, Any]:
+    """What is the same for every container of ours."""
+    filtered = f"seccomp={msgspec.json.encode(seccomp).decode()}"
+    return {
+        "AutoRemove": True,
+        "NetworkMode": "none",
+        "IpcMode": "private",
+        "CgroupnsMode": "private",
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges:true", filtered],
+        "ReadonlyRootfs": True,
+        "MaskedPaths": ["/sys", *_below_proc(f"{MASKED} {_ALSO_MASKED}")],
+        "ReadonlyPaths": _below_proc(_READ_ONLY),
+        "LogConfig": {"Type": "none"},
+        "OomScoreAdj": 500,
+    }
+
+
+def command(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    cwd: str,
+    who: Identity,
+    foreign: Iterable[str],
+) -> dict[str, Any]:
+    """One that begins when a line is sent to it; `foreign` are variables of the image.
+
+    :raises SandboxFailed: there cannot be such a command
+    """
+    if any("\0" in word for word in (*argv, cwd, *environ.values())):
+        raise SandboxFailed("cannot start a command: an argument or a variable holds a zero byte")
+    if wrong := [name for name in environ if not _NAME.fullmatch(name)]:
+        raise SandboxFailed(f"not an environment variable: {wrong[0]!r}")
+    added = {*_ADDED_BY_SHELLS_AND_ENGINES, *filter(_NAME.fullmatch, foreign)}
+    names = " ".join(sorted(added - environ.keys()))
+    script = _BEGIN.format(umask="0002" if who.shared else "0022", names=names)
+    return {
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "Env": [f"{name}={value}" for name, value in environ.items()],
+        "Cmd": ["/bin/sh", "-c", script, "sh", cwd, *argv],
+    }
+
+
+def signalling(pid: int, number: int) -> dict[str, Any]:
+    """A command that signals another one; what cannot be refused goes to all that came from it."""
+    script = _KILL if number == 9 else f'kill -{number} "$0"'
+    return {"Cmd": ["/bin/sh", "-c", script, str(pid)]}
+
+
+def passwd(who: Identity) -> str:
+    """`/etc/passwd` inside."""
+    return (
+        "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n"
+        f"sandbox:x:{who.uid}:{who.gid}:sandbox:{HOME}:/bin/sh\n"
+    )
+
+
+def group(who: Identity) -> str:
+    """`/etc/group` inside."""
+    return f"root:x:0:\nsandbox:x:{who.gid}:\n"
+
+
+def base_environ(plan: Plan) -> dict[str, str]:
+    """What every command of a place is given."""
+    return BASE_ENVIRON | dict(plan.environ)
+
+
+def _below_proc(names: str) -> list[str]:
+    return [f"/proc/{name}" for name in names.split()]
+
+
+def _mounts(plan: Plan, etc: Path) -> list[dict[str, Any]]:
+    made = [_bind(plan.home, HOME), _bind(plan.workspace, WORKSPACE)]
+    made += [_bind(each.source, each.target, writable=each.writable) for each in plan.mounts]
+    return made + [
+        _bind(etc / name, f"/etc/{name}", writable=False) for name in ("passwd", "group")
+    ]
+
+
+def _bind(source: Path, target: str, *, writable: bool = True) -> dict[str, Any]:
+    return {
+        "Type": "bind",
+        "Source": str(source.resolve()),
+        "Target": target,
+        "ReadOnly": not writable,
+        "BindOptions": {"Propagation": "rprivate"},
+    }
+
+
+def _limits(limits: Limits) -> dict[str, Any]:
+    size = f",size={limits.tmp_bytes}" if limits.tmp_bytes else ""
+    return {
+        "Memory": limits.memory_bytes,
+        "MemorySwap": limits.memory_bytes,
+        "PidsLimit": limits.processes or -1,
+        "NanoCpus": int(limits.cpus * 1e9),
+        "ShmSize": _SHARED_MEMORY_BYTES,
+        "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777{size}"},
+        "Ulimits": _ulimits(limits),
+    }
+
+
+def _ulimits(limits: Limits) -> list[dict[str, Any]]:
+    wanted = {"core": 0}
+    if limits.open_files:
+        # An engine without the right to raise limits refuses more than it has, and so would ours.
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted["nofile"] = min(limits.open_files, hard) if hard > 0 else limits.open_files
+    if limits.disk_bytes:
+        wanted["fsize"] = limits.disk_bytes
+    return [{"Name": name, "Soft": most, "Hard": most} for name, most in wanted.items()]

@@ -1,0 +1,161 @@
+"""One open sandbox: a running container, in which each command is an `exec`.
+
+A command sees the others, and what it leaves running stays until the place is left. The container's first
+process does nothing but hold the place open, as long as the server holds its input: see `recipe`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from roost.errors import SandboxFailed
+from roost.ports.sandbox import Stats
+from roost.sandboxes.bubblewrap.identity import Identity
+from roost.sandboxes.docker import recipe
+from roost.sandboxes.docker.engine import Engine
+from roost.sandboxes.docker.process import ContainerProcess
+from roost.sandboxes.docker.wire import Refused, Stream
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A container of ours. `leash` is its first process's input; `foreign` are its image's variables."""
+
+    id: str
+    who: Identity
+    leash: Stream
+    environ: Mapping[str, str]
+    foreign: Sequence[str]
+
+
+class DockerSandbox:
+    """`ports.sandbox.Sandbox`. Made and ended by `provider`."""
+
+    def __init__(self, engine: Engine, container: Running, tasks: TaskGroup) -> None:
+        self._engine = engine
+        self._container = container
+        self._tasks = tasks
+        self._processes: list[ContainerProcess] = []
+        self._gone = anyio.Event()
+        self._failure: str | None = None
+        self._stopped = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was asked to end, and not for a failure."""
+        return self._stopped and self._failure is None
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        environ: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+    ) -> ContainerProcess:
+        if self._stopped:
+            raise SandboxFailed(self._failure or "the sandbox is stopped")
+        self._processes = [process for process in self._processes if not process.over]
+        merged = dict(self._container.environ) | dict(environ or {})
+        container = self._container
+        wanted = recipe.command(argv, merged, cwd, container.who, container.foreign)
+        try:
+            command = await self._engine.prepare(container.id, wanted)
+            stream = await self._engine.converse(command)
+        except Refused as refused:
+            raise SandboxFailed(f"the command could not be started: {refused}") from refused
+        return await self._begun(ContainerProcess(self._engine, command, stream, self))
+
+    async def _begun(self, process: ContainerProcess) -> ContainerProcess:
+        self._tasks.start_soon(process.pump)
+        try:
+            await process.begin()
+            if self._stopped:  # meanwhile; nobody else will let go of this one
+                raise SandboxFailed(self._failure or "the sandbox is stopped")
+        except BaseException:
+            process.abandon()
+            raise
+        self._processes.append(process)
+        self._tasks.start_soon(process.watch)
+        return process
+
+    def signal_later(self, pid: int, number: int) -> None:
+        """Signal one of its processes, soon: it takes a command inside to do it."""
+        self._tasks.start_soon(self._signal, pid, number)
+
+    async def _signal(self, pid: int, number: int) -> None:
+        with suppress(Refused, SandboxFailed):  # it is gone, and so is whom it was for
+            wanted = recipe.signalling(pid, number)
+            await self._engine.run_detached(await self._engine.prepare(self._container.id, wanted))
+
+    async def trouble(self) -> str | None:
+        """Why the place does not work; None if it does."""
+        if self._failure is not None:
+            return self._failure
+        try:
+            await anyio.sleep(0.1)  # its end is told later than that of what was in it
+            if (await self._engine.inspect(self._container.id))["State"]["Running"]:
+                return None
+        except (Refused, SandboxFailed) as error:
+            return f"the sandbox is gone: {error}"
+        return "the sandbox was ended from outside"
+
+    def handle(self) -> dict[str, Any]:
+        return {"kind": "docker", "container": self._container.id}
+
+    async def stats(self) -> Stats:
+        try:
+            found = await self._engine.usage(self._container.id)
+        except Refused as refused:
+            raise SandboxFailed(f"the sandbox is gone: {refused}") from refused
+        memory, time = (
+            found.get("memory_stats", {}),
+            found.get("cpu_stats", {}).get("cpu_usage", {}),
+        )
+        spent = time.get("total_usage")
+        return Stats(
+            memory_bytes=_taken(memory),
+            processes=found.get("pids_stats", {}).get("current"),
+            cpu_seconds=None if spent is None else spent / 1e9,
+        )
+
+    async def fail(self, reason: str) -> None:
+        """Stop it for a reason of ours, which commands that were running then give as theirs."""
+        self._failure = reason
+        await self.stop()
+
+    async def stop(self) -> None:
+        if self._stopped:
+            await self._gone.wait()
+            return
+        self._stopped = True
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._kill()
+            finally:
+                self._container.leash.close()
+                self._gone.set()
+
+    async def _kill(self) -> None:
+        # First of all, as an engine does not remove what still has output that nobody takes.
+        for process in self._processes:
+            process.abandon()
+        try:
+            await self._engine.remove(self._container.id)
+        except Refused as refused:
+            raise SandboxFailed(f"the sandbox does not go: {refused}") from refused
+        for process in self._processes:
+            await process.wait_finished()
+
+
+def _taken(memory: Mapping[str, Any]) -> int | None:
+    """Without what is only kept because nobody else needs the room; its name tells the kernel's version."""
+    if "usage" not in memory:
+        return None
+    parts = memory.get("stats", {})
+    kept = parts.get("total_inactive_file", parts.get("inactive_file", 0))
+    return max(0, int(memory["usage"]) - int(kept))

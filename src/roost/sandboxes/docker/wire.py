@@ -1,0 +1,182 @@
+"""HTTP/1.1 to an engine's unix socket, up to the point where the engine turns it into a raw stream.
+
+One connection per request: on a unix socket that costs less than keeping them would. Not anyio's own
+unix sockets, which are not made for uvloop: a socket may be announced as ready once more after it was
+waited for, and their future for it is then resolved twice.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.lowlevel
+import h11
+import msgspec
+
+from roost.errors import SandboxUnavailable
+
+_SECONDS: Final = 60.0
+_CHUNK: Final = 65536
+_SAID_KEPT: Final = 500
+_HINT: Final = "Start the Docker engine, or say where its socket is with ROOST_DOCKER_SOCKET."
+
+
+class Refused(Exception):
+    """The engine answered, and said no."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Stream:
+    """A connection to the engine."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._early = b""
+
+    def push_back(self, data: bytes) -> None:
+        """What came together with the answer belongs to the stream."""
+        self._early = data
+
+    async def receive(self, limit: int = _CHUNK) -> bytes:
+        """Some bytes; empty at the end, however it ended."""
+        await anyio.lowlevel.checkpoint()
+        if self._early:
+            data, self._early = self._early[:limit], self._early[limit:]
+            return data
+        while True:
+            try:
+                return self._socket.recv(limit)
+            except BlockingIOError:
+                with suppress(anyio.ClosedResourceError):  # the next look finds it closed
+                    await anyio.wait_readable(self._socket)
+            except OSError:
+                return b""
+
+    async def send(self, data: bytes) -> None:
+        """All of the bytes. :raises OSError: the engine has hung up"""
+        await anyio.lowlevel.checkpoint()
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[self._socket.send(left) :]
+            except BlockingIOError:
+                with suppress(anyio.ClosedResourceError):  # the next try finds it closed
+                    await anyio.wait_writable(self._socket)
+
+    def end_output(self) -> None:
+        """No more bytes from us."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Close it, also for whoever waits for it in another task."""
+        if self._socket.fileno() >= 0:
+            anyio.notify_closing(self._socket)
+            self._socket.close()
+
+
+async def ask(
+    path: Path, method: str, target: str, body: Any = None, *, seconds: float = _SECONDS
+) -> Any:
+    """An ordinary request. `body` is sent as JSON, bytes as they are; the answer is JSON, or None.
+
+    :raises Refused: the engine says no
+    :raises SandboxUnavailable: the engine does not answer
+    """
+    stream, _, answer = await _exchange(path, method, target, body, seconds)
+    stream.close()
+    return msgspec.json.decode(answer) if answer.strip() else None
+
+
+async def hijack(path: Path, target: str, body: Any = None) -> Stream:
+    """A request that the engine answers with a raw stream, both ways. Close it.
+
+    :raises Refused: the engine says no
+    :raises SandboxUnavailable: the engine does not answer
+    """
+    stream, http, _ = await _exchange(path, "POST", target, body, _SECONDS, upgrade=True)
+    stream.push_back(http.trailing_data[0])
+    return stream
+
+
+async def _exchange(
+    path: Path, method: str, target: str, body: Any, seconds: float, *, upgrade: bool = False
+) -> tuple[Stream, h11.Connection, bytes]:
+    stream = await _connect(path)
+    try:
+        with anyio.fail_after(seconds):
+            http = h11.Connection(h11.CLIENT)
+            await stream.send(_request(http, method, target, body, upgrade=upgrade))
+            status, answer = await _answer(http, stream)
+        if status >= 400:
+            raise Refused(status, _said(answer))
+        if upgrade and http.their_state is not h11.SWITCHED_PROTOCOL:
+            raise Refused(status, "the engine does not turn the connection into a stream")
+    except (OSError, h11.RemoteProtocolError) as error:  # a timeout is an OSError too
+        stream.close()
+        raise SandboxUnavailable(f"the engine does not answer: {error}", hint=_HINT) from error
+    except BaseException:
+        stream.close()
+        raise
+    return stream, http, answer
+
+
+async def _connect(path: Path) -> Stream:
+    connected = socket.socket(socket.AF_UNIX)
+    connected.setblocking(False)
+    try:
+        while True:
+            try:
+                connected.connect(str(path))
+                return Stream(connected)
+            except BlockingIOError:  # too many at once
+                await anyio.sleep(0.01)
+    except OSError as error:
+        connected.close()
+        why = error.strerror or error
+        raise SandboxUnavailable(f"no engine at {path}: {why}", hint=_HINT) from error
+    except BaseException:
+        connected.close()
+        raise
+
+
+def _request(http: h11.Connection, method: str, target: str, body: Any, *, upgrade: bool) -> bytes:
+    raw = isinstance(body, bytes)
+    data = body if raw else b"" if body is None else msgspec.json.encode(body)
+    kind = "application/x-tar" if raw else "application/json"
+    headers = [("Host", "engine"), ("Content-Length", str(len(data))), ("Content-Type", kind)]
+    headers += [("Connection", "Upgrade"), ("Upgrade", "tcp")] if upgrade else []
+    events = [h11.Request(method=method, target=target, headers=headers), h11.Data(data=data)]
+    return b"".join(http.send(event) or b"" for event in [*events, h11.EndOfMessage()])
+
+
+async def _answer(http: h11.Connection, stream: Stream) -> tuple[int, bytes]:
+    status, answer = 0, bytearray()
+    while True:
+        event = http.next_event()
+        if event is h11.NEED_DATA:
+            http.receive_data(await stream.receive())
+        elif isinstance(event, h11.InformationalResponse | h11.Response):
+            status = event.status_code
+            if status == 101:
+                return status, b""
+        elif isinstance(event, h11.Data):
+            answer += event.data
+        elif isinstance(event, h11.EndOfMessage):
+            return status, bytes(answer)
+        else:
+            raise h11.RemoteProtocolError("it hung up")
+
+
+def _said(answer: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(answer)["message"])[:_SAID_KEPT]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return answer[:_SAID_KEPT].decode(errors="replace")
