@@ -92,18 +92,6 @@ def open_folder() -> Generator[Path, None, None]:
 class TestDocker(SandboxContract):
     factory = "docker_under_test:make"
 
-    async def test_a_place_dies_with_the_process_that_holds_it(self, plan: Plans) -> None:
-        """A moment later: it is the engine that notices."""
-        given = plan()
-        heart = Heart(given.workspace)
-        async with self._held_elsewhere(given.home) as (holder, _):
-            await heart.begins()
-            holder.kill()
-            await holder.wait()
-            with anyio.fail_after(5):
-                while await heart.beats():
-                    pass
-
 
 @pytest.mark.usefixtures("engine")
 class TestContainers(Kit):

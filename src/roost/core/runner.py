@@ -7,6 +7,7 @@ inputs wait, and which had been handed over for a turn that did not end.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -22,7 +23,14 @@ from roost.core.warmth import Warmth
 from roost.domain.events import Entry, trouble
 from roost.domain.ledger import Batch, requires_action
 from roost.domain.session import Lease, Session, Status
-from roost.errors import LeaseLost, NotFound, RoostError, SandboxUnavailable, Unavailable
+from roost.errors import (
+    LeaseLost,
+    NotFound,
+    RoostError,
+    SandboxFailed,
+    SandboxUnavailable,
+    Unavailable,
+)
 from roost.ports.bell import WORK, Bell
 from roost.ports.egress import Refused
 from roost.ports.harness import Brief, Conversation, Harness, Trouble
@@ -33,6 +41,7 @@ _log = logging.getLogger(__name__)
 _PAGE = 1000
 _LOOK_AGAIN = 30.0  # seconds; a wake whose ring was lost is found this late
 _LOOK_FOR_PLACES = 5.0  # seconds between two tries to get a sandbox
+_PAUSES = (0.1, 1.0, 5.0)  # seconds before a turn whose sandbox broke is taken again in a new one
 
 
 class Runner:
@@ -63,7 +72,8 @@ class Runner:
         """Work until the session rests, ends, or is somebody else's."""
         try:
             resumed = lease.generation > 1
-            while not await self._run_in_a_conversation(lease, resumed=resumed):
+            broken: Counter[int] = Counter()
+            while not await self._run_in_a_conversation(lease, broken, resumed=resumed):
                 resumed = True
         except (LeaseLost, NotFound, Terminated) as reason:
             _log.info(
@@ -72,8 +82,13 @@ class Runner:
                 extra={"action": "leave", "session": lease.session_id},
             )
 
-    async def _run_in_a_conversation(self, lease: Lease, *, resumed: bool) -> bool:
-        """Whether the session rests; if not, its agent broke and there are inputs to go on with."""
+    async def _run_in_a_conversation(
+        self, lease: Lease, broken: Counter[int], *, resumed: bool
+    ) -> bool:
+        """Whether the session rests; if not, its agent broke and there are inputs to go on with.
+
+        `broken` counts the sandboxes that each turn, named by its first input, has lost.
+        """
         session = await self._sessions.find(lease.session_id)
         turn = Turn(self._log, self._bell, lease, session.state.status, session.state.head)
         brief = Brief(session, lambda: self._history(session.id), resumed=resumed)
@@ -91,7 +106,9 @@ class Runner:
             raise
         except Exception as error:  # noqa: BLE001 - an agent is somebody else's program
             _log.error("harness failed", exc_info=error, extra={"session": lease.session_id})
-            return rests or await self._give_up(lease, turn, error, worked=opened)
+            if rests or (opened and await self._goes_on_elsewhere(lease, turn, error, broken)):
+                return rests
+            return await self._give_up(lease, turn, error, worked=opened)
         return True
 
     @asynccontextmanager
@@ -190,6 +207,20 @@ class Runner:
     ) -> None:
         waiting = [pending.event_id for pending in session.state.pending]
         await turn.append(Batch(takes=interrupts, unblocks=waiting, turn=False))
+
+    async def _goes_on_elsewhere(
+        self, lease: Lease, turn: Turn, error: Exception, broken: Counter[int]
+    ) -> bool:
+        """Whether the turn is taken again in a new sandbox: it was the old one that broke."""
+        if not isinstance(error, SandboxFailed) or isinstance(error, SandboxUnavailable):
+            return False
+        inputs = (await self._sessions.find(lease.session_id)).state.turn
+        if not inputs or broken[inputs[0]] == len(_PAUSES):
+            return False
+        await turn.fail(Trouble("unknown_error", error.message, "retrying"))
+        await anyio.sleep(_PAUSES[broken[inputs[0]]])
+        broken[inputs[0]] += 1
+        return True
 
     async def _give_up(self, lease: Lease, turn: Turn, error: Exception, *, worked: bool) -> bool:
         """Say that the agent cannot be driven, and wait; False if there is something to go on with.

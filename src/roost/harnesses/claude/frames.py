@@ -161,7 +161,7 @@ class Reading:
             case "status":
                 return self._requested() if system.status == "requesting" else []
             case "api_retry":
-                return [*self.close_span(error=True), _retrying(system)]
+                return [*self._failed(), _retrying(system)]
             case "init":
                 return [_unreached(server) for server in system.mcp_servers if _is_out(server)]
             case "compact_boundary":
@@ -173,8 +173,17 @@ class Reading:
         self.result = read(frame, Result)
         if self.result is None:
             return None
+        if self.result.is_error and self.result.terminal_reason == "api_error":
+            return self._failed()
         streamed = self._span is not None and self._span.streams
         return self.close_span(error=streamed or self.result.is_error)
+
+    def _failed(self) -> list[Output]:
+        """End the request that failed. The CLI does not say that it asks again, only how that went:
+        then the request begins and ends here.
+        """
+        begun = self._new_span() if self._span is None else []
+        return [*begun, *self.close_span(error=True)]
 
     def _requested(self) -> list[Output]:
         if self._span is not None and not self._span.bound:

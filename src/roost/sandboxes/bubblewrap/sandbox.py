@@ -74,19 +74,22 @@ class Confined(PipedProcess):
         try:
             first = self._met()
             if first is not None:
-                await _ended(first)
+                await _ended(first, self._place.token)
         finally:
             os.close(self._info)
 
 
-async def _ended(pid: int) -> None:
+async def _ended(pid: int, token: str) -> None:
+    """End it, and wait until it has: a bwrap killed in its first moments takes nothing with it."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
-        if procfs.inner_pid(pid) != 1:  # gone, and its pid is another's by now
-            return
+        if procfs.inner_pid(pid) != 1 or not _is_marked(pid, token):
+            return  # gone, and its pid is another's by now
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
         await anyio.wait_readable(handle)
         # bwrap has left it to whoever reaps orphans. In a container without an init that is us.
         with suppress(ChildProcessError):
@@ -109,6 +112,7 @@ class BubblewrapSandbox:
         self._gone = anyio.Event()
         self.stopped = False
         self.failure: str | None = None
+        self.token = launcher.token
 
     async def spawn(
         self,

@@ -1,0 +1,177 @@
+"""The agent, its sandbox or the whole server is killed while the real Claude Code works.
+
+What may happen twice is talk: the CLI prints before it writes its transcript, so what it said just
+before it was killed may be said again. What may not is work: no command runs twice.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.journeys.chat import Chat, bash, said, script, serving
+
+from roost.harnesses.claude.harness import INSIDE
+from roost.harnesses.claude.ids import Ids
+from roost.sandboxes import procfs
+from roost.testing.live import LiveServer
+from roost.testing.scripted_model import ScriptedModel
+
+VICTIMS = ("agent", "sandbox", "server")
+COMMANDS = 3
+
+
+class Worker:
+    """A session that is given commands to run; each leaves a line of its own in a file."""
+
+    def __init__(self, server: LiveServer) -> None:
+        self.server = server
+        self.chat = Chat(server)
+        self.sent: list[str] = []
+        self._mark = Ids(self.chat.session.id).conversation.encode()
+
+    def give_work(self, rng: random.Random) -> None:
+        number = len(self.sent)
+        steps = [
+            bash(f"echo {number}.{command} >> ran.txt; sleep {rng.uniform(0, 0.4):.2f}")
+            for command in range(COMMANDS)
+        ]
+        text = f"message {number}. {script(*steps, {'text': f'answer {number}'})}"
+        self.chat.send(text)
+        self.sent.append(text)
+
+    def processes(self) -> list[int]:
+        """Everything on the machine that was started for this conversation."""
+        return [
+            seen.pid
+            for seen in procfs.everything()
+            if self._mark in b" ".join(procfs.command_line(seen.pid))
+        ]
+
+    def agents(self) -> list[int]:
+        return [pid for pid in self.processes() if is_agent(pid)]
+
+    def sandboxes(self) -> list[int]:
+        own = set(procfs.children(self.server.pid))
+        return [pid for pid in self.processes() if pid in own]
+
+    @property
+    def ran(self) -> list[str]:
+        return (self.chat.home / "ran.txt").read_text().splitlines()
+
+
+def is_agent(pid: int) -> bool:
+    return procfs.command_line(pid)[:1] == [INSIDE.encode()]
+
+
+def kill(victim: str, worker: Worker) -> None:
+    if victim == "server":
+        worker.server.kill()
+        worker.server.start()
+        return
+    for pid in some(worker.agents if victim == "agent" else worker.sandboxes):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def some(find: Callable[[], list[int]]) -> Iterable[int]:
+    """What it finds, as soon as that is anything: between two processes there is none."""
+    deadline = time.monotonic() + 20
+    while not (pids := find()):
+        assert time.monotonic() < deadline, "no agent is started"
+        time.sleep(0.01)
+    return pids
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(6, marks=pytest.mark.timeout(240)),
+        pytest.param(100, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_whatever_is_killed_every_message_is_answered_and_no_command_runs_twice(
+    tmp_path: Path, kills: int
+):
+    seed = int(os.environ.get("ROOST_TEST_SEED") or random.SystemRandom().randrange(2**32))
+    print(f"ROOST_TEST_SEED={seed}")
+    rng = random.Random(seed)
+    victims = [VICTIMS[number % len(VICTIMS)] for number in range(kills)]
+    rng.shuffle(victims)
+    model = ScriptedModel(keep=1)
+    with (
+        serving(model) as url,
+        LiveServer(tmp_path / "data", ANTHROPIC_BASE_URL=url) as server,
+    ):
+        workers = [Worker(server), Worker(server)]
+        for victim in victims:
+            worker = rng.choice(workers)
+            worker.chat.wait_until_idle()
+            worker.give_work(rng)
+            time.sleep(rng.uniform(0, 2.5))
+            kill(victim, worker)
+        for worker in workers:
+            worker.chat.wait_until_idle()
+        for worker in workers:
+            check_log(worker)
+            check_work(worker)
+            check_memory(worker, model)
+        assert server.stop() == 0
+        assert [worker.processes() for worker in workers] == [[], []]
+
+
+def check_log(worker: Worker) -> None:
+    events = worker.chat.events()
+    assert len({event.id for event in events}) == len(events)
+    messages = [event for event in events if event.type == "user.message"]
+    assert [event.content[0].text for event in messages] == worker.sent
+    assert all(event.processed_at for event in messages)
+    begins = [events.index(message) for message in messages]
+    for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(events)], strict=True)):
+        check_turn(number, events[begin:end])
+
+
+def check_turn(number: int, turn: list[Any]) -> None:
+    """The script goes on by counting what the agent has said, and the CLI puts a filler of its own
+    into a turn that was cut off: then the last step is past the script's end.
+    """
+    assert said(turn)[-1].startswith((f"answer {number}", "The script is over")), said(turn)
+    rests = [event.stop_reason.type for event in turn if event.type == "session.status_idle"]
+    assert rests == ["end_turn"], [event.to_dict() for event in turn]
+    called: list[str] = []
+    for event in turn:
+        if event.type == "agent.tool_use":
+            assert event.input["command"].startswith(f"echo {number}.")
+            called.append(event.id)
+        elif event.type == "agent.tool_result":
+            called.remove(event.tool_use_id)
+    assert not called, "a call without a result"
+
+
+def check_work(worker: Worker) -> None:
+    assert len(set(worker.ran)) == len(worker.ran), worker.ran
+    assert worker.ran == sorted(worker.ran, key=lambda line: [*map(int, line.split("."))])
+    assert len(worker.ran) >= len(worker.sent)  # a kill may cost a command, and not many
+    assert len(worker.agents()) <= 1
+
+
+def check_memory(worker: Worker, model: ScriptedModel) -> None:
+    """The model sees all that was ever said, and after a kill also the CLI's own words about that."""
+    worker.chat.send(f"How much do you remember? {script()}")
+    worker.chat.wait_until_idle()
+    answer = said(worker.chat.events())[-1]
+    counted = re.search(r"I have seen (\d+) user messages", answer)
+    assert counted is not None, answer
+    assert int(counted[1]) > len(worker.sent)
+    seen = str(model.requests[-1].body["messages"])
+    places = [seen.find(f"message {number}. SCRIPT") for number in range(len(worker.sent))]
+    assert -1 not in places
+    assert places == sorted(places)
