@@ -91,25 +91,28 @@ def some(find: Callable[[], list[int]]) -> Iterable[int]:
     return pids
 
 
-@pytest.mark.parametrize(
-    "kills",
-    [
-        pytest.param(6, marks=pytest.mark.timeout(240)),
-        pytest.param(100, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
-    ],
-)
-def test_whatever_is_killed_every_message_is_answered_and_no_command_runs_twice(
-    tmp_path: Path, kills: int
-):
+@pytest.mark.timeout(240)
+def test_a_killed_agent_or_server_costs_no_message_and_no_command_runs_twice(tmp_path: Path):
+    kill_at_random(tmp_path, ["agent", "server", "agent", "server"])
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_whatever_is_killed_every_message_is_answered_and_nothing_is_left_running(tmp_path: Path):
+    left = kill_at_random(tmp_path, [VICTIMS[number % len(VICTIMS)] for number in range(100)])
+    assert left == []
+
+
+def kill_at_random(data: Path, victims: list[str]) -> list[int]:
+    """Kill these, in any order, while two sessions work; gives the processes left at the end."""
     seed = int(os.environ.get("ROOST_TEST_SEED") or random.SystemRandom().randrange(2**32))
     print(f"ROOST_TEST_SEED={seed}")
     rng = random.Random(seed)
-    victims = [VICTIMS[number % len(VICTIMS)] for number in range(kills)]
     rng.shuffle(victims)
     model = ScriptedModel(keep=1)
     with (
         serving(model) as url,
-        LiveServer(tmp_path / "data", ANTHROPIC_BASE_URL=url) as server,
+        LiveServer(data / "data", ANTHROPIC_BASE_URL=url) as server,
     ):
         workers = [Worker(server), Worker(server)]
         for victim in victims:
@@ -125,7 +128,7 @@ def test_whatever_is_killed_every_message_is_answered_and_no_command_runs_twice(
             check_work(worker)
             check_memory(worker, model)
         assert server.stop() == 0
-        assert [worker.processes() for worker in workers] == [[], []]
+        return [pid for worker in workers for pid in worker.processes()]
 
 
 def check_log(worker: Worker) -> None:
