@@ -49,13 +49,19 @@ def test_a_sandboxed_chat_stays_sandboxed_and_remembers_over_a_restart(server: L
     assert SANDBOXED.items() <= again.model_extra.items()
 
 
+def transcript_of(chat: Chat) -> str:
+    files = (chat.home / ".claude/projects/-workspace").glob("*.jsonl")
+    return "".join(file.read_text() for file in files)
+
+
 def test_a_server_killed_in_the_middle_of_a_tool_goes_on_and_runs_nothing_twice(server: LiveServer):
     chat = Chat(server)
     slow = "echo ran >> count.txt; python3 -c 'import time; time.sleep(3)'"
     chat.send(script(bash(slow), {"text": "finished"}))
     chat.wait_for("agent.tool_use")
+    # The CLI runs a call a moment before it writes it down; killed between, it forgets the call.
     deadline = time.monotonic() + 10
-    while not (chat.home / "count.txt").exists():
+    while not ((chat.home / "count.txt").exists() and "tool_use" in transcript_of(chat)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     server.kill()
