@@ -30,7 +30,7 @@ from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Limits, Plan, Sandbox, Stats
 from roost.sandboxes import cgroups, procfs
 from roost.sandboxes.cgroups import Cgroups, Group
-from roost.sandboxes.places import Places
+from roost.sandboxes.places import Ending, Places
 from roost.sandboxes.processes import BECOME, PipedProcess, start
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -109,8 +109,7 @@ class HostSandbox:
         self._tasks = tasks
         self._processes: list[Free] = []
         self._before = _before(plan.limits, group)
-        self._gone = anyio.Event()
-        self._stopped = False
+        self._ending = Ending()
 
     async def spawn(
         self,
@@ -119,7 +118,7 @@ class HostSandbox:
         environ: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
     ) -> Free:
-        if self._stopped:
+        if self._ending.begun:
             raise SandboxFailed("the sandbox is stopped")
         base = {"HOME": str(self._plan.home), "PATH": _PATH}
         merged = base | dict(self._plan.environ) | dict(environ or {})
@@ -164,15 +163,7 @@ class HostSandbox:
         )
 
     async def stop(self) -> None:
-        if self._stopped:
-            await self._gone.wait()
-            return
-        self._stopped = True
-        with anyio.CancelScope(shield=True):
-            try:
-                await self._kill()
-            finally:
-                self._gone.set()
+        await self._ending.reach(self._kill)
 
     async def _kill(self) -> None:
         if self._group is not None:

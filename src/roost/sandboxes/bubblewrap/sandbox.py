@@ -25,6 +25,7 @@ from roost.ports.sandbox import Stats
 from roost.sandboxes import procfs
 from roost.sandboxes.bubblewrap.launch import Launcher
 from roost.sandboxes.cgroups import Group
+from roost.sandboxes.places import Ending
 from roost.sandboxes.processes import PipedProcess, start
 
 _COMMAND: Final = 2  # its pid inside: 1 is bwrap's, which starts it and reaps
@@ -109,10 +110,14 @@ class BubblewrapSandbox:
         self._tasks = tasks
         self._after = after
         self._processes: list[Confined] = []
-        self._gone = anyio.Event()
-        self.stopped = False
+        self._ending = Ending()
         self.failure: str | None = None
         self.token = launcher.token
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was asked to end, for whatever reason."""
+        return self._ending.begun
 
     async def spawn(
         self,
@@ -172,16 +177,7 @@ class BubblewrapSandbox:
         await self.stop()
 
     async def stop(self) -> None:
-        if self.stopped:
-            await self._gone.wait()
-            return
-        self.stopped = True
-        with anyio.CancelScope(shield=True):
-            try:
-                await self._kill()
-                self._after()
-            finally:
-                self._gone.set()
+        await self._ending.reach(self._kill)
 
     async def _kill(self) -> None:
         for process in self._processes:
@@ -197,6 +193,7 @@ class BubblewrapSandbox:
             raise SandboxFailed("processes in the sandbox do not die")
         for process in self._processes:
             await process.close()
+        self._after()
 
 
 def kill_marked(token: str, *, seconds: float = _SECONDS_TO_DIE) -> None:

@@ -21,6 +21,7 @@ from roost.sandboxes.docker import recipe
 from roost.sandboxes.docker.engine import Engine
 from roost.sandboxes.docker.process import ContainerProcess
 from roost.sandboxes.docker.wire import Refused, Stream
+from roost.sandboxes.places import Ending
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -41,14 +42,13 @@ class DockerSandbox:
         self._container = container
         self._tasks = tasks
         self._processes: list[ContainerProcess] = []
-        self._gone = anyio.Event()
+        self._ending = Ending()
         self._failure: str | None = None
-        self._stopped = False
 
     @property
     def stopped(self) -> bool:
         """Whether it was asked to end, and not for a failure."""
-        return self._stopped and self._failure is None
+        return self._ending.begun and self._failure is None
 
     async def spawn(
         self,
@@ -57,7 +57,7 @@ class DockerSandbox:
         environ: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
     ) -> ContainerProcess:
-        if self._stopped:
+        if self._ending.begun:
             raise SandboxFailed(self._failure or "the sandbox is stopped")
         self._processes = [process for process in self._processes if not process.over]
         merged = dict(self._container.environ) | dict(environ or {})
@@ -74,7 +74,7 @@ class DockerSandbox:
         self._tasks.start_soon(process.pump)
         try:
             await process.begin()
-            if self._stopped:  # meanwhile; nobody else will let go of this one
+            if self._ending.begun:  # meanwhile; nobody else will let go of this one
                 raise SandboxFailed(self._failure or "the sandbox is stopped")
         except BaseException:
             process.abandon()
@@ -129,16 +129,7 @@ class DockerSandbox:
         await self.stop()
 
     async def stop(self) -> None:
-        if self._stopped:
-            await self._gone.wait()
-            return
-        self._stopped = True
-        with anyio.CancelScope(shield=True):
-            try:
-                await self._kill()
-            finally:
-                self._container.leash.close()
-                self._gone.set()
+        await self._ending.reach(self._kill)
 
     async def _kill(self) -> None:
         # First of all, as an engine does not remove what still has output that nobody takes.
@@ -148,6 +139,8 @@ class DockerSandbox:
             await self._engine.remove(self._container.id)
         except Refused as refused:
             raise SandboxFailed(f"the sandbox does not go: {refused}") from refused
+        finally:
+            self._container.leash.close()
         for process in self._processes:
             await process.wait_finished()
 
