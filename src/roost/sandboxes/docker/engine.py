@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -25,11 +25,31 @@ class Engine:
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
+        self._podman: bool | None = None
 
     async def version(self) -> str:
-        """The engine's version."""
+        """The engine's version, and whose it is if it is not Docker's."""
         found = await ask(self._socket, "GET", "/version", seconds=10)
-        return str(found.get("Version", "of an unknown version"))
+        parts = [part.get("Name") for part in found.get("Components") or ()]
+        self._podman = "Podman Engine" in parts
+        version = str(found.get("Version", "of an unknown version"))
+        return f"{version} (Podman)" if self._podman else version
+
+    async def is_podman(self) -> bool:
+        """Whether it is Podman's service, as far as was last heard."""
+        if self._podman is None:
+            await self.version()
+        return bool(self._podman)
+
+    async def runtimes(self) -> list[str]:
+        """What it can run containers with, if asked to.
+
+        Podman runs them all with its own, whatever it is asked, and names many that are not there.
+        """
+        found = await ask(self._socket, "GET", "/info")
+        if await self.is_podman():
+            return [PurePosixPath(found["DefaultRuntime"]).name]
+        return sorted(found["Runtimes"])
 
     async def has_image(self, name: str) -> bool:
         """Whether it can make containers of it."""

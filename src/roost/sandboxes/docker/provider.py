@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import secrets
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
 from roost.errors import SandboxFailed, SandboxUnavailable
@@ -77,11 +79,23 @@ class DockerProvider:
                     f"the engine has no image {self._image!r}",
                     hint="Build it as docs/sandboxes.md says, or set ROOST_DOCKER_IMAGE.",
                 )
+            await self._check_runtime()
             if not self._checked:
                 await self._sweep_unstarted()
         except Refused as refused:
             raise SandboxUnavailable(f"the engine does not work: {refused}") from refused
         return version
+
+    async def _check_runtime(self) -> None:
+        """An engine may fall back to another one without a word. We do not: it was chosen as a wall."""
+        if self._runtime is None or self._runtime in (known := await self._engine.runtimes()):
+            return
+        hint = "Add it to the engine's settings, or set ROOST_DOCKER_RUNTIME to one that it has."
+        if await self._engine.is_podman():
+            hint = "Podman's service has one: start it with --runtime, or leave ROOST_DOCKER_RUNTIME out."
+        raise SandboxUnavailable(
+            f"the engine has no runtime {self._runtime!r}, but {', '.join(known)}", hint=hint
+        )
 
     async def _try_one(self) -> None:
         """An engine that answers may still not see our files, or not run the image."""
@@ -109,6 +123,7 @@ class DockerProvider:
         return {
             "engine": engine,
             "image": self._image,
+            "runtime": self._runtime or "the engine's own",
             "memory": together,
             "processes": together,
             "cpus": together,
@@ -148,10 +163,10 @@ class DockerProvider:
         try:
             who = await anyio.to_thread.run_sync(settle, plan, self._uids, held)
             etc = await anyio.to_thread.run_sync(self._name_user, who)
+            await self._check_runtime()
             await self._sweep_older(plan)
-            wanted = recipe.container(
-                plan, who, etc, self._image, self._runtime, profile(platform.machine())
-            )
+            security = recipe.security(await self._filter())
+            wanted = recipe.container(plan, who, etc, self._image, self._runtime, security)
             # Given up half-way, it would leave a container that nobody knows of.
             with anyio.CancelScope(shield=True):
                 running = await self._start(plan, who, wanted)
@@ -160,6 +175,16 @@ class DockerProvider:
         except KeyError:
             raise SandboxUnavailable(f"no system-call filter for {platform.machine()}") from None
         return DockerSandbox(self._engine, running, tasks)
+
+    async def _filter(self) -> str | Path:
+        """The system-call filter as this engine takes it: in the request, or (Podman) in a file."""
+        text = msgspec.json.encode(profile(platform.machine())).decode()
+        if not await self._engine.is_podman():
+            return text
+        state = self._state or default_state()
+        file = state / f"seccomp-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+        await anyio.to_thread.run_sync(_write, file, text)
+        return file
 
     async def _start(self, plan: Plan, who: Identity, wanted: Mapping[str, Any]) -> Running:
         container = await self._engine.create(recipe.name_of(plan, secrets.token_hex(4)), wanted)

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from roost.errors import SandboxFailed
 from roost.ports.sandbox import Limits, Plan
 from roost.sandboxes.bubblewrap.identity import Identity
@@ -43,8 +41,11 @@ for file in /proc/[0-9]*/stat; do
 done
 """
 _SHARED_MEMORY_BYTES: Final = 64 * 1024**2
-_ALSO_MASKED: Final = "acpi asound interrupts scsi"
-_READ_ONLY: Final = "bus fs irq sys"
+_COVERED: Final = [
+    "/sys",
+    *(f"/proc/{name}" for name in f"{MASKED} acpi asound interrupts scsi".split()),
+]
+_READ_ONLY: Final = [f"/proc/{name}" for name in ("bus", "fs", "irq", "sys")]
 _ADDED_BY_SHELLS_AND_ENGINES: Final = ("OLDPWD", "SHLVL", "HOSTNAME", "TERM", "container")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -61,10 +62,10 @@ def container(
     etc: Path,
     image: str,
     runtime: str | None,
-    seccomp: Mapping[str, Any],
+    security: Sequence[str],
 ) -> dict[str, Any]:
-    """What to create; `etc` holds the files that name the user."""
-    host = _apart(seccomp) | _limits(plan.limits) | {"Mounts": _mounts(plan, etc)}
+    """What to create; `etc` holds the files that name the user, `security` are the engine's options."""
+    host = _apart(security) | _limits(plan.limits) | {"Mounts": _mounts(plan, etc)}
     return {
         "Image": image,
         "Entrypoint": _HOLD,
@@ -79,19 +80,24 @@ def container(
     }
 
 
-def _apart(seccomp: Mapping[str, Any]) -> dict[str, Any]:
+def security(seccomp: str | Path) -> list[str]:
+    """What no container may do. A filter in a file is Podman's way, which is told here what to cover, too."""
+    options = ["no-new-privileges:true", f"seccomp={seccomp}"]
+    return options if isinstance(seccomp, str) else [*options, f"mask={':'.join(_COVERED)}"]
+
+
+def _apart(security: Sequence[str]) -> dict[str, Any]:
     """What is the same for every container of ours."""
-    filtered = f"seccomp={msgspec.json.encode(seccomp).decode()}"
     return {
         "AutoRemove": True,
         "NetworkMode": "none",
         "IpcMode": "private",
         "CgroupnsMode": "private",
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges:true", filtered],
+        "SecurityOpt": list(security),
         "ReadonlyRootfs": True,
-        "MaskedPaths": ["/sys", *_below_proc(f"{MASKED} {_ALSO_MASKED}")],
-        "ReadonlyPaths": _below_proc(_READ_ONLY),
+        "MaskedPaths": _COVERED,
+        "ReadonlyPaths": _READ_ONLY,
         "LogConfig": {"Type": "none"},
         "OomScoreAdj": 500,
     }
@@ -148,10 +154,6 @@ def base_environ(plan: Plan) -> dict[str, str]:
     return BASE_ENVIRON | dict(plan.environ)
 
 
-def _below_proc(names: str) -> list[str]:
-    return [f"/proc/{name}" for name in names.split()]
-
-
 def _mounts(plan: Plan, etc: Path) -> list[dict[str, Any]]:
     made = [_bind(plan.home, HOME), _bind(plan.workspace, WORKSPACE)]
     made += [_bind(each.source, each.target, writable=each.writable) for each in plan.mounts]
@@ -184,11 +186,24 @@ def _limits(limits: Limits) -> dict[str, Any]:
 
 
 def _ulimits(limits: Limits) -> list[dict[str, Any]]:
-    wanted = {"core": 0}
-    if limits.open_files:
-        # An engine without the right to raise limits refuses more than it has, and so would ours.
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted["nofile"] = min(limits.open_files, hard) if hard > 0 else limits.open_files
-    if limits.disk_bytes:
-        wanted["fsize"] = limits.disk_bytes
-    return [{"Name": name, "Soft": most, "Hard": most} for name, most in wanted.items()]
+    wanted = {
+        "nofile": _lowest(limits.open_files, resource.RLIMIT_NOFILE),
+        "nproc": _lowest(_most_pids(), resource.RLIMIT_NPROC),
+        "fsize": limits.disk_bytes,
+    }
+    limited = {"core": 0} | {name: most for name, most in wanted.items() if most}
+    return [{"Name": name, "Soft": most, "Hard": most} for name, most in limited.items()]
+
+
+def _most_pids() -> int:
+    """Of the machine. Podman lowers its own limit to it, and cannot go back."""
+    return int(Path("/proc/sys/kernel/pid_max").read_text())
+
+
+def _lowest(wanted: int, kind: int) -> int:
+    """What is wanted, and no more than we have ourselves; 0: no limit.
+
+    An engine without the right to raise limits fails to, and so would ours. Podman raises what is not named.
+    """
+    _, hard = resource.getrlimit(kind)
+    return min((limit for limit in (wanted, hard) if limit > 0), default=0)
