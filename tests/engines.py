@@ -133,10 +133,10 @@ def _answers(socket: Path) -> bool:
 async def _import_image(socket: Path) -> None:
     target = f"/images/create?fromSrc=-&repo={IMAGE}&tag=latest&changes=ENV+OF_THE_IMAGE%3Dyes"
     with anyio.fail_after(50):
-        await ask(socket, "POST", target, _rootfs())
+        await ask(socket, "POST", target, rootfs())
 
 
-def _rootfs() -> bytes:
+def rootfs() -> bytes:
     """A small system, as a tar file: some programs, what they load, and Python's own library."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import sys
 import tempfile
 from collections.abc import Generator, Mapping
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import ClassVar
 
 import anyio
 import pytest
-from tests.engines import IMAGE, LiveEngine
+from tests.engines import IMAGE, LiveEngine, rootfs
 from tests.hostile.places import ENVIRON, INSIDE, PROBES, SECRET, things_outside
 
 from roost.errors import SandboxFailed, SandboxUnavailable
@@ -118,6 +121,33 @@ class ContainerContract(Kit):
         assert await Engine(engine.socket).sandboxes("sesn_1") == []
         await DockerProvider(socket=engine.socket, image=IMAGE, runtime="runc").check()
 
+    async def test_an_image_is_built_of_a_file_and_makes_places(
+        self, engine: LiveEngine, tmp_path: Path
+    ) -> None:
+        """Without any network, and without the engine's own program."""
+        base = tmp_path / "root.tar"
+        base.write_bytes(rootfs())
+        done = await _image_build(engine, "--from", str(base), "--packages", "")
+        assert (done.returncode, done.stdout) == (0, b"roost-built\n"), done.stderr.decode()
+        assert b"Successfully" in done.stderr
+        await DockerProvider(socket=engine.socket, image="roost-built").check()
+
+    async def test_an_image_that_cannot_be_built_says_why_and_what_to_do(
+        self, engine: LiveEngine
+    ) -> None:
+        for arguments, why, hint in (
+            (
+                ["--from", "nowhere.invalid/base"],
+                b"the base nowhere.invalid/base cannot be had",
+                b"--from",
+            ),
+            (["--from", IMAGE], b"apt-get: not found", b"--packages"),
+        ):
+            done = await _image_build(engine, *arguments)
+            assert (done.returncode, done.stdout) == (1, b"")
+            assert why in done.stderr
+            assert hint in done.stderr.partition(b"hint: ")[2]
+
     async def test_a_container_removed_from_outside_is_the_places_failure(
         self, provider: SandboxProvider, plan: Plans, engine: LiveEngine
     ) -> None:
@@ -181,3 +211,9 @@ class ContainerContract(Kit):
                     break
                 await anyio.sleep(0.05)
                 assert not (given.workspace / "begun").exists()
+
+
+async def _image_build(engine: LiveEngine, *arguments: str) -> CompletedProcess[bytes]:
+    chosen = {"ROOST_DOCKER_SOCKET": str(engine.socket), "ROOST_DOCKER_IMAGE": "roost-built"}
+    command = [sys.executable, "-m", "roost", "image", "build", *arguments]
+    return await anyio.run_process(command, check=False, env=os.environ | chosen)

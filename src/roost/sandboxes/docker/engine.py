@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -12,7 +12,7 @@ import anyio
 import msgspec
 
 from roost.errors import SandboxFailed
-from roost.sandboxes.docker.wire import Refused, Stream, ask, hijack
+from roost.sandboxes.docker.wire import Refused, Stream, ask, hijack, relay
 
 LABEL: Final = "roost.session"
 GENERATION: Final = "roost.generation"
@@ -60,6 +60,26 @@ class Engine:
                 return False
             raise
         return True
+
+    def pull(self, name: str) -> AsyncGenerator[dict[str, Any], None]:
+        """Get an image from where its name says; what the engine says of that."""
+        asked = {"fromImage": name}
+        if ":" not in name.rpartition("/")[2]:  # else it would get all that have the name
+            asked["tag"] = "latest"
+        return relay(self._socket, "/images/create?" + urlencode(asked))
+
+    def load(self, root: Path, name: str) -> AsyncGenerator[dict[str, Any], None]:
+        """Make an image of a file system in a tar file; what the engine says of that. No tag in the name."""
+        asked = {"fromSrc": "-", "repo": name, "tag": "latest"}
+        return relay(self._socket, "/images/create?" + urlencode(asked), root)
+
+    def build(
+        self, context: bytes, name: str, given: Mapping[str, str]
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Make an image of a recipe in a tar file; what the engine says of that."""
+        arguments = msgspec.json.encode(given).decode()
+        asked = {"t": name, "buildargs": arguments, "rm": "true", "forcerm": "true"}
+        return relay(self._socket, "/build?" + urlencode(asked), context)
 
     async def create(self, name: str, container: Mapping[str, Any]) -> str:
         """A container that does not run yet; its id."""

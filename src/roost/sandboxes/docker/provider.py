@@ -77,7 +77,7 @@ class DockerProvider:
             if not await self._engine.has_image(self._image):
                 raise SandboxUnavailable(
                     f"the engine has no image {self._image!r}",
-                    hint="Build it as docs/sandboxes.md says, or set ROOST_DOCKER_IMAGE.",
+                    hint="Build it with `roost image build`, or set ROOST_DOCKER_IMAGE to one it has.",
                 )
             await self._check_runtime()
             if not self._checked:
