@@ -153,7 +153,8 @@ class ContainerContract(Kit):
     ) -> None:
         async with provider.open(plan()) as sandbox:
             process = await sandbox.spawn(["sleep", "60"])
-            await Engine(engine.socket).remove(sandbox.handle()["container"])
+            (found,) = await Engine(engine.socket).sandboxes("sesn_1")
+            await Engine(engine.socket).remove(found["Id"])
             with pytest.raises(SandboxFailed), anyio.fail_after(10):
                 await process.wait()
             with pytest.raises(SandboxFailed):

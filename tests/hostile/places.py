@@ -53,8 +53,17 @@ async def hostile_place(
     home: Path, limits: Limits | None = None, *, session: str = "sesn_hostile", **options: Any
 ) -> AsyncGenerator[Sandbox, None]:
     """A sandbox that holds the hostile programs."""
-    os.makedirs(home, exist_ok=True)  # noqa: PTH103 - nothing else runs meanwhile
-    plan = Plan(
+    plan = hostile_plan(home, limits, session=session)
+    async with provider(**options).open(plan) as sandbox:
+        yield sandbox
+
+
+def hostile_plan(
+    home: Path, limits: Limits | None = None, *, session: str = "sesn_hostile"
+) -> Plan:
+    """Of a place that holds the hostile programs."""
+    home.mkdir(parents=True, exist_ok=True)
+    return Plan(
         session_id=session,
         generation=1,
         home=home,
@@ -63,8 +72,6 @@ async def hostile_place(
         environ=ENVIRON,
         limits=limits or Limits(),
     )
-    async with provider(**options).open(plan) as sandbox:
-        yield sandbox
 
 
 @contextmanager

@@ -75,6 +75,7 @@ def container(
         "WorkingDir": "/",
         "OpenStdin": True,
         "StdinOnce": True,
+        "StopSignal": "SIGKILL",  # a first process is deaf to others, and engines that stop would wait
         "Labels": {LABEL: plan.session_id, GENERATION: str(plan.generation)},
         "HostConfig": host | ({"Runtime": runtime} if runtime else {}),
     }

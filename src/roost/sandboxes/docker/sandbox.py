@@ -14,7 +14,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from roost.errors import SandboxFailed
+from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Stats
 from roost.sandboxes.bubblewrap.identity import Identity
 from roost.sandboxes.docker import recipe
@@ -66,8 +66,11 @@ class DockerSandbox:
         try:
             command = await self._engine.prepare(container.id, wanted)
             stream = await self._engine.converse(command)
-        except Refused as refused:
-            raise SandboxFailed(f"the command could not be started: {refused}") from refused
+        except (
+            Refused,
+            SandboxUnavailable,
+        ) as error:  # it is this place that broke, whatever others do
+            raise SandboxFailed(f"the command could not be started: {error}") from error
         return await self._begun(ContainerProcess(self._engine, command, stream, self))
 
     async def _begun(self, process: ContainerProcess) -> ContainerProcess:
@@ -110,8 +113,8 @@ class DockerSandbox:
     async def stats(self) -> Stats:
         try:
             found = await self._engine.usage(self._container.id)
-        except Refused as refused:
-            raise SandboxFailed(f"the sandbox is gone: {refused}") from refused
+        except (Refused, SandboxUnavailable) as error:
+            raise SandboxFailed(f"the sandbox is gone: {error}") from error
         memory, time = (
             found.get("memory_stats", {}),
             found.get("cpu_stats", {}).get("cpu_usage", {}),
@@ -136,7 +139,10 @@ class DockerSandbox:
         for process in self._processes:
             process.abandon()
         try:
-            await self._engine.remove(self._container.id)
+            # An engine that is gone itself removes nothing. What it may have left ends with the leash, and
+            # is removed before the session's next place is open.
+            with suppress(SandboxUnavailable):
+                await self._engine.remove(self._container.id)
         except Refused as refused:
             raise SandboxFailed(f"the sandbox does not go: {refused}") from refused
         finally:

@@ -1,0 +1,83 @@
+"""The journeys of the real Claude Code again, in containers of a real engine; and an engine that goes away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.engines import IMAGE, LiveEngine
+from tests.journeys import test_claude_sessions as journeys
+from tests.journeys.chat import Chat, bash, printed, said, script, warm_agents
+
+from roost.sandboxes.docker.engine import Engine
+from roost.testing.live import LiveServer
+
+pytestmark = pytest.mark.xdist_group("docker")
+
+# Whoever holds a session cannot tell where its agent lives.
+test_the_six_steps = journeys.test_a_sandboxed_chat_stays_sandboxed_and_remembers_over_a_restart
+test_a_killed_server = (
+    journeys.test_a_server_killed_in_the_middle_of_a_tool_goes_on_and_runs_nothing_twice
+)
+test_an_approval = journeys.test_an_approval_outlives_a_killed_server_and_counts_once
+test_a_refusal = journeys.test_what_the_sandbox_may_not_reach_is_refused_and_said_in_the_log
+
+
+def in_docker(engine: LiveEngine, data: Path, **environ: str) -> LiveServer:
+    socket = str(engine.socket)
+    chosen = {"ROOST_SANDBOX": "docker", "ROOST_DOCKER_SOCKET": socket, "ROOST_DOCKER_IMAGE": IMAGE}
+    return LiveServer(data, **chosen, **environ)
+
+
+def containers(engine: LiveEngine, chat: Chat) -> int:
+    return len(anyio.run(Engine(engine.socket).sandboxes, chat.session.id))
+
+
+def errors(chat: Chat) -> list[Any]:
+    return [event.error for event in chat.events() if event.type == "session.error"]
+
+
+@pytest.fixture
+def server(docker: LiveEngine, tmp_path: Path) -> Iterator[LiveServer]:
+    with in_docker(docker, tmp_path / "data", ROOST_SLEEP_AFTER="60") as live:
+        yield live
+
+
+def test_an_agent_that_sleeps_has_no_container_and_the_next_message_wakes_it(
+    docker: LiveEngine, tmp_path: Path
+) -> None:
+    with in_docker(docker, tmp_path / "data", ROOST_SLEEP_AFTER="1") as server:
+        chat = Chat(server)
+        chat.turn("Hello")
+        assert containers(docker, chat) == 1
+        deadline = time.monotonic() + 15
+        while warm_agents(server) or containers(docker, chat):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert "2 user messages" in said(chat.turn("Are you awake?"))[0]
+
+
+def test_a_session_whose_engine_is_gone_waits_and_goes_on_by_itself(
+    docker: LiveEngine, server: LiveServer
+) -> None:
+    chat = Chat(server)
+    chat.turn(script(bash("echo mine >note.txt"), {"text": "noted"}))
+    docker.stop()
+    try:
+        chat.send(script(bash("cat note.txt"), {"text": "went on"}))
+        deadline = time.monotonic() + 30
+        while not (told := errors(chat)) or "Start the Docker engine" not in told[-1].message:
+            assert time.monotonic() < deadline, told
+            time.sleep(0.05)
+        assert f"no engine at {docker.socket}" in told[-1].message
+        assert {error.retry_status.type for error in told} == {"retrying"}
+        assert chat.client.beta.sessions.retrieve(chat.session.id).status == "rescheduling"
+    finally:
+        docker.start()
+    chat.wait_until_idle()
+    assert printed(chat.events())[-1] == "mine"
+    assert said(chat.events()) == ["noted", "went on"]
