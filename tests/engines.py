@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shutil
@@ -33,12 +34,16 @@ _LEFT_OUT = re.compile(r"/(test|tests|__pycache__|idlelib|ensurepip|tkinter|conf
 _STARTS = {
     "dockerd": """
         dockerd --host "unix://$PWD/s" --data-root "$PWD/data" --exec-root "$PWD/exec" --pidfile "$PWD/pid"
+        --config-file "$PWD/daemon.json"
     """,
     "podman": """
         podman --root "$PWD/data" --runroot "$PWD/run" --tmpdir "$PWD/tmp" --cgroup-manager cgroupfs
         --runtime runc system service --time=0 "unix://$PWD/s"
     """,
 }
+# gVisor without a network, but with unix sockets of the host; without hardware for virtual machines.
+_GVISOR = ["--network=none", "--host-uds=all", "--platform=ptrace"]
+_DAEMON = {"runtimes": {"runsc": {"path": "runsc", "runtimeArgs": _GVISOR}}}
 # The contract's helper process makes the provider too, and knows the name of a factory, nothing else.
 _FACTORY = """
 from pathlib import Path
@@ -56,6 +61,12 @@ def need_engine(kind: str) -> None:
     ok = os.geteuid() == 0 and not missing
     why = f"scripts/install-test-parts {kind} (as root on Debian; missing: {missing or 'root'})"
     need(f"a container engine, {kind}", ok, why)
+
+
+def need_gvisor() -> None:
+    """Go on if an engine can be asked for it."""
+    found = shutil.which("runsc", path=_PATH)
+    need("gVisor, runsc", found, "scripts/install-test-parts runsc (as root on Debian)")
 
 
 class LiveEngine:
@@ -109,6 +120,7 @@ def engine(kind: str) -> Generator[LiveEngine, None, None]:
     folder = Path(tempfile.mkdtemp(prefix=f"roost-{kind}-"))
     made = LiveEngine(kind, folder)
     module = folder / f"{kind}_under_test.py"
+    (folder / "daemon.json").write_text(json.dumps(_DAEMON))
     module.write_text(_FACTORY.format(socket=str(made.socket), image=IMAGE))
     sys.path.insert(0, str(folder))
     try:

@@ -52,10 +52,10 @@ class Settings(BaseModel):
     )
     docker_socket: Path = Field(
         Path("/var/run/docker.sock"),
-        description="Where the Docker engine listens, for `docker` sandboxes.",
+        description="Where the Docker engine or Podman's service listens, for `docker` sandboxes.",
     )
     docker_image: str = Field(
-        "roost-sandbox", description="What containers are made of; docs/sandboxes.md has a recipe."
+        "roost-sandbox", description="What containers are made of; `roost image build` makes it."
     )
     docker_runtime: str | None = Field(
         None, description="Another runtime of the engine for containers, such as `runsc`."

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import tarfile
 import tempfile
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -92,6 +93,22 @@ class ContainerContract(Kit):
         assert [n for n, detail in opened.items() if not re.fullmatch(expected[n], detail)] == []
         assert {got["verdict"] for got in found.values()} <= {"blocked", "info", "open"}
 
+    async def test_what_is_linked_to_from_a_workspace_is_not_given_away(
+        self, provider: SandboxProvider, plan: Plans, open_folder: Path
+    ) -> None:
+        """Neither to the sandbox, nor does its owner change."""
+        given = plan()
+        for name in ("secret", "twice"):
+            (open_folder / name).write_text(SECRET)
+        (given.workspace / "link").symlink_to(open_folder / "secret")
+        (given.workspace / "folder").symlink_to(open_folder)
+        os.link(open_folder / "twice", given.workspace / "second-name")
+        async with provider.open(given) as sandbox:
+            looked = await shell(sandbox, "cat link folder/secret; echo >>own")
+            assert (looked.code, looked.output) == (0, b"")
+        owners = {(open_folder / name).stat().st_uid for name in ("secret", "twice", ".")}
+        assert owners == {os.geteuid()}
+
     async def test_a_machine_with_an_engine_and_an_image_can_give_a_place(
         self, provider: SandboxProvider
     ) -> None:
@@ -101,6 +118,16 @@ class ContainerContract(Kit):
         with pytest.raises(SandboxUnavailable, match="nowhere-to-be-found") as caught:
             await DockerProvider(socket=engine.socket, image="nowhere-to-be-found").check()
         assert "ROOST_DOCKER_IMAGE" in (caught.value.hint or "")
+
+    async def test_an_image_without_a_shell_is_the_places_failure(
+        self, engine: LiveEngine, tmp_path: Path
+    ) -> None:
+        with tarfile.open(tmp_path / "empty.tar", "w"):
+            pass
+        async for _ in Engine(engine.socket).load(tmp_path / "empty.tar", "roost-empty"):
+            pass
+        with pytest.raises(SandboxUnavailable, match=r"does not work here.*/bin/sh"):
+            await DockerProvider(socket=engine.socket, image="roost-empty").check()
 
     async def test_an_engine_that_is_not_there_is_named(self, tmp_path: Path) -> None:
         nobody = DockerProvider(socket=tmp_path / "no.sock", image=IMAGE)

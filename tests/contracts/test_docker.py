@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import platform
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.contracts.containers import ContainerContract
-from tests.engines import IMAGE, LiveEngine
+from tests.engines import IMAGE, LiveEngine, need_gvisor
 
 from roost.cli import doctor
 from roost.config import Settings
+from roost.ports.sandbox import Mount
 from roost.sandboxes.bubblewrap import seccomp
 from roost.sandboxes.bubblewrap.syscalls import NUMBERS
+from roost.sandboxes.docker import DockerProvider
 from roost.sandboxes.docker.profile import profile
 from roost.testing.sandbox_contract import SandboxContract
+from roost.testing.sandbox_contract.kit import Plans, run
 
 # One engine is enough for all of them.
 pytestmark = pytest.mark.xdist_group("docker")
@@ -31,6 +36,23 @@ class TestContainers(ContainerContract):
     @pytest.fixture(autouse=True)
     def engine(self, docker: LiveEngine) -> LiveEngine:
         return docker
+
+    async def test_another_runtime_is_another_kernel_around_the_same_place(
+        self, docker: LiveEngine, plan: Plans, tmp_path: Path
+    ) -> None:
+        """gVisor's; the way out is the same, too."""
+        need_gvisor()
+        provider = DockerProvider(socket=docker.socket, image=IMAGE, runtime="runsc")
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(tmp_path / "way-out.sock"))
+            (tmp_path / "way-out.sock").chmod(0o666)
+            server.listen()
+            given = plan(mounts=[Mount(tmp_path / "way-out.sock", "/run/way-out.sock")])
+            async with provider.open(given) as sandbox:
+                kernel = (await run(sandbox, "cat", "/proc/version")).output.decode()
+                assert platform.release() not in kernel
+                reach = "import socket; socket.socket(socket.AF_UNIX).connect('/run/way-out.sock')"
+                assert await run(sandbox, "python3", "-c", reach) == (0, b"", b"")
 
 
 def test_the_doctor_says_which_engine_it_is(docker: LiveEngine) -> None:

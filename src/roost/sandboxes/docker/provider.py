@@ -27,7 +27,7 @@ from roost.sandboxes.docker import recipe
 from roost.sandboxes.docker.engine import GENERATION, Engine
 from roost.sandboxes.docker.profile import profile
 from roost.sandboxes.docker.sandbox import DockerSandbox, Running
-from roost.sandboxes.docker.wire import Refused
+from roost.sandboxes.docker.wire import Refused, Stream
 from roost.sandboxes.places import Places
 
 _SECONDS_TO_START: Final = 120
@@ -188,11 +188,14 @@ class DockerProvider:
 
     async def _start(self, plan: Plan, who: Identity, wanted: Mapping[str, Any]) -> Running:
         container = await self._engine.create(recipe.name_of(plan, secrets.token_hex(4)), wanted)
+        leash: Stream | None = None
         try:
             leash = await self._engine.attach(container)
             await self._engine.start(container)
             found = await self._engine.inspect(container)
         except BaseException:
+            if leash is not None:
+                leash.close()
             await self._engine.remove(container)
             raise
         foreign = [pair.partition("=")[0] for pair in found["Config"]["Env"] or ()]
