@@ -53,15 +53,19 @@ KNOWN = {
 }
 
 
-class ContainerContract(Kit):
-    """A subclass names the engine's fixture, and what else probes find there."""
-
-    known: ClassVar[Mapping[str, tuple[str, str]]] = KNOWN
+class EngineKit(Kit):
+    """A subclass says which engine it is."""
 
     @pytest.fixture
     def engine(self) -> LiveEngine:
         """The engine under test."""
         raise NotImplementedError
+
+
+class HostileContract(EngineKit):
+    """Nothing gets out. `known` is what probes find in this engine, and why it does no harm."""
+
+    known: ClassVar[Mapping[str, tuple[str, str]]] = KNOWN
 
     @pytest.fixture
     def open_folder(self) -> Generator[Path, None, None]:
@@ -108,6 +112,10 @@ class ContainerContract(Kit):
             assert (looked.code, looked.output) == (0, b"")
         owners = {(open_folder / name).stat().st_uid for name in ("secret", "twice", ".")}
         assert owners == {os.geteuid()}
+
+
+class ContainerContract(EngineKit):
+    """What is the engine's own."""
 
     async def test_a_machine_with_an_engine_and_an_image_can_give_a_place(
         self, provider: SandboxProvider

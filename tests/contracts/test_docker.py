@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contracts.containers import ContainerContract
+from tests.contracts.containers import ContainerContract, HostileContract
 from tests.engines import IMAGE, LiveEngine, need_gvisor
 
 from roost.cli import doctor
@@ -30,7 +30,7 @@ class TestDocker(SandboxContract):
     factory = "dockerd_under_test:make"
 
 
-class TestContainers(ContainerContract):
+class TestContainers(HostileContract, ContainerContract):
     factory = "dockerd_under_test:make"
 
     @pytest.fixture(autouse=True)
@@ -61,6 +61,8 @@ def test_the_doctor_says_which_engine_it_is(docker: LiveEngine) -> None:
     assert (found.level, found.said[:30]) == ("ok", "docker works; engine: version ")
     missing = doctor.sandbox(good.model_copy(update={"docker_socket": Path("/nowhere.sock")}))
     assert (missing.level, missing.fix[:23]) == ("fail", "Start the Docker engine")
+    odd = doctor.sandbox(good.model_copy(update={"docker_runtime": "odd"}))
+    assert (odd.level, odd.said[:31]) == ("fail", "the engine has no runtime 'odd'")
 
 
 class TestProfile:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import re
 from importlib import import_module
 
-from tests.contracts import test_podman
 from tests.contracts.containers import KNOWN
+from tests.contracts.test_podman import InPodman
 from tests.docs.reading import rows
 from tests.hostile.test_probes import HARMLESS
 
@@ -25,5 +25,5 @@ def test_the_table_of_probes_says_what_the_tests_find() -> None:
     assert found == {
         "bubblewrap": HARMLESS,
         "Docker": HARMLESS | KNOWN.keys(),
-        "Podman": HARMLESS | test_podman.TestContainers.known.keys(),
+        "Podman": HARMLESS | InPodman.known.keys(),
     }
