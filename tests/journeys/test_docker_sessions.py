@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import anyio
 import pytest
 from tests.engines import IMAGE, LiveEngine
 from tests.journeys import test_claude_sessions as journeys
-from tests.journeys.chat import Chat, bash, printed, said, script, warm_agents
+from tests.journeys.chat import Chat, bash, said, script, warm_agents
 
 from roost.sandboxes.docker.engine import Engine
 from roost.testing.live import LiveServer
@@ -54,10 +54,7 @@ def test_an_agent_that_sleeps_has_no_container_and_the_next_message_wakes_it(
         chat = Chat(server)
         chat.turn("Hello")
         assert containers(docker, chat) == 1
-        deadline = time.monotonic() + 15
-        while warm_agents(server) or containers(docker, chat):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        _wait(lambda: not warm_agents(server) and not containers(docker, chat))
         assert "2 user messages" in said(chat.turn("Are you awake?"))[0]
 
 
@@ -65,19 +62,28 @@ def test_a_session_whose_engine_is_gone_waits_and_goes_on_by_itself(
     docker: LiveEngine, server: LiveServer
 ) -> None:
     chat = Chat(server)
-    chat.turn(script(bash("echo mine >note.txt"), {"text": "noted"}))
+    slow = "echo ran >>count.txt; python3 -c 'import time; time.sleep(30)'"
+    chat.send(script(bash(slow), {"text": "finished"}))
+    chat.wait_for("agent.tool_use")
+    _wait(lambda: (chat.home / "count.txt").exists() and "tool_use" in journeys.transcript_of(chat))
     docker.stop()
     try:
-        chat.send(script(bash("cat note.txt"), {"text": "went on"}))
-        deadline = time.monotonic() + 30
-        while not (told := errors(chat)) or "Start the Docker engine" not in told[-1].message:
-            assert time.monotonic() < deadline, told
-            time.sleep(0.05)
-        assert f"no engine at {docker.socket}" in told[-1].message
-        assert {error.retry_status.type for error in told} == {"retrying"}
+        chat.send("Are you there?")
+        _wait(lambda: any("Start the Docker engine" in error.message for error in errors(chat)))
+        assert f"no engine at {docker.socket}" in errors(chat)[-1].message
+        assert {error.retry_status.type for error in errors(chat)} == {"retrying"}
         assert chat.client.beta.sessions.retrieve(chat.session.id).status == "rescheduling"
     finally:
         docker.start()
     chat.wait_until_idle()
-    assert printed(chat.events())[-1] == "mine"
-    assert said(chat.events()) == ["noted", "went on"]
+    first, second = said(chat.events())
+    assert first == "finished"
+    assert "3 user messages" in second  # one of them says that the turn was cut off
+    assert (chat.home / "count.txt").read_text() == "ran\n"
+
+
+def _wait(for_it: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not for_it():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
