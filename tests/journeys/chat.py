@@ -34,15 +34,21 @@ class Chat:
     ) -> None:
         self.server = server
         self.client = anthropic.Anthropic(base_url=server.url, api_key=server.key, max_retries=0)
-        agent = self.client.beta.agents.create(
+        self._agent = self.client.beta.agents.create(
             name="coder", model="claude-opus-5-5", tools=[{"type": "agent_toolset_20260401"}]
         )
-        place = self.client.beta.environments.create(
+        self._place = self.client.beta.environments.create(
             name=f"place {time.time_ns()}",
             config={"type": "cloud", "networking": networking or {"type": "limited"}},
         )
-        self.session = self.client.beta.sessions.create(
-            agent=agent.id, environment_id=place.id, extra_body={"harness": "claude", **options}
+        self.session = self.begin(**options)
+
+    def begin(self, **options: str) -> Any:
+        """Another session, of the same agent and in the same environment."""
+        return self.client.beta.sessions.create(
+            agent=self._agent.id,
+            environment_id=self._place.id,
+            extra_body={"harness": "claude", **options},
         )
 
     def send(self, text: str) -> None:

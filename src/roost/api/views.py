@@ -56,6 +56,7 @@ def session(session: Session) -> dict[str, Any]:
         "harness": spec.harness,
         "sandbox": spec.sandbox,
         "sandbox_fallback": spec.sandbox_fallback,
+        "sdk_session_id": spec.sdk_session_id,
     }
 
 

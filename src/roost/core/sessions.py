@@ -14,7 +14,7 @@ from roost.core.trust import Trust, check_reach
 from roost.domain.agent import merged, overridden, snapshot
 from roost.domain.environment import RESERVED, defaults_of
 from roost.domain.events import Draft
-from roost.domain.ids import mint
+from roost.domain.ids import conversation_id, mint
 from roost.domain.session import Fallback, MountScope, Session, Spec, Status, TrustLevel
 from roost.errors import (
     BudgetCreateOnly,
@@ -80,11 +80,12 @@ class Lifecycle:
         """
         if receipt and (made := await self._sessions.made(caller.tenant, receipt)):
             return made
-        spec = await self._spec(caller, params)
+        session_id = mint("sesn")
+        spec = await self._spec(caller, session_id, params)
         own = caller.limits.max_sessions
         session = await self._sessions.create(
             caller.tenant,
-            mint("sesn"),
+            session_id,
             spec,
             drafts,
             receipt=receipt,
@@ -95,7 +96,7 @@ class Lifecycle:
             self._bell.ring(WORK)
         return session
 
-    async def _spec(self, caller: Key, params: Mapping[str, Any]) -> Spec:
+    async def _spec(self, caller: Key, session_id: str, params: Mapping[str, Any]) -> Spec:
         _refuse_unbuilt(params)
         asked = self._options(params)
         agent = await self._agent(caller.tenant, params["agent"])
@@ -110,6 +111,7 @@ class Lifecycle:
         self._trust.check(caller, spec)
         if self._harnesses[spec.harness].mounts is None:
             return spec
+        spec = replace(spec, sdk_session_id=conversation_id(session_id))
         return await self._trust.placed(spec, networking_of(environment.body["config"]))
 
     async def get(self, tenant: str, session_id: str) -> Session:

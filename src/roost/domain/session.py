@@ -89,6 +89,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     `sandbox` is the kind of place it was given, and keeps; None if its harness needs none, or if it
     was made before kinds were noted. `sandbox_fallback` is what it was to get if there had been none.
+    `sdk_session_id` is what the agent's own program calls the session, and is resumed by.
     """
 
     agent: dict[str, Any]
@@ -104,6 +105,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     harness: str = "scripted"
     sandbox: SandboxKind | None = None
     sandbox_fallback: Fallback | None = None
+    sdk_session_id: str | None = None
 
 
 class Pending(msgspec.Struct, frozen=True):
