@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from collections.abc import Generator
@@ -13,6 +14,7 @@ from typing import Literal, Protocol
 import anyio
 from tests.contracts.docker_engine import IMAGE, docker_engine, need_docker
 from tests.hostile.places import need_bubblewrap
+from tests.parts import need
 
 from roost.sandboxes.docker.engine import Engine
 from roost.testing.live import LiveServer
@@ -52,6 +54,9 @@ class Bubblewrap:
         self._programs = [shlex.quote(str(path)) for path in found]
 
     def missing(self, server: LiveServer) -> None:
+        need(
+            "root", os.geteuid() == 0, "running the tests as root: a program is covered by a mount"
+        )
         cover = " && ".join(f"mount --bind /dev/null {program}" for program in self._programs)
         server.stop()
         server.prefix = ["unshare", "--mount", "sh", "-c", f'{cover} && exec "$@"', "sh"]
