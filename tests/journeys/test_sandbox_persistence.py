@@ -21,6 +21,7 @@ from tests.journeys.engines import Kind, SandboxEngine, sandbox_engine
 
 from roost.testing.live import LiveServer
 
+pytestmark = pytest.mark.timeout(180)  # one of them has an engine to start first
 FREE = {"type": "unrestricted"}
 
 
@@ -64,15 +65,16 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def until_asleep(server: LiveServer) -> None:
-    until(lambda: not warm_agents(server))
+def until_gone(chat: Chat, engine: SandboxEngine) -> None:
+    """Until the agent sleeps, and nothing is left of its sandbox."""
+    session = chat.session.id
+    until(lambda: not warm_agents(chat.server) and not engine.places_of(session))
 
 
 def transcripts(chat: Chat) -> list[Path]:
     return list((chat.home / ".claude/projects/-workspace").glob("*.jsonl"))
 
 
-@pytest.mark.timeout(180)  # it is the whole life of a chat, with an engine to start before it
 def test_the_test_plan(server: LiveServer, engine: SandboxEngine):
     # 1. Start a sandboxed chat, send the first message: the database has its trust level.
     chat = Chat(server)
@@ -80,7 +82,7 @@ def test_the_test_plan(server: LiveServer, engine: SandboxEngine):
     assert printed(first) == ["sandbox\n/workspace"]
     assert said(first) == ["noted"]
     assert stored(server, chat.session.id)["trust_level"] == "sandboxed"
-    until_asleep(server)
+    until_gone(chat, engine)
 
     # 2. Send the second message: the session is found.
     # 3. Its answer knows of the first message.
@@ -94,7 +96,7 @@ def test_the_test_plan(server: LiveServer, engine: SandboxEngine):
     assert transcript.stem == chat.fields()["sdk_session_id"]
 
     # 5. Stop the engine, send a message: a clear error, and no silent fallback.
-    until_asleep(server)
+    until_gone(chat, engine)
     engine.missing(server)
     chat.send(script(bash("id -un; cat note.txt"), {"text": "still here"}))
     chat.wait_for("session.status_rescheduled")
@@ -137,13 +139,13 @@ def test_nothing_of_a_sandbox_is_left_after_each_message(server: LiveServer, eng
     chat = Chat(server)
     for number in (1, 2):
         chat.turn(script(bash("echo $$ >/tmp/here; ls /tmp/here"), {"text": f"{number}"}))
-        until(lambda: not warm_agents(server) and not engine.places_of(chat.session.id))
+        until_gone(chat, engine)
     assert len(transcripts(chat)) == 1
 
 
 def test_a_mount_scope_shows_the_vault_read_only_and_no_other_session(server: LiveServer):
     vault = server.data / "vault"
-    (vault / "letters").mkdir(exist_ok=True)
+    (vault / "letters").mkdir(parents=True, exist_ok=True)
     (vault / "letters" / "one.txt").write_text("dear reader")
     (vault / "to-key").unlink(missing_ok=True)
     (vault / "to-key").symlink_to(server.data / "keys" / "admin.key")

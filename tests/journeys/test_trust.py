@@ -13,6 +13,7 @@ from tests.journeys.chat import Chat, bash, printed, said, script, serving
 from roost.testing.live import LiveServer
 from roost.testing.scripted_model import ScriptedModel
 
+pytestmark = pytest.mark.timeout(120)
 FREE = {"type": "unrestricted"}
 SECRET = "sk-very-secret-model-key-0123456789"
 
