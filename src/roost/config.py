@@ -6,11 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from roost.errors import StartupError
 
 _UNPREFIXED = {"anthropic_api_key", "anthropic_base_url"}
+_LISTS = {
+    "trust_levels": ("sandboxed", "vault", "full"),
+    "sandbox_fallbacks": ("bubblewrap", "docker"),
+}
 
 
 class Settings(BaseModel):
@@ -49,6 +61,14 @@ class Settings(BaseModel):
     sandbox: Literal["bubblewrap", "docker"] = Field(
         "bubblewrap",
         description="What keeps sandboxed sessions apart from the machine: `bubblewrap` or `docker`.",
+    )
+    sandbox_fallbacks: str = Field(
+        "bubblewrap,docker",
+        description="Which other sandboxes a new session may ask for, by name, where its own is missing.",
+    )
+    trust_levels: str = Field(
+        "sandboxed",
+        description="Which trust levels there are here, of `sandboxed`, `vault` and `full`; docs/trust.md.",
     )
     docker_socket: Path = Field(
         Path("/var/run/docker.sock"),
@@ -132,6 +152,15 @@ class Settings(BaseModel):
         "info", description="The least important log lines to write."
     )
 
+    @field_validator(*_LISTS)
+    @classmethod
+    def _known_words(cls, value: str, info: ValidationInfo) -> str:
+        known = _LISTS[info.field_name or ""]
+        for word in words(value):
+            if word not in known:
+                raise ValueError(f"{word!r} is not one of {', '.join(known)}")
+        return value
+
     @classmethod
     def read(cls, environ: Mapping[str, str], **overrides: object) -> Settings:
         """Settings from environment variables, with overrides that are not None on top.
@@ -150,6 +179,11 @@ class Settings(BaseModel):
             raise StartupError(
                 _explain(error), hint="docs/settings.md lists every setting."
             ) from None
+
+
+def words(value: str) -> list[str]:
+    """What a setting lists, between commas."""
+    return [word for part in value.split(",") if (word := part.strip())]
 
 
 def variable_of(name: str) -> str:

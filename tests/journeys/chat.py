@@ -29,18 +29,26 @@ def bash(command: str, **more: Any) -> dict[str, Any]:
 class Chat:
     """A session with a coding agent, as a program sees it."""
 
-    def __init__(self, server: LiveServer, *, networking: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, server: LiveServer, *, networking: dict[str, Any] | None = None, **options: str
+    ) -> None:
         self.server = server
         self.client = anthropic.Anthropic(base_url=server.url, api_key=server.key, max_retries=0)
-        agent = self.client.beta.agents.create(
+        self._agent = self.client.beta.agents.create(
             name="coder", model="claude-opus-5-5", tools=[{"type": "agent_toolset_20260401"}]
         )
-        place = self.client.beta.environments.create(
+        self._place = self.client.beta.environments.create(
             name=f"place {time.time_ns()}",
             config={"type": "cloud", "networking": networking or {"type": "limited"}},
         )
-        self.session = self.client.beta.sessions.create(
-            agent=agent.id, environment_id=place.id, extra_body={"harness": "claude"}
+        self.session = self.begin(**options)
+
+    def begin(self, **options: str) -> Any:
+        """Another session, of the same agent and in the same environment."""
+        return self.client.beta.sessions.create(
+            agent=self._agent.id,
+            environment_id=self._place.id,
+            extra_body={"harness": "claude", **options},
         )
 
     def send(self, text: str) -> None:
@@ -74,6 +82,10 @@ class Chat:
         while self.client.beta.sessions.retrieve(self.session.id).status != "idle":
             assert time.monotonic() < deadline, [event.type for event in self.events()]
             time.sleep(0.05)
+
+    def fields(self) -> dict[str, Any]:
+        """What Roost adds to the session."""
+        return self.client.beta.sessions.retrieve(self.session.id).model_extra or {}
 
     @property
     def home(self) -> Path:

@@ -3,6 +3,8 @@
 The directory is the session's own, below the vault. What is in it outlives every sandbox: the
 agent's transcript, and the files it made. Nothing of the server's is shown inside but the few sockets
 of the way out, and behind those wait the secrets.
+
+A session whose trust level is not `sandboxed` has no walls around it: it works in the vault itself.
 """
 
 from __future__ import annotations
@@ -13,22 +15,34 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from roost.domain.session import Lease, Session
-from roost.errors import NotFound
+from msgspec.structs import replace
+
+from roost.domain.session import SANDBOXED_ONLY, Lease, SandboxKind, Session, Spec, TrustLevel
+from roost.errors import InvalidRequest, NotFound, SandboxUnavailable
 from roost.ports.catalog import Catalog
 from roost.ports.egress import Account, Egress, Endpoints, Grant, Networking, Refused
+from roost.ports.harness import Bounds
 from roost.ports.sandbox import Mount, Plan, Process, Sandbox, SandboxProvider, Stats
+
+VAULT: Final = "/vault"
+"""Where a sandbox shows the vault, read-only, to a session whose mount scope has it."""
 
 FORWARDER: Final = "/run/roost/forward.py"
 """Where a sandbox shows the program that gives its loopback ports a way out."""
 
+_WORKSPACES: Final = ".workspaces"
 _log = logging.getLogger(__name__)
 
 OnRefusal = Callable[[Refused], Awaitable[None]]
 
 
 class Places:
-    """Opens places for sessions."""
+    """Opens places for sessions.
+
+    `sandboxes` is what sessions get that are made now, `others` what they may fall back to, or had
+    from the start. `levels` are the trust levels the operator offers. `data` is the server's own
+    directory, and `person` the home of whoever runs it, which is where `full` trust is at home too.
+    """
 
     def __init__(
         self,
@@ -38,16 +52,50 @@ class Places:
         *,
         vault: Path,
         forwarder: Path,
+        others: Sequence[SandboxProvider] = (),
+        levels: Sequence[TrustLevel] = SANDBOXED_ONLY,
+        data: Path | None = None,
+        person: Path | None = None,
     ) -> None:
-        self._sandboxes = sandboxes
+        self._default = sandboxes.name
+        self._providers = {provider.name: provider for provider in (*others, sandboxes)}
         self._egress = egress
         self._catalog = catalog
         self._vault = vault
         self._forwarder = forwarder
+        self._levels = levels
+        self._data = data
+        self._person = person
 
-    async def check(self) -> None:
-        """:raises SandboxUnavailable: this machine cannot give a place now"""
-        await self._sandboxes.check()
+    def assigned(self, spec: Spec) -> Spec:
+        """With the kind of place that such a session gets when it is made."""
+        return replace(spec, sandbox=self._kind(spec))
+
+    def check_kind(self, kind: SandboxKind) -> None:
+        """:raises InvalidRequest: the operator does not let sessions fall back to that"""
+        if kind not in self._providers:
+            known = ", ".join(sorted(self._providers.keys() - {"host"}))
+            raise InvalidRequest(
+                f"sandbox_fallback: {kind!r} is not offered here",
+                hint=f"There is: {known}. The operator sets ROOST_SANDBOX_FALLBACKS.",
+            )
+
+    async def check(self, spec: Spec) -> None:
+        """:raises SandboxUnavailable: such a session cannot have its place now"""
+        kind, level = self._kind(spec), spec.trust_level
+        if level not in self._levels:
+            raise SandboxUnavailable(
+                f"this server does not offer the trust level {level!r}",
+                hint="The session waits, and goes on once ROOST_TRUST_LEVELS has it again.",
+            )
+        if kind not in self._providers:
+            raise SandboxUnavailable(
+                f"the session has a {kind} sandbox, and this server gives none",
+                hint="The session waits, and goes on once ROOST_SANDBOX_FALLBACKS has it again.",
+            )
+        if level == "vault" or spec.mount_scope == "workspace+vault":
+            self._check_vault()
+        await self._providers[kind].check()
 
     @asynccontextmanager
     async def open(
@@ -57,7 +105,7 @@ class Places:
 
         :raises SandboxUnavailable: it cannot be made
         """
-        home = self._vault / ".workspaces" / session.id
+        home = self._home(session)
         home.mkdir(parents=True, exist_ok=True)
         grant = Grant(
             session_id=session.id,
@@ -71,12 +119,51 @@ class Places:
                 session_id=session.id,
                 generation=lease.generation,
                 home=home,
-                workspace=home,
-                mounts=[*mounts, *way.mounts, Mount(self._forwarder, FORWARDER)],
-                environ=way.environ,
+                workspace=self._workspace(session),
+                mounts=[*mounts, *way.mounts, *self._shown(session.spec)],
+                environ={**way.environ, **self._environ(session.spec)},
             )
-            async with self._sandboxes.open(plan) as sandbox:
+            async with self._providers[self._kind(session.spec)].open(plan) as sandbox:
                 yield _Forwarded(sandbox, way) if way.forwards else sandbox
+
+    def bounds(self, session: Session) -> Bounds | None:
+        """What its harness has to keep the agent's tools in; None where walls do, or nothing does."""
+        if session.spec.trust_level != "vault":
+            return None
+        return Bounds(self._vault, self._home(session), [self._vault / _WORKSPACES])
+
+    def _kind(self, spec: Spec) -> str:
+        if spec.trust_level != "sandboxed":
+            return "host"
+        return spec.sandbox or self._default
+
+    def _home(self, session: Session) -> Path:
+        return self._vault / _WORKSPACES / session.id
+
+    def _workspace(self, session: Session) -> Path:
+        return self._home(session) if session.spec.trust_level == "sandboxed" else self._vault
+
+    def _shown(self, spec: Spec) -> list[Mount]:
+        mounts = [Mount(self._forwarder, FORWARDER)]
+        if spec.mount_scope == "workspace+vault" and spec.trust_level == "sandboxed":
+            is_link = (self._vault / _WORKSPACES).is_symlink()  # then it leads nowhere, inside
+            mounts.append(Mount(self._vault, VAULT, hidden=[] if is_link else [_WORKSPACES]))
+        return mounts
+
+    def _environ(self, spec: Spec) -> dict[str, str]:
+        person = self._person if spec.trust_level == "full" else None
+        return {"HOME": str(person)} if person else {}
+
+    def _check_vault(self) -> None:
+        """Whoever sees the vault sees all that lies in it, but for `.workspaces`."""
+        vault = self._vault.resolve()
+        secret = [(vault / _WORKSPACES).resolve(), *([self._data.resolve()] if self._data else [])]
+        for path in secret:
+            if path.is_relative_to(vault) and path != vault / _WORKSPACES:
+                raise SandboxUnavailable(
+                    f"the server's own {path.name} lies in the vault, where sessions would see it",
+                    hint="Move it elsewhere with ROOST_DATA, or give another vault with ROOST_VAULT.",
+                )
 
     async def _networking(self, session: Session) -> Networking:
         """As the environment says. An environment that is gone allows nothing."""
@@ -86,7 +173,15 @@ class Places:
             )
         except NotFound:
             return Networking()
-        return networking_of(found.body.get("config") or {})
+        allowed = networking_of(found.body.get("config") or {})
+        if session.spec.trust_level == "sandboxed":
+            return allowed
+        if allowed.kind == "limited":
+            raise SandboxUnavailable(
+                "the environment's networking is limited by now, which cannot be enforced on the host",
+                hint="Make it unrestricted again; this session cannot become sandboxed.",
+            )
+        return Networking()  # the host's own network needs no way out of a sandbox
 
 
 def networking_of(config: Mapping[str, Any]) -> Networking:

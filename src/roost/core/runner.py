@@ -121,32 +121,34 @@ class Runner:
             async with harness.open(brief) as conversation:
                 yield conversation
             return
-        places = await self._places_ready(turn, brief.session.id)
+        places = await self._places_ready(turn, brief.session)
         note = partial(_note_refusal, turn)
         async with (
             places.open(lease, brief.session, harness.mounts, note) as sandbox,
-            harness.open(replace(brief, sandbox=sandbox)) as conversation,
+            harness.open(
+                replace(brief, sandbox=sandbox, bounds=places.bounds(brief.session))
+            ) as conversation,
         ):
             yield conversation
 
-    async def _places_ready(self, turn: Turn, session_id: str) -> Places:
+    async def _places_ready(self, turn: Turn, session: Session) -> Places:
         """Places, once they can be had. Until then the inputs wait in the queue: nothing else will
-        do, because a session that was sandboxed stays sandboxed.
+        do, because a session keeps the trust level and the kind of place it was given.
         """
         if self._places is None:
             raise SandboxUnavailable("this server has no sandboxes")
         said = False
-        with self._bell.listen(inbox(session_id)) as ear:
+        with self._bell.listen(inbox(session.id)) as ear:
             while True:
                 try:
-                    await self._places.check()
+                    await self._places.check(session.spec)
                     return self._places
                 except SandboxUnavailable as missing:
                     if not said:
                         text = f"{missing.message}. {missing.hint or ''}".strip()
                         await turn.fail(Trouble("unknown_error", text, "retrying"))
                     said = True
-                    if interrupts := await self._log.inputs(session_id, ["user.interrupt"]):
+                    if interrupts := await self._log.inputs(session.id, ["user.interrupt"]):
                         await turn.append(Batch(takes=interrupts))
                         raise
                 await ear.wait(_LOOK_FOR_PLACES)

@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
 from msgspec.structs import replace
 
 from roost.core.catalog import Agents, Environments
 from roost.core.intake import inbox
-from roost.core.places import Places
+from roost.core.places import networking_of
+from roost.core.trust import Trust, check_reach
 from roost.domain.agent import merged, overridden, snapshot
+from roost.domain.environment import RESERVED, defaults_of
 from roost.domain.events import Draft
-from roost.domain.ids import mint
-from roost.domain.session import MountScope, Session, Spec, Status, TrustLevel
+from roost.domain.ids import conversation_id, mint
+from roost.domain.session import Fallback, MountScope, Session, Spec, Status, TrustLevel
 from roost.errors import (
     BudgetCreateOnly,
     BudgetRefused,
     EnvironmentArchived,
-    Forbidden,
     InvalidRequest,
     NotFound,
-    SandboxUnavailable,
     SessionBusy,
     SessionClosed,
 )
 from roost.ports.bell import WORK, Bell
+from roost.ports.catalog import Record
 from roost.ports.harness import Harness
 from roost.ports.keys import Key
 from roost.ports.log import Receipt
 from roost.ports.sessions import SessionQuery, Sessions
 
-RESERVED: Final = "roost."
-"""Metadata keys that begin so are for this server: they say what the API has no field for."""
-
-_RANK: dict[TrustLevel, int] = {"sandboxed": 0, "vault": 1, "full": 2}
-_OPTIONS = ("trust_level", "workspace", "mount_scope", "harness")
-_CHOICES = {"trust_level": get_args(TrustLevel), "mount_scope": get_args(MountScope)}
+_OPTIONS = ("trust_level", "workspace", "mount_scope", "harness", "sandbox_fallback")
+_CHOICES = {
+    "trust_level": get_args(TrustLevel),
+    "mount_scope": get_args(MountScope),
+    "sandbox_fallback": get_args(Fallback),
+}
 
 
 class Lifecycle:
@@ -52,7 +53,7 @@ class Lifecycle:
         harnesses: Mapping[str, Harness],
         default_harness: str,
         max_sessions: int,
-        places: Places | None = None,
+        trust: Trust | None = None,
     ) -> None:
         self._sessions = sessions
         self._agents = agents
@@ -61,7 +62,7 @@ class Lifecycle:
         self._harnesses = harnesses
         self._default_harness = default_harness
         self._max_sessions = max_sessions
-        self._places = places
+        self._trust = trust or Trust()
 
     async def create(
         self,
@@ -79,22 +80,12 @@ class Lifecycle:
         """
         if receipt and (made := await self._sessions.made(caller.tenant, receipt)):
             return made
-        _refuse_unbuilt(params)
-        options = self._options(caller, params)
-        await self._check_place(options)
-        agent = await self._agent(caller.tenant, params["agent"])
-        await self._check_environment(caller.tenant, params["environment_id"])
-        spec = Spec(
-            agent=agent,
-            environment_id=params["environment_id"],
-            title=params.get("title"),
-            metadata=dict(params.get("metadata") or {}),
-            **options,
-        )
+        session_id = mint("sesn")
+        spec = await self._spec(caller, session_id, params)
         own = caller.limits.max_sessions
         session = await self._sessions.create(
             caller.tenant,
-            mint("sesn"),
+            session_id,
             spec,
             drafts,
             receipt=receipt,
@@ -105,6 +96,24 @@ class Lifecycle:
             self._bell.ring(WORK)
         return session
 
+    async def _spec(self, caller: Key, session_id: str, params: Mapping[str, Any]) -> Spec:
+        _refuse_unbuilt(params)
+        asked = self._options(params)
+        agent = await self._agent(caller.tenant, params["agent"])
+        environment = await self._environment(caller.tenant, params["environment_id"])
+        spec = Spec(
+            agent=agent,
+            environment_id=params["environment_id"],
+            title=params.get("title"),
+            metadata=dict(params.get("metadata") or {}),
+            **{**defaults_of(environment.body), **asked},
+        )
+        self._trust.check(caller, spec)
+        if self._harnesses[spec.harness].mounts is None:
+            return spec
+        spec = replace(spec, sdk_session_id=conversation_id(session_id))
+        return await self._trust.placed(spec, networking_of(environment.body["config"]))
+
     async def get(self, tenant: str, session_id: str) -> Session:
         """:raises NotFound: absent, or another tenant's"""
         try:
@@ -112,21 +121,31 @@ class Lifecycle:
         except NotFound:
             raise NotFound(f"session {session_id} was not found") from None
 
+    async def within_reach(self, caller: Key, session_id: str) -> Session:
+        """As `get`, for a caller that is going to tell it what to do.
+
+        :raises NotFound: :raises Forbidden: it has more trust than the key may ask for
+        """
+        session = await self.get(caller.tenant, session_id)
+        check_reach(caller, session)
+        return session
+
     async def page(self, query: SessionQuery) -> list[Session]:
         """A page of sessions, in the order asked for."""
         return await self._sessions.page(query)
 
-    async def update(self, tenant: str, session_id: str, params: Mapping[str, Any]) -> Session:
+    async def update(self, caller: Key, session_id: str, params: Mapping[str, Any]) -> Session:
         """Change title, metadata, tools or MCP servers, and say so in the log.
 
-        :raises NotFound: :raises SessionClosed: :raises SessionBusy: tools change only at rest
+        :raises NotFound: :raises Forbidden: it has more trust than the key may ask for
+        :raises SessionClosed: :raises SessionBusy: tools change only at rest
         :raises InvalidRequest: naming the field
         """
         if "vault_ids" in params:
             raise InvalidRequest("vault_ids: cannot be changed after the session was created")
-        await self.get(tenant, session_id)
+        await self.within_reach(caller, session_id)
         session = await self._sessions.revise(
-            tenant, session_id, lambda before: _revision(before, params)
+            caller.tenant, session_id, lambda before: _revision(before, params)
         )
         self._bell.ring(session_id)
         return session
@@ -146,7 +165,7 @@ class Lifecycle:
         self._bell.ring(session_id)  # its followers look, find it gone, and say so
         self._bell.ring(inbox(session_id))
 
-    def _options(self, caller: Key, params: Mapping[str, Any]) -> dict[str, Any]:
+    def _options(self, params: Mapping[str, Any]) -> dict[str, Any]:
         options = {"harness": self._default_harness, **_options_of(params)}
         if options.get("workspace") is not None:
             raise InvalidRequest(
@@ -158,26 +177,7 @@ class Lifecycle:
             raise InvalidRequest(
                 f"harness: {options['harness']!r} is not available here", hint=f"There is: {known}."
             )
-        asked: TrustLevel = options.get("trust_level", "sandboxed")
-        if not may_ask_for(caller, asked):
-            raise Forbidden(
-                f"trust_level: this key may ask for {caller.trust_ceiling!r} at most, not {asked!r}"
-            )
         return options
-
-    async def _check_place(self, options: Mapping[str, Any]) -> None:
-        """A session that needs a sandbox is made where there are sandboxes, or not at all."""
-        if self._harnesses[options["harness"]].mounts is None:
-            return
-        for name, only in (("trust_level", "sandboxed"), ("mount_scope", "workspace")):
-            if options.get(name, only) != only:
-                raise InvalidRequest(
-                    f"{name}: {options[name]!r} is not served for {options['harness']!r} agents",
-                    hint=f"Omit it: {only!r} is what they get.",
-                )
-        if self._places is None:
-            raise SandboxUnavailable("this server has no sandboxes")
-        await self._places.check()
 
     async def _agent(self, tenant: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
         reference: Mapping[str, Any] = {"id": given} if isinstance(given, str) else given
@@ -186,7 +186,7 @@ class Lifecycle:
             raise InvalidRequest(f"agent: agent {record.id} is archived")
         return overridden(snapshot(record.id, record.version, record.body), reference)
 
-    async def _check_environment(self, tenant: str, environment_id: str) -> None:
+    async def _environment(self, tenant: str, environment_id: str) -> Record:
         record = await self._environments.get(tenant, environment_id)
         if record.archived_at is not None:
             raise EnvironmentArchived(f"environment_id: environment {environment_id} is archived")
@@ -196,11 +196,7 @@ class Lifecycle:
                 "self-hosted environments are not served",
                 hint="Create an environment with a `cloud` config: it runs on this server.",
             )
-
-
-def may_ask_for(key: Key, trust_level: TrustLevel) -> bool:
-    """Whether a key reaches a trust level."""
-    return _RANK[trust_level] <= _RANK[key.trust_ceiling]
+        return record
 
 
 def _refuse_unbuilt(params: Mapping[str, Any]) -> None:

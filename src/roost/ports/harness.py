@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -55,18 +56,32 @@ class Rest(msgspec.Struct, frozen=True):
 Output = Emit | Show | Trouble | Rest
 
 
+class Bounds(msgspec.Struct, frozen=True):
+    """Where an agent's tools may go, on a machine whose walls do not keep them in.
+
+    `root` is the directory they have to stay in, and where the agent works; `hidden` are directories
+    in it that they must not touch. `home` is what the agent takes `~` for.
+    """
+
+    root: Path
+    home: Path
+    hidden: Sequence[Path] = ()
+
+
 class Brief(msgspec.Struct, frozen=True):
     """What a harness is told when a conversation is opened.
 
     `history` reads the log from its beginning, in order. `resumed` says that an earlier runner had
     the session, so there may be a transcript to go on with. `sandbox` is where its processes live;
-    a harness that starts none is given none.
+    a harness that starts none is given none. With `bounds` there are no walls around that place, and
+    the harness itself has to refuse every call of a tool that would leave them.
     """
 
     session: Session
     history: Callable[[], AsyncIterator[Entry]]
     resumed: bool
     sandbox: Sandbox | None = None
+    bounds: Bounds | None = None
 
 
 class Conversation(Protocol):

@@ -19,12 +19,14 @@ class Mount(msgspec.Struct, frozen=True):
     """A file, directory or socket of the host, shown inside at `target`.
 
     Whoever is inside is nobody in particular on the host: what is shown must be readable for everybody
-    (and a socket writable), and is protected by the directory it lies in.
+    (and a socket writable), and is protected by the directory it lies in. `hidden` are paths below a
+    directory that is shown: directories that are there, and look empty.
     """
 
     source: Path
     target: str
     writable: bool = False
+    hidden: Sequence[str] = ()
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

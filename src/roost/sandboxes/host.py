@@ -1,7 +1,8 @@
 """No confinement at all: the agent runs as the server does, for sessions whose trust level says so.
 
-Paths are the machine's own: a command's `HOME` is the plan's home, `/workspace` as a working directory
-means the plan's workspace, and mounts are not made. Limits hold if the machine lets us make control
+Paths are the machine's own: a command's `HOME` is the plan's home unless the plan says otherwise, and mounts
+are not made. A working directory, a variable or a program that is named as a sandbox would show it
+(`/workspace`, `/home/sandbox`, the target of a mount) is the machine's file behind that. Limits hold if the machine lets us make control
 groups, else only that of open files.
 
 What can get away when a place is stopped: with control groups nothing, unless the server is root and the
@@ -17,10 +18,11 @@ import resource
 import shlex
 import shutil
 import signal
+import tempfile
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import PurePosixPath
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -35,6 +37,7 @@ from roost.sandboxes.processes import BECOME, PipedProcess, start
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SECONDS_TO_DIE: Final = 10.0
+_LONGEST_SOCKET: Final = 100  # bytes; the system takes 107
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -66,12 +69,13 @@ class HostProvider:
         try:
             async with self._places.seat(plan) as seat, anyio.create_task_group() as tasks:
                 group = await anyio.to_thread.run_sync(self._group, plan)
-                sandbox = HostSandbox(plan, group, tasks)
-                seat.take(sandbox)
-                try:
-                    yield sandbox
-                finally:
-                    await sandbox.stop()
+                with _found(plan) as names:
+                    sandbox = HostSandbox(plan, group, tasks, names)
+                    seat.take(sandbox)
+                    try:
+                        yield sandbox
+                    finally:
+                        await sandbox.stop()
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None  # the body's own
 
@@ -103,8 +107,11 @@ class Free(PipedProcess):
 class HostSandbox:
     """`ports.sandbox.Sandbox`."""
 
-    def __init__(self, plan: Plan, group: Group | None, tasks: TaskGroup) -> None:
+    def __init__(
+        self, plan: Plan, group: Group | None, tasks: TaskGroup, names: Mapping[str, str]
+    ) -> None:
         self._plan = plan
+        self._names = names
         self._group = group
         self._tasks = tasks
         self._processes: list[Free] = []
@@ -121,8 +128,9 @@ class HostSandbox:
         if self._ending.begun:
             raise SandboxFailed("the sandbox is stopped")
         base = {"HOME": str(self._plan.home), "PATH": _PATH}
-        merged = base | dict(self._plan.environ) | dict(environ or {})
-        command = [*self._before, *argv]
+        given = dict(self._plan.environ) | dict(environ or {})
+        merged = base | {name: self._on_host(value) for name, value in given.items()}
+        command = [*self._before, *map(self._on_host, argv[:1]), *argv[1:]]
         process = Free(await start(command, cwd=self._on_host(cwd), environ=merged))
         self._processes.append(process)
         # A control group knows by itself what is left.
@@ -134,14 +142,11 @@ class HostSandbox:
             raise
         return process
 
-    def _on_host(self, cwd: str) -> str:
-        for inside, outside in (
-            ("/workspace", self._plan.workspace),
-            ("/home/sandbox", self._plan.home),
-        ):
-            if PurePosixPath(cwd).is_relative_to(inside):
-                return str(outside / PurePosixPath(cwd).relative_to(inside))
-        return cwd
+    def _on_host(self, path: str) -> str:
+        for inside, outside in self._names.items():
+            if path == inside or path.startswith(f"{inside}/"):
+                return outside + path.removeprefix(inside)
+        return path
 
     def handle(self) -> dict[str, Any]:
         groups = self._group.directories if self._group is not None else {}
@@ -182,6 +187,24 @@ class HostSandbox:
             seen = None if process.finished else procfs.look(process.pid)
             roots += process.left if seen is None else [seen]
         return roots
+
+
+@contextmanager
+def _found(plan: Plan) -> Generator[dict[str, str], None, None]:
+    """Where what a sandbox would show is on this machine.
+
+    A socket whose path is too long to be connected to has a shorter name while the body runs.
+    """
+    names = {"/workspace": str(plan.workspace), "/home/sandbox": str(plan.home)}
+    with ExitStack() as held:
+        for mount in plan.mounts:
+            source = str(mount.source)
+            if len(os.fsencode(source)) > _LONGEST_SOCKET and mount.source.is_socket():
+                folder = held.enter_context(tempfile.TemporaryDirectory(prefix="roost-"))
+                Path(folder, "s").symlink_to(source)
+                source = f"{folder}/s"
+            names[mount.target] = source
+        yield names
 
 
 def _before(limits: Limits, group: Group | None) -> list[str]:

@@ -7,11 +7,14 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from pydantic import SecretStr
 
-from roost.config import Settings
+from roost.config import Settings, words
 from roost.core.places import Places
+from roost.core.trust import Trust
+from roost.domain.session import TrustLevel
 from roost.egress import host as egress
 from roost.egress.options import Options, anthropic
 from roost.errors import RoostError
@@ -20,7 +23,7 @@ from roost.harnesses.claude.harness import ClaudeHarness
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.catalog import Catalog
 from roost.ports.harness import Harness
-from roost.sandboxes.choice import chosen
+from roost.sandboxes.choice import chosen, others
 from roost.serve.http import listening
 from roost.testing.scripted_model import scripted_model
 
@@ -44,6 +47,7 @@ class Workforce:
     harnesses: Mapping[str, Harness]
     default: str
     places: Places
+    trust: Trust
     model: str
 
 
@@ -56,18 +60,22 @@ async def workforce(settings: Settings, catalog: Catalog) -> AsyncGenerator[Work
             upstreams={"anthropic": anthropic(model.url, model.key)},
         )
         async with egress.serving(options) as way_out:
-            vault = (settings.vault or settings.data / "vault").absolute()
+            levels = cast(list[TrustLevel], words(settings.trust_levels))
             places = Places(
                 chosen(settings),
                 way_out,
                 catalog,
-                vault=vault,
+                vault=(settings.vault or settings.data / "vault").absolute(),
                 forwarder=Path(forward.__file__),
+                others=others(settings),
+                levels=levels,
+                data=settings.data.absolute(),
+                person=Path.home(),
             )
             harnesses = _harnesses(settings, model)
             wanted = settings.harness or ("claude" if model.key else "scripted")
             default = wanted if wanted in harnesses else "scripted"
-            yield Workforce(harnesses, default, places, model.name)
+            yield Workforce(harnesses, default, places, Trust(levels, places), model.name)
 
 
 def _harnesses(settings: Settings, model: Model) -> dict[str, Harness]:

@@ -118,7 +118,7 @@ def _deps(
             bell,
             harnesses=hands.harnesses,
             default_harness=hands.default,
-            places=hands.places,
+            trust=hands.trust,
             max_sessions=settings.max_sessions,
         ),
         agents=agents,

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -19,8 +20,11 @@ _PASSED_ON = ("PATH", "COVERAGE_PROCESS_CONFIG")  # the latter: a measured test 
 class LiveServer:
     """`roost serve` on a free port. Survives `kill` and `start` with the same data directory.
 
-    The environment holds only what is given, so that no key or setting of the machine leaks in.
+    The environment holds only what is given, so that no key or setting of the machine leaks in. A
+    start is made through the programs in `prefix`, which have to become the server.
     """
+
+    prefix: Sequence[str] = ()
 
     def __init__(self, data: Path, **environ: str) -> None:
         self.data = data
@@ -62,7 +66,7 @@ class LiveServer:
         """Start the process and wait until it is ready."""
         self.data.mkdir(parents=True, exist_ok=True)
         (self.data / "server.json").unlink(missing_ok=True)
-        command = [sys.executable, "-m", "roost", "serve", "--port", self._port()]
+        command = [*self.prefix, sys.executable, "-m", "roost", "serve", "--port", self._port()]
         with (self.data / "server.log").open("ab") as output:
             self._process = subprocess.Popen(
                 [*command, "--data", str(self.data)],

@@ -58,9 +58,9 @@ class ClaudeConversation:
         self._launch = launch
         self._toolbox = toolbox
         self._tasks = tasks
-        self._policy = Policy(brief.session.spec.agent)
-        self._ids = Ids(brief.session.id)
-        self._shelf = Shelf(sandbox, self._ids.conversation)
+        self._policy = Policy(brief.session.spec.agent, brief.bounds)
+        self._ids = Ids(brief.session.id, brief.session.spec.sdk_session_id)
+        self._shelf = Shelf(sandbox, self._ids.conversation, launch.home)
         self._has_past = brief.resumed
         self._transcript_lost = False
         self._live: Live | None = None

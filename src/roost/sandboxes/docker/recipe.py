@@ -158,19 +158,30 @@ def base_environ(plan: Plan) -> dict[str, str]:
 def _mounts(plan: Plan, etc: Path) -> list[dict[str, Any]]:
     made = [_bind(plan.home, HOME), _bind(plan.workspace, WORKSPACE)]
     made += [_bind(each.source, each.target, writable=each.writable) for each in plan.mounts]
+    made += [_empty(f"{each.target}/{name}") for each in plan.mounts for name in each.hidden]
     return made + [
         _bind(etc / name, f"/etc/{name}", writable=False) for name in ("passwd", "group")
     ]
 
 
 def _bind(source: Path, target: str, *, writable: bool = True) -> dict[str, Any]:
+    options: dict[str, Any] = {"Propagation": "rprivate"}
+    if not writable and source.is_dir():
+        # What is mounted below it would be writable: engines make only the top of it read-only.
+        options["NonRecursive"] = True
     return {
         "Type": "bind",
         "Source": str(source.resolve()),
         "Target": target,
         "ReadOnly": not writable,
-        "BindOptions": {"Propagation": "rprivate"},
+        "BindOptions": options,
     }
+
+
+def _empty(target: str) -> dict[str, Any]:
+    """A directory without anything in it, over one that is to be hidden."""
+    options = {"SizeBytes": 4096, "Mode": 0o555}
+    return {"Type": "tmpfs", "Target": target, "ReadOnly": True, "TmpfsOptions": options}
 
 
 def _limits(limits: Limits) -> dict[str, Any]:
