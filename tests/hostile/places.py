@@ -18,8 +18,9 @@ from tests.parts import need
 
 import roost.testing.probes
 from roost.errors import SandboxUnavailable
-from roost.ports.sandbox import Limits, Mount, Plan, Sandbox
+from roost.ports.sandbox import Limits, Mount, Plan
 from roost.sandboxes.bubblewrap import BubblewrapProvider
+from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox
 
 MIB = 1024**2
 PROBES = Path(roost.testing.probes.__file__).parent
@@ -51,10 +52,11 @@ def need_bubblewrap() -> None:
 @asynccontextmanager
 async def hostile_place(
     home: Path, limits: Limits | None = None, *, session: str = "sesn_hostile", **options: Any
-) -> AsyncGenerator[Sandbox, None]:
+) -> AsyncGenerator[BubblewrapSandbox, None]:
     """A sandbox that holds the hostile programs."""
     plan = hostile_plan(home, limits, session=session)
     async with provider(**options).open(plan) as sandbox:
+        assert isinstance(sandbox, BubblewrapSandbox)
         yield sandbox
 
 

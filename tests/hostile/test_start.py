@@ -70,7 +70,7 @@ async def test_a_place_stopped_while_commands_start_has_none_left(
                     tasks.start_soon(start)
                 await anyio.sleep(delay)
                 await sandbox.stop()
-            assert marked(sandbox.handle()["token"]) == []
+            assert marked(sandbox.token) == []
 
 
 async def test_an_argument_that_cannot_be_is_the_places_failure(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path, groups: b
         for delay in (0, 0.001, 0.002, 0.003, 0.005, 0.008):
             with anyio.move_on_after(delay):
                 await sandbox.spawn(["sleep", "60"])
-        token = sandbox.handle()["token"]
+        token = sandbox.token
     assert marked(token) == []
 
 
@@ -108,7 +108,7 @@ async def test_a_sandbox_killed_from_outside_is_its_failure_not_the_commands(
 ) -> None:
     async with hostile_place(tmp_path / "home", use_cgroups=False) as sandbox:
         process = await sandbox.spawn(["sleep", "60"])
-        kill_marked(sandbox.handle()["token"])
+        kill_marked(sandbox.token)
         with pytest.raises(SandboxFailed, match="killed"):
             await process.wait()
 

@@ -34,6 +34,8 @@ class Chat:
     ) -> None:
         self.server = server
         self.client = anthropic.Anthropic(base_url=server.url, api_key=server.key, max_retries=0)
+        # A server closes connections that were idle for a while, perhaps in the moment of a request.
+        self._reading = self.client.with_options(max_retries=5)
         self._agent = self.client.beta.agents.create(
             name="coder", model="claude-opus-5-5", tools=[{"type": "agent_toolset_20260401"}]
         )
@@ -69,7 +71,7 @@ class Chat:
         raise AssertionError("the stream ended")
 
     def events(self) -> list[Any]:
-        return list(self.client.beta.sessions.events.list(self.session.id))
+        return list(self._reading.beta.sessions.events.list(self.session.id))
 
     def wait_for(self, type: str, count: int = 1) -> None:
         deadline = time.monotonic() + 30
@@ -78,8 +80,8 @@ class Chat:
             time.sleep(0.05)
 
     def wait_until_idle(self) -> None:
-        deadline = time.monotonic() + 40
-        while self.client.beta.sessions.retrieve(self.session.id).status != "idle":
+        deadline = time.monotonic() + 90
+        while self._reading.beta.sessions.retrieve(self.session.id).status != "idle":
             assert time.monotonic() < deadline, [event.type for event in self.events()]
             time.sleep(0.05)
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from roost.domain.session import SANDBOXED_ONLY, Lease, SandboxKind, Session, Spec, TrustLevel
-from roost.errors import InvalidRequest, NotFound, SandboxUnavailable
+from roost.errors import InvalidRequest, NotFound, SandboxFailed, SandboxUnavailable
 from roost.ports.catalog import Catalog
 from roost.ports.egress import Account, Egress, Endpoints, Grant, Networking, Refused
 from roost.ports.harness import Bounds
@@ -96,6 +96,17 @@ class Places:
         if level == "vault" or spec.mount_scope == "workspace+vault":
             self._check_vault()
         await self._providers[kind].check()
+
+    async def sweep(self) -> None:
+        """End what servers that were killed have left on this machine. Called when a server starts.
+
+        What cannot be ended now is in nobody's way: opening a place of the same session tries again.
+        """
+        for provider in self._providers.values():
+            try:
+                await provider.sweep()
+            except SandboxFailed as error:
+                _log.warning("cannot sweep: %s", error.message, extra={"action": "sweep"})
 
     @asynccontextmanager
     async def open(
@@ -223,9 +234,6 @@ class _Forwarded:
         cwd: str = "/workspace",
     ) -> Process:
         return await self._inner.spawn([*self._prefix, *argv], environ=environ, cwd=cwd)
-
-    def handle(self) -> dict[str, Any]:
-        return self._inner.handle()
 
     async def stats(self) -> Stats:
         return await self._inner.stats()

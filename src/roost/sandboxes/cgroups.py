@@ -8,8 +8,6 @@ whatever they do; that is what makes a kill complete.
 from __future__ import annotations
 
 import os
-import re
-import secrets
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +19,7 @@ import msgspec
 
 from roost.errors import SandboxFailed
 from roost.ports.sandbox import Limits, Plan, Stats
-from roost.sandboxes import procfs
+from roost.sandboxes import marks, procfs
 
 UNIFIED: Final = "unified"
 _PERIOD_US: Final = 100_000
@@ -192,8 +190,7 @@ class Cgroups:
         """
         if not self._bases:
             return None
-        session = re.sub(r"[^A-Za-z0-9_-]", "-", plan.session_id)[:64]
-        name = f"{_PREFIX}{session}-{plan.generation}-{secrets.token_hex(4)}"
+        name = marks.name_of(plan)
         group = Group({controller: base / name for controller, base in self._bases.items()})
         try:
             for directory in set(group.directories.values()):
@@ -203,6 +200,16 @@ class Cgroups:
             group.destroy()
             raise
         return group
+
+    def named(self, wanted: marks.Wanted) -> list[Group]:
+        """The groups whose names are wanted, also those that are empty or only half made. Blocks."""
+        found: dict[str, dict[str, Path]] = {}
+        for controller, base in self._bases.items():
+            for name in os.listdir(base):  # noqa: PTH208 - hundreds, whenever a place is opened
+                mark = marks.read(name)
+                if mark is not None and wanted(mark):
+                    found.setdefault(name, {})[controller] = base / name
+        return [Group(directories) for directories in found.values()]
 
     def says(self, controller: str) -> str | None:
         """How a controller is in force, for people; None if it is not."""
@@ -216,18 +223,6 @@ class Cgroups:
         if UNIFIED in self._bases:
             return "cgroup.kill"
         return "control group, one by one" if self._bases else None
-
-
-def recall(directories: Mapping[str, str]) -> Group:
-    """The group of a handle. Only directories that are groups of ours are believed."""
-    return Group(
-        {
-            controller: Path(directory)
-            for controller, directory in directories.items()
-            if Path(directory).name.startswith(_PREFIX)
-            and (Path(directory) / "cgroup.procs").is_file()
-        }
-    )
 
 
 def detect() -> Cgroups:

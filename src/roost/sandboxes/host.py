@@ -6,9 +6,10 @@ are not made. A working directory, a variable or a program that is named as a sa
 groups, else only that of open files.
 
 What can get away when a place is stopped: with control groups nothing, unless the server is root and the
-command moves itself out of its group. Without them, whatever has made itself a session of its own and
-lost its parent before that. And when the server itself is killed, only the commands it started die with
-it; what those had started runs on until the next server sweeps.
+command moves itself out of its group. Without them, whatever has made itself a session of its own, lost
+its parent before that, and emptied its environment, where the place has its name. And when the server
+itself is killed, only the commands it started die with it; what those had started runs on until the next
+server starts, and sweeps.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ import time
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Limits, Plan, Sandbox, Stats
-from roost.sandboxes import cgroups, procfs
+from roost.sandboxes import cgroups, leftovers, marks, procfs
 from roost.sandboxes.cgroups import Cgroups, Group
 from roost.sandboxes.places import Ending, Places
 from roost.sandboxes.processes import BECOME, PipedProcess, start
@@ -68,7 +69,7 @@ class HostProvider:
     async def _opened(self, plan: Plan) -> AsyncGenerator[Sandbox, None]:
         try:
             async with self._places.seat(plan) as seat, anyio.create_task_group() as tasks:
-                group = await anyio.to_thread.run_sync(self._group, plan)
+                group = await anyio.to_thread.run_sync(self._prepare, plan)
                 with _found(plan) as names:
                     sandbox = HostSandbox(plan, group, tasks, names)
                     seat.take(sandbox)
@@ -79,19 +80,22 @@ class HostProvider:
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None  # the body's own
 
-    def _group(self, plan: Plan) -> Group | None:
-        if not self._use_cgroups:
-            return None
-        if self._groups is None:
-            self._groups = cgroups.detect()
+    def _prepare(self, plan: Plan) -> Group | None:
+        groups = self._find_groups()
         try:
-            return self._groups.create(plan)
-        except OSError as error:
-            raise SandboxUnavailable(f"cannot make a control group: {error}") from error
+            leftovers.end(groups, marks.older_or_orphaned(plan))
+            return groups.create(plan)
+        except (OSError, SandboxFailed) as error:
+            raise SandboxUnavailable(f"cannot make a place: {error}") from error
 
-    async def sweep(self, handle: Mapping[str, Any]) -> None:
-        if handle.get("boot") == procfs.boot():
-            await anyio.to_thread.run_sync(_sweep, handle)
+    def _find_groups(self) -> Cgroups:
+        if self._groups is None:
+            self._groups = cgroups.detect() if self._use_cgroups else Cgroups({})
+        return self._groups
+
+    async def sweep(self) -> None:
+        groups = await anyio.to_thread.run_sync(self._find_groups)
+        await anyio.to_thread.run_sync(leftovers.end, groups, marks.orphaned)
 
 
 class Free(PipedProcess):
@@ -115,6 +119,7 @@ class HostSandbox:
         self._group = group
         self._tasks = tasks
         self._processes: list[Free] = []
+        self._name = marks.name_of(plan)
         self._before = _before(plan.limits, group)
         self._ending = Ending()
 
@@ -127,7 +132,7 @@ class HostSandbox:
     ) -> Free:
         if self._ending.begun:
             raise SandboxFailed("the sandbox is stopped")
-        base = {"HOME": str(self._plan.home), "PATH": _PATH}
+        base = {"HOME": str(self._plan.home), "PATH": _PATH, marks.VARIABLE: self._name}
         given = dict(self._plan.environ) | dict(environ or {})
         merged = base | {name: self._on_host(value) for name, value in given.items()}
         command = [*self._before, *map(self._on_host, argv[:1]), *argv[1:]]
@@ -148,15 +153,6 @@ class HostSandbox:
                 return outside + path.removeprefix(inside)
         return path
 
-    def handle(self) -> dict[str, Any]:
-        groups = self._group.directories if self._group is not None else {}
-        return {
-            "kind": "host",
-            "boot": procfs.boot(),
-            "cgroups": {controller: str(path) for controller, path in groups.items()},
-            "processes": [[one.pid, one.start] for one in self._roots()],
-        }
-
     async def stats(self) -> Stats:
         if self._group is not None:
             return await anyio.to_thread.run_sync(self._group.stats)
@@ -175,6 +171,8 @@ class HostSandbox:
             await anyio.to_thread.run_sync(self._group.destroy)
         else:
             await anyio.to_thread.run_sync(_kill_family, self._roots())
+            ours = marks.read(self._name)
+            await anyio.to_thread.run_sync(leftovers.end, Cgroups({}), lambda mark: mark == ours)
         for process in self._processes:
             process.kill()
             await process.wait_finished()
@@ -250,9 +248,3 @@ def _kill_family(roots: Sequence[procfs.Seen]) -> None:
         if time.monotonic() > deadline:
             raise SandboxFailed("processes do not die")
         time.sleep(0.002)
-
-
-def _sweep(handle: Mapping[str, Any]) -> None:
-    cgroups.recall(handle.get("cgroups", {})).destroy()
-    seen = [(procfs.look(pid), begun) for pid, begun in handle.get("processes", ())]
-    _kill_family([one for one, begun in seen if one is not None and one.start == begun])

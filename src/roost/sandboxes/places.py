@@ -60,7 +60,7 @@ class Seat(Generic[T]):
 
 
 class Places(Generic[T]):
-    """The places of one provider in this process; those of other processes are swept by handle."""
+    """The places of one provider in this process; those of others are found by `leftovers`."""
 
     def __init__(self) -> None:
         self._seats: dict[str, Seat[T]] = {}

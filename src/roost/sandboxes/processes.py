@@ -1,9 +1,11 @@
 """A command with pipes: what any place that starts processes on this machine has in common.
 
-Every command is started through a shell that writes one newline to standard output and then becomes the
-command. Whoever starts it reads that byte first: if it comes, everything around the command worked,
-and what follows is the command's own; if the pipe ends without it, what is on standard error is the
-reason why the place does not work. A shell also turns a command that cannot be found into exit code 127.
+Every command is started through a shell that writes one newline to standard output, waits for one on
+standard input, and then becomes the command. Whoever starts it reads that byte first: if it comes,
+everything around the command worked, and what follows is the command's own; if the pipe ends without it,
+what is on standard error is the reason why the place does not work. The byte that goes back says that the
+server still lives: what is around a command takes some milliseconds until it dies with the server, and
+nothing of the command has run before. A shell also turns a command that cannot be found into exit code 127.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from anyio.abc import Process as Child
 from roost.errors import SandboxFailed
 
 # Shells other than dash put these into the environment of what they become.
-BECOME: Final = 'echo; unset OLDPWD SHLVL; exec "$@"'
+BECOME: Final = 'echo; read -r OLDPWD || exit 125; unset OLDPWD SHLVL; exec "$@"'
 _ERRORS_KEPT: Final = 64 * 1024
 _REASON_KEPT: Final = 2000
 _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError)
@@ -121,11 +123,12 @@ class PipedProcess:
                 self._child.kill()
 
     async def first_byte(self) -> None:
-        """Wait until the shell becomes the command.
+        """Wait until all is ready for the command, and let the shell become it.
 
         :raises SandboxFailed: it does not come to that
         """
         if await self.receive(1):
+            await self.send(b"\n")
             return
         self.kill()
         await self._finished.wait()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import anyio
 from pydantic import SecretStr
 
 from roost.config import Settings, words
@@ -75,7 +76,9 @@ async def workforce(settings: Settings, catalog: Catalog) -> AsyncGenerator[Work
             harnesses = _harnesses(settings, model)
             wanted = settings.harness or ("claude" if model.key else "scripted")
             default = wanted if wanted in harnesses else "scripted"
-            yield Workforce(harnesses, default, places, Trust(levels, places), model.name)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(places.sweep)  # an engine that hangs must not hold up the start
+                yield Workforce(harnesses, default, places, Trust(levels, places), model.name)
 
 
 def _harnesses(settings: Settings, model: Model) -> dict[str, Harness]:

@@ -62,7 +62,7 @@ class LiveServer:
         """What the server has written to its standard error so far, over all starts."""
         return (self.data / "server.log").read_text()
 
-    def start(self, *, seconds: float = 30) -> None:
+    def start(self, *, seconds: float = 90) -> None:
         """Start the process and wait until it is ready."""
         self.data.mkdir(parents=True, exist_ok=True)
         (self.data / "server.json").unlink(missing_ok=True)

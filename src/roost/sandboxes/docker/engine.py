@@ -15,7 +15,7 @@ from roost.errors import SandboxFailed
 from roost.sandboxes.docker.wire import Refused, Stream, ask, hijack, relay
 
 LABEL: Final = "roost.session"
-GENERATION: Final = "roost.generation"
+PLACE: Final = "roost.place"
 _NOT_FOUND: Final = 404
 _SECONDS_TO_GO: Final = 20.0
 

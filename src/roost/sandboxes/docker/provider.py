@@ -19,12 +19,13 @@ from anyio.abc import TaskGroup
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Plan, Sandbox
+from roost.sandboxes import marks
 from roost.sandboxes.bubblewrap.disk import DiskWatch
 from roost.sandboxes.bubblewrap.identity import Identity, Uids, settle
 from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS, default_state
 from roost.sandboxes.bubblewrap.recipe import check_targets
 from roost.sandboxes.docker import recipe
-from roost.sandboxes.docker.engine import GENERATION, Engine
+from roost.sandboxes.docker.engine import PLACE, Engine
 from roost.sandboxes.docker.profile import profile
 from roost.sandboxes.docker.sandbox import DockerSandbox, Running
 from roost.sandboxes.docker.wire import Refused, Stream
@@ -164,7 +165,7 @@ class DockerProvider:
             who = await anyio.to_thread.run_sync(settle, plan, self._uids, held)
             etc = await anyio.to_thread.run_sync(self._name_user, who)
             await self._check_runtime()
-            await self._sweep_older(plan)
+            await self._end(marks.older_than(plan))
             security = recipe.security(await self._filter())
             wanted = recipe.container(plan, who, etc, self._image, self._runtime, security)
             # Given up half-way, it would leave a container that nobody knows of.
@@ -201,10 +202,10 @@ class DockerProvider:
         foreign = [pair.partition("=")[0] for pair in found["Config"]["Env"] or ()]
         return Running(container, who, leash, recipe.base_environ(plan), foreign)
 
-    async def _sweep_older(self, plan: Plan) -> None:
-        """Places of this session that another server has lost, and may still hold."""
-        for found in await self._engine.sandboxes(plan.session_id):
-            if int(found["Labels"].get(GENERATION, 0)) <= plan.generation:
+    async def _end(self, wanted: marks.Wanted) -> None:
+        for found in await self._engine.sandboxes():
+            mark = marks.read(found["Labels"].get(PLACE, ""))
+            if mark is not None and wanted(mark):
                 await self._engine.remove(found["Id"])
 
     def _name_user(self, who: Identity) -> Path:
@@ -219,13 +220,11 @@ class DockerProvider:
         _write(folder / "group", recipe.group(who))
         return folder
 
-    async def sweep(self, handle: Mapping[str, Any]) -> None:
-        if handle.get("kind") != "docker":
-            return
+    async def sweep(self) -> None:
         try:
-            await self._engine.remove(str(handle["container"]))
+            await self._end(marks.orphaned)
         except Refused as refused:
-            raise SandboxFailed(f"cannot sweep a container: {refused}") from refused
+            raise SandboxFailed(f"cannot sweep containers: {refused}") from refused
 
 
 def _write(file: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What a container is made of, and how a command in it begins. Pure."""
+"""What a container is made of, and how a command in it begins. Pure, but for the place's name."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from roost.errors import SandboxFailed
 from roost.ports.sandbox import Limits, Plan
+from roost.sandboxes import marks
 from roost.sandboxes.bubblewrap.identity import Identity
 from roost.sandboxes.bubblewrap.recipe import BASE_ENVIRON, HOME, MASKED, WORKSPACE
-from roost.sandboxes.docker.engine import GENERATION, LABEL
+from roost.sandboxes.docker.engine import LABEL, PLACE
 
 # The first process holds the place open, and reaps what others leave: it ends, and all with it, when its
 # input does, that is when the server goes, however it goes. A `cat` killed from inside is replaced.
@@ -76,7 +77,7 @@ def container(
         "OpenStdin": True,
         "StdinOnce": True,
         "StopSignal": "SIGKILL",  # a first process is deaf to others, and engines that stop would wait
-        "Labels": {LABEL: plan.session_id, GENERATION: str(plan.generation)},
+        "Labels": {LABEL: plan.session_id, PLACE: marks.name_of(plan)},
         "HostConfig": host | ({"Runtime": runtime} if runtime else {}),
     }
 

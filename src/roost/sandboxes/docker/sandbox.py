@@ -107,9 +107,6 @@ class DockerSandbox:
             return f"the sandbox is gone: {error}"
         return "the sandbox was ended from outside"
 
-    def handle(self) -> dict[str, Any]:
-        return {"kind": "docker", "container": self._container.id}
-
     async def stats(self) -> Stats:
         try:
             found = await self._engine.usage(self._container.id)
