@@ -21,6 +21,7 @@ import anyio
 
 from roost.errors import SandboxUnavailable
 from roost.harnesses.claude.launch import bundled_cli
+from roost.sandboxes import procfs
 from roost.sandboxes.docker.wire import ask
 from tests.parts import need
 
@@ -129,9 +130,19 @@ def engine(kind: str) -> Generator[LiveEngine, None, None]:
         yield made
     finally:
         made.stop()
+        _wait_until_unused(folder)
         sys.path.remove(str(folder))
         sys.modules.pop(module.stem, None)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_until_unused(folder: Path) -> None:
+    """Podman tidies up after each container by a program of its own, and makes folders anew for it."""
+    name, deadline = str(folder).encode(), time.monotonic() + 20
+    while any(name in procfs.command_line(seen.pid) for seen in procfs.everything()):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.05)
 
 
 def _answers(socket: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -138,15 +137,20 @@ class Engine:
 
         :raises SandboxFailed: it does not go
         """
+        why: Refused | None = None
         with anyio.move_on_after(_SECONDS_TO_GO):
-            while await self._is_there(container):
-                # A conflict: it is being removed already, since it has ended by itself.
-                with suppress(Refused):
-                    await ask(self._socket, "DELETE", f"/containers/{container}?force=true&v=true")
+            while True:
+                try:
+                    if await self._is_there(container):
+                        target = f"/containers/{container}?force=true&v=true"
+                        await ask(self._socket, "DELETE", target)
                     return
+                except Refused as refused:
+                    # It has ended by itself and is being removed already; asked about what is half gone,
+                    # Podman fails.
+                    why = refused
                 await anyio.sleep(0.01)
-            return
-        raise SandboxFailed(f"container {container[:12]} does not go")
+        raise SandboxFailed(f"container {container[:12]} does not go: {why}")
 
     async def _is_there(self, container: str) -> bool:
         try:

@@ -140,8 +140,6 @@ class DockerSandbox:
             # is removed before the session's next place is open.
             with suppress(SandboxUnavailable):
                 await self._engine.remove(self._container.id)
-        except Refused as refused:
-            raise SandboxFailed(f"the sandbox does not go: {refused}") from refused
         finally:
             self._container.leash.close()
         for process in self._processes:
