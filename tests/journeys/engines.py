@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Literal, Protocol
 
 import anyio
-from tests.contracts.docker_engine import IMAGE, docker_engine, need_docker
-from tests.hostile.places import need_bubblewrap
+from tests.engines import IMAGE, LiveEngine
 from tests.parts import need
 
 from roost.sandboxes.docker.engine import Engine
@@ -74,38 +71,24 @@ class Bubblewrap:
 
 
 class Docker:
-    """Taken away by taking its socket away, which is what a client sees of a stopped engine."""
+    """An engine of the tests' own, that can be stopped."""
 
     kind: Kind = "docker"
 
-    def __init__(self, socket: Path, folder: Path) -> None:
-        self._socket = socket
-        self._known_as = folder / "docker.sock"
-        self._known_as.symlink_to(socket)
+    def __init__(self, engine: LiveEngine) -> None:
+        self._engine = engine
         self.environ = {
             "ROOST_SANDBOX": "docker",
-            "ROOST_DOCKER_SOCKET": str(self._known_as),
+            "ROOST_DOCKER_SOCKET": str(engine.socket),
             "ROOST_DOCKER_IMAGE": IMAGE,
         }
 
     def missing(self, server: LiveServer) -> None:
-        self._known_as.unlink()
+        self._engine.stop()
 
     def back(self, server: LiveServer) -> None:
-        self._known_as.symlink_to(self._socket)
+        self._engine.start()
 
     def places_of(self, session_id: str) -> list[str]:
-        found = anyio.run(Engine(self._socket).sandboxes, session_id)
+        found = anyio.run(Engine(self._engine.socket).sandboxes, session_id)
         return [str(place["Id"]) for place in found]
-
-
-@contextmanager
-def sandbox_engine(kind: Kind, folder: Path) -> Generator[SandboxEngine, None, None]:
-    """The kind asked for, working."""
-    if kind == "bubblewrap":
-        need_bubblewrap()
-        yield Bubblewrap()
-        return
-    need_docker()
-    with ExitStack() as held:
-        yield Docker(held.enter_context(docker_engine()), folder)

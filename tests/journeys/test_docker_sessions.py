@@ -19,7 +19,6 @@ from roost.testing.live import LiveServer
 pytestmark = pytest.mark.xdist_group("docker")
 
 # Whoever holds a session cannot tell where its agent lives.
-test_the_six_steps = journeys.test_a_sandboxed_chat_stays_sandboxed_and_remembers_over_a_restart
 test_a_killed_server = (
     journeys.test_a_server_killed_in_the_middle_of_a_tool_goes_on_and_runs_nothing_twice
 )

@@ -16,8 +16,9 @@ from typing import Any
 import anthropic
 import msgspec
 import pytest
+from tests.hostile.places import need_bubblewrap
 from tests.journeys.chat import Chat, bash, printed, said, script, warm_agents
-from tests.journeys.engines import Kind, SandboxEngine, sandbox_engine
+from tests.journeys.engines import Bubblewrap, Docker, Kind, SandboxEngine
 
 from roost.testing.live import LiveServer
 
@@ -35,9 +36,11 @@ def sandbox_kind(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.fixture(scope="module")
-def engine(sandbox_kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxEngine]:
-    with sandbox_engine(sandbox_kind, tmp_path_factory.mktemp("engine")) as found:
-        yield found
+def engine(sandbox_kind: Kind, request: pytest.FixtureRequest) -> SandboxEngine:
+    if sandbox_kind == "docker":
+        return Docker(request.getfixturevalue("docker"))
+    need_bubblewrap()
+    return Bubblewrap()
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,11 @@ class LiveServer:
                 stdout=output,
                 stderr=output,
             )
-        self._wait_until_ready(time.monotonic() + seconds)
+        try:
+            self._wait_until_ready(time.monotonic() + seconds)
+        except BaseException:
+            self.kill()  # nobody else would: a context that was not entered is not left
+            raise
 
     def kill(self) -> None:
         """SIGKILL: no goodbye."""
