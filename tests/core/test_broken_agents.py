@@ -55,6 +55,9 @@ class Odd:
         yield Emit([Draft.of("agent.message", content=content)])
         yield Rest({"type": "end_turn"})
 
+    async def up(self) -> None:
+        return
+
     async def interrupt(self) -> None:
         return
 

@@ -18,7 +18,9 @@ from msgspec.structs import replace
 
 from roost.core.intake import inbox
 from roost.core.places import Places
+from roost.core.tasks import alongside
 from roost.core.turn import Terminated, Turn
+from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
 from roost.domain.events import Entry, trouble
 from roost.domain.ledger import Batch, requires_action
@@ -55,6 +57,7 @@ class Runner:
         harnesses: Mapping[str, Harness],
         places: Places | None = None,
         warmth: Warmth | None = None,
+        wakes: Wakes | None = None,
     ) -> None:
         self._log = log
         self._sessions = sessions
@@ -62,11 +65,18 @@ class Runner:
         self._harnesses = harnesses
         self._places = places
         self._warmth = Warmth(bell, seconds=0, most=1) if warmth is None else warmth
+        self.wakes = Wakes(bell, most=64) if wakes is None else wakes
+        self._turns: set[Turn] = set()
 
     @property
     def resting(self) -> int:
         """How many of its runs only keep an agent warm."""
         return len(self._warmth)
+
+    @property
+    def waiting(self) -> int:
+        """How many of its runs only wait: for a model that asked for a pause, or for a sandbox."""
+        return sum(turn.waits for turn in self._turns)
 
     async def run(self, lease: Lease) -> None:
         """Work until the session rests, ends, or is somebody else's."""
@@ -92,6 +102,7 @@ class Runner:
         session = await self._sessions.find(lease.session_id)
         turn = Turn(self._log, self._bell, lease, session.state.status, session.state.head)
         brief = Brief(session, lambda: self._history(session.id), resumed=resumed)
+        self._turns.add(turn)
         opened = rests = False
         try:
             async with self._agent(lease, turn, brief) as conversation:
@@ -109,6 +120,8 @@ class Runner:
             if rests or (opened and await self._goes_on_elsewhere(lease, turn, error, broken)):
                 return rests
             return await self._give_up(lease, turn, error, worked=opened)
+        finally:
+            self._turns.discard(turn)
         return True
 
     @asynccontextmanager
@@ -118,18 +131,30 @@ class Runner:
         """The session's agent, started; in a place of its own if it is a program."""
         harness = self._harness_of(brief.session)
         if harness.mounts is None:
+            self.wakes.end(lease.session_id)  # there is nothing to start
             async with harness.open(brief) as conversation:
                 yield conversation
             return
-        places = await self._places_ready(turn, brief.session)
+        session = brief.session
+        places = await self._places_ready(turn, session)
+        ahead = _can_start_ahead(session, await self._log.inputs(session.id))
         note = partial(_note_refusal, turn)
-        async with (
-            places.open(lease, brief.session, harness.mounts, note) as sandbox,
-            harness.open(
-                replace(brief, sandbox=sandbox, bounds=places.bounds(brief.session))
-            ) as conversation,
-        ):
-            yield conversation
+        await self.wakes.begin(session.id)
+        try:
+            async with (
+                places.open(lease, session, harness.mounts, note) as sandbox,
+                harness.open(
+                    replace(brief, sandbox=sandbox, bounds=places.bounds(session), ahead=ahead)
+                ) as conversation,
+                alongside(self._see_it_up, conversation, session.id),
+            ):
+                yield conversation
+        finally:
+            self.wakes.end(session.id)
+
+    async def _see_it_up(self, conversation: Conversation, session_id: str) -> None:
+        await conversation.up()
+        self.wakes.end(session_id)
 
     async def _places_ready(self, turn: Turn, session: Session) -> Places:
         """Places, once they can be had. Until then the inputs wait in the queue: nothing else will
@@ -148,6 +173,7 @@ class Runner:
                         text = f"{missing.message}. {missing.hint or ''}".strip()
                         await turn.fail(Trouble("unknown_error", text, "retrying"))
                     said = True
+                    self.wakes.end(session.id)  # others need not wait with it
                     if interrupts := await self._log.inputs(session.id, ["user.interrupt"]):
                         await turn.append(Batch(takes=interrupts))
                         raise
@@ -282,4 +308,12 @@ def _ready(session: Session, inputs: Sequence[Entry]) -> list[Entry]:
     return []
 
 
+def _can_start_ahead(session: Session, inputs: Sequence[Entry]) -> bool:
+    """Whether the agent will be told something new, and nothing else, as soon as it is up."""
+    if session.state.turn is not None or any(e.type in _NOT_NEW for e in inputs):
+        return False
+    return bool(_ready(session, inputs))
+
+
 _ANSWERS = {"user.tool_confirmation", "user.custom_tool_result"}
+_NOT_NEW = {*_ANSWERS, "user.interrupt"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.runner import Runner
 from roost.core.sessions import Lifecycle
+from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
 from roost.domain.ids import mint
 from roost.errors import StartupError
@@ -65,7 +67,10 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
     ):
         bell = LocalBell()
         warmth = Warmth(bell, seconds=settings.sleep_after, most=settings.max_live)
-        runner = Runner(store.log, store.sessions, bell, hands.harnesses, hands.places, warmth)
+        wakes = Wakes(bell, settings.max_wakes or 2 * (os.cpu_count() or 1))
+        runner = Runner(
+            store.log, store.sessions, bell, hands.harnesses, hands.places, warmth, wakes
+        )
         dispatcher = Dispatcher(
             mint("node"),
             store.log,
@@ -95,6 +100,9 @@ def _deps(
     runners.set_function(lambda: dispatcher.busy)
     warm = Gauge("roost_warm_agents", "Agents kept started for idle sessions.", registry=registry)
     warm.set_function(lambda: dispatcher.running - dispatcher.busy)
+
+    waking = Gauge("roost_waking_agents", "Agents that are being started.", registry=registry)
+    waking.set_function(lambda: dispatcher.waking)
 
     async def ready() -> dict[str, Any]:
         await store.ping()

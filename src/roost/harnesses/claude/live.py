@@ -38,7 +38,8 @@ class Live:
         self._reading = reading
         self._toolbox = toolbox
         self._awaited: set[str] = set()
-        self._idle = False
+        self._idle = True  # until it is told something
+        self.told = False
 
     @property
     def done(self) -> bool:
@@ -61,6 +62,7 @@ class Live:
         if not repeated:
             self.calls.prompted()
         self._idle = False
+        self.told = True
         self._reading.result = None
         self._awaited.add(prompt.uuid)
         await self.cli.send(prompt.frame())
