@@ -55,8 +55,8 @@ class Odd:
         yield Emit([Draft.of("agent.message", content=content)])
         yield Rest({"type": "end_turn"})
 
-    async def up(self) -> None:
-        return
+    async def up(self) -> bool:
+        return True
 
     async def interrupt(self) -> None:
         return

@@ -29,8 +29,9 @@ class Sleepy:
         self.risen = anyio.Event()
         self._inner = inner
 
-    async def up(self) -> None:
+    async def up(self) -> bool:
         await self.risen.wait()
+        return True
 
     async def turn(self, inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
         await self.up()

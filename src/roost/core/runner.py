@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import anyio
 from msgspec.structs import replace
 
+from roost.core.history import history
 from roost.core.intake import inbox
-from roost.core.places import Places
+from roost.core.places import OnRefusal, Places
+from roost.core.pool import Pool
 from roost.core.tasks import alongside
 from roost.core.turn import Terminated, Turn
 from roost.core.wakes import Wakes
@@ -40,7 +42,6 @@ from roost.ports.log import Log
 from roost.ports.sessions import Sessions
 
 _log = logging.getLogger(__name__)
-_PAGE = 1000
 _LOOK_AGAIN = 30.0  # seconds; a wake whose ring was lost is found this late
 _LOOK_FOR_PLACES = 5.0  # seconds between two tries to get a sandbox
 _PAUSES = (0.1, 1.0, 5.0)  # seconds before a turn whose sandbox broke is taken again in a new one
@@ -58,6 +59,7 @@ class Runner:
         places: Places | None = None,
         warmth: Warmth | None = None,
         wakes: Wakes | None = None,
+        pool: Pool | None = None,
     ) -> None:
         self._log = log
         self._sessions = sessions
@@ -66,6 +68,7 @@ class Runner:
         self._places = places
         self._warmth = Warmth(bell, seconds=0, most=1) if warmth is None else warmth
         self.wakes = Wakes(bell, most=64) if wakes is None else wakes
+        self._pool = pool
         self._turns: set[Turn] = set()
 
     @property
@@ -101,7 +104,7 @@ class Runner:
         """
         session = await self._sessions.find(lease.session_id)
         turn = Turn(self._log, self._bell, lease, session.state.status, session.state.head)
-        brief = Brief(session, lambda: self._history(session.id), resumed=resumed)
+        brief = Brief(session, partial(history, self._log, session.id), resumed=resumed)
         self._turns.add(turn)
         opened = rests = False
         try:
@@ -135,10 +138,14 @@ class Runner:
             async with harness.open(brief) as conversation:
                 yield conversation
             return
-        session = brief.session
+        session, note = brief.session, partial(_note_refusal, turn)
+        async with self._started_before(lease, session, note) as ready:
+            if ready is not None:
+                self.wakes.end(session.id)
+                yield ready
+                return
         places = await self._places_ready(turn, session)
         ahead = _can_start_ahead(session, await self._log.inputs(session.id))
-        note = partial(_note_refusal, turn)
         await self.wakes.begin(session.id)
         try:
             async with (
@@ -151,6 +158,13 @@ class Runner:
                 yield conversation
         finally:
             self.wakes.end(session.id)
+
+    def _started_before(
+        self, lease: Lease, session: Session, note: OnRefusal
+    ) -> AbstractAsyncContextManager[Conversation | None]:
+        if self._pool is None:
+            return nullcontext(None)
+        return self._pool.taken(lease, session, note)
 
     async def _see_it_up(self, conversation: Conversation, session_id: str) -> None:
         await conversation.up()
@@ -204,9 +218,9 @@ class Runner:
         if session.state.turn is not None:
             inputs = await self._handed_over(session)
             stop_reason = await turn.take(conversation, inputs, again=True)
+            session = await self._sessions.find(lease.session_id)
         while True:
             # The session first, the inputs after: whatever is not among them came after `head`.
-            session = await self._sessions.find(lease.session_id)
             inputs = await self._log.inputs(session.id)
             if interrupts := [entry for entry in inputs if entry.type == "user.interrupt"]:
                 await self._close_what_waits(turn, session, interrupts)
@@ -216,6 +230,7 @@ class Runner:
                 stop_reason = await turn.take(conversation, ready, again=False)
             elif await self._rest(lease, session, Batch(), stop_reason):
                 return
+            session = await self._sessions.find(lease.session_id)
 
     async def _rest(
         self, lease: Lease, session: Session, batch: Batch, stop_reason: dict[str, Any]
@@ -283,13 +298,6 @@ class Runner:
         for seq in session.state.turn or ():
             found += await self._log.read(session.id, seq - 1, 1)
         return found
-
-    async def _history(self, session_id: str) -> AsyncIterator[Entry]:
-        after = 0
-        while page := await self._log.read(session_id, after, _PAGE):
-            for entry in page:
-                yield entry
-            after = page[-1].seq
 
 
 async def _note_refusal(turn: Turn, refused: Refused) -> None:

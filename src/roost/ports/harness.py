@@ -99,10 +99,11 @@ class Conversation(Protocol):
         """
         ...
 
-    async def up(self) -> None:
-        """Wait until its program, which was started ahead or by the first turn, is up, or has failed.
+    async def up(self) -> bool:
+        """Wait until its program, started ahead or by the first turn, is up; whether it is (still).
 
-        Called by `core/runner` from another task: so many may come up at once, and no more.
+        Called from other tasks: by `core/runner`, since only so many may come up at once, and by
+        `core/pool`.
         """
         ...
 

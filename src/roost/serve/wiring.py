@@ -22,6 +22,7 @@ from roost.core.dispatch import Dispatcher
 from roost.core.follow import Follow
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
+from roost.core.pool import Pool
 from roost.core.runner import Runner
 from roost.core.sessions import Lifecycle
 from roost.core.wakes import Wakes
@@ -53,6 +54,7 @@ class Roost:
 
     app: ASGIApp
     dispatcher: Dispatcher
+    pool: Pool
     drain: Drain
     admin_key: Path
     model: str
@@ -66,10 +68,24 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         workforce(settings, store.catalog) as hands,
     ):
         bell = LocalBell()
-        warmth = Warmth(bell, seconds=settings.sleep_after, most=settings.max_live)
+        # What is started ahead counts as kept awake: so there is always room for it.
+        most = max(1, settings.max_live - settings.pool)
+        warmth = Warmth(bell, seconds=settings.sleep_after, most=most)
         wakes = Wakes(bell, settings.max_wakes or 2 * (os.cpu_count() or 1))
+        pool = Pool(
+            store.log,
+            store.sessions,
+            bell,
+            hands.harnesses,
+            hands.places,
+            wakes,
+            notes=settings.data / "pool",
+            size=settings.pool if settings.sleep_after else 0,
+            seconds=settings.sleep_after,
+            room=lambda: settings.max_live - len(warmth),
+        )
         runner = Runner(
-            store.log, store.sessions, bell, hands.harnesses, hands.places, warmth, wakes
+            store.log, store.sessions, bell, hands.harnesses, hands.places, warmth, wakes, pool
         )
         dispatcher = Dispatcher(
             mint("node"),
@@ -81,8 +97,8 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         )
         keyring, drain = Keyring(store.keys), Drain()
         admin_key = await ensure_administrator(keyring, settings)
-        deps = _deps(settings, store, bell, keyring, dispatcher, drain, hands)
-        yield Roost(build_app(deps), dispatcher, drain, admin_key, hands.model)
+        deps = _deps(settings, store, bell, keyring, dispatcher, pool, drain, hands)
+        yield Roost(build_app(deps), dispatcher, pool, drain, admin_key, hands.model)
 
 
 def _deps(
@@ -91,6 +107,7 @@ def _deps(
     bell: LocalBell,
     keyring: Keyring,
     dispatcher: Dispatcher,
+    pool: Pool,
     drain: Drain,
     hands: Workforce,
 ) -> Deps:
@@ -103,6 +120,9 @@ def _deps(
 
     waking = Gauge("roost_waking_agents", "Agents that are being started.", registry=registry)
     waking.set_function(lambda: dispatcher.waking)
+
+    ahead = Gauge("roost_pooled_agents", "Agents started ahead of a session.", registry=registry)
+    ahead.set_function(lambda: len(pool))
 
     async def ready() -> dict[str, Any]:
         await store.ping()
@@ -127,6 +147,7 @@ def _deps(
             harnesses=hands.harnesses,
             default_harness=hands.default,
             trust=hands.trust,
+            pool=pool,
             max_sessions=settings.max_sessions,
         ),
         agents=agents,

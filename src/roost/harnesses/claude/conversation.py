@@ -14,7 +14,7 @@ from contextlib import aclosing
 from typing import Final
 
 import anyio
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 
 from roost.domain.events import Entry
 from roost.errors import RoostError
@@ -69,18 +69,21 @@ class ClaudeConversation:
         self._starting = anyio.Lock()
         self._up = anyio.Event()
 
-    async def start_ahead(self) -> None:
+    async def start_ahead(self, *, task_status: TaskStatus[None]) -> None:
         """Start the CLI before there is anything to tell it. If it cannot be, the turn finds out why."""
         async with self._starting:
+            task_status.started()  # from here on, a turn waits for it
             try:
                 calls = Calls(self._ids, self._toolbox, self._policy)
                 await self._spawn(calls, resume=self._has_past)
             except RoostError as error:
                 about = {"session": self._brief.session.id}
                 _log.warning("not started ahead: %s", error.message, extra=about)
+                self._up.set()
 
-    async def up(self) -> None:
+    async def up(self) -> bool:
         await self._up.wait()
+        return self._live is not None and not self._live.cli.ended
 
     def turn(self, inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
         self._interrupted = None  # now: an interrupt may come before the first output is asked for
@@ -232,8 +235,8 @@ class ClaudeConversation:
         live, self._live = self._live, None
         if live is None:
             return []
-        self._transcript_lost = live.knows_nothing
         code, words = await live.cli.obituary()
+        self._transcript_lost = live.knows_nothing(words)
         if code == _NOT_FOUND:
             raise RoostError(f"the agent's program cannot be started: {words}")
         outputs = live.last_words()

@@ -63,7 +63,7 @@ class ClaudeHarness:
             async with anyio.create_task_group() as tasks:
                 conversation = ClaudeConversation(brief, brief.sandbox, launch, toolbox, tasks)
                 if brief.ahead:
-                    tasks.start_soon(conversation.start_ahead)
+                    await tasks.start(conversation.start_ahead)
                 try:
                     yield conversation
                 finally:

@@ -51,11 +51,10 @@ class Live:
         """Whether it cannot go on before somebody answers."""
         return self.calls.stuck and not self._reading.asks_the_model
 
-    @property
-    def knows_nothing(self) -> bool:
+    def knows_nothing(self, last_words: str) -> bool:
         """Whether it was to resume a conversation and found none."""
         result = self._reading.result
-        return result is not None and any(_NOT_THERE in error for error in result.errors)
+        return any(_NOT_THERE in said for said in (last_words, *(result.errors if result else ())))
 
     async def say(self, prompt: Prompt, *, repeated: bool = False) -> None:
         """Send a prompt. One that is `repeated` belongs to the turn it already works on."""
