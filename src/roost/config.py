@@ -90,6 +90,16 @@ class Settings(BaseModel):
         ge=1,
         description="How many agents stay started while their sessions are idle; the rest sleep.",
     )
+    pool: int = Field(
+        1,
+        ge=0,
+        description="How many agents are started before a session asks for one; 0: none.",
+    )
+    max_wakes: int = Field(
+        0,
+        ge=0,
+        description="How many agents are started at the same time; 0: two for each processor.",
+    )
     lease_seconds: float = Field(
         10.0,
         gt=0,

@@ -60,6 +60,9 @@ class Odd:
         yield Emit([Draft.of("agent.message", content=content)])
         yield Rest({"type": "end_turn"})
 
+    async def up(self) -> bool:
+        return True
+
     async def interrupt(self) -> None:
         return
 

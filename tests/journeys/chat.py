@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Iterator
@@ -53,6 +54,16 @@ class Chat:
             extra_body={"harness": "claude", **options},
         )
 
+    def another(self) -> Chat:
+        """A second session of the same agent in the same environment."""
+        other = copy.copy(self)
+        other.session = self.client.beta.sessions.create(
+            agent=self.session.agent.id,
+            environment_id=self.session.environment_id,
+            extra_body={"harness": "claude"},
+        )
+        return other
+
     def send(self, text: str) -> None:
         content = [{"type": "text", "text": text}]
         self.client.beta.sessions.events.send(
@@ -102,10 +113,14 @@ def printed(events: list[Any]) -> list[str]:
     return [event.content[0].text for event in events if event.type == "agent.tool_result"]
 
 
-def warm_agents(server: LiveServer) -> int:
+def gauge(server: LiveServer, name: str) -> int:
     metrics = httpx2.get(f"{server.url}/metrics").text
-    line = next(line for line in metrics.splitlines() if line.startswith("roost_warm_agents "))
+    line = next(line for line in metrics.splitlines() if line.startswith(f"{name} "))
     return int(float(line.split()[1]))
+
+
+def warm_agents(server: LiveServer) -> int:
+    return gauge(server, "roost_warm_agents")
 
 
 @contextmanager

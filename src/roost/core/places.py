@@ -10,11 +10,14 @@ A session whose trust level is not `sandboxed` has no walls around it: it works 
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
 from msgspec.structs import replace
 
 from roost.domain.session import SANDBOXED_ONLY, Lease, SandboxKind, Session, Spec, TrustLevel
@@ -123,7 +126,7 @@ class Places:
             generation=lease.generation,
             account=_note,
             refused=on_refusal,
-            networking=await self._networking(session),
+            networking=await self.networking(session),
         )
         async with self._egress.open(grant) as way:
             plan = Plan(
@@ -176,7 +179,12 @@ class Places:
                     hint="Move it elsewhere with ROOST_DATA, or give another vault with ROOST_VAULT.",
                 )
 
-    async def _networking(self, session: Session) -> Networking:
+    async def remove(self, session_id: str) -> None:
+        """Remove the directory of a session that never was."""
+        home = self._vault / _WORKSPACES / session_id
+        await anyio.to_thread.run_sync(partial(shutil.rmtree, home, ignore_errors=True))
+
+    async def networking(self, session: Session) -> Networking:
         """As the environment says. An environment that is gone allows nothing."""
         try:
             found = await self._catalog.get(

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import anyio
 from msgspec.structs import replace
 
+from roost.core.history import history
 from roost.core.intake import inbox
-from roost.core.places import Places
+from roost.core.places import OnRefusal, Places
+from roost.core.pool import Pool
+from roost.core.tasks import alongside
 from roost.core.turn import Terminated, Turn
+from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
 from roost.domain.events import Entry, trouble
 from roost.domain.ledger import Batch, requires_action
@@ -38,7 +42,6 @@ from roost.ports.log import Log
 from roost.ports.sessions import Sessions
 
 _log = logging.getLogger(__name__)
-_PAGE = 1000
 _LOOK_AGAIN = 30.0  # seconds; a wake whose ring was lost is found this late
 _LOOK_FOR_PLACES = 5.0  # seconds between two tries to get a sandbox
 _PAUSES = (0.1, 1.0, 5.0)  # seconds before a turn whose sandbox broke is taken again in a new one
@@ -55,6 +58,8 @@ class Runner:
         harnesses: Mapping[str, Harness],
         places: Places | None = None,
         warmth: Warmth | None = None,
+        wakes: Wakes | None = None,
+        pool: Pool | None = None,
     ) -> None:
         self._log = log
         self._sessions = sessions
@@ -62,11 +67,19 @@ class Runner:
         self._harnesses = harnesses
         self._places = places
         self._warmth = Warmth(bell, seconds=0, most=1) if warmth is None else warmth
+        self.wakes = Wakes(bell, most=64) if wakes is None else wakes
+        self._pool = pool
+        self._turns: set[Turn] = set()
 
     @property
     def resting(self) -> int:
         """How many of its runs only keep an agent warm."""
         return len(self._warmth)
+
+    @property
+    def waiting(self) -> int:
+        """How many of its runs only wait: for a model that asked for a pause, or for a sandbox."""
+        return sum(turn.waits for turn in self._turns)
 
     async def run(self, lease: Lease) -> None:
         """Work until the session rests, ends, or is somebody else's."""
@@ -91,7 +104,8 @@ class Runner:
         """
         session = await self._sessions.find(lease.session_id)
         turn = Turn(self._log, self._bell, lease, session.state.status, session.state.head)
-        brief = Brief(session, lambda: self._history(session.id), resumed=resumed)
+        brief = Brief(session, partial(history, self._log, session.id), resumed=resumed)
+        self._turns.add(turn)
         opened = rests = False
         try:
             async with self._agent(lease, turn, brief) as conversation:
@@ -109,6 +123,8 @@ class Runner:
             if rests or (opened and await self._goes_on_elsewhere(lease, turn, error, broken)):
                 return rests
             return await self._give_up(lease, turn, error, worked=opened)
+        finally:
+            self._turns.discard(turn)
         return True
 
     @asynccontextmanager
@@ -118,18 +134,41 @@ class Runner:
         """The session's agent, started; in a place of its own if it is a program."""
         harness = self._harness_of(brief.session)
         if harness.mounts is None:
+            self.wakes.end(lease.session_id)  # there is nothing to start
             async with harness.open(brief) as conversation:
                 yield conversation
             return
-        places = await self._places_ready(turn, brief.session)
-        note = partial(_note_refusal, turn)
-        async with (
-            places.open(lease, brief.session, harness.mounts, note) as sandbox,
-            harness.open(
-                replace(brief, sandbox=sandbox, bounds=places.bounds(brief.session))
-            ) as conversation,
-        ):
-            yield conversation
+        session, note = brief.session, partial(_note_refusal, turn)
+        async with self._started_before(lease, session, note) as ready:
+            if ready is not None:
+                self.wakes.end(session.id)
+                yield ready
+                return
+        places = await self._places_ready(turn, session)
+        ahead = _can_start_ahead(session, await self._log.inputs(session.id))
+        await self.wakes.begin(session.id)
+        try:
+            async with (
+                places.open(lease, session, harness.mounts, note) as sandbox,
+                harness.open(
+                    replace(brief, sandbox=sandbox, bounds=places.bounds(session), ahead=ahead)
+                ) as conversation,
+                alongside(self._see_it_up, conversation, session.id),
+            ):
+                yield conversation
+        finally:
+            self.wakes.end(session.id)
+
+    def _started_before(
+        self, lease: Lease, session: Session, note: OnRefusal
+    ) -> AbstractAsyncContextManager[Conversation | None]:
+        if self._pool is None:
+            return nullcontext(None)
+        return self._pool.taken(lease, session, note)
+
+    async def _see_it_up(self, conversation: Conversation, session_id: str) -> None:
+        await conversation.up()
+        self.wakes.end(session_id)
 
     async def _places_ready(self, turn: Turn, session: Session) -> Places:
         """Places, once they can be had. Until then the inputs wait in the queue: nothing else will
@@ -148,6 +187,7 @@ class Runner:
                         text = f"{missing.message}. {missing.hint or ''}".strip()
                         await turn.fail(Trouble("unknown_error", text, "retrying"))
                     said = True
+                    self.wakes.end(session.id)  # others need not wait with it
                     if interrupts := await self._log.inputs(session.id, ["user.interrupt"]):
                         await turn.append(Batch(takes=interrupts))
                         raise
@@ -178,9 +218,9 @@ class Runner:
         if session.state.turn is not None:
             inputs = await self._handed_over(session)
             stop_reason = await turn.take(conversation, inputs, again=True)
+            session = await self._sessions.find(lease.session_id)
         while True:
             # The session first, the inputs after: whatever is not among them came after `head`.
-            session = await self._sessions.find(lease.session_id)
             inputs = await self._log.inputs(session.id)
             if interrupts := [entry for entry in inputs if entry.type == "user.interrupt"]:
                 await self._close_what_waits(turn, session, interrupts)
@@ -190,6 +230,7 @@ class Runner:
                 stop_reason = await turn.take(conversation, ready, again=False)
             elif await self._rest(lease, session, Batch(), stop_reason):
                 return
+            session = await self._sessions.find(lease.session_id)
 
     async def _rest(
         self, lease: Lease, session: Session, batch: Batch, stop_reason: dict[str, Any]
@@ -258,13 +299,6 @@ class Runner:
             found += await self._log.read(session.id, seq - 1, 1)
         return found
 
-    async def _history(self, session_id: str) -> AsyncIterator[Entry]:
-        after = 0
-        while page := await self._log.read(session_id, after, _PAGE):
-            for entry in page:
-                yield entry
-            after = page[-1].seq
-
 
 async def _note_refusal(turn: Turn, refused: Refused) -> None:
     """What the sandbox was not allowed to reach is in the session's log."""
@@ -282,4 +316,12 @@ def _ready(session: Session, inputs: Sequence[Entry]) -> list[Entry]:
     return []
 
 
+def _can_start_ahead(session: Session, inputs: Sequence[Entry]) -> bool:
+    """Whether the agent will be told something new, and nothing else, as soon as it is up."""
+    if session.state.turn is not None or any(e.type in _NOT_NEW for e in inputs):
+        return False
+    return bool(_ready(session, inputs))
+
+
 _ANSWERS = {"user.tool_confirmation", "user.custom_tool_result"}
+_NOT_NEW = {*_ANSWERS, "user.interrupt"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, get_args
 
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from roost.core.catalog import Agents, Environments
 from roost.core.intake import inbox
 from roost.core.places import networking_of
+from roost.core.pool import Offer, Pool
 from roost.core.trust import Trust, check_reach
 from roost.domain.agent import merged, overridden, snapshot
 from roost.domain.environment import RESERVED, defaults_of
@@ -54,6 +56,7 @@ class Lifecycle:
         default_harness: str,
         max_sessions: int,
         trust: Trust | None = None,
+        pool: Pool | None = None,
     ) -> None:
         self._sessions = sessions
         self._agents = agents
@@ -63,6 +66,7 @@ class Lifecycle:
         self._default_harness = default_harness
         self._max_sessions = max_sessions
         self._trust = trust or Trust()
+        self._pool = pool
 
     async def create(
         self,
@@ -80,23 +84,26 @@ class Lifecycle:
         """
         if receipt and (made := await self._sessions.made(caller.tenant, receipt)):
             return made
-        session_id = mint("sesn")
-        spec = await self._spec(caller, session_id, params)
+        spec = await self._spec(caller, params)
         own = caller.limits.max_sessions
-        session = await self._sessions.create(
-            caller.tenant,
-            session_id,
-            spec,
-            drafts,
-            receipt=receipt,
-            max_sessions=(self._max_sessions if own is None else own) or None,
-        )
+        async with self._offer(caller.tenant, spec) as offer:
+            session = await self._sessions.create(
+                caller.tenant,
+                offer.session_id,
+                self._named(spec, offer.session_id),
+                drafts,
+                receipt=receipt,
+                max_sessions=(self._max_sessions if own is None else own) or None,
+            )
+            offer.accepted = session.id == offer.session_id
+        if self._pool is not None:
+            self._pool.made(session)
         self._bell.ring(session.id)
         if drafts:
             self._bell.ring(WORK)
         return session
 
-    async def _spec(self, caller: Key, session_id: str, params: Mapping[str, Any]) -> Spec:
+    async def _spec(self, caller: Key, params: Mapping[str, Any]) -> Spec:
         _refuse_unbuilt(params)
         asked = self._options(params)
         agent = await self._agent(caller.tenant, params["agent"])
@@ -111,8 +118,18 @@ class Lifecycle:
         self._trust.check(caller, spec)
         if self._harnesses[spec.harness].mounts is None:
             return spec
-        spec = replace(spec, sdk_session_id=conversation_id(session_id))
         return await self._trust.placed(spec, networking_of(environment.body["config"]))
+
+    def _named(self, spec: Spec, session_id: str) -> Spec:
+        """With what the agent's own program will call the session, if it is a program."""
+        if self._harnesses[spec.harness].mounts is None:
+            return spec
+        return replace(spec, sdk_session_id=conversation_id(session_id))
+
+    def _offer(self, tenant: str, spec: Spec) -> AbstractAsyncContextManager[Offer]:
+        if self._pool is None:
+            return nullcontext(Offer(mint("sesn")))
+        return self._pool.offer(tenant, spec)
 
     async def get(self, tenant: str, session_id: str) -> Session:
         """:raises NotFound: absent, or another tenant's"""
@@ -155,7 +172,7 @@ class Lifecycle:
         await self.get(tenant, session_id)
         session = await self._sessions.archive(tenant, session_id)
         self._bell.ring(session_id)
-        self._bell.ring(inbox(session_id))  # an agent that is kept warm for it can go
+        self._let_go(session_id)
         return session
 
     async def delete(self, tenant: str, session_id: str) -> None:
@@ -163,7 +180,13 @@ class Lifecycle:
         await self.get(tenant, session_id)
         await self._sessions.delete(tenant, session_id)
         self._bell.ring(session_id)  # its followers look, find it gone, and say so
+        self._let_go(session_id)
+
+    def _let_go(self, session_id: str) -> None:
+        """An agent that is kept for it can go."""
         self._bell.ring(inbox(session_id))
+        if self._pool is not None:
+            self._pool.drop(session_id)
 
     def _options(self, params: Mapping[str, Any]) -> dict[str, Any]:
         options = {"harness": self._default_harness, **_options_of(params)}

@@ -74,7 +74,9 @@ class Brief(msgspec.Struct, frozen=True):
     `history` reads the log from its beginning, in order. `resumed` says that an earlier runner had
     the session, so there may be a transcript to go on with. `sandbox` is where its processes live;
     a harness that starts none is given none. With `bounds` there are no walls around that place, and
-    the harness itself has to refuse every call of a tool that would leave them.
+    the harness itself has to refuse every call of a tool that would leave them. `ahead`: no turn was cut
+    off and no answer is waited for, so its program may be started at once, before there is anything to
+    tell it.
     """
 
     session: Session
@@ -82,6 +84,7 @@ class Brief(msgspec.Struct, frozen=True):
     resumed: bool
     sandbox: Sandbox | None = None
     bounds: Bounds | None = None
+    ahead: bool = False
 
 
 class Conversation(Protocol):
@@ -93,6 +96,14 @@ class Conversation(Protocol):
         Called by `core/turn` for one turn at a time. Each input's id is its idempotency key: with
         `again` the same inputs may have been given before a crash, and must not be acted on twice.
         Closing the generator abandons the turn.
+        """
+        ...
+
+    async def up(self) -> bool:
+        """Wait until its program, started ahead or by the first turn, is up; whether it is (still).
+
+        Called from other tasks: by `core/runner`, since only so many may come up at once, and by
+        `core/pool`.
         """
         ...
 

@@ -23,6 +23,7 @@ from roost.sandboxes import marks, procfs
 
 UNIFIED: Final = "unified"
 _PERIOD_US: Final = 100_000
+_ONE_PROCESS: Final = 1024  # shares
 _V2_NEEDS: Final = ("memory", "pids", "cpu")
 _V1_WANTS: Final = ("memory", "pids", "cpu", "cpuacct", "freezer")
 _PREFIX: Final = "roost-"
@@ -43,8 +44,13 @@ class Group:
         self.directories = dict(directories)
 
     def joins(self) -> list[Path]:
-        """The files a process writes `0` to, to be in the group."""
-        return [directory / "cgroup.procs" for directory in sorted(self._distinct())]
+        """The files a process of one thread writes `0` to, to be in the group.
+
+        Where there is a file for single threads, the kernel moves the writer at once; for the other one
+        it stops every fork on the machine first, which takes it some ten milliseconds.
+        """
+        found = [directory / "tasks" for directory in sorted(self._distinct())]
+        return [file if file.exists() else file.with_name("cgroup.procs") for file in found]
 
     def limit(self, limits: Limits) -> None:
         """:raises OSError: a limit cannot be set"""
@@ -64,6 +70,8 @@ class Group:
             yield "pids", "pids.max", str(limits.processes)
         if limits.cpus:
             quota = int(limits.cpus * _PERIOD_US)
+            # By itself a group weighs as much as one process beside it, however many are in it.
+            yield "cpu", "cpu.shares", str(int(limits.cpus * _ONE_PROCESS))
             yield "cpu", "cpu.cfs_period_us", str(_PERIOD_US)
             yield "cpu", "cpu.cfs_quota_us", str(quota)
             yield "cpu", "cpu.max", f"{quota} {_PERIOD_US}"
@@ -72,7 +80,7 @@ class Group:
         """Who is in it now."""
         found: set[int] = set()
         for file in self.joins():
-            found |= {int(word) for word in _read(file).split()}
+            found |= {int(word) for word in _read(file.with_name("cgroup.procs")).split()}
         return found
 
     def destroy(self, *, seconds: float = 10.0) -> None:

@@ -62,6 +62,8 @@ class ClaudeHarness:
         try:
             async with anyio.create_task_group() as tasks:
                 conversation = ClaudeConversation(brief, brief.sandbox, launch, toolbox, tasks)
+                if brief.ahead:
+                    await tasks.start(conversation.start_ahead)
                 try:
                     yield conversation
                 finally:

@@ -100,11 +100,6 @@ class Shelf:
         self._conversation = conversation
         self._home = home
 
-    async def holds_one(self) -> bool:
-        """Whether there is a transcript. :raises RoostError: the sandbox cannot tell"""
-        _, data = await self._run(_READ, "1")
-        return bool(data)
-
     async def read(self) -> Transcript | None:
         """The transcript, if there is one and it says anything. :raises RoostError:"""
         _, data = await self._run(_READ, str(_MOST))

@@ -17,7 +17,6 @@ from typing import Final
 
 import anyio
 import msgspec
-from anyio.abc import Process as Child
 from anyio.abc import TaskGroup
 
 from roost.errors import SandboxFailed
@@ -25,6 +24,7 @@ from roost.ports.sandbox import Stats
 from roost.sandboxes import procfs
 from roost.sandboxes.bubblewrap.launch import Launcher
 from roost.sandboxes.cgroups import Group
+from roost.sandboxes.children import Child
 from roost.sandboxes.places import Ending
 from roost.sandboxes.processes import PipedProcess, start
 
