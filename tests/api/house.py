@@ -17,11 +17,13 @@ from starlette.types import ASGIApp
 from roost.api.app import build_app
 from roost.api.auth import MANAGED_AGENTS
 from roost.api.deps import Deps
+from roost.api.tokens import Tokens
 from roost.config import Settings, words
 from roost.core.catalog import Agents, Environments
 from roost.core.follow import Follow
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
+from roost.core.logins import Logins
 from roost.core.sessions import Lifecycle
 from roost.core.trust import Trust
 from roost.domain.ledger import Batch
@@ -167,6 +169,8 @@ def _deps(
         environments=environments,
         log=store.log,
         keyring=keyring,
+        logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),
+        tokens=Tokens(b"0123456789abcdef0123456789abcdef", seconds=settings.token_seconds),
         registry=CollectorRegistry(),
         ready=ready,
         draining=draining,

@@ -15,7 +15,17 @@ from anthropic.types.beta import sessions as sessions_types
 from anthropic.types.beta.sessions import threads as threads_types
 from starlette.types import ASGIApp
 
-from roost.api import agents, environments, events, health, keys, openapi, sessions, threads
+from roost.api import (
+    agents,
+    environments,
+    events,
+    health,
+    keys,
+    logins,
+    openapi,
+    sessions,
+    threads,
+)
 from roost.api.call import Call, reply
 from roost.api.query import Query
 from roost.api.routes import Handler, Operation, refused
@@ -211,6 +221,14 @@ _KEYS = (
 )
 
 
+_LOGINS = (
+    _post("auth.login", "/auth/login", logins.login, logins.LoginParams, open=True),
+    _post("auth.logout", "/auth/logout", logins.logout),
+    _get("auth.me", "/auth/me", logins.me),
+    _get("auth.ws_token", "/auth/ws-token", logins.ws_token, logins.WsTokenParams),
+)
+
+
 async def _openapi(call: Call) -> ASGIApp:
     return reply(_document())
 
@@ -351,6 +369,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *_SESSIONS,
     *_THREADS,
     *_KEYS,
+    *_LOGINS,
     *_OPEN,
     *(_refused(line, why) for why, lines in _REFUSED.items() for line in lines),
 )

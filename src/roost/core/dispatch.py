@@ -103,6 +103,7 @@ class Dispatcher:
             self.running -= 1
             with anyio.CancelScope(shield=True):
                 await self._hand_back(lease)
+            self._bell.ring(lease.session_id)  # whoever follows it may show that its agent sleeps
             self._bell.ring(WORK)
 
     async def _hand_back(self, lease: Lease) -> None:

@@ -9,25 +9,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
 from prometheus_client import CollectorRegistry, Gauge
 from starlette.types import ASGIApp
 
 from roost.api.app import build_app
 from roost.api.deps import Deps
 from roost.api.sse import Streams
+from roost.api.tokens import Tokens
 from roost.config import Settings
 from roost.core.catalog import Agents, Environments
 from roost.core.dispatch import Dispatcher
+from roost.core.fanout import Fanout
 from roost.core.follow import Follow
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
+from roost.core.logins import Logins
 from roost.core.runner import Runner
 from roost.core.sessions import Lifecycle
 from roost.core.warmth import Warmth
 from roost.domain.ids import mint
 from roost.errors import StartupError
+from roost.gateway.app import Gateway, Surface
 from roost.serve.agents import Workforce, workforce
-from roost.serve.first_start import ensure_administrator
+from roost.serve.first_start import ensure_administrator, token_secret
 from roost.stores.bell import LocalBell
 from roost.stores.sqlite import SqliteStore
 
@@ -77,7 +82,12 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         keyring, drain = Keyring(store.keys), Drain()
         admin_key = await ensure_administrator(keyring, settings)
         deps = _deps(settings, store, bell, keyring, dispatcher, drain, hands)
-        yield Roost(build_app(deps), dispatcher, drain, admin_key, hands.model)
+        gateway = Gateway(deps, Fanout(store.log, store.sessions, bell), hands.places.stats)
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(gateway.run)
+            app = Surface(build_app(deps), gateway)
+            yield Roost(app, dispatcher, drain, admin_key, hands.model)
+            tasks.cancel_scope.cancel()
 
 
 def _deps(
@@ -125,6 +135,8 @@ def _deps(
         environments=environments,
         log=store.log,
         keyring=keyring,
+        logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),
+        tokens=Tokens(token_secret(settings.data), seconds=settings.token_seconds),
         registry=registry,
         ready=ready,
         draining=lambda: drain.draining,
