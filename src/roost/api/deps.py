@@ -19,7 +19,9 @@ from roost.core.follow import Follow
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.logins import Logins
+from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
+from roost.core.taskboard import Taskboard
 from roost.ports.log import Log
 
 
@@ -40,6 +42,8 @@ class Deps:
     keyring: Keyring
     logins: Logins
     tokens: Tokens
+    tasks: Taskboard
+    runs: Runs
     registry: CollectorRegistry
     ready: Callable[[], Awaitable[dict[str, Any]]]
     draining: Callable[[], bool]

@@ -24,6 +24,7 @@ from roost.api import (
     logins,
     openapi,
     sessions,
+    tasks,
     threads,
 )
 from roost.api.call import Call, reply
@@ -221,6 +222,26 @@ _KEYS = (
 )
 
 
+_TASKS = (
+    _post("roost.tasks.create", "/roost/v1/tasks", tasks.create, tasks.TaskCreateParams),
+    _get("roost.tasks.list", "/roost/v1/tasks", tasks.list_, tasks.TaskListParams),
+    _get("roost.tasks.retrieve", "/roost/v1/tasks/{task_id}", tasks.retrieve),
+    _post("roost.tasks.update", "/roost/v1/tasks/{task_id}", tasks.update, tasks.TaskUpdateParams),
+    _delete("roost.tasks.delete", "/roost/v1/tasks/{task_id}", tasks.delete),
+    _post(
+        "roost.tasks.runs.create",
+        "/roost/v1/tasks/{task_id}/runs",
+        tasks.start_run,
+        tasks.RunCreateParams,
+    ),
+    _get("roost.tasks.runs.list", "/roost/v1/tasks/{task_id}/runs", tasks.list_runs),
+    _get(
+        "roost.tasks.runs.retrieve",
+        "/roost/v1/tasks/{task_id}/runs/{run_id}",
+        tasks.retrieve_run,
+    ),
+)
+
 _LOGINS = (
     _post("auth.login", "/auth/login", logins.login, logins.LoginParams, open=True),
     _post("auth.logout", "/auth/logout", logins.logout),
@@ -369,6 +390,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *_SESSIONS,
     *_THREADS,
     *_KEYS,
+    *_TASKS,
     *_LOGINS,
     *_OPEN,
     *(_refused(line, why) for why, lines in _REFUSED.items() for line in lines),

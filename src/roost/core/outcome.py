@@ -24,7 +24,8 @@ _MOST_PAGES: Final = 50
 class Outcome(msgspec.Struct, kw_only=True):
     """Of all turns since the session last rested without a question.
 
-    `message_id` and `text` are of the agent's last message, `error` is the last thing that went wrong.
+    `message_id` and `text` are of the agent's last message, `error` is the last thing that went wrong,
+    `requests` counts those to the model. `interrupted`: that is what ended it.
     """
 
     stop_reason: str
@@ -33,6 +34,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     usage: Usage = Usage()
     error: str | None = None
     interrupted: bool = False
+    requests: int = 0
 
 
 def is_rest(entry: Entry) -> bool:
@@ -63,12 +65,13 @@ def _add(found: Outcome, entry: Entry) -> None:
         found.message_id = entry.id
         found.text = "".join(block.get("text", "") for block in fields.get("content") or ())
     elif entry.type == "span.model_request_end":
+        found.requests += 1
         used = fields.get("model_usage") or {}
         found.usage = found.usage.plus(msgspec.convert(used, Usage))
     elif entry.type == "session.error" and found.error is None:
         found.error = fields["error"].get("message", "")
-    elif entry.type == "user.interrupt":
-        found.interrupted = True
+    elif entry.type == "user.interrupt" and not found.requests:
+        found.interrupted = True  # the work ended with it; an earlier one was for something else
 
 
 def _reason(rest: Entry) -> str:

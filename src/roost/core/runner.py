@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from roost.core.intake import inbox
 from roost.core.places import Places
+from roost.core.taskboard import Errands
 from roost.core.turn import Terminated, Turn
 from roost.core.warmth import Warmth
 from roost.domain.events import Entry, trouble
@@ -55,12 +56,14 @@ class Runner:
         harnesses: Mapping[str, Harness],
         places: Places | None = None,
         warmth: Warmth | None = None,
+        errands: Errands | None = None,
     ) -> None:
         self._log = log
         self._sessions = sessions
         self._bell = bell
         self._harnesses = harnesses
         self._places = places
+        self._errands = errands
         self._warmth = Warmth(bell, seconds=0, most=1) if warmth is None else warmth
 
     @property
@@ -188,8 +191,14 @@ class Runner:
             elif ready := _ready(session, inputs):
                 await turn.begin(ready)
                 stop_reason = await turn.take(conversation, ready, again=False)
+            elif await self._carried_out(session):
+                continue
             elif await self._rest(lease, session, Batch(), stop_reason):
                 return
+
+    async def _carried_out(self, session: Session) -> bool:
+        """Whether the agent waited for the server itself, and need not any more."""
+        return self._errands is not None and await self._errands.carry_out(session)
 
     async def _rest(
         self, lease: Lease, session: Session, batch: Batch, stop_reason: dict[str, Any]

@@ -55,6 +55,7 @@ class Socket:
         "_deps",
         "_fanout",
         "_follows",
+        "_has_task",
         "_head",
         "_most_unread",
         "_speech",
@@ -77,6 +78,7 @@ class Socket:
         self._speech = speech
         self._most_unread = deps.settings.max_unread_bytes
         self._head = 0
+        self._has_task = False
         self._asked: frozenset[str] = frozenset()
         self._agent: AgentStatus | None = None
         self._stream: str | None = None
@@ -92,7 +94,8 @@ class Socket:
         self.seq = entry.seq
         said = self._speech.of(entry, outcome)
         frames = said.rest
-        if said.request and (entry.seq > self._head or entry.id in self._asked):
+        asks = said.request and not (said.errand and self._has_task)
+        if asks and (entry.seq > self._head or entry.id in self._asked):
             frames = said.request + frames
         if self._stream is not None:
             frames = self._stream_ends(entry) + frames
@@ -196,11 +199,13 @@ class Socket:
         self.send(speech.connection("connecting"))
         session = await self._session(word)
         self._head = session.state.head
+        self._has_task = session.spec.task_id is not None
         self.seq = self._begins_at(word)
         self._asked = frozenset(pending.event_id for pending in session.state.pending)
         self._welcome(word, session)
         for entry in await self._questions(session.id) if self._asked else ():
-            if entry.id in self._asked and entry.seq <= self.seq:
+            asks = entry.id in self._asked and not (speech.is_errand(entry) and self._has_task)
+            if asks and entry.seq <= self.seq:
                 self.send(speech.request_of(entry))
         self.session_id = session.id
         await self._fanout.catch_up(session.id, self)

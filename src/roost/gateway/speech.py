@@ -14,6 +14,7 @@ import msgspec
 from roost.core.fanout import AgentStatus
 from roost.core.outcome import Outcome
 from roost.domain.events import Entry, Preview
+from roost.domain.task import TOOL
 from roost.errors import RateLimited, RoostError
 from roost.gateway.line import text
 from roost.ports.sandbox import Stats
@@ -32,10 +33,14 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Said(msgspec.Struct, frozen=True):
-    """An entry in frames. `request` asks somebody: shown while it waits for an answer only."""
+    """An entry in frames. `request` asks somebody: shown while it waits for an answer only.
+
+    `errand`: it asks for what the server itself may carry out.
+    """
 
     request: bytes
     rest: bytes
+    errand: bool = False
 
 
 class Speech:
@@ -53,7 +58,8 @@ class Speech:
         whole = b'{"type":"sdk_message","seq":%d,"message":%b}' % (entry.seq, entry.json())
         request = b"".join(map(frame, told)) if entry.type in ASKING else b""
         others = b"" if entry.type in ASKING else b"".join(map(frame, told))
-        said = Said(request, others + b"".join(map(frame, done)) + text(whole))
+        rest = others + b"".join(map(frame, done)) + text(whole)
+        said = Said(request, rest, bool(request) and is_errand(entry))
         self._last = entry, said
         return said
 
@@ -66,6 +72,11 @@ def frame(message: Json) -> bytes:
 def request_of(entry: Entry) -> bytes:
     """The question that an entry puts, again."""
     return b"".join(map(frame, _TELLERS[entry.type](entry)))
+
+
+def is_errand(entry: Entry) -> bool:
+    """Whether it is a call that the server carries out, if the session has a task."""
+    return entry.type == "agent.custom_tool_use" and entry.fields["name"] == TOOL["name"]
 
 
 def stream_frame(preview: Preview) -> bytes:

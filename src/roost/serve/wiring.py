@@ -26,7 +26,9 @@ from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.logins import Logins
 from roost.core.runner import Runner
+from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
+from roost.core.taskboard import Errands, Taskboard
 from roost.core.warmth import Warmth
 from roost.domain.ids import mint
 from roost.errors import StartupError
@@ -70,7 +72,12 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
     ):
         bell = LocalBell()
         warmth = Warmth(bell, seconds=settings.sleep_after, most=settings.max_live)
-        runner = Runner(store.log, store.sessions, bell, hands.harnesses, hands.places, warmth)
+        tasks = Taskboard(store.catalog)
+        intake = Intake(store.log, bell, max_queued=settings.max_queued)
+        errands = Errands(store.log, intake, tasks)
+        runner = Runner(
+            store.log, store.sessions, bell, hands.harnesses, hands.places, warmth, errands
+        )
         dispatcher = Dispatcher(
             mint("node"),
             store.log,
@@ -81,13 +88,14 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         )
         keyring, drain = Keyring(store.keys), Drain()
         admin_key = await ensure_administrator(keyring, settings)
-        deps = _deps(settings, store, bell, keyring, dispatcher, drain, hands)
+        deps = _deps(settings, store, bell, keyring, dispatcher, drain, hands, intake, tasks)
         gateway = Gateway(deps, Fanout(store.log, store.sessions, bell), hands.places.stats)
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(gateway.run)
+        async with anyio.create_task_group() as services:
+            await services.start(gateway.run)
+            await services.start(deps.runs.run)
             app = Surface(build_app(deps), gateway)
             yield Roost(app, dispatcher, drain, admin_key, hands.model)
-            tasks.cancel_scope.cancel()
+            services.cancel_scope.cancel()
 
 
 def _deps(
@@ -98,6 +106,8 @@ def _deps(
     dispatcher: Dispatcher,
     drain: Drain,
     hands: Workforce,
+    intake: Intake,
+    tasks: Taskboard,
 ) -> Deps:
     agents, environments = Agents(store.catalog), Environments(store.catalog)
     registry = CollectorRegistry()
@@ -110,9 +120,20 @@ def _deps(
         await store.ping()
         return {"node": dispatcher.node, "runners": dispatcher.busy}
 
+    lifecycle = Lifecycle(
+        store.sessions,
+        agents,
+        environments,
+        bell,
+        harnesses=hands.harnesses,
+        default_harness=hands.default,
+        trust=hands.trust,
+        tasks=tasks,
+        max_sessions=settings.max_sessions,
+    )
     return Deps(
         settings=settings,
-        intake=Intake(store.log, bell, max_queued=settings.max_queued),
+        intake=intake,
         follow=Follow(
             store.log,
             store.sessions,
@@ -121,21 +142,14 @@ def _deps(
             catch_up=settings.catch_up_seconds,
             since=time.time_ns() // 1000,
         ),
-        lifecycle=Lifecycle(
-            store.sessions,
-            agents,
-            environments,
-            bell,
-            harnesses=hands.harnesses,
-            default_harness=hands.default,
-            trust=hands.trust,
-            max_sessions=settings.max_sessions,
-        ),
+        lifecycle=lifecycle,
         agents=agents,
         environments=environments,
         log=store.log,
         keyring=keyring,
         logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),
+        tasks=tasks,
+        runs=Runs(store.catalog, tasks, lifecycle, keyring, store.log, bell),
         tokens=Tokens(token_secret(settings.data), seconds=settings.token_seconds),
         registry=registry,
         ready=ready,
