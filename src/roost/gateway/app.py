@@ -28,7 +28,7 @@ StatsOf = Callable[[str], Awaitable[Stats | None]]
 _log = logging.getLogger(__name__)
 _SLOTS: Final = 30
 """Sockets are pinged in turns, a slot of them at a time: one timer for all, and no bursts."""
-_STATS_SECONDS: Final = 5.0
+_STATS_SECONDS: Final = 2.0
 
 
 class Gateway:
@@ -41,7 +41,7 @@ class Gateway:
         self._speech = Speech()
         self._slots: list[set[Socket]] = [set() for _ in range(_SLOTS)]
         self._opened = 0
-        self._open = anyio.Event()
+        self._some = anyio.Event()
         deps.streams.others.append(self.close)
         gauge = Gauge("roost_sockets", "WebSockets open now.", registry=deps.registry)
         gauge.set_function(lambda: len(self))
@@ -65,7 +65,7 @@ class Gateway:
         self._opened += 1
         slot = self._slots[self._opened % _SLOTS]
         slot.add(socket)
-        self._open.set()
+        self._some.set()
         try:
             await socket.serve(receive)
         except RoostError as error:
@@ -76,6 +76,8 @@ class Gateway:
             socket.line.hang_up(FAILED, "the server failed; reconnect")
         finally:
             slot.discard(socket)
+            if not len(self):
+                self._some = anyio.Event()  # those who look after them may sleep again
 
     def close(self, opener: str | None) -> None:
         """Close all of them, because the server stops, or those of one key or login."""
@@ -93,15 +95,10 @@ class Gateway:
             tasks.start_soon(self._tell_memory)
             task_status.started()
             while True:
-                await self._some()
+                await self._some.wait()
                 for slot in self._slots:
                     await anyio.sleep(self._deps.settings.ping_seconds / _SLOTS)
                     self._ping(slot)
-
-    async def _some(self) -> None:
-        if not len(self):
-            self._open = anyio.Event()
-            await self._open.wait()
 
     def _ping(self, slot: set[Socket]) -> None:
         silent = anyio.current_time() - 2.5 * self._deps.settings.ping_seconds
@@ -113,7 +110,7 @@ class Gateway:
 
     async def _tell_memory(self) -> None:
         while True:
-            await self._some()
+            await self._some.wait()
             await anyio.sleep(_STATS_SECONDS)
             for session_id, channel in list(self._fanout.awake()):
                 stats = await self._stats_of(session_id)
