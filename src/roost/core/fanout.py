@@ -8,8 +8,7 @@ itself what it missed, at its own speed, and then joins the others where they ar
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal, Protocol
 
 import anyio
@@ -78,11 +77,20 @@ class Channel:
         self.seq = seq
         self.agent: AgentStatus = agent
         self.followers: set[Follower] = set()
-        self.merge = Merge(_PREVIEWED)
+        self.merge: Merge | None = None  # made when there is something to merge
         self.stream: tuple[Preview, list[str]] | None = None
         self.reading = False
         self.again = False
         self.empty_since = 0.0
+
+    def add(self, preview: Preview) -> None:
+        """A preview, to be shown in its place."""
+        self.merge = self.merge or Merge(_PREVIEWED)
+        self.merge.add([preview])
+
+    def in_order(self, entries: Sequence[Entry]) -> Iterator[Entry | Preview]:
+        """These entries, and the previews that belong between them."""
+        return iter(entries) if self.merge is None else self.merge.in_order(entries, self.seq)
 
     def show_entry(self, entry: Entry, outcome: Outcome | None) -> None:
         """To everybody who has not had it."""
@@ -177,30 +185,31 @@ class Fanout:
             if len(page) < _PAGE and (channel is None or channel.seq <= follower.seq):
                 return
 
-    @contextmanager
-    def following(self, session: Session, follower: Follower) -> Iterator[None]:
-        """Show what happens from here on, until the context ends. The follower has caught up."""
-        session_id = session.id
+    def join(self, session_id: str, agent: AgentStatus, follower: Follower) -> None:
+        """Show what happens from here on, until it leaves. The follower has caught up."""
         channel = self._channels.get(session_id)
         if channel is None:
-            channel = self._channels[session_id] = Channel(follower.seq, agent_of(session))
+            channel = self._channels[session_id] = Channel(follower.seq, agent)
             self._board.plug(session_id)
         self._empty.pop(session_id, None)
         channel.welcome(follower)
         self._stir(session_id, channel)  # whatever came since it caught up
-        try:
-            yield
-        finally:
-            channel.followers.discard(follower)
-            if not channel.followers and self._channels.get(session_id) is channel:
-                channel.empty_since = anyio.current_time()
-                self._empty[session_id] = channel
+
+    def leave(self, session_id: str, follower: Follower) -> None:
+        """Show it nothing more. No harm if it never joined."""
+        channel = self._channels.get(session_id)
+        if channel is None or follower not in channel.followers:
+            return
+        channel.followers.discard(follower)
+        if not channel.followers:
+            channel.empty_since = anyio.current_time()
+            self._empty[session_id] = channel
 
     def _pass_on(self) -> None:
         seen = set()
         for session_id, preview in self._board.previews():
             if channel := self._channels.get(session_id):
-                channel.merge.add([preview])
+                channel.add(preview)
                 seen.add(session_id)
         for session_id in self._board.rung():
             if channel := self._channels.get(session_id):
@@ -211,7 +220,7 @@ class Fanout:
                 self._show_previews(channel)
 
     def _show_previews(self, channel: Channel) -> None:
-        for shown in channel.merge.in_order((), channel.seq):
+        for shown in channel.in_order(()):
             if isinstance(shown, Preview):
                 channel.show_preview(shown)
 
@@ -240,7 +249,7 @@ class Fanout:
         entries = await self._log.read(session_id, channel.seq, _PAGE)
         if not entries:
             await self._look(session_id, channel)
-        for shown in channel.merge.in_order(entries, channel.seq):
+        for shown in channel.in_order(entries):
             if isinstance(shown, Preview):
                 channel.show_preview(shown)
             else:

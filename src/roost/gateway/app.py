@@ -128,7 +128,7 @@ class Surface:
         self._api = api
         self._gateway = gateway
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """One request, one connection, or one lifespan."""
         answer = self._gateway if scope["type"] == "websocket" else self._api
-        await answer(scope, receive, send)
+        return answer(scope, receive, send)

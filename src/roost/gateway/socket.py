@@ -7,8 +7,6 @@ moment is opened again and goes on.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from starlette.types import Receive
@@ -54,7 +52,6 @@ class Socket:
         "_bad",
         "_deps",
         "_fanout",
-        "_follows",
         "_has_task",
         "_head",
         "_most_unread",
@@ -83,7 +80,6 @@ class Socket:
         self._agent: AgentStatus | None = None
         self._stream: str | None = None
         self._bad = 0
-        self._follows: AsyncExitStack
 
     # What it is shown
 
@@ -140,10 +136,17 @@ class Socket:
 
     async def serve(self, receive: Receive) -> None:
         """Until the client hangs up, or is hung up on."""
-        async with AsyncExitStack() as self._follows:
-            async for frame in _frames(receive, self.line):
-                if not await self._heard(frame):
-                    return
+        try:
+            while (message := await receive())["type"] != "websocket.disconnect":
+                frame = message.get("text")
+                if frame is None:
+                    self.line.hang_up(UNSUPPORTED, "send text, not binary")
+                elif await self._heard(frame):
+                    continue
+                return
+        finally:
+            if self.session_id is not None:
+                self._fanout.leave(self.session_id, self)
 
     async def _heard(self, frame: str) -> bool:
         """Whether to go on."""
@@ -209,7 +212,7 @@ class Socket:
                 self.send(speech.request_of(entry))
         self.session_id = session.id
         await self._fanout.catch_up(session.id, self)
-        self._follows.enter_context(self._fanout.following(session, self))
+        self._fanout.join(session.id, agent_of(session), self)
 
     def _welcome(self, word: Start, session: Session) -> None:
         ack = {"type": "ack", "id": word.id, "sessionId": session.id, "seq": self.seq}
@@ -243,16 +246,3 @@ class Socket:
     async def _questions(self, session_id: str) -> list[Entry]:
         query = EventQuery(types=speech.ASKING, order="desc", limit=_MOST_ASKED)
         return await self._deps.log.page(session_id, query)
-
-
-async def _frames(receive: Receive, line: Line) -> AsyncGenerator[str, None]:
-    """The client's frames, until it is gone."""
-    while True:
-        message = await receive()
-        if message["type"] == "websocket.disconnect":
-            return
-        frame = message.get("text")
-        if frame is None:
-            line.hang_up(UNSUPPORTED, "send text, not binary")
-            return
-        yield frame

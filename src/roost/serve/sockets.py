@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Final, cast
 
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
 from websockets.protocol import State
 
 from roost.gateway.line import EXTENSION
 
+_UPGRADE: Final = 101
 _PATIENCE: Final = (
     3.0  # seconds for a client to answer a goodbye, or to read what it has left unread
 )
@@ -24,15 +27,28 @@ class WebSocketLine(WebSocketsSansIOProtocol):
         self.heard = self.loop.time()
         super().data_received(data)
 
-    async def run_asgi(self) -> None:
-        """The application, which finds its line in the scope."""
+    def handle_connect(self, event: Request) -> None:
+        """The application finds its line in the scope."""
         self.heard = self.loop.time()
-        extensions = cast(dict[str, object], self.scope["extensions"])
-        extensions[EXTENSION] = self
-        try:
-            await super().run_asgi()
-        finally:
-            del extensions[EXTENSION]  # a circle, which would wait for the garbage collector
+        super().handle_connect(event)
+        if self.response.status_code == _UPGRADE:
+            self._extensions()[EXTENSION] = self
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Without the circle from the scope back to here, which the garbage collector would find late."""
+        if hasattr(self, "scope"):
+            self._extensions().pop(EXTENSION, None)
+        super().connection_lost(exc)
+
+    def _extensions(self) -> dict[str, object]:
+        return cast(dict[str, object], self.scope["extensions"])
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Once it is open, nobody looks at how it was opened."""
+        await super().send(message)
+        if message["type"] == "websocket.accept":
+            del self.request, self.response
+            self.scope["headers"] = []
 
     def write(self, frames: bytes) -> int:
         """Without waiting; whoever sends more than is read learns it from the number."""
