@@ -11,7 +11,7 @@ from roost.api.call import Call, reply
 from roost.api.paging import record_page, record_query
 from roost.domain import task
 from roost.domain.events import iso
-from roost.domain.session import MountScope, TrustLevel
+from roost.domain.session import Fallback, MountScope, TrustLevel
 from roost.ports.catalog import Record
 
 _Id = Annotated[str, Field(min_length=1, max_length=128)]
@@ -59,6 +59,7 @@ class RunCreateParams(TypedDict, total=False):
     trust_level: TrustLevel
     workspace: Annotated[str, Field(max_length=256)]
     mount_scope: MountScope
+    sandbox_fallback: Fallback
     harness: Annotated[str, Field(min_length=1, max_length=64)]
 
 

@@ -54,7 +54,7 @@ _PAGE: Final = 100
 _LOOK_AGAIN: Final = 30.0  # seconds; what other nodes have left is found this late
 _BREATHE: Final = 0.2  # seconds between two looks: a session at work rings for each thing it does
 _ABANDONED: Final = 60_000_000  # microseconds after which a run that is in no task was given up
-_OPTIONS: Final = ("trust_level", "workspace", "mount_scope", "harness")
+_OPTIONS: Final = ("trust_level", "workspace", "mount_scope", "harness", "sandbox_fallback")
 _log = logging.getLogger(__name__)
 
 

@@ -15,6 +15,7 @@ from roost.api.deps import Deps
 from roost.api.inbound import drafts_of, receipts_of
 from roost.core.fanout import AgentStatus, Fanout, agent_of
 from roost.core.outcome import Outcome
+from roost.core.trust import check_reach
 from roost.domain.events import Entry, Preview
 from roost.domain.session import Session
 from roost.errors import (
@@ -55,6 +56,7 @@ class Socket:
         "_has_task",
         "_head",
         "_most_unread",
+        "_refusal",
         "_speech",
         "_stream",
         "by",
@@ -76,6 +78,7 @@ class Socket:
         self._most_unread = deps.settings.max_unread_bytes
         self._head = 0
         self._has_task = False
+        self._refusal: str | None = None
         self._asked: frozenset[str] = frozenset()
         self._agent: AgentStatus | None = None
         self._stream: str | None = None
@@ -175,6 +178,8 @@ class Socket:
         session_id = self.session_id
         if session_id is None:
             raise NotStarted()
+        if self._refusal is not None:
+            raise Forbidden(self._refusal)
         event = words.event_of(word)
         drafts, receipts = drafts_of([event], "message"), receipts_of([event], None, b"")
         try:
@@ -203,6 +208,7 @@ class Socket:
         session = await self._session(word)
         self._head = session.state.head
         self._has_task = session.spec.task_id is not None
+        self._refusal = _refusal(self.by, session)
         self.seq = self._begins_at(word)
         self._asked = frozenset(pending.event_id for pending in session.state.pending)
         self._welcome(word, session)
@@ -246,3 +252,12 @@ class Socket:
     async def _questions(self, session_id: str) -> list[Entry]:
         query = EventQuery(types=speech.ASKING, order="desc", limit=_MOST_ASKED)
         return await self._deps.log.page(session_id, query)
+
+
+def _refusal(by: Admission, session: Session) -> str | None:
+    """Why the client may only look on: the session has more trust than its key may ask for."""
+    try:
+        check_reach(by.key, session)
+    except Forbidden as forbidden:
+        return forbidden.message
+    return None

@@ -31,6 +31,7 @@ class Start(msgspec.Struct, tag="start"):
     trustLevel: str | None = None
     workspace: str | None = None
     mountScope: str | None = None
+    sandboxFallback: str | None = None
     harness: str | None = None
     title: str | None = None
     metadata: dict[str, str] | None = None
@@ -157,6 +158,7 @@ def creation_of(word: Start) -> tuple[Json, Receipt | None]:
         "trust_level": word.trustLevel,
         "workspace": word.workspace,
         "mount_scope": word.mountScope,
+        "sandbox_fallback": word.sandboxFallback,
         "harness": word.harness,
         "task_id": word.taskId,
     }
