@@ -15,7 +15,18 @@ from anthropic.types.beta import sessions as sessions_types
 from anthropic.types.beta.sessions import threads as threads_types
 from starlette.types import ASGIApp
 
-from roost.api import agents, environments, events, health, keys, openapi, sessions, threads
+from roost.api import (
+    agents,
+    environments,
+    events,
+    health,
+    keys,
+    logins,
+    openapi,
+    sessions,
+    tasks,
+    threads,
+)
 from roost.api.call import Call, reply
 from roost.api.query import Query
 from roost.api.routes import Handler, Operation, refused
@@ -211,6 +222,34 @@ _KEYS = (
 )
 
 
+_TASKS = (
+    _post("roost.tasks.create", "/roost/v1/tasks", tasks.create, tasks.TaskCreateParams),
+    _get("roost.tasks.list", "/roost/v1/tasks", tasks.list_, tasks.TaskListParams),
+    _get("roost.tasks.retrieve", "/roost/v1/tasks/{task_id}", tasks.retrieve),
+    _post("roost.tasks.update", "/roost/v1/tasks/{task_id}", tasks.update, tasks.TaskUpdateParams),
+    _delete("roost.tasks.delete", "/roost/v1/tasks/{task_id}", tasks.delete),
+    _post(
+        "roost.tasks.runs.create",
+        "/roost/v1/tasks/{task_id}/runs",
+        tasks.start_run,
+        tasks.RunCreateParams,
+    ),
+    _get("roost.tasks.runs.list", "/roost/v1/tasks/{task_id}/runs", tasks.list_runs),
+    _get(
+        "roost.tasks.runs.retrieve",
+        "/roost/v1/tasks/{task_id}/runs/{run_id}",
+        tasks.retrieve_run,
+    ),
+)
+
+_LOGINS = (
+    _post("auth.login", "/auth/login", logins.login, logins.LoginParams, open=True),
+    _post("auth.logout", "/auth/logout", logins.logout),
+    _get("auth.me", "/auth/me", logins.me),
+    _get("auth.ws_token", "/auth/ws-token", logins.ws_token, logins.WsTokenParams),
+)
+
+
 async def _openapi(call: Call) -> ASGIApp:
     return reply(_document())
 
@@ -351,6 +390,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *_SESSIONS,
     *_THREADS,
     *_KEYS,
+    *_TASKS,
+    *_LOGINS,
     *_OPEN,
     *(_refused(line, why) for why, lines in _REFUSED.items() for line in lines),
 )

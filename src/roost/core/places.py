@@ -69,6 +69,17 @@ class Places:
         self._levels = levels
         self._data = data
         self._person = person
+        self._open: dict[str, Sandbox] = {}
+
+    async def stats(self, session_id: str) -> Stats | None:
+        """What a session's sandbox uses now; None if it has none open here."""
+        sandbox = self._open.get(session_id)
+        if sandbox is None:
+            return None
+        try:
+            return await sandbox.stats()
+        except SandboxFailed:
+            return None  # it is going away just now
 
     def assigned(self, spec: Spec) -> Spec:
         """With the kind of place that such a session gets when it is made."""
@@ -138,7 +149,11 @@ class Places:
                 environ={**way.environ, **self._environ(session.spec)},
             )
             async with self._providers[self._kind(session.spec)].open(plan) as sandbox:
-                yield _Forwarded(sandbox, way) if way.forwards else sandbox
+                self._open[session.id] = sandbox
+                try:
+                    yield _Forwarded(sandbox, way) if way.forwards else sandbox
+                finally:
+                    del self._open[session.id]
 
     def bounds(self, session: Session) -> Bounds | None:
         """What its harness has to keep the agent's tools in; None where walls do, or nothing does."""
