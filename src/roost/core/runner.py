@@ -20,8 +20,8 @@ from roost.core.history import history
 from roost.core.intake import inbox
 from roost.core.places import OnRefusal, Places
 from roost.core.pool import Pool
-from roost.core.tasks import alongside
 from roost.core.taskboard import Errands
+from roost.core.tasks import alongside
 from roost.core.turn import Terminated, Turn
 from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
