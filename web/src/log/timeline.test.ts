@@ -24,7 +24,7 @@ it("measures the model, the tools, and how long somebody was waited for", () => 
   expect(turns.length).toBe(2);
   const [first, second] = turns;
   expect(first?.title).toBe("List the files");
-  expect(first?.bars.map(({ kind, from, to }) => [kind, (to! - from) / 1000])).toEqual([["model", 2], ["wait", 56], ["tool", 2]]);
+  expect(first?.bars.map(({ kind, from, to }) => [kind, (to! - from) / 1000])).toEqual([["wake", 1], ["model", 2], ["wait", 56], ["tool", 2]]);
   expect(first?.outcome).toBe("end_turn");
   expect(first?.usage.input_tokens).toBe(10);
   expect(second?.to).toBeUndefined();

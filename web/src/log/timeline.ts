@@ -1,11 +1,11 @@
 /**
  * The log as turns over time. A turn begins when the session wakes and ends when it rests; in between
- * lie the model's requests, the tools, the retries and the waits for a person, each with its length.
+ * lie the start of the agent, the model's requests, the tools, the retries and the waits for a person, each with its length.
  */
 
 import { answeredCall, CALLS, timeOf, type LogEvent, type ModelUsage } from "./events";
 
-export type BarKind = "model" | "tool" | "wait" | "retry";
+export type BarKind = "wake" | "model" | "tool" | "wait" | "retry";
 
 export interface Bar {
   kind: BarKind;
@@ -26,6 +26,7 @@ export interface Turn {
   usage: ModelUsage;
 }
 
+const WAKE = "wake";
 const NOTHING: ModelUsage = {
   input_tokens: 0,
   output_tokens: 0,
@@ -61,7 +62,9 @@ class Reader {
       return;
     }
     const number = this.turns.length + 1;
-    this.turns.push({ number, title: "", from: at, bars: [], usage: { ...NOTHING } });
+    const begun: Turn = { number, title: "", from: at, bars: [], usage: { ...NOTHING } };
+    this.turns.push(begun);
+    this.begin(begun, "wake", WAKE, "start", at);
   }
 
   private during(turn: Turn, event: LogEvent, at: number): void {
@@ -75,6 +78,7 @@ class Reader {
         turn.title ||= firstLine(event);
         return;
       case "span.model_request_start":
+        this.end(WAKE, at, false);
         return this.begin(turn, "model", event.id, "model", at);
       case "span.model_request_end":
         add(turn.usage, event.model_usage);

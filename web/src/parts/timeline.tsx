@@ -6,6 +6,7 @@ import { turnsOf, type Bar, type BarKind, type Turn } from "../log/timeline";
 import { lasted, tokens } from "./words";
 
 const LANES: Record<BarKind, { row: number; colour: string; word: string }> = {
+  wake: { row: 0, colour: "gray", word: "Start" },
   model: { row: 0, colour: "cyan", word: "Model" },
   tool: { row: 1, colour: "teal", word: "Tools" },
   wait: { row: 2, colour: "grape", word: "Waits for you" },
@@ -101,7 +102,8 @@ function BarView({ bar, turn, end }: { bar: Bar; turn: Turn; end: number }) {
           top: 4 + row * 20,
           left: `${((bar.from - turn.from) / whole) * 100}%`,
           width: `${Math.max(((to - bar.from) / whole) * 100, 0.3)}%`,
-          background: `light-dark(var(--mantine-color-${shown}-3), var(--mantine-color-${shown}-8))`,
+          background: `var(--mantine-color-${shown}-light-hover)`,
+          borderLeft: `3px solid var(--mantine-color-${shown}-filled)`,
         }}
       >
         {(to - bar.from) / whole > 0.12 ? bar.label : ""}
