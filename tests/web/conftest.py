@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,13 +33,38 @@ def browser() -> Iterator[Browser]:
         launched.close()
 
 
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
+    return report
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[LiveServer]:
-    with LiveServer(tmp_path / "data", ROOST_HARNESS="claude", ROOST_SLEEP_AFTER="60") as live:
+def settings() -> dict[str, str]:
+    return {"ROOST_HARNESS": "claude", "ROOST_SLEEP_AFTER": "60"}
+
+
+@pytest.fixture
+def width() -> int:
+    return 1100
+
+
+@pytest.fixture
+def server(tmp_path: Path, settings: dict[str, str]) -> Iterator[LiveServer]:
+    with LiveServer(tmp_path / "data", **settings) as live:
         yield live
 
 
 @pytest.fixture
-def person(browser: Browser, server: LiveServer) -> Iterator[Person]:
-    with Person(browser, server) as somebody:
-        yield somebody
+def person(
+    request: pytest.FixtureRequest, browser: Browser, server: LiveServer, width: int
+) -> Iterator[Person]:
+    somebody = Person(request.node.name, browser, server, width=width)
+    yield somebody
+    somebody.leave(content=not request.node.stash.get(_FAILED, False))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import anthropic
@@ -22,30 +21,23 @@ class Person:
     """One browser tab. `complaints` are what its console said that it should not have."""
 
     def __init__(
-        self, browser: Browser, server: LiveServer, *, width: int = 1100, height: int = 800
+        self, name: str, browser: Browser, server: LiveServer, *, width: int = 1100
     ) -> None:
         self.server = server
+        self._name = name
         self.complaints: list[str] = []
-        self._context = browser.new_context(viewport={"width": width, "height": height})
+        self._context = browser.new_context(viewport={"width": width, "height": 800})
         self.page: Page = self._context.new_page()
         self.page.on("console", self._listen)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.client = anthropic.Anthropic(base_url=server.url, api_key=server.key, max_retries=0)
 
-    def __enter__(self) -> Person:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            self.shoot("failed")
+    def leave(self, *, content: bool) -> None:
+        """Close the tab. Who is not `content` keeps a picture; who is has nothing to complain of."""
+        if not content:
+            self.shoot(f"failed-{self._name}")
         self._context.close()
-        if kind is None:
-            assert self.complaints == []
+        assert not (content and self.complaints)
 
     def _listen(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not _OF_A_LOST_SERVER.search(message.text):
@@ -87,9 +79,15 @@ class Person:
     def log(self) -> Locator:
         return self.page.get_by_role("log", name="Conversation")
 
-    def reads(self, text: str, *, times: int = 1, seconds: float = 20) -> None:
-        """The conversation shows this, so many times."""
-        expect(self.log.get_by_text(text)).to_have_count(times, timeout=seconds * 1000)
+    def hears(self, text: str, *, seconds: float = 20) -> None:
+        """The agent has said this, once."""
+        spoken = self.log.locator(".said-agent").get_by_text(text)
+        expect(spoken).to_have_count(1, timeout=seconds * 1000)
+
+    def sees(self, text: str) -> None:
+        """The conversation shows this, besides what was said."""
+        shown = self.log.locator(".call, [role=alert]").get_by_text(text, exact=True)
+        expect(shown).to_have_count(1, timeout=20_000)
 
     def waits_until(self, status: str) -> None:
         expect(self.page.locator(".heading .status")).to_have_text(status, timeout=30_000)

@@ -7,36 +7,31 @@ from typing import Any
 
 import httpx2
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 from tests.journeys.chat import bash, script
 from tests.parts import need
 from tests.web.person import Person
-
-from roost.testing.live import LiveServer
 
 AXE = Path("web/node_modules/axe-core/axe.min.js")
 PAGES = ("/", "/agents", "/environments", "/keys")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1600, "light")])
-def test_every_page_fits_its_width_and_can_be_read(
-    browser: Browser, server: LiveServer, width: int, scheme: Any
-):
+def test_every_page_fits_its_width_and_can_be_read(person: Person, width: int, scheme: Any):
     need("axe-core", AXE.exists(), "make setup")
-    with Person(browser, server, width=width, height=800) as person:
-        person.page.emulate_media(color_scheme=scheme)
-        person.log_in()
-        session_id = person.begin_session("A session with a rather long title, for narrow screens")
-        person.say(script(bash("ls -la"), {"text": "See `this`:\n\n```sh\nls -la\n```"}))
-        person.reads("See this:")
-        chat = f"/sessions/{session_id}"
-        for path in (*PAGES, chat, f"{chat}/timeline"):
-            person.page.goto(person.server.url + path)
-            person.page.wait_for_load_state("networkidle")
-            overhang = "document.documentElement.scrollWidth - window.innerWidth"
-            assert person.page.evaluate(overhang) <= 0, path
-            assert violations(person) == [], path
-            person.shoot(f"{width}-{scheme}{path.replace('/', '-').replace(session_id, 'x')}")
+    person.page.emulate_media(color_scheme=scheme)
+    person.log_in()
+    session_id = person.begin_session("A session with a rather long title, for narrow screens")
+    person.say(script(bash("ls -la"), {"text": "See `this`:\n\n```sh\nls -la\n```"}))
+    person.hears("See this:")
+    chat = f"/sessions/{session_id}"
+    for path in (*PAGES, chat, f"{chat}/timeline"):
+        person.page.goto(person.server.url + path)
+        person.page.wait_for_load_state("networkidle")
+        overhang = "document.documentElement.scrollWidth - window.innerWidth"
+        assert person.page.evaluate(overhang) <= 0, path
+        assert violations(person) == [], path
+        person.shoot(f"{width}-{scheme}{path.replace('/', '-').replace(session_id, 'x')}")
 
 
 def violations(person: Person) -> list[str]:
@@ -55,6 +50,7 @@ def violations(person: Person) -> list[str]:
 def test_everything_can_be_done_with_the_keyboard_alone(person: Person):
     page = person.page
     page.goto(person.server.url)
+    expect(page.get_by_label("API key")).to_be_focused()
     page.keyboard.type(person.server.key)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
@@ -78,7 +74,7 @@ def test_everything_can_be_done_with_the_keyboard_alone(person: Person):
     expect(page.get_by_label("Message", exact=True)).to_be_focused()
     page.keyboard.type("Hello")
     page.keyboard.press("Enter")
-    person.reads("I have seen 1 user message")
+    person.hears("I have seen 1 user message")
 
 
 def press(person: Person, name: str) -> None:
@@ -100,7 +96,7 @@ def test_a_key_is_shown_once_and_works_until_it_is_revoked(person: Person):
     page.get_by_role("button", name="New key").click()
     page.get_by_role("dialog").get_by_label("Name").fill("for a friend")
     page.get_by_role("button", name="Create").click()
-    secret = page.locator("code").inner_text()
+    secret = page.get_by_role("dialog").locator("pre").inner_text()
     ask = {"url": f"{person.server.url}/auth/me", "headers": {"x-api-key": secret}}
     assert httpx2.get(**ask).status_code == 200
     page.reload()

@@ -13,7 +13,7 @@ import { App } from "./app";
 
 const theme = createTheme({
   primaryColor: "cyan",
-  primaryShade: { light: 9, dark: 8 },
+  primaryShade: 9,
   fontFamily: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif",
   defaultRadius: "md",
   autoContrast: true,

@@ -40,6 +40,7 @@ from roost.serve.agents import Workforce, workforce
 from roost.serve.first_start import ensure_administrator, token_secret
 from roost.stores.bell import LocalBell
 from roost.stores.sqlite import SqliteStore
+from roost.web.site import Site
 
 
 class Drain:
@@ -119,7 +120,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         async with anyio.create_task_group() as services:
             await services.start(gateway.run)
             await services.start(deps.runs.run)
-            app = Surface(build_app(deps), gateway)
+            app = Site(Surface(build_app(deps), gateway))
             yield Roost(app, dispatcher, pool, drain, admin_key, hands.model)
             services.cancel_scope.cancel()
 

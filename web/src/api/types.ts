@@ -63,7 +63,9 @@ export interface Key {
   tenant: string;
   role: "user" | "admin";
   trust_ceiling: Trust;
+  hint: string;
   created_at: string;
+  revoked_at: string | null;
   secret?: string;
 }
 

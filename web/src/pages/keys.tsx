@@ -16,14 +16,14 @@ export function KeysPage() {
       <Loaded query={keys}>
         {(found) => (
           <Things none="No keys.">
-            {found.map((key) => (
+            {found.filter((key) => key.revoked_at === null).map((key) => (
               <ThingCard
                 key={key.id}
                 name={key.name}
                 archived={false}
                 about={
                   <Group gap="xs">
-                    {key.role} · tenant {key.tenant} · made {ago(key.created_at)} · at most
+                    …{key.hint} · {key.role} · tenant {key.tenant} · made {ago(key.created_at)} · at most
                     <TrustBadge trust={key.trust_ceiling} />
                   </Group>
                 }
