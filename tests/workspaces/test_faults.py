@@ -156,7 +156,8 @@ async def weather_all(folder: Path, server: S3Server, fault: str, every: int) ->
         weather = Weather(server, fault, number)
         async with weather._upstream, listening(weather, "127.0.0.1", 0) as url:
             options = server.options | {"endpoint": url}
-            s3 = S3Blobs(BUCKET, os.urandom(4).hex(), timeout=1.0, **options)
-            await journey(SteadyBlobs(s3, pauses=[0.01, 0.1]), folder, f"w{number}")
+            patience = 1.0 if fault == "slow" else 10.0
+            s3 = S3Blobs(BUCKET, os.urandom(4).hex(), timeout=patience, **options)
+            await journey(SteadyBlobs(s3, pauses=[0.01, 0.1, 1.0]), folder, f"w{number}")
         requests = weather.requests
     assert requests > 20

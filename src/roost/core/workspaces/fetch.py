@@ -38,7 +38,7 @@ class Fetch:
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
-        self._threads = anyio.CapacityLimiter(4)
+        self._one = anyio.CapacityLimiter(1)
 
     async def head(self, workspace: str) -> tuple[Head, str | None]:
         """A workspace's head, and its version to swap it by; None if there is none yet."""
@@ -63,7 +63,21 @@ class Fetch:
 
     async def parts(self, pack: str, parts: Sequence[Part]) -> dict[bytes, bytes]:
         """The content of some parts of one pack, by digest. :raises SnapshotCorrupt:"""
-        return await _again_if_corrupt(partial(self._parts, pack, parts))
+        found: dict[bytes, bytes] = {}
+        await self.give(pack, parts, found.update)
+        return found
+
+    async def give(
+        self, pack: str, parts: Sequence[Part], use: Callable[[dict[bytes, bytes]], None]
+    ) -> None:
+        """Call `use` with the content of some parts of one pack, in a thread, one at a time.
+
+        Packs are got at the same time, and unpacked one after another: threads that wait for each
+        other at every file would take longer.
+
+        :raises SnapshotCorrupt: then `use` was not called
+        """
+        await _again_if_corrupt(partial(self._give, pack, parts, use))
 
     async def _head(self, workspace: str) -> tuple[Head, str | None]:
         found = await self._blobs.read(head_key(workspace))
@@ -75,13 +89,15 @@ class Fetch:
             raise SnapshotCorrupt(f"the manifest {snapshot.key} is damaged")
         return unseal(data, Manifest)
 
-    async def _parts(self, pack: str, parts: Sequence[Part]) -> dict[bytes, bytes]:
+    async def _give(
+        self, pack: str, parts: Sequence[Part], use: Callable[[dict[bytes, bytes]], None]
+    ) -> None:
         data = await self._blobs.get(pack)
-        return await to_thread.run_sync(_unpacked, data, parts, limiter=self._threads)
 
+        def work() -> None:
+            use({part.digest: content for part, content in unpack(data, parts)})
 
-def _unpacked(pack: bytes, parts: Sequence[Part]) -> dict[bytes, bytes]:
-    return {part.digest: content for part, content in unpack(pack, parts)}
+        await to_thread.run_sync(work, limiter=self._one)
 
 
 async def _again_if_corrupt(work: Callable[[], Awaitable[T]]) -> T:

@@ -72,7 +72,7 @@ async def restored(
 
 
 class _Restore:
-    """One restore. Files are written by one thread at a time, packs are got and unpacked by others."""
+    """One restore. Files are written by one thread at a time, while more packs are being got."""
 
     def __init__(
         self,
@@ -85,7 +85,6 @@ class _Restore:
         self._manifest = manifest
         self._staging = staging
         self._on_progress = on_progress
-        self._writing = anyio.Lock()
         self._directories: list[Entry] = []
         self._links: list[Entry] = []
         self._jobs: dict[str, list[_Job]] = defaultdict(list)
@@ -137,10 +136,9 @@ class _Restore:
                 at += part.size
 
     async def _restore_pack(self, pack: str, jobs: Sequence[_Job]) -> None:
-        content = await self._fetch.parts(pack, [job.part for job in jobs])
-        async with self._writing:
-            await to_thread.run_sync(self._write, jobs, content)
-            self._tell()
+        parts = [job.part for job in jobs]
+        await self._fetch.give(pack, parts, partial(self._write, jobs))
+        self._tell()
 
     def _write(self, jobs: Sequence[_Job], content: dict[bytes, bytes]) -> None:
         for job in jobs:

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from roost.core.tasks import a_few_at_once
 from roost.core.workspaces import index as local
 from roost.core.workspaces.fetch import Fetch
+from roost.core.workspaces.garbage import collect
 from roost.core.workspaces.gather import Earlier, Gatherer, Limits, Report
 from roost.core.workspaces.index import Index, Known, Previous
 from roost.domain.events import Micros
@@ -39,7 +40,7 @@ from roost.domain.snapshot import (
     pack_key,
     seal,
 )
-from roost.errors import BlobChanged, LeaseLost, NotFound
+from roost.errors import BlobChanged, BlobsFailed, LeaseLost, NotFound
 from roost.ports.blobs import Blobs
 from roost.ports.tree import Root, Tree
 
@@ -86,7 +87,7 @@ class Snapshots:
         self._limits = limits or Limits()
         self._keep = keep
         self._clock = clock
-        self._threads = anyio.CapacityLimiter(_AT_ONCE)
+        self._threads = anyio.CapacityLimiter(_AT_ONCE + 1)
 
     async def take(self, workspace: str, tree: Tree, generation: int, mark: int = 0) -> Taken:
         """Store what the tree is now, and make it the newest snapshot.
@@ -153,6 +154,13 @@ class Snapshots:
         if version is not None and not head.deleted:
             gone = replace(head, sequence=head.sequence + 1, snapshots=(), deleted=True)
             await self._move(workspace, gone, version)
+
+    async def tidy(self, workspace: str) -> None:
+        """Remove what no snapshot of this workspace needs any more; another time, if it cannot be now."""
+        try:
+            await collect(self._blobs, workspace)
+        except BlobsFailed as error:
+            _log.warning("cannot tidy up: %s", error.message, extra={"action": "collect"})
 
     async def _base(self, workspace: str, tree: Tree, generation: int) -> _Base:
         head, version = await self.fetch.head(workspace)
