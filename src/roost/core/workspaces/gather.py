@@ -165,7 +165,7 @@ class Gatherer:
             self._numbered += 1
             self._load = Load(self._key(self._numbered))
         part = self._load.add(digest, data)
-        self._earlier.known.add(part)
+        self._earlier.known.add([part])
         return part
 
     def _add(self, entry: Entry, signature: Signature | None) -> None:

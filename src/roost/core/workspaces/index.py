@@ -16,7 +16,7 @@ from roost.ports.tree import Signature, Tree
 _NOTE = "index"
 _MOST_KNOWN = 500_000  # parts that are looked up; more are stored again rather than kept in memory
 
-_Row = tuple[Entry, Signature | None]
+Row = tuple[Entry, Signature | None]
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,16 +30,16 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
     manifest: Manifest
     segments: Sequence[bytes]
 
-    def rows(self) -> Iterator[_Row]:
+    def rows(self) -> Iterator[Row]:
         """Every entry, in order."""
         for segment in self.segments:
             yield from _decoder.decode(zstandard.decompress(segment))
 
 
-_decoder = msgspec.msgpack.Decoder(list[_Row])
+_decoder = msgspec.msgpack.Decoder(list[Row])
 
 
-def compress_rows(rows: Sequence[_Row]) -> bytes:
+def compress_rows(rows: Sequence[Row]) -> bytes:
     """A segment for the index."""
     return zstandard.compress(msgspec.msgpack.encode(rows), 1)
 
@@ -62,36 +62,34 @@ def remember(tree: Tree, index: Index) -> None:
 
 
 class Known:
-    """Where parts lie that an earlier snapshot has stored."""
+    """Where parts lie that an earlier snapshot has stored. Entries given are looked at when needed."""
 
-    def __init__(self, entries: Iterator[Entry]) -> None:
+    def __init__(self, entries: Iterator[Entry] | None = None) -> None:
         self._entries = entries
-        self._parts: dict[bytes, Part] | None = None
+        self._parts: dict[bytes, Part] = {}
 
     def find(self, digest: bytes) -> Part | None:
         """The part with this content."""
-        if self._parts is None:
-            self._parts = {}
+        if self._entries is not None:
             for entry in self._entries:
-                if len(self._parts) >= _MOST_KNOWN:
-                    break
-                self._parts.update((part.digest, part) for part in entry.parts if part.digest)
+                self.add(entry.parts)
+            self._entries = None
         return self._parts.get(digest)
 
-    def add(self, part: Part) -> None:
-        """One that is new."""
-        if self._parts is not None and len(self._parts) < _MOST_KNOWN:
-            self._parts[part.digest] = part
+    def add(self, parts: Sequence[Part]) -> None:
+        """Some more."""
+        if len(self._parts) < _MOST_KNOWN:
+            self._parts.update((part.digest, part) for part in parts if part.digest)
 
 
 class Previous:
     """The entries of the last snapshot, asked for in their order."""
 
-    def __init__(self, rows: Iterator[_Row]) -> None:
+    def __init__(self, rows: Iterator[Row]) -> None:
         self._rows = rows
         self._next = next(rows, None)
 
-    def find(self, path: bytes) -> _Row | None:
+    def find(self, path: bytes) -> Row | None:
         """What was there; paths before the last one asked for are not found any more."""
         while self._next is not None:
             row = self._next

@@ -29,7 +29,6 @@ from roost.core.workspaces.index import Index, Known, Previous
 from roost.domain.events import Micros
 from roost.domain.packs import Load
 from roost.domain.snapshot import (
-    Entry,
     Head,
     Hold,
     Manifest,
@@ -170,14 +169,16 @@ class Snapshots:
             raise NotFound("there is no such workspace to take a snapshot of")
         newest = head.newest
         if newest is None:
-            return _Base(head, version, root, None, _earlier(None, iter(())))
+            return _Base(head, version, root, None, _earlier(None, iter(()), Known()))
         index = await self._in_thread(local.recall, tree, newest.digest, root.identity)
         if index is not None:
-            return _Base(head, version, root, index.manifest, _earlier(index, _entries(index)))
-        manifest = await self.fetch.manifest(newest)
-        entries = [entry async for entry in self.fetch.entries(manifest)]
-        earlier = _earlier(None, iter(entries), manifest)
-        return _Base(head, version, root, manifest, earlier)
+            known = Known(entry for entry, _ in index.rows())
+            earlier = _earlier(index.manifest, index.rows(), known)
+            return _Base(head, version, root, index.manifest, earlier)
+        manifest, known = await self.fetch.manifest(newest), Known()
+        async for entry in self.fetch.entries(manifest):
+            known.add(entry.parts)
+        return _Base(head, version, root, manifest, _earlier(manifest, iter(()), known))
 
     async def _store_loads(self, gatherer: Gatherer) -> int:
         """How many bytes it took to store what is new."""
@@ -235,16 +236,9 @@ def _next(loads: Iterator[Load]) -> Load | None:
     return next(loads, None)
 
 
-def _earlier(
-    index: Index | None, entries: Iterator[Entry], manifest: Manifest | None = None
-) -> Earlier:
-    manifest = index.manifest if index else manifest
+def _earlier(manifest: Manifest | None, rows: Iterator[local.Row], known: Known) -> Earlier:
     segments = {part.digest: part for part in manifest.segments} if manifest else {}
-    return Earlier(Previous(index.rows() if index else iter(())), Known(entries), segments)
-
-
-def _entries(index: Index) -> Iterator[Entry]:
-    return (entry for entry, _ in index.rows())
+    return Earlier(Previous(rows), known, segments)
 
 
 def _manifest(workspace: str, sequence: int, root: Root, gatherer: Gatherer) -> Manifest:

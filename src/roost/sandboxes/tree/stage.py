@@ -107,7 +107,11 @@ class LocalStaging:
 
     def replace(self, *, keep: bool) -> None:
         aside = self._place.with_name(f".{self._place.name}.aside")
-        if self._place.exists():
+        try:
+            self._place.rmdir()  # it is empty: then what lies aside is worth more
+        except FileNotFoundError:
+            pass
+        except OSError:
             remove(aside)
             self._place.rename(aside)
         self._path.rename(self._place)
