@@ -25,6 +25,7 @@ from roost.sandboxes.tree import LocalTree
 from roost.stores.bell import LocalBell
 from roost.stores.sqlite import SqliteStore
 from roost.testing.faulty_blobs import Fault, FaultyBlobs
+from roost.testing.stage import TENANT, Stage
 
 QUICK = Pace(quiet=0.05, longest=0.2, pauses=(0.01, 0.01), flush=5)
 LAZY = Pace(quiet=60, longest=60, pauses=(), flush=5)
@@ -40,6 +41,7 @@ class Machine:
     pace: Pace = LAZY
     bell: LocalBell = field(default_factory=LocalBell)
     told: list[Status] = field(default_factory=list)
+    workspace: str = "w"
 
     def __post_init__(self) -> None:
         self.snapshots = Snapshots(self.blobs)
@@ -60,12 +62,12 @@ class Machine:
 
     @property
     def home(self) -> Path:
-        return self.folder / "homes" / "w"
+        return self.folder / "homes" / self.workspace
 
     @asynccontextmanager
     async def at_work(self, generation: int = 1) -> AsyncGenerator[Path, None]:
         self.home.mkdir(parents=True, exist_ok=True)
-        async with self.files.open("w", generation):
+        async with self.files.open(self.workspace, generation):
             yield self.home
 
     async def stored(self) -> list[Snapshot]:
@@ -276,6 +278,29 @@ async def test_only_the_machine_with_the_living_copy_recovers_it(
         tasks.cancel_scope.cancel()
     assert list(await store.workspaces.unsynced()) == [held]
     assert await another.stored() == []
+
+
+async def test_the_files_of_a_deleted_session_are_removed_everywhere(
+    machine: Machine, store: SqliteStore, tmp_path: Path
+):
+    stage = Stage(store)
+    machine.workspace = await stage.session()
+    async with machine.at_work() as home:
+        (home / "file").write_text("mine")
+    await store.sessions.delete(TENANT, machine.workspace)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(machine.files.run)
+
+        async def gone() -> bool:
+            return await store.workspaces.find(machine.workspace) is None
+
+        await machine.until(gone)
+        tasks.cancel_scope.cancel()
+    assert [path.name for path in files_of(machine.workspace, tmp_path)] == ["head"]
+
+
+def files_of(workspace: str, folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if workspace in f"{path}" and path.is_file()]
 
 
 async def test_an_older_generation_stores_nothing_any_more(machine: Machine, another: Machine):

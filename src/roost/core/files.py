@@ -126,13 +126,19 @@ class Files:
             await self._left(workspace_id, sync, tree)
 
     async def run(self) -> None:
-        """Store what an earlier server, or a failing store, has left unstored; until cancelled."""
+        """Store what an earlier server, or a failing store, has left unstored; remove what belonged to
+        deleted sessions. Until cancelled.
+        """
         while True:
-            try:
-                for row in await self._rows.unsynced():
-                    await self._recover(row)
-            except (RoostError, OSError) as error:
-                _log.warning("cannot recover: %s", error, extra={"action": "recover"})
+            for look, work in (
+                (self._rows.unsynced, self._recover),
+                (self._rows.orphans, self._remove),
+            ):
+                try:
+                    for row in await look():
+                        await work(row)
+                except (RoostError, OSError) as error:
+                    _log.warning("cannot tidy up: %s", error, extra={"action": "recover"})
             await anyio.sleep(_LOOK_AGAIN)
 
     async def _brought_here(
@@ -203,6 +209,15 @@ class Files:
             await self._rows.note(stored)
         _log.info("stored what was left", extra={"action": "recover", "session": row.id})
         self._tell(row.id, phase="sync_recovered")
+
+    async def _remove(self, row: Workspace) -> None:
+        """Its session was deleted. The row goes last: until then, this is done again."""
+        async with self._locks[row.id]:
+            await to_thread.run_sync(self._tree_of(row.id).remove)
+            await self._snapshots.delete(row.id)
+            await self._snapshots.tidy(row.id)
+            await self._rows.forget(row.id)
+        _log.info("removed the files", extra={"action": "remove", "session": row.id})
 
     def _tell_state(self, workspace_id: str, state: SyncState) -> None:
         self._tell(workspace_id, sync=state)

@@ -111,6 +111,10 @@ class Tree(Protocol):
         """Keep something beside the tree, not in it: whole, or not at all."""
         ...
 
+    def remove(self) -> None:
+        """Remove all of it: the directory, what lies beside it, and what is remembered about it."""
+        ...
+
     def boot(self) -> str:
         """Which start of the machine this is. What was restored in an earlier one may not be on disk."""
         ...

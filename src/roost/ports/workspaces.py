@@ -16,7 +16,7 @@ from roost.domain.sync import SyncState
 
 
 class Workspace(msgspec.Struct, frozen=True, kw_only=True):
-    """A workspace's row.
+    """A workspace's row. It belongs to the session with the same id.
 
     `copy` names the living copy of its files: a machine that has a copy of that name has the newest
     files, any other restores the newest snapshot. `state` is `idle` if that snapshot is known to have
@@ -58,6 +58,10 @@ class Workspaces(Protocol):
 
     async def unsynced(self) -> Sequence[Workspace]:
         """Every row that is not `idle`, the oldest first. Called when a server starts."""
+        ...
+
+    async def orphans(self) -> Sequence[Workspace]:
+        """Every row that is `idle` and whose session was deleted. Called now and then."""
         ...
 
     async def forget(self, workspace_id: str) -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from roost.domain.sync import SyncState
 from roost.errors import LeaseLost
-from roost.testing.stage import Stage
+from roost.testing.stage import TENANT, Stage
 from roost.testing.store_contract import StoreContract
 
 
@@ -62,3 +62,15 @@ class WorkspacesContract(StoreContract):
         with pytest.raises(LeaseLost):
             await rows.note(held)
         assert list(await rows.unsynced()) == [other]
+
+    async def test_a_row_outlives_its_session_as_an_orphan_once_nobody_uses_it(
+        self, stage: Stage
+    ) -> None:
+        rows, session_id = stage.store.workspaces, await stage.session()
+        held = await rows.hold(session_id, "copy_1", 1)
+        idle = await rows.note(replace(held, state=SyncState.IDLE))
+        assert list(await rows.orphans()) == []
+        await stage.store.sessions.delete(TENANT, session_id)
+        assert list(await rows.orphans()) == [idle]
+        await rows.hold(session_id, "copy_1", 2)
+        assert list(await rows.orphans()) == []

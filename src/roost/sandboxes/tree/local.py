@@ -72,6 +72,13 @@ class LocalTree:
         fresh.write_bytes(data)  # not made durable: what is lost with the machine costs time only
         fresh.replace(note)
 
+    def remove(self) -> None:
+        beside = self._place.parent.glob(f".{escape(self._place.name)}.*")
+        for directory in (self._place, *beside):
+            remove(directory)
+        for note in self._notes.glob(f"{escape(self._place.name)}.*"):
+            note.unlink(missing_ok=True)
+
     def boot(self) -> str:
         try:
             return _BOOT.read_text().strip()

@@ -22,6 +22,12 @@ _SELECT: Final = (
     "SELECT id, copy, generation, state, sequence, attempts, error, updated_at FROM workspaces"
 )
 
+# Rows whose session is gone. One that is not idle may be in use: its session may still be being made.
+_ORPHANS: Final = (
+    f"{_SELECT} WHERE state = 'idle' AND NOT EXISTS "
+    "(SELECT 1 FROM sessions WHERE sessions.id = workspaces.id) LIMIT 1000"
+)
+
 # A row, new or in the place of the one before.
 _KEEP: Final = "INSERT OR REPLACE INTO workspaces VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
@@ -44,6 +50,9 @@ class SqliteWorkspaces:
 
     async def unsynced(self) -> Sequence[Workspace]:
         return await self._readers.ask(_unsynced)
+
+    async def orphans(self) -> Sequence[Workspace]:
+        return await self._readers.ask(_orphans)
 
     async def forget(self, workspace_id: str) -> None:
         await self._writer.do(partial(_forget, workspace_id))
@@ -85,6 +94,10 @@ def _find(workspace_id: str, db: apsw.Connection) -> Workspace | None:
 def _unsynced(db: apsw.Connection) -> Sequence[Workspace]:
     rows = db.execute(f"{_SELECT} WHERE state <> 'idle' ORDER BY updated_at")
     return [_row(row) for row in rows]
+
+
+def _orphans(db: apsw.Connection) -> Sequence[Workspace]:
+    return [_row(row) for row in db.execute(_ORPHANS)]
 
 
 def _one(rows: Sequence[Row]) -> Workspace | None:
