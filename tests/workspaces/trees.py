@@ -67,6 +67,11 @@ def _seen(path: bytes, names: dict[tuple[int, int], bytes], relative: bytes) -> 
     return status.st_mode, status.st_mtime_ns, content
 
 
+def _not_through_links(path: str, flags: int) -> int:
+    """There may be a link of that name, and it may lead to a file of the machine's."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 class Gardener:
     """Changes a tree, in any of the ways a program might."""
 
@@ -103,21 +108,21 @@ class Gardener:
         return self._random.choice([bytes(size), self._random.randbytes(size)])
 
     def _file(self) -> None:
-        with open(self._new(), "wb") as file:
+        with open(self._new(), "wb", opener=_not_through_links) as file:
             file.write(self._bytes())
 
     def _folder(self) -> None:
         os.mkdir(self._new())
 
     def _sparse(self) -> None:
-        with open(self._new(), "wb") as file:
+        with open(self._new(), "wb", opener=_not_through_links) as file:
             for _ in range(self._random.randrange(3)):
                 file.seek(self._random.randrange(3_000_000))
                 file.write(self._bytes())
             file.truncate(self._random.randrange(4_000_000))
 
     def _symlink(self) -> None:
-        target = self._random.choice([b"/etc/passwd", b"../../..", b"a", b"\xff/no", b"."])
+        target = self._random.choice([b"/etc/no-such-file", b"../../..", b"a", b"\xff/no", b"."])
         os.symlink(target, self._new())
 
     def _link(self) -> None:
