@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ from typing import Any, Final
 import anyio
 from msgspec.structs import replace
 
+from roost.core.files import Files
 from roost.domain.session import SANDBOXED_ONLY, Lease, SandboxKind, Session, Spec, TrustLevel
 from roost.errors import InvalidRequest, NotFound, SandboxFailed, SandboxUnavailable
 from roost.ports.catalog import Catalog
@@ -59,6 +60,7 @@ class Places:
         levels: Sequence[TrustLevel] = SANDBOXED_ONLY,
         data: Path | None = None,
         person: Path | None = None,
+        files: Files | None = None,
     ) -> None:
         self._default = sandboxes.name
         self._providers = {provider.name: provider for provider in (*others, sandboxes)}
@@ -70,6 +72,7 @@ class Places:
         self._data = data
         self._person = person
         self._open: dict[str, Sandbox] = {}
+        self._files = files
 
     async def stats(self, session_id: str) -> Stats | None:
         """What a session's sandbox uses now; None if it has none open here."""
@@ -128,10 +131,36 @@ class Places:
     ) -> AsyncGenerator[Sandbox, None]:
         """The session's place, for as long as the context lasts; all in it is dead afterwards.
 
+        Its files are the newest, restored first if they are not here, and stored when it ends.
+
         :raises SandboxUnavailable: it cannot be made
+        :raises BlobsFailed: its files cannot be restored
         """
         home = self._home(session)
         home.mkdir(parents=True, exist_ok=True)
+        async with (
+            self._kept(session.id, lease.generation),
+            self._opened(lease, session, home, mounts, on_refusal) as sandbox,
+        ):
+            yield sandbox
+
+    def rested(self, session_id: str, seq: int) -> None:
+        """A turn is over, with this entry of the log: the files it changed are stored soon."""
+        if self._files is not None:
+            self._files.changed(session_id, seq)
+
+    def _kept(self, session_id: str, generation: int) -> AbstractAsyncContextManager[None]:
+        return self._files.open(session_id, generation) if self._files else nullcontext()
+
+    @asynccontextmanager
+    async def _opened(
+        self,
+        lease: Lease,
+        session: Session,
+        home: Path,
+        mounts: Sequence[Mount],
+        on_refusal: OnRefusal,
+    ) -> AsyncGenerator[Sandbox, None]:
         grant = Grant(
             session_id=session.id,
             generation=lease.generation,

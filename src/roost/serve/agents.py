@@ -12,9 +12,12 @@ from typing import cast
 import anyio
 from pydantic import SecretStr
 
+from roost.blobs import choice as blobs
 from roost.config import Settings, words
+from roost.core.files import Files
 from roost.core.places import Places
 from roost.core.trust import Trust
+from roost.core.workspaces import Snapshots
 from roost.domain.session import TrustLevel
 from roost.egress import host as egress
 from roost.egress.options import Options, anthropic
@@ -22,9 +25,13 @@ from roost.errors import RoostError
 from roost.guest import forward
 from roost.harnesses.claude.harness import ClaudeHarness
 from roost.harnesses.scripted import ScriptedHarness
+from roost.ports.bell import Bell
 from roost.ports.catalog import Catalog
 from roost.ports.harness import Harness
+from roost.ports.workspaces import Workspaces
+from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.choice import chosen, others
+from roost.sandboxes.tree import LocalTree
 from roost.serve.http import listening
 from roost.testing.scripted_model import scripted_model
 
@@ -49,11 +56,14 @@ class Workforce:
     default: str
     places: Places
     trust: Trust
+    files: Files
     model: str
 
 
 @asynccontextmanager
-async def workforce(settings: Settings, catalog: Catalog) -> AsyncGenerator[Workforce, None]:
+async def workforce(
+    settings: Settings, catalog: Catalog, workspaces: Workspaces, bell: Bell
+) -> AsyncGenerator[Workforce, None]:
     """Everything that works on sessions, until the context ends."""
     async with _model(settings) as model:
         options = Options(
@@ -62,23 +72,35 @@ async def workforce(settings: Settings, catalog: Catalog) -> AsyncGenerator[Work
         )
         async with egress.serving(options) as way_out:
             levels = cast(list[TrustLevel], words(settings.trust_levels))
+            vault = (settings.vault or settings.data / "vault").absolute()
+            files = _files(settings, vault, workspaces, bell)
             places = Places(
                 chosen(settings),
                 way_out,
                 catalog,
-                vault=(settings.vault or settings.data / "vault").absolute(),
+                vault=vault,
                 forwarder=Path(forward.__file__),
                 others=others(settings),
                 levels=levels,
                 data=settings.data.absolute(),
                 person=Path.home(),
+                files=files,
             )
             harnesses = _harnesses(settings, model)
             wanted = settings.harness or ("claude" if model.key else "scripted")
             default = wanted if wanted in harnesses else "scripted"
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(places.sweep)  # an engine that hangs must not hold up the start
-                yield Workforce(harnesses, default, places, Trust(levels, places), model.name)
+                yield Workforce(harnesses, default, places, Trust(levels, places), files, model.name)
+
+
+def _files(settings: Settings, vault: Path, workspaces: Workspaces, bell: Bell) -> Files:
+    notes = settings.data.absolute() / "copies"
+
+    def tree_of(workspace_id: str) -> LocalTree:
+        return LocalTree(vault / ".workspaces" / workspace_id, notes, DEFAULT_UIDS)
+
+    return Files(Snapshots(blobs.chosen(settings)), workspaces, tree_of, bell)
 
 
 def _harnesses(settings: Settings, model: Model) -> dict[str, Harness]:

@@ -31,6 +31,7 @@ from roost.core.runner import Runner
 from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
 from roost.core.taskboard import Errands, Taskboard
+from roost.core.tasks import alongside
 from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
 from roost.domain.ids import mint
@@ -71,11 +72,12 @@ class Roost:
 @asynccontextmanager
 async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
     """Open everything in order; close it in reverse when the context ends."""
+    bell = LocalBell()
     async with (
         SqliteStore.open(_database(settings)) as store,
-        workforce(settings, store.catalog) as hands,
+        workforce(settings, store.catalog, store.workspaces, bell) as hands,
+        alongside(hands.files.run),
     ):
-        bell = LocalBell()
         # What is started ahead counts as kept awake: so there is always room for it.
         most = max(1, settings.max_live - settings.pool)
         warmth = Warmth(bell, seconds=settings.sleep_after, most=most)
