@@ -91,7 +91,9 @@ async def workforce(
             default = wanted if wanted in harnesses else "scripted"
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(places.sweep)  # an engine that hangs must not hold up the start
-                yield Workforce(harnesses, default, places, Trust(levels, places), files, model.name)
+                yield Workforce(
+                    harnesses, default, places, Trust(levels, places), files, model.name
+                )
 
 
 def _files(settings: Settings, vault: Path, workspaces: Workspaces, bell: Bell) -> Files:
