@@ -130,19 +130,23 @@ def engine(kind: str) -> Generator[LiveEngine, None, None]:
         yield made
     finally:
         made.stop()
-        _wait_until_unused(folder)
+        _end_what_is_left(folder)
         sys.path.remove(str(folder))
         sys.modules.pop(module.stem, None)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_until_unused(folder: Path) -> None:
-    """Podman tidies up after each container by a program of its own, and makes folders anew for it."""
-    name, deadline = str(folder).encode(), time.monotonic() + 20
-    while any(name in procfs.command_line(seen.pid) for seen in procfs.everything()):
-        if time.monotonic() > deadline:
-            return
-        time.sleep(0.05)
+def _end_what_is_left(folder: Path) -> None:
+    """Podman leaves a program behind each command, which tidies up minutes later, in folders made anew."""
+    name = str(folder).encode()
+    while left := [
+        seen.pid for seen in procfs.everything() if name in procfs.raw(seen.pid, "cmdline")
+    ]:
+        for pid in left:
+            procfs.send(
+                pid, signal.SIGKILL, still=lambda pid=pid: name in procfs.raw(pid, "cmdline")
+            )
+        time.sleep(0.01)
 
 
 def _answers(socket: Path) -> bool:
