@@ -79,7 +79,7 @@ class Person:
     def log(self) -> Locator:
         return self.page.get_by_role("log", name="Conversation")
 
-    def hears(self, text: str, *, seconds: float = 20) -> None:
+    def hears(self, text: str, *, seconds: float = 60) -> None:
         """The agent has said this, once."""
         spoken = self.log.locator(".said-agent").get_by_text(text)
         expect(spoken).to_have_count(1, timeout=seconds * 1000)
@@ -87,10 +87,10 @@ class Person:
     def sees(self, text: str) -> None:
         """The conversation shows this, besides what was said."""
         shown = self.log.locator(".call, [role=alert]").get_by_text(text, exact=True)
-        expect(shown).to_have_count(1, timeout=20_000)
+        expect(shown).to_have_count(1, timeout=60_000)
 
     def waits_until(self, status: str) -> None:
-        expect(self.page.locator(".heading .status")).to_have_text(status, timeout=30_000)
+        expect(self.page.locator(".heading .status")).to_have_text(status, timeout=60_000)
 
     def shoot(self, name: str) -> None:
         SHOTS.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,8 @@ from playwright.sync_api import expect
 from tests.journeys.chat import bash, script, warm_agents
 from tests.web.person import Person
 
+pytestmark = pytest.mark.timeout(240)  # a busy machine is slow to start an agent beside a browser
+
 
 def test_a_sandboxed_session_remembers_and_says_that_it_is_sandboxed(person: Person):
     person.log_in()
@@ -42,7 +44,7 @@ def test_an_approval_is_asked_for_on_a_card_and_can_be_refused_with_a_reason(per
     person.waits_until("Waits for you")
     person.shoot("approval")
     card.get_by_role("button", name="Allow").click()
-    expect(card).to_contain_text("denied.txt", timeout=20_000)
+    expect(card).to_contain_text("denied.txt", timeout=60_000)
     card.get_by_label("If not, why").fill("Not that one.")
     card.get_by_role("button", name="Deny").click()
     person.hears("Done.")
@@ -70,7 +72,7 @@ def test_an_interrupt_stops_the_turn_and_what_was_queued_goes_on(person: Person)
     person.log_in()
     person.begin_session("Stop")
     person.say(script(bash("sleep 60"), {"text": "On to the second thing."}))
-    expect(person.log.get_by_text("Running bash")).to_be_visible(timeout=20_000)
+    expect(person.log.get_by_text("Running bash")).to_be_visible(timeout=60_000)
     person.say("A second thing")
     expect(person.log.get_by_text("queued", exact=True)).to_be_visible()
     person.shoot("queued")
@@ -85,7 +87,7 @@ def test_a_reload_in_the_middle_of_an_answer_misses_and_doubles_nothing(person: 
     person.log_in()
     person.begin_session("Reload")
     person.say(script({"text": words, "chunk_delay": 0.03}))
-    expect(person.log.locator("[data-streaming=true]")).to_contain_text("word9.", timeout=20_000)
+    expect(person.log.locator("[data-streaming=true]")).to_contain_text("word9.", timeout=60_000)
     person.page.reload()
     person.waits_until("Idle")
     expect(person.log.locator(".said-agent")).to_have_count(1)
@@ -98,15 +100,15 @@ def test_a_page_outlives_a_killed_server_and_shows_the_rest_of_the_turn(person: 
     person.begin_session("Kill")
     slow = "echo ran >> count.txt; sleep 4; cat count.txt"
     person.say(script(bash(slow), {"text": "Finished after all."}))
-    expect(person.log.get_by_text("Running bash")).to_be_visible(timeout=20_000)
+    expect(person.log.get_by_text("Running bash")).to_be_visible(timeout=60_000)
     person.server.kill()
-    expect(person.page.get_by_text("No connection to the server")).to_be_visible(timeout=10_000)
+    expect(person.page.get_by_text("No connection to the server")).to_be_visible(timeout=60_000)
     person.say("Are you still there?")
     expect(person.log.get_by_text("sending")).to_be_visible()
     person.shoot("no-connection")
     person.server.start()
-    person.hears("Finished after all.", seconds=40)
-    person.hears("the last one says: Are you still there?", seconds=40)
+    person.hears("Finished after all.")
+    person.hears("the last one says: Are you still there?")
     expect(person.log.get_by_text(re.compile("^Are you still there"))).to_have_count(1)
     expect(person.page.get_by_text("No connection to the server")).to_have_count(0)
 
@@ -129,7 +131,7 @@ def test_two_tabs_show_the_same_and_either_may_answer(person: Person):
     other = person.another_tab()
     other.goto(f"{person.server.url}/sessions/{session_id}")
     person.say(script(bash("echo hello"), {"text": "Both saw it."}))
-    other.get_by_role("button", name="Allow").click(timeout=20_000)
+    other.get_by_role("button", name="Allow").click(timeout=60_000)
     person.hears("Both saw it.")
-    expect(other.get_by_text("Both saw it.", exact=True)).to_be_visible(timeout=20_000)
+    expect(other.get_by_text("Both saw it.", exact=True)).to_be_visible(timeout=60_000)
     expect(person.page.get_by_role("button", name="Allow")).to_have_count(0)
