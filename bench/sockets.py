@@ -4,8 +4,8 @@
 
 Each number stands beside that of a bare uvicorn server in the same run: one that only holds its
 sockets, and one that only sends stamped messages to them, with nothing stored and nothing checked.
-Every socket follows a session of its own. Delivery is from the store's stamp on an entry, which is
-set before the entry is committed, until the frame is parsed by the follower; so it has the commit in it.
+Every socket follows a session of its own. Delivery is told twice: from the store's stamp on an entry,
+which is set before the entry is committed, and (`committed`) from when its sender was told that it is.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import time
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -33,6 +34,7 @@ import uvloop
 from roost.testing.live import LiveServer
 
 BATCH = 5
+ARRIVED: dict[str, float] = {}
 HEADERS = "anthropic-version: 2023-06-01\r\nanthropic-beta: managed-agents-2026-04-01\r\n"
 
 
@@ -90,9 +92,10 @@ class Follower(asyncio.Protocol):
         if not self.ready.done() and b'"agent_status"' in payload:
             self.ready.set_result(None)
         if payload.startswith(b'{"type":"sdk_message"'):
-            stamp = json.loads(payload)["message"]["processed_at"]
-            if stamp:
-                self._late.append(now - datetime.fromisoformat(stamp).timestamp())
+            told = json.loads(payload)
+            stamp = told["message"]["processed_at"]
+            self._late.append(now - datetime.fromisoformat(stamp).timestamp())
+            ARRIVED[told["message"]["id"]] = now
         elif payload.startswith(b'{"at":'):
             self._late.append(now - json.loads(payload)["at"])
 
@@ -285,9 +288,16 @@ def told(name: str, late: list[float], seconds: float) -> None:
     )
 
 
-async def busy(http: Http, ids: list[str], rate: int, seconds: float) -> list[float]:
-    """Inputs to all sessions in turn: each is one entry of its session's log."""
+async def busy(
+    http: Http, ids: list[str], rate: int, seconds: float
+) -> tuple[list[float], list[float]]:
+    """Inputs to all sessions in turn: each is one entry of its session's log.
+
+    Gives how late the followers saw each: after the store's stamp, which is before the commit, and
+    after its sender was told that it is committed; there, before that counts as at once.
+    """
     late: list[float] = []
+    committed: dict[str, float] = {}
     crowd = await opened(http, ids, late)
     body = {"events": [{"type": "user.interrupt"}] * BATCH}
     until = time.perf_counter() + seconds
@@ -300,7 +310,10 @@ async def busy(http: Http, ids: list[str], rate: int, seconds: float) -> list[fl
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             due += pause
             session_id = ids[next(turn) % len(ids)]
-            await http.ask_on(lines, "POST", f"/v1/sessions/{session_id}/events", body)
+            path = f"/v1/sessions/{session_id}/events"
+            told: Any = await http.ask_on(lines, "POST", path, body)
+            now = time.time()
+            committed.update({event["id"]: now for event in told["data"]})
 
     lines = [await asyncio.open_connection(http.host, http.port) for _ in range(20)]
     await asyncio.gather(*(send(line) for line in lines))
@@ -309,7 +322,7 @@ async def busy(http: Http, ids: list[str], rate: int, seconds: float) -> list[fl
         line[1].close()
     for follower in crowd:
         follower.close()
-    return late
+    return late, [max(0.0, ARRIVED[event] - now) for event, now in committed.items()]
 
 
 async def main(options: argparse.Namespace) -> None:
@@ -325,15 +338,18 @@ async def main(options: argparse.Namespace) -> None:
             async with bare_server(0) as (plain, pid):
                 theirs = await idle("bare uvicorn", plain, pid, [""] * count, seconds)
             print(f"{'ratio':12} {ours / theirs:.2f} in memory")
-            late = await busy(http, ids[:followers], rate, seconds)
-            told("roost", late, seconds)
+            stamped, committed = await busy(http, ids[:followers], rate, seconds)
+            told("roost", stamped, seconds)
+            told("  committed", committed, seconds)
         async with bare_server(rate) as (plain, _):
             plainly: list[float] = []
             crowd = await opened(plain, [""] * followers, plainly)
             plainly.clear()
             await asyncio.sleep(seconds)
             told("bare uvicorn", plainly, seconds)
-            print(f"{'ratio':12} {p(late, 0.5) / p(plainly, 0.5):.1f} of the medians")
+            print(
+                f"{'ratio':12} {p(stamped, 0.5) / p(plainly, 0.5):.1f} of the medians, with the commit"
+            )
             for follower in crowd:
                 follower.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,7 @@ def test_a_normal_turn_then_sleep_then_a_message_wakes_it(api: Api) -> None:
 
         talk.until(lambda m: m.get("sandboxStatus") == "disconnected")  # it sleeps
         talk.until(lambda m: m["type"] == "agent_status" and m["status"] == "asleep")
+        shutil.rmtree(home(api.server, ack["sessionId"]))  # and its files are lost meanwhile
         woken = len(talk.seen)
         talk.say("message", id="m-2", content="Are you awake?")
         assert talk.until("ack")["id"] == "m-2"  # taken in while nobody is there
@@ -80,6 +82,12 @@ def test_a_normal_turn_then_sleep_then_a_message_wakes_it(api: Api) -> None:
         lines = [m["status"] for m in again if m["type"] == "connection_status"]
         assert lines == ["connecting", "connected"]
         assert "2 user messages" in said(again)[0]
+        files = [m["status"] for m in again if m["type"] == "session_status"]
+        assert list(dict.fromkeys(files)) in (
+            ["restore_started", "restored"],
+            ["restore_started", "restoring", "restored"],
+        )
+        assert (home(api.server, ack["sessionId"]) / "note.txt").read_text() == "hi\n"
 
 
 def test_the_agent_goes_on_when_the_last_tab_closes(api: Api) -> None:

@@ -8,14 +8,17 @@ itself what it missed, at its own speed, and then joins the others where they ar
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, Protocol
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
+from roost.core.files import Phase, topic
+from roost.core.files import Status as Files
 from roost.core.follow import Merge
 from roost.core.outcome import Outcome, is_rest, outcome_of
+from roost.core.workspaces import Progress
 from roost.domain.events import Entry, Preview
 from roost.domain.session import Session, Status
 from roost.errors import NotFound, RoostError
@@ -30,6 +33,8 @@ _PAGE: Final = 500
 _BREATHE: Final = 1.0  # seconds before a log that could not be read is read again
 _LOOK_AGAIN: Final = 300.0  # seconds; what was rung for and lost is found this late
 _LINGER: Final = 30.0  # seconds; a page that is loaded again sees the text it was in the middle of
+_FILES: Final = topic("")
+_RESTORES: Final = ("restore_started", "restoring", "restored", "restore_failed")
 _PREVIEWED: Final = frozenset({"agent.message", "agent.thinking"})
 
 
@@ -49,6 +54,10 @@ class Follower(Protocol):
 
     def agent(self, status: AgentStatus, cause: Entry | None) -> None:
         """What the session's agent does now, and the entry that says so, if one does."""
+        ...
+
+    def files(self, phase: Phase, progress: Progress | None) -> None:
+        """What becomes of the session's files."""
         ...
 
     def gone(self) -> None:
@@ -71,11 +80,22 @@ def agent_of(session: Session) -> AgentStatus:
 class Channel:
     """A session that is followed."""
 
-    __slots__ = ("again", "agent", "empty_since", "followers", "merge", "reading", "seq", "stream")
+    __slots__ = (
+        "again",
+        "agent",
+        "empty_since",
+        "files",
+        "followers",
+        "merge",
+        "reading",
+        "seq",
+        "stream",
+    )
 
     def __init__(self, seq: int, agent: AgentStatus) -> None:
         self.seq = seq
         self.agent: AgentStatus = agent
+        self.files = Files()
         self.followers: set[Follower] = set()
         self.merge: Merge | None = None  # made when there is something to merge
         self.stream: tuple[Preview, list[str]] | None = None
@@ -118,6 +138,17 @@ class Channel:
         for follower in list(self.followers):
             follower.agent(agent, cause)
 
+    def show_files(self, files: Files) -> None:
+        """Tell everybody, if it is new. That a restore has begun is said even if it went on since."""
+        if (files.phase, files.progress) == (self.files.phase, self.files.progress):
+            return
+        before, self.files = self.files.phase, files
+        unsaid = files.phase in _RESTORES and before not in ("restore_started", "restoring")
+        for follower in list(self.followers):
+            if unsaid and files.phase != "restore_started":
+                follower.files("restore_started", None)
+            follower.files(files.phase, files.progress)
+
     def welcome(self, follower: Follower) -> None:
         """Bring a follower that has read the log to where the others are."""
         self.followers.add(follower)
@@ -148,7 +179,14 @@ def _agent_after(agent: AgentStatus, entry: Entry) -> AgentStatus:
 class Fanout:
     """Shows sessions to their followers."""
 
-    def __init__(self, log: Log, sessions: Sessions, bell: Bell) -> None:
+    def __init__(
+        self,
+        log: Log,
+        sessions: Sessions,
+        bell: Bell,
+        files_of: Callable[[str], Files | None] = lambda _: None,
+    ) -> None:
+        self._files_of = files_of
         self._log = log
         self._sessions = sessions
         self._bell = bell
@@ -174,6 +212,10 @@ class Fanout:
             if channel.followers and channel.agent in ("running", "idle"):
                 yield session_id, channel
 
+    def files_of(self, session_id: str) -> Files:
+        """What is going on with a session's files: nothing, unless it is said here."""
+        return self._files_of(session_id) or Files()
+
     async def catch_up(self, session_id: str, follower: Follower) -> None:
         """Show what the follower missed, at its own speed, until it is where the others are."""
         while True:
@@ -190,7 +232,9 @@ class Fanout:
         channel = self._channels.get(session_id)
         if channel is None:
             channel = self._channels[session_id] = Channel(follower.seq, agent)
+            channel.files = self.files_of(session_id)
             self._board.plug(session_id)
+            self._board.plug(topic(session_id))
         self._empty.pop(session_id, None)
         channel.welcome(follower)
         self._stir(session_id, channel)  # whatever came since it caught up
@@ -211,8 +255,12 @@ class Fanout:
             if channel := self._channels.get(session_id):
                 channel.add(preview)
                 seen.add(session_id)
-        for session_id in self._board.rung():
-            if channel := self._channels.get(session_id):
+        for rung in self._board.rung():
+            session_id = rung.removeprefix(_FILES)
+            channel = self._channels.get(session_id)
+            if channel is not None and rung != session_id:
+                channel.show_files(self.files_of(session_id))
+            elif channel is not None:
                 self._stir(session_id, channel)
         for session_id in seen:
             channel = self._channels[session_id]
@@ -274,6 +322,7 @@ class Fanout:
         for session_id in [s for s, channel in self._empty.items() if channel.empty_since <= past]:
             del self._empty[session_id], self._channels[session_id]
             self._board.unplug(session_id)
+            self._board.unplug(topic(session_id))
 
     async def _look_at_all(self) -> None:
         """Rings may be lost: each session is looked at now and then, a few at a time."""

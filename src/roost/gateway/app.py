@@ -128,7 +128,7 @@ class Surface:
         self._api = api
         self._gateway = gateway
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, one connection, or one lifespan."""
         answer = self._gateway if scope["type"] == "websocket" else self._api
-        return answer(scope, receive, send)
+        await answer(scope, receive, send)

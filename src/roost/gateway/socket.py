@@ -14,8 +14,10 @@ from starlette.types import Receive
 from roost.api.deps import Deps
 from roost.api.inbound import drafts_of, receipts_of
 from roost.core.fanout import AgentStatus, Fanout, agent_of
+from roost.core.files import Phase
 from roost.core.outcome import Outcome
 from roost.core.trust import check_reach
+from roost.core.workspaces import Progress
 from roost.domain.events import Entry, Preview
 from roost.domain.session import Session
 from roost.errors import (
@@ -30,7 +32,6 @@ from roost.errors import (
 from roost.gateway import speech, words
 from roost.gateway.admission import Admission
 from roost.gateway.line import Line
-from roost.gateway.restore import restore_status
 from roost.gateway.speech import Speech
 from roost.gateway.words import AskUserAnswer, Close, Input, PermissionResponse, Start
 from roost.ports.log import EventQuery
@@ -121,6 +122,10 @@ class Socket:
         if status != self._agent:
             before, self._agent = self._agent, status
             self.send(speech.agent_frames(before, status, cause))
+
+    def files(self, phase: Phase, progress: Progress | None) -> None:
+        """What becomes of its files."""
+        self.send(speech.files(phase, progress))
 
     def gone(self) -> None:
         """There is nothing to follow any more."""
@@ -222,11 +227,11 @@ class Socket:
 
     def _welcome(self, word: Start, session: Session) -> None:
         ack = {"type": "ack", "id": word.id, "sessionId": session.id, "seq": self.seq}
-        status = {"type": "session_status", "status": restore_status(session)}
+        files = self._fanout.files_of(session.id)
         self._agent = agent_of(session)
         self.send(
             speech.frame(ack)
-            + speech.frame(status)
+            + speech.files(files.phase, files.progress)
             + speech.connection("connected")
             + speech.agent_frames(None, self._agent, None)
         )

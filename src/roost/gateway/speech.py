@@ -12,7 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from roost.core.fanout import AgentStatus
+from roost.core.files import Phase
 from roost.core.outcome import Outcome
+from roost.core.workspaces import Progress
 from roost.domain.events import Entry, Preview
 from roost.domain.task import TOOL
 from roost.errors import RateLimited, RoostError
@@ -96,6 +98,19 @@ def stream_end(message_id: str, seq: int | None) -> bytes:
 def connection(status: str) -> bytes:
     """The `connection_status` message."""
     return frame({"type": "connection_status", "status": status, "sandboxStatus": status})
+
+
+def files(phase: Phase, progress: Progress | None) -> bytes:
+    """The `session_status` message."""
+    message: Json = {"type": "session_status", "status": phase}
+    if phase == "restoring" and progress is not None:
+        message["progress"] = {
+            "files": progress.files,
+            "ofFiles": progress.of_files,
+            "bytes": progress.bytes,
+            "ofBytes": progress.of_bytes,
+        }
+    return frame(message)
 
 
 def agent_frames(before: AgentStatus | None, now: AgentStatus, cause: Entry | None) -> bytes:

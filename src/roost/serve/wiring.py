@@ -118,7 +118,9 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         keyring, drain = Keyring(store.keys), Drain()
         admin_key = await ensure_administrator(keyring, settings)
         deps = _deps(settings, store, bell, keyring, dispatcher, pool, drain, hands, intake, tasks)
-        gateway = Gateway(deps, Fanout(store.log, store.sessions, bell), hands.places.stats)
+        gateway = Gateway(
+            deps, Fanout(store.log, store.sessions, bell, hands.files.status), hands.places.stats
+        )
         async with anyio.create_task_group() as services:
             await services.start(gateway.run)
             await services.start(deps.runs.run)
