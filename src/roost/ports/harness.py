@@ -21,11 +21,15 @@ from roost.ports.sandbox import Mount, Sandbox
 
 
 class Emit(msgspec.Struct, frozen=True):
-    """Events to log. `spent` is what they cost; `blocks` are those the session must wait for."""
+    """Events to log. `spent` is what they cost; `blocks` are those the session must wait for.
+
+    What is said `aside` tells nothing of how the agent fares: one that is trying again still does.
+    """
 
     drafts: Sequence[Draft]
     spent: Usage | None = None
     blocks: Sequence[Pending] = ()
+    aside: bool = False
 
 
 class Show(msgspec.Struct, frozen=True):
