@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
 from roost.errors import StartupError
 
 _UNPREFIXED = {"anthropic_api_key", "anthropic_base_url"}
+
+
+def _listed(value: object) -> object:
+    """A list as an environment variable has it: with commas between."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+_Port = Annotated[int, Field(ge=1, le=65535)]
+_Host = Annotated[str, Field(pattern=r"^(\*\.)?[A-Za-z0-9_.-]{1,253}$")]
+Ports = Annotated[frozenset[_Port], BeforeValidator(_listed)]
+Hosts = Annotated[tuple[_Host, ...], BeforeValidator(_listed)]
+Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_listed)]
 
 
 class Settings(BaseModel):
@@ -59,6 +72,18 @@ class Settings(BaseModel):
     )
     docker_runtime: str | None = Field(
         None, description="Another runtime of the engine for containers, such as `runsc`."
+    )
+    egress_ports: Ports | None = Field(
+        None,
+        description="The ports a sandbox may connect to, with commas between; by default 80 and 443.",
+    )
+    egress_networks: Networks | None = Field(
+        None,
+        description="Networks a sandbox may reach though they are not public, such as `10.1.0.0/16`, with commas between.",
+    )
+    package_hosts: Hosts | None = Field(
+        None,
+        description="The hosts that `allow_package_managers` stands for, such as `pypi.org,*.pythonhosted.org`; by default none.",
     )
     sleep_after: float = Field(
         600.0,

@@ -29,12 +29,13 @@ def bash(command: str, **more: Any) -> dict[str, Any]:
 class Chat:
     """A session with a coding agent, as a program sees it."""
 
-    def __init__(self, server: LiveServer, *, networking: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, server: LiveServer, *, networking: dict[str, Any] | None = None, **agent_fields: Any
+    ) -> None:
         self.server = server
         self.client = anthropic.Anthropic(base_url=server.url, api_key=server.key, max_retries=0)
-        agent = self.client.beta.agents.create(
-            name="coder", model="claude-opus-5-5", tools=[{"type": "agent_toolset_20260401"}]
-        )
+        fields = {"tools": [{"type": "agent_toolset_20260401"}], **agent_fields}
+        agent = self.client.beta.agents.create(name="coder", model="claude-opus-5-5", **fields)
         place = self.client.beta.environments.create(
             name=f"place {time.time_ns()}",
             config={"type": "cloud", "networking": networking or {"type": "limited"}},

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from roost.domain.session import Lease, Session
 from roost.errors import NotFound
@@ -86,19 +87,24 @@ class Places:
             )
         except NotFound:
             return Networking()
-        return networking_of(found.body.get("config") or {})
+        servers = session.spec.agent.get("mcp_servers") or ()
+        return networking_of(found.body.get("config") or {}, servers)
 
 
-def networking_of(config: Mapping[str, Any]) -> Networking:
-    """What an environment's configuration allows."""
+def networking_of(
+    config: Mapping[str, Any], mcp_servers: Sequence[Mapping[str, Any]] = ()
+) -> Networking:
+    """What an environment's configuration allows to an agent with these MCP servers."""
     rules = config.get("networking") or {}
     if rules.get("type") == "unrestricted":
         return Networking(kind="unrestricted")
     if rules.get("type") != "limited":
         return Networking()
+    servers = mcp_servers if rules.get("allow_mcp_servers") else ()
+    hosts = [urlsplit(server["url"]).hostname for server in servers]
     return Networking(
         kind="limited",
-        allowed_hosts=rules.get("allowed_hosts") or (),
+        allowed_hosts=[*(rules.get("allowed_hosts") or ()), *filter(None, hosts)],
         package_managers=bool(rules.get("allow_package_managers")),
     )
 

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from roost.config import Settings
 from roost.core.places import Places
 from roost.egress import host as egress
-from roost.egress.options import Options, anthropic
+from roost.egress.options import USUAL_PORTS, Options, anthropic
 from roost.errors import RoostError
 from roost.guest import forward
 from roost.harnesses.claude.harness import ClaudeHarness
@@ -50,24 +50,29 @@ class Workforce:
 @asynccontextmanager
 async def workforce(settings: Settings, catalog: Catalog) -> AsyncGenerator[Workforce, None]:
     """Everything that works on sessions, until the context ends."""
-    async with _model(settings) as model:
-        options = Options(
-            directory=settings.data.absolute() / "run",
-            upstreams={"anthropic": anthropic(model.url, model.key)},
+    async with _model(settings) as model, egress.serving(_egress(settings, model)) as way_out:
+        vault = (settings.vault or settings.data / "vault").absolute()
+        places = Places(
+            chosen(settings),
+            way_out,
+            catalog,
+            vault=vault,
+            forwarder=Path(forward.__file__),
         )
-        async with egress.serving(options) as way_out:
-            vault = (settings.vault or settings.data / "vault").absolute()
-            places = Places(
-                chosen(settings),
-                way_out,
-                catalog,
-                vault=vault,
-                forwarder=Path(forward.__file__),
-            )
-            harnesses = _harnesses(settings, model)
-            wanted = settings.harness or ("claude" if model.key else "scripted")
-            default = wanted if wanted in harnesses else "scripted"
-            yield Workforce(harnesses, default, places, model.name)
+        harnesses = _harnesses(settings, model)
+        wanted = settings.harness or ("claude" if model.key else "scripted")
+        default = wanted if wanted in harnesses else "scripted"
+        yield Workforce(harnesses, default, places, model.name)
+
+
+def _egress(settings: Settings, model: Model) -> Options:
+    return Options(
+        directory=settings.data.absolute() / "run",
+        upstreams={"anthropic": anthropic(model.url, model.key)},
+        ports=settings.egress_ports or USUAL_PORTS,
+        allow_networks=settings.egress_networks or (),
+        package_hosts=settings.package_hosts or (),
+    )
 
 
 def _harnesses(settings: Settings, model: Model) -> dict[str, Harness]:

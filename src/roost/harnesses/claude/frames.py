@@ -37,7 +37,8 @@ from roost.ports.harness import Emit, Output, Show, Trouble
 _QUIET = {"thinking_tokens", "session_state_changed"}  # known, and nothing for the log
 _OUT = {  # how the CLI says that it cannot use an MCP server, and what the API calls that
     "failed": ("mcp_connection_failed_error", "cannot be reached"),
-    "needs-auth": ("mcp_authentication_failed_error", "wants other credentials"),
+    # A 403 is the server's or that of the way out: the session's log has a line of the latter.
+    "needs-auth": ("mcp_authentication_failed_error", "refuses the connection"),
 }
 _SYNTHETIC = "<synthetic>"  # the model's name on messages that the CLI itself has written
 
