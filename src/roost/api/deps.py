@@ -18,6 +18,7 @@ from roost.core.follow import Follow
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.sessions import Lifecycle
+from roost.core.skills import Skills
 from roost.ports.log import Log
 
 
@@ -34,6 +35,7 @@ class Deps:
     lifecycle: Lifecycle
     agents: Agents
     environments: Environments
+    skills: Skills
     log: Log
     keyring: Keyring
     registry: CollectorRegistry

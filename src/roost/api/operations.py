@@ -7,38 +7,32 @@ test walks the installed SDK and fails when it has an operation that is not in t
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 from anthropic.types import beta
 from anthropic.types.beta import agents as agents_types
 from anthropic.types.beta import sessions as sessions_types
+from anthropic.types.beta import skills as skills_types
 from anthropic.types.beta.sessions import threads as threads_types
 from starlette.types import ASGIApp
 
-from roost.api import agents, environments, events, health, keys, openapi, sessions, threads
+from roost.api import (
+    agents,
+    environments,
+    events,
+    health,
+    keys,
+    openapi,
+    sessions,
+    skills,
+    threads,
+)
 from roost.api.call import Call, reply
-from roost.api.query import Query
-from roost.api.routes import Handler, Operation, refused
-from roost.api.shapes import Shape
-
-
-class Nothing(TypedDict):
-    """An empty body."""
-
-
-def _get(name: str, path: str, handler: Handler, query: Any = None, **more: Any) -> Operation:
-    path_fields = [part[1:-1] for part in path.split("/") if part.startswith("{")]
-    parameters = Query(query, path=path_fields)
-    return Operation(name=name, method="GET", path=path, handler=handler, query=parameters, **more)
-
-
-def _post(name: str, path: str, handler: Handler, body: Any = Nothing, **more: Any) -> Operation:
-    return Operation(name=name, method="POST", path=path, handler=handler, body=Shape(body), **more)
-
-
-def _delete(name: str, path: str, handler: Handler, **more: Any) -> Operation:
-    return Operation(name=name, method="DELETE", path=path, handler=handler, **more)
-
+from roost.api.routes import Operation, refused
+from roost.api.routes import delete as _delete
+from roost.api.routes import get as _get
+from roost.api.routes import post as _post
+from roost.api.routes import upload as _upload
 
 _AGENT = beta.BetaManagedAgentsAgent
 _ENVIRONMENT = beta.BetaEnvironment
@@ -204,6 +198,50 @@ _THREADS = (
     ),
 )
 
+_SKILL = beta.BetaSkill
+_SKILL_VERSION = skills_types.BetaSkillVersion
+
+_SKILLS = (
+    _upload("skills.create", "/v1/skills", skills.create, reply=_SKILL),
+    _get(
+        "skills.list", "/v1/skills", skills.list_, beta.SkillListParams, reply=_SKILL, form="page"
+    ),
+    _get("skills.retrieve", "/v1/skills/{skill_id}", skills.retrieve, reply=_SKILL),
+    _delete("skills.delete", "/v1/skills/{skill_id}", skills.delete, reply=beta.BetaDeletedSkill),
+    _upload(
+        "skills.versions.create",
+        "/v1/skills/{skill_id}/versions",
+        skills.create_version,
+        reply=_SKILL_VERSION,
+    ),
+    _get(
+        "skills.versions.list",
+        "/v1/skills/{skill_id}/versions",
+        skills.list_versions,
+        skills_types.VersionListParams,
+        reply=_SKILL_VERSION,
+        form="page",
+    ),
+    _get(
+        "skills.versions.retrieve",
+        "/v1/skills/{skill_id}/versions/{version}",
+        skills.retrieve_version,
+        reply=_SKILL_VERSION,
+    ),
+    _delete(
+        "skills.versions.delete",
+        "/v1/skills/{skill_id}/versions/{version}",
+        skills.delete_version,
+        reply=skills_types.BetaDeletedSkillVersion,
+    ),
+    _get(
+        "skills.versions.download",
+        "/v1/skills/{skill_id}/versions/{version}/content",
+        skills.download,
+        form="other",
+    ),
+)
+
 _KEYS = (
     _post("roost.keys.create", "/roost/v1/keys", keys.create, keys.KeyCreateParams),
     _get("roost.keys.list", "/roost/v1/keys", keys.list_),
@@ -290,17 +328,6 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
     "the primary thread ends with its session; archive the session.": (
         "sessions.threads.archive POST /v1/sessions/{session_id}/threads/{thread_id}/archive",
     ),
-    "skills cannot be uploaded in this release; agents may name them.": (
-        "skills.create POST /v1/skills",
-        "skills.list GET /v1/skills",
-        "skills.retrieve GET /v1/skills/{skill_id}",
-        "skills.delete DELETE /v1/skills/{skill_id}",
-        "skills.versions.create POST /v1/skills/{skill_id}/versions",
-        "skills.versions.list GET /v1/skills/{skill_id}/versions",
-        "skills.versions.retrieve GET /v1/skills/{skill_id}/versions/{version}",
-        "skills.versions.delete DELETE /v1/skills/{skill_id}/versions/{version}",
-        "skills.versions.download GET /v1/skills/{skill_id}/versions/{version}/content",
-    ),
     "tunnels lead from Anthropic's servers to private ones; this server needs none.": (
         "tunnels.create POST /v1/tunnels",
         "tunnels.list GET /v1/tunnels",
@@ -350,6 +377,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *_ENVIRONMENTS,
     *_SESSIONS,
     *_THREADS,
+    *_SKILLS,
     *_KEYS,
     *_OPEN,
     *(_refused(line, why) for why, lines in _REFUSED.items() for line in lines),

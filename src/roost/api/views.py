@@ -30,6 +30,31 @@ def environment(record: Record) -> dict[str, Any]:
     }
 
 
+def skill(record: Record) -> dict[str, Any]:
+    """The `skill` object."""
+    return {
+        "type": "skill",
+        "id": record.id,
+        "display_name": record.body["display_name"],
+        "latest_version_id": record.body["versions"][-1]["id"],
+        "source": {"type": "custom"},
+        "created_at": iso(record.created_at),
+        "updated_at": iso(record.updated_at),
+    }
+
+
+def skill_version(record: Record, version: dict[str, Any]) -> dict[str, Any]:
+    """The `skill_version` object."""
+    return {
+        "type": "skill_version",
+        "id": version["id"],
+        "skill_id": record.id,
+        "name": record.body["name"],
+        "description": version["description"],
+        "created_at": iso(version["created_at"]),
+    }
+
+
 def session(session: Session) -> dict[str, Any]:
     """The `session` object, with what Roost adds to it at the end."""
     spec, state = session.spec, session.state

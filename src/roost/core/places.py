@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from roost.core.skills import Skills
 from roost.domain.session import Lease, Session
 from roost.errors import NotFound
 from roost.ports.catalog import Catalog
@@ -39,16 +40,22 @@ class Places:
         *,
         vault: Path,
         forwarder: Path,
+        skills: Skills | None = None,
     ) -> None:
         self._sandboxes = sandboxes
         self._egress = egress
         self._catalog = catalog
         self._vault = vault
         self._forwarder = forwarder
+        self._skills = skills
 
     async def check(self) -> None:
         """:raises SandboxUnavailable: this machine cannot give a place now"""
         await self._sandboxes.check()
+
+    async def skills_of(self, session: Session) -> tuple[list[Mount], list[str]]:
+        """What has to be mounted of a session's skills, and what of them is gone, in words."""
+        return await self._skills.mounts(session) if self._skills is not None else ([], [])
 
     @asynccontextmanager
     async def open(

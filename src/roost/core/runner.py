@@ -122,9 +122,13 @@ class Runner:
                 yield conversation
             return
         places = await self._places_ready(turn, brief.session.id)
+        skills, gone = await places.skills_of(brief.session)
+        for text in gone:  # it stops nobody, as an MCP server that is away does not
+            said = trouble("unknown_error", f"{text}; the agent works without it", "retrying")
+            await turn.append(Batch(drafts=[said]))
         note = partial(_note_refusal, turn)
         async with (
-            places.open(lease, brief.session, harness.mounts, note) as sandbox,
+            places.open(lease, brief.session, [*harness.mounts, *skills], note) as sandbox,
             harness.open(replace(brief, sandbox=sandbox)) as conversation,
         ):
             yield conversation

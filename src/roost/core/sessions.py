@@ -184,7 +184,8 @@ class Lifecycle:
         record = await self._agents.get(tenant, reference["id"], reference.get("version"))
         if record.archived_at is not None:
             raise InvalidRequest(f"agent: agent {record.id} is archived")
-        return overridden(snapshot(record.id, record.version, record.body), reference)
+        overrides = await self._agents.pinned(tenant, reference, "agent.")
+        return overridden(snapshot(record.id, record.version, record.body), overrides)
 
     async def _check_environment(self, tenant: str, environment_id: str) -> None:
         record = await self._environments.get(tenant, environment_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -18,6 +18,9 @@ from roost.domain.events import Draft, Entry
 from roost.domain.session import Pending, Session
 from roost.domain.usage import Usage
 from roost.ports.sandbox import Mount, Sandbox
+
+SKILLS: Final = "/run/roost/agent/skills"
+"""Where a sandbox shows the agent's skills, each in a directory of its name, read-only."""
 
 
 class Emit(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from roost.config import Settings
 from roost.core.places import Places
+from roost.core.skills import Skills
 from roost.egress import host as egress
 from roost.egress.options import USUAL_PORTS, Options, anthropic
 from roost.errors import RoostError
@@ -48,7 +49,9 @@ class Workforce:
 
 
 @asynccontextmanager
-async def workforce(settings: Settings, catalog: Catalog) -> AsyncGenerator[Workforce, None]:
+async def workforce(
+    settings: Settings, catalog: Catalog, skills: Skills
+) -> AsyncGenerator[Workforce, None]:
     """Everything that works on sessions, until the context ends."""
     async with _model(settings) as model, egress.serving(_egress(settings, model)) as way_out:
         vault = (settings.vault or settings.data / "vault").absolute()
@@ -58,6 +61,7 @@ async def workforce(settings: Settings, catalog: Catalog) -> AsyncGenerator[Work
             catalog,
             vault=vault,
             forwarder=Path(forward.__file__),
+            skills=skills,
         )
         harnesses = _harnesses(settings, model)
         wanted = settings.harness or ("claude" if model.key else "scripted")

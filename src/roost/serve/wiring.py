@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,14 @@ from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.runner import Runner
 from roost.core.sessions import Lifecycle
+from roost.core.skills import Skills
 from roost.core.warmth import Warmth
 from roost.domain.ids import mint
 from roost.errors import StartupError
 from roost.serve.agents import Workforce, workforce
 from roost.serve.first_start import ensure_administrator
 from roost.stores.bell import LocalBell
+from roost.stores.skills import FolderSkills
 from roost.stores.sqlite import SqliteStore
 
 
@@ -59,10 +61,10 @@ class Roost:
 @asynccontextmanager
 async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
     """Open everything in order; close it in reverse when the context ends."""
-    async with (
-        SqliteStore.open(_database(settings)) as store,
-        workforce(settings, store.catalog) as hands,
-    ):
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(SqliteStore.open(_database(settings)))
+        skills = Skills(store.catalog, FolderSkills(settings.data.absolute() / "skills"))
+        hands = await stack.enter_async_context(workforce(settings, store.catalog, skills))
         bell = LocalBell()
         warmth = Warmth(bell, seconds=settings.sleep_after, most=settings.max_live)
         runner = Runner(store.log, store.sessions, bell, hands.harnesses, hands.places, warmth)
@@ -76,7 +78,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         )
         keyring, drain = Keyring(store.keys), Drain()
         admin_key = await ensure_administrator(keyring, settings)
-        deps = _deps(settings, store, bell, keyring, dispatcher, drain, hands)
+        deps = _deps(settings, store, bell, keyring, dispatcher, drain, hands, skills)
         yield Roost(build_app(deps), dispatcher, drain, admin_key, hands.model)
 
 
@@ -88,8 +90,9 @@ def _deps(
     dispatcher: Dispatcher,
     drain: Drain,
     hands: Workforce,
+    skills: Skills,
 ) -> Deps:
-    agents, environments = Agents(store.catalog), Environments(store.catalog)
+    agents, environments = Agents(store.catalog, skills), Environments(store.catalog)
     registry = CollectorRegistry()
     runners = Gauge("roost_runners", "Sessions at work now.", registry=registry)
     runners.set_function(lambda: dispatcher.busy)
@@ -123,6 +126,7 @@ def _deps(
         ),
         agents=agents,
         environments=environments,
+        skills=skills,
         log=store.log,
         keyring=keyring,
         registry=registry,

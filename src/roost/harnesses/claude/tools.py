@@ -28,8 +28,9 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "web_search": "WebSearch",
 }
 QUESTION: Final = "AskUserQuestion"
+SKILL: Final = "Skill"
 _OUR_NAMES = {theirs: ours for ours, theirs in BUILT_IN.items()}
-_THEIRS = {QUESTION, *BUILT_IN.values()}
+_THEIRS = {QUESTION, SKILL, *BUILT_IN.values()}
 _PROTOCOL = "2025-06-18"
 _NOT_FOUND = {"code": -32601, "message": "This server offers tools and nothing else."}
 
@@ -54,6 +55,7 @@ class Toolbox:
         tools = agent.get("tools") or []
         self.custom = [tool for tool in tools if tool["type"] == "custom"]
         self.built_in = _enabled(tools)
+        self.has_skills = bool(agent.get("skills"))
         self.servers: dict[str, str] = {s["name"]: s["url"] for s in agent.get("mcp_servers") or []}
         self.custom_server = _free_name(self.servers)
         self.custom_names_are_free = _THEIRS.isdisjoint(tool["name"] for tool in self.custom)

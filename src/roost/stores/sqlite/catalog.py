@@ -206,7 +206,7 @@ def _archive(kind: Kind, tenant: str, record_id: str, tx: Transaction) -> Record
 
 def _delete(kind: Kind, tenant: str, record_id: str, tx: Transaction) -> None:
     num, _ = _newest(kind, tenant, record_id, tx)
-    if tx.ask(_USED[kind], (record_id,)):
+    if kind in _USED and tx.ask(_USED[kind], (record_id,)):
         raise Conflict(
             f"the {kind} is used by a session", hint="Delete its sessions first, or archive it."
         )
