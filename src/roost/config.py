@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal
@@ -84,6 +85,23 @@ class Settings(BaseModel):
     package_hosts: Hosts | None = Field(
         None,
         description="The hosts that `allow_package_managers` stands for, such as `pypi.org,*.pythonhosted.org`; by default none.",
+    )
+    prices: Path | None = Field(
+        None,
+        description="A JSON file with the models' list prices; docs/egress.md shows one. Without, nothing has a cost.",
+    )
+    budget_requests: int = Field(
+        0, ge=0, description="How many requests to the model a session may make; 0: no limit."
+    )
+    budget_tokens: int = Field(
+        0,
+        ge=0,
+        description="How many tokens a session may use, without what comes from the prompt cache; 0: no limit.",
+    )
+    budget_dollars: Decimal = Field(
+        Decimal(0),
+        ge=0,
+        description="What a session may cost at list prices, in US dollars; 0: no limit.",
     )
     sleep_after: float = Field(
         600.0,

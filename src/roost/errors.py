@@ -9,6 +9,8 @@
     - ConfigTypeChanged             cloud stays cloud, self-hosted stays self-hosted
     - BudgetRefused                 there is no list price to count against
     - BudgetCreateOnly              a budget comes with a session or not at all
+    - BudgetNotRaised               so much is spent already
+    - BudgetReached                 nothing is left to work with
     - MethodNotAllowed              the path is right, the method is not
   + Unauthenticated                 no key, or not one of ours
   + Forbidden                       a key of ours that may not do this
@@ -94,15 +96,30 @@ class ConfigTypeChanged(InvalidRequest):
 
 
 class BudgetRefused(InvalidRequest):
-    """A budget needs list prices, which this server does not have for any model."""
+    """A budget needs a list price for the session's model, which this server does not have."""
 
     code = "model_not_budgetable"
+    hint = "The operator sets list prices with ROOST_PRICES."
 
 
 class BudgetCreateOnly(InvalidRequest):
     """A budget cannot be added to a session that was created without one."""
 
     code = "budget_create_only"
+
+
+class BudgetNotRaised(InvalidRequest):
+    """The session has spent as much already."""
+
+    code = "budget_not_raised"
+    hint = "Give a budget above the session's `usage.list_cost`."
+
+
+class BudgetReached(InvalidRequest):
+    """The session's budget is used up."""
+
+    code = "budget_reached"
+    hint = "Raise the session's budget; if it is the operator's limit, begin a new session."
 
 
 class MethodNotAllowed(InvalidRequest):

@@ -18,6 +18,7 @@ from roost.api.app import build_app
 from roost.api.auth import MANAGED_AGENTS
 from roost.api.deps import Deps
 from roost.config import Settings
+from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
 from roost.core.follow import Follow
 from roost.core.intake import Intake
@@ -179,6 +180,7 @@ def _deps(
         agents=agents,
         environments=environments,
         skills=skills,
+        budgets=Budgets(),
         log=store.log,
         keyring=keyring,
         registry=CollectorRegistry(),

@@ -30,7 +30,12 @@ class Chat:
     """A session with a coding agent, as a program sees it."""
 
     def __init__(
-        self, server: LiveServer, *, networking: dict[str, Any] | None = None, **agent_fields: Any
+        self,
+        server: LiveServer,
+        *,
+        networking: dict[str, Any] | None = None,
+        budget: Any = anthropic.omit,
+        **agent_fields: Any,
     ) -> None:
         self.server = server
         self.client = anthropic.Anthropic(base_url=server.url, api_key=server.key, max_retries=0)
@@ -41,7 +46,10 @@ class Chat:
             config={"type": "cloud", "networking": networking or {"type": "limited"}},
         )
         self.session = self.client.beta.sessions.create(
-            agent=agent.id, environment_id=place.id, extra_body={"harness": "claude"}
+            agent=agent.id,
+            environment_id=place.id,
+            budget=budget,
+            extra_body={"harness": "claude"},
         )
 
     def send(self, text: str) -> None:

@@ -13,6 +13,7 @@ from roost.api.metrics import Meters
 from roost.api.rates import Rates
 from roost.api.sse import Streams
 from roost.config import Settings
+from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
 from roost.core.follow import Follow
 from roost.core.intake import Intake
@@ -36,6 +37,7 @@ class Deps:
     agents: Agents
     environments: Environments
     skills: Skills
+    budgets: Budgets
     log: Log
     keyring: Keyring
     registry: CollectorRegistry

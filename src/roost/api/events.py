@@ -26,6 +26,7 @@ async def send(call: Call) -> ASGIApp:
     """Inputs: answered when they are durable, with their place in the log."""
     session = await call.deps.lifecycle.get(call.tenant, call.params["session_id"])
     drafts = drafts_of(call.body["events"], "events", session.state.thread_id)
+    call.deps.budgets.admit(session, drafts)
     receipts = receipts_of(call.body["events"], call.idempotency_key, call.raw)
     accepted = await call.deps.intake.accept(session.id, drafts, receipts)
     if not accepted.repeated:

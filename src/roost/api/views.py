@@ -71,7 +71,7 @@ def session(session: Session) -> dict[str, Any]:
         "resources": spec.resources,
         "metadata": spec.metadata,
         "outcome_evaluations": [],
-        "usage": state.usage.for_session(stats["active_seconds"]),
+        "usage": state.shown_usage(stats["active_seconds"]),
         "stats": stats,
         "budget": spec.budget,
         **_times(session.created_at, session.updated_at, state.archived_at),
@@ -95,7 +95,7 @@ def thread(session: Session) -> dict[str, Any]:
         "agent": agent,
         "status": state.status,
         "stats": stats,
-        "usage": state.usage.for_session(stats["active_seconds"]),
+        "usage": state.shown_usage(stats["active_seconds"]),
         "workflow_run_id": None,
         **_times(session.created_at, session.updated_at, state.archived_at),
     }

@@ -10,11 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from roost.core.budgets import Budgets
 from roost.core.skills import Skills
+from roost.domain.budget import Spent, price_of
 from roost.domain.session import Lease, Session
 from roost.errors import NotFound
 from roost.ports.catalog import Catalog
@@ -27,6 +30,8 @@ FORWARDER: Final = "/run/roost/forward.py"
 _log = logging.getLogger(__name__)
 
 OnRefusal = Callable[[Refused], Awaitable[None]]
+OnSpending = Callable[[Spent], Awaitable[None]]
+OnAccount = Callable[[Account], None]
 
 
 class Places:
@@ -41,6 +46,8 @@ class Places:
         vault: Path,
         forwarder: Path,
         skills: Skills | None = None,
+        budgets: Budgets | None = None,
+        on_account: OnAccount = lambda account: None,
     ) -> None:
         self._sandboxes = sandboxes
         self._egress = egress
@@ -48,6 +55,8 @@ class Places:
         self._vault = vault
         self._forwarder = forwarder
         self._skills = skills
+        self._budgets = budgets or Budgets()
+        self._on_account = on_account
 
     async def check(self) -> None:
         """:raises SandboxUnavailable: this machine cannot give a place now"""
@@ -59,9 +68,16 @@ class Places:
 
     @asynccontextmanager
     async def open(
-        self, lease: Lease, session: Session, mounts: Sequence[Mount], on_refusal: OnRefusal
+        self,
+        lease: Lease,
+        session: Session,
+        mounts: Sequence[Mount],
+        on_refusal: OnRefusal,
+        on_spending: OnSpending,
     ) -> AsyncGenerator[Sandbox, None]:
         """The session's place, for as long as the context lasts; all in it is dead afterwards.
+
+        What it is refused and what it spends is told as it happens.
 
         :raises SandboxUnavailable: it cannot be made
         """
@@ -70,8 +86,11 @@ class Places:
         grant = Grant(
             session_id=session.id,
             generation=lease.generation,
-            account=_note,
+            account=partial(self._account, on_spending),
             refused=on_refusal,
+            budget=self._budgets.of(session),
+            spent=self._budgets.spent(session),
+            prices=self._budgets.prices,
             networking=await self._networking(session),
         )
         async with self._egress.open(grant) as way:
@@ -85,6 +104,12 @@ class Places:
             )
             async with self._sandboxes.open(plan) as sandbox:
                 yield _Forwarded(sandbox, way) if way.forwards else sandbox
+
+    async def _account(self, on_spending: OnSpending, account: Account) -> None:
+        _note(account)
+        self._on_account(account)
+        price = price_of(self._budgets.prices, account.model)
+        await on_spending(Spent.on(account.usage, price))
 
     async def _networking(self, session: Session) -> Networking:
         """As the environment says. An environment that is gone allows nothing."""
@@ -116,7 +141,7 @@ def networking_of(
     )
 
 
-async def _note(account: Account) -> None:
+def _note(account: Account) -> None:
     _log.info(
         "model request: %d in %.1f s",
         account.status,

@@ -16,10 +16,12 @@ from typing import Any
 import anyio
 from msgspec.structs import replace
 
+from roost.core.budgets import Budgets
 from roost.core.intake import inbox
 from roost.core.places import Places
 from roost.core.turn import Terminated, Turn
 from roost.core.warmth import Warmth
+from roost.domain.budget import Spent
 from roost.domain.events import Entry, trouble
 from roost.domain.ledger import Batch, requires_action
 from roost.domain.session import Lease, Session, Status
@@ -55,12 +57,14 @@ class Runner:
         harnesses: Mapping[str, Harness],
         places: Places | None = None,
         warmth: Warmth | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         self._log = log
         self._sessions = sessions
         self._bell = bell
         self._harnesses = harnesses
         self._places = places
+        self._budgets = budgets or Budgets()
         self._warmth = Warmth(bell, seconds=0, most=1) if warmth is None else warmth
 
     @property
@@ -126,9 +130,10 @@ class Runner:
         for text in gone:  # it stops nobody, as an MCP server that is away does not
             said = trouble("unknown_error", f"{text}; the agent works without it", "retrying")
             await turn.append(Batch(drafts=[said]))
-        note = partial(_note_refusal, turn)
+        mounts = [*harness.mounts, *skills]
+        notes = partial(_note_refusal, turn), partial(_note_spending, turn)
         async with (
-            places.open(lease, brief.session, [*harness.mounts, *skills], note) as sandbox,
+            places.open(lease, brief.session, mounts, *notes) as sandbox,
             harness.open(replace(brief, sandbox=sandbox)) as conversation,
         ):
             yield conversation
@@ -196,8 +201,11 @@ class Runner:
     async def _rest(
         self, lease: Lease, session: Session, batch: Batch, stop_reason: dict[str, Any]
     ) -> bool:
+        batch = replace(batch, budget=session.spec.budget)
         if pending := session.state.pending:
             stop_reason = requires_action(pending)
+        elif stop_reason["type"] == "retries_exhausted" and self._budgets.reached(session):
+            stop_reason = {"type": "budget_reached"}
         # The lease is kept until the agent is closed: nobody may open another one beside it.
         head = session.state.head
         written = await self._log.finish(lease, head, batch, stop_reason, keep=True)
@@ -268,11 +276,18 @@ class Runner:
             after = page[-1].seq
 
 
+async def _note_spending(turn: Turn, spent: Spent) -> None:
+    await turn.append(Batch(counted=spent))
+
+
 async def _note_refusal(turn: Turn, refused: Refused) -> None:
     """What the sandbox was not allowed to reach is in the session's log."""
     more = f" ({refused.unreported} more were refused)" if refused.unreported else ""
-    text = f"the sandbox may not reach {refused.host}:{refused.port}: {refused.reason}{more}"
-    await turn.append(Batch(drafts=[trouble("unknown_error", text, "retrying")]))
+    error, text = "unknown_error", f"the sandbox may not reach {refused.host}:{refused.port}"
+    if refused.reason == "budget_reached":
+        error, text = "billing_error", "a request to the model was refused"
+    said = trouble(error, f"{text}: {refused.reason}{more}", "retrying")
+    await turn.append(Batch(drafts=[said]))
 
 
 def _ready(session: Session, inputs: Sequence[Entry]) -> list[Entry]:

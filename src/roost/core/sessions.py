@@ -7,6 +7,7 @@ from typing import Any, Final, get_args
 
 from msgspec.structs import replace
 
+from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
 from roost.core.intake import inbox
 from roost.core.places import Places
@@ -15,7 +16,6 @@ from roost.domain.events import Draft
 from roost.domain.ids import mint
 from roost.domain.session import MountScope, Session, Spec, Status, TrustLevel
 from roost.errors import (
-    BudgetCreateOnly,
     BudgetRefused,
     EnvironmentArchived,
     Forbidden,
@@ -53,6 +53,7 @@ class Lifecycle:
         default_harness: str,
         max_sessions: int,
         places: Places | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         self._sessions = sessions
         self._agents = agents
@@ -62,6 +63,7 @@ class Lifecycle:
         self._default_harness = default_harness
         self._max_sessions = max_sessions
         self._places = places
+        self._budgets = budgets or Budgets()
 
     async def create(
         self,
@@ -89,6 +91,7 @@ class Lifecycle:
             environment_id=params["environment_id"],
             title=params.get("title"),
             metadata=dict(params.get("metadata") or {}),
+            budget=self._budget(params.get("budget"), agent, options),
             **options,
         )
         own = caller.limits.max_sessions
@@ -126,7 +129,7 @@ class Lifecycle:
             raise InvalidRequest("vault_ids: cannot be changed after the session was created")
         await self.get(tenant, session_id)
         session = await self._sessions.revise(
-            tenant, session_id, lambda before: _revision(before, params)
+            tenant, session_id, lambda before: _revision(before, params, self._budgets)
         )
         self._bell.ring(session_id)
         return session
@@ -164,6 +167,18 @@ class Lifecycle:
                 f"trust_level: this key may ask for {caller.trust_ceiling!r} at most, not {asked!r}"
             )
         return options
+
+    def _budget(
+        self, given: dict[str, Any] | None, agent: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Budgets are kept on the way out of a sandbox: an agent without one cannot have any."""
+        budget = self._budgets.new(given, agent["model"]["id"])
+        if budget is not None and self._harnesses[options["harness"]].mounts is None:
+            raise BudgetRefused(
+                f"budget: the requests of {options['harness']!r} agents are not counted",
+                hint="Ask for another `harness`.",
+            )
+        return budget
 
     async def _check_place(self, options: Mapping[str, Any]) -> None:
         """A session that needs a sandbox is made where there are sandboxes, or not at all."""
@@ -213,8 +228,6 @@ def _refuse_unbuilt(params: Mapping[str, Any]) -> None:
 
 def _options_of(params: Mapping[str, Any]) -> dict[str, Any]:
     """What a session asks for beyond the API: fields of its own, or reserved metadata keys."""
-    if params.get("budget") is not None:
-        raise BudgetRefused("budget: no model has a list price here (model_not_budgetable)")
     noted = {
         key.removeprefix(RESERVED): value
         for key, value in (params.get("metadata") or {}).items()
@@ -236,21 +249,22 @@ def _options_of(params: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _revision(session: Session, params: Mapping[str, Any]) -> tuple[Spec, list[Draft]]:
+def _revision(
+    session: Session, params: Mapping[str, Any], budgets: Budgets
+) -> tuple[Spec, list[Draft]]:
     if session.state.status is Status.TERMINATED:
         raise SessionClosed("a session that is terminated cannot be updated")
-    if params.get("budget") is not None:
-        raise BudgetCreateOnly()
     before = session.spec
     after = replace(
         before,
         title=params.get("title", before.title),
         metadata=_patched(before.metadata, params.get("metadata")),
         agent=_retooled(session, params["agent"]) if "agent" in params else before.agent,
+        budget=budgets.changed(session, params),
     )
     changed = {
         field: getattr(after, field)
-        for field in ("title", "metadata", "agent")
+        for field in ("title", "metadata", "agent", "budget")
         if getattr(after, field) != getattr(before, field)
     }
     if not changed.get("metadata", True):

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from roost.domain.budget import Spent
 from roost.domain.events import Draft, Entry, Micros
 from roost.domain.session import Lease, Move, Pending, State, Status, step
 from roost.domain.usage import Usage
@@ -33,7 +34,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """What a runner writes at once.
 
     `takes` are queued inputs it hands to the agent now; `blocks` and `unblocks` are the events the
-    session begins or ceases to wait for; `turn` marks that a turn begins (True) or is over (False).
+    session begins or ceases to wait for; `counted` is what the way out has seen it spend, and `budget`
+    what it may spend, for the account that is given at rest; `turn` marks that a turn begins (True) or is over (False).
     At rest a turn is over, unless `turn` is True: then it is taken again when the session wakes.
     """
 
@@ -41,6 +43,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     takes: Sequence[Entry] = ()
     move: Move | None = None
     spent: Usage | None = None
+    counted: Spent | None = None
+    budget: dict[str, Any] | None = None
     blocks: Sequence[Pending] = ()
     unblocks: Sequence[str] = ()
     turn: bool | None = None
@@ -118,7 +122,7 @@ def rest(
         return None
     pen = _written(state, batch, now)
     pen.move(Move.REST)
-    pen.rest(stop_reason)
+    pen.rest(stop_reason, batch.budget)
     turn = state.turn if batch.turn else None
     pen.state = replace(pen.state, turn=turn, owner=state.owner if keep else None)
     return pen.change()
@@ -196,6 +200,7 @@ def _written(state: State, batch: Batch, now: Micros) -> _Pen:
         pen.state,
         pending=kept + tuple(batch.blocks),
         usage=pen.state.usage.plus(batch.spent) if batch.spent else pen.state.usage,
+        spent=pen.state.spent.plus(batch.counted) if batch.counted else pen.state.spent,
     )
     if batch.move is Move.END:
         pen.end()
@@ -276,10 +281,10 @@ class _Pen:
         elif after is Status.RUNNING:
             self._announce("running")
 
-    def rest(self, stop_reason: dict[str, Any]) -> None:
+    def rest(self, stop_reason: dict[str, Any], budget: dict[str, Any] | None = None) -> None:
         self._thread("idle", stop_reason=stop_reason)
-        usage = self.state.usage.for_session(self.state.active_seconds(self.now))
-        self.write(Draft.of("session.usage", usage=usage, budget=None))
+        usage = self.state.shown_usage(self.state.active_seconds(self.now))
+        self.write(Draft.of("session.usage", usage=usage, budget=budget))
         self.write(Draft.of("session.status_idle", stop_reason=stop_reason))
 
     def end(self) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from roost.config import Settings
-from roost.core.places import Places
+from roost.core.budgets import Budgets
+from roost.core.places import OnAccount, Places
 from roost.core.skills import Skills
 from roost.egress import host as egress
 from roost.egress.options import USUAL_PORTS, Options, anthropic
@@ -23,6 +24,7 @@ from roost.ports.catalog import Catalog
 from roost.ports.harness import Harness
 from roost.sandboxes.choice import chosen
 from roost.serve.http import listening
+from roost.serve.prices import priced
 from roost.testing.scripted_model import scripted_model
 
 _REAL_MODEL = "https://api.anthropic.com"
@@ -45,14 +47,16 @@ class Workforce:
     harnesses: Mapping[str, Harness]
     default: str
     places: Places
+    budgets: Budgets
     model: str
 
 
 @asynccontextmanager
 async def workforce(
-    settings: Settings, catalog: Catalog, skills: Skills
+    settings: Settings, catalog: Catalog, skills: Skills, on_account: OnAccount
 ) -> AsyncGenerator[Workforce, None]:
-    """Everything that works on sessions, until the context ends."""
+    """Everything that works on sessions, until the context ends. :raises StartupError:"""
+    budgets = priced(settings)
     async with _model(settings) as model, egress.serving(_egress(settings, model)) as way_out:
         vault = (settings.vault or settings.data / "vault").absolute()
         places = Places(
@@ -62,11 +66,13 @@ async def workforce(
             vault=vault,
             forwarder=Path(forward.__file__),
             skills=skills,
+            budgets=budgets,
+            on_account=on_account,
         )
         harnesses = _harnesses(settings, model)
         wanted = settings.harness or ("claude" if model.key else "scripted")
         default = wanted if wanted in harnesses else "scripted"
-        yield Workforce(harnesses, default, places, model.name)
+        yield Workforce(harnesses, default, places, budgets, model.name)
 
 
 def _egress(settings: Settings, model: Model) -> Options:

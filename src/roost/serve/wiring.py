@@ -27,6 +27,7 @@ from roost.core.skills import Skills
 from roost.core.warmth import Warmth
 from roost.domain.ids import mint
 from roost.errors import StartupError
+from roost.serve.accounts import ModelMeters
 from roost.serve.agents import Workforce, workforce
 from roost.serve.first_start import ensure_administrator
 from roost.stores.bell import LocalBell
@@ -64,10 +65,20 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(SqliteStore.open(_database(settings)))
         skills = Skills(store.catalog, FolderSkills(settings.data.absolute() / "skills"))
-        hands = await stack.enter_async_context(workforce(settings, store.catalog, skills))
+        registry = CollectorRegistry()
+        counts = ModelMeters(registry).count
+        hands = await stack.enter_async_context(workforce(settings, store.catalog, skills, counts))
         bell = LocalBell()
         warmth = Warmth(bell, seconds=settings.sleep_after, most=settings.max_live)
-        runner = Runner(store.log, store.sessions, bell, hands.harnesses, hands.places, warmth)
+        runner = Runner(
+            store.log,
+            store.sessions,
+            bell,
+            hands.harnesses,
+            hands.places,
+            warmth,
+            hands.budgets,
+        )
         dispatcher = Dispatcher(
             mint("node"),
             store.log,
@@ -78,7 +89,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         )
         keyring, drain = Keyring(store.keys), Drain()
         admin_key = await ensure_administrator(keyring, settings)
-        deps = _deps(settings, store, bell, keyring, dispatcher, drain, hands, skills)
+        deps = _deps(settings, store, bell, keyring, dispatcher, drain, hands, skills, registry)
         yield Roost(build_app(deps), dispatcher, drain, admin_key, hands.model)
 
 
@@ -91,9 +102,9 @@ def _deps(
     drain: Drain,
     hands: Workforce,
     skills: Skills,
+    registry: CollectorRegistry,
 ) -> Deps:
     agents, environments = Agents(store.catalog, skills), Environments(store.catalog)
-    registry = CollectorRegistry()
     runners = Gauge("roost_runners", "Sessions at work now.", registry=registry)
     runners.set_function(lambda: dispatcher.busy)
     warm = Gauge("roost_warm_agents", "Agents kept started for idle sessions.", registry=registry)
@@ -122,11 +133,13 @@ def _deps(
             harnesses=hands.harnesses,
             default_harness=hands.default,
             places=hands.places,
+            budgets=hands.budgets,
             max_sessions=settings.max_sessions,
         ),
         agents=agents,
         environments=environments,
         skills=skills,
+        budgets=hands.budgets,
         log=store.log,
         keyring=keyring,
         registry=registry,
