@@ -139,6 +139,9 @@ class Settings(BaseModel):
         ge=0,
         description="Reading requests per minute and key, unless the key says otherwise; 0: no limit.",
     )
+    max_streams: int = Field(
+        0, ge=0, description="How many event streams a key may have open at a time; 0: no limit."
+    )
     max_body_bytes: int = Field(
         32 * 1024 * 1024, ge=1024, description="The largest request body, in bytes."
     )

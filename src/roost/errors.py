@@ -23,6 +23,7 @@
   + RateLimited                     too much, for now; carries when to come back
     - QuotaExceeded                 too much, until something is archived or deleted
     - QueueFull                     the session has too many unread inputs
+    - TooManyStreams                the key has too many streams open
   + Unavailable                     the server is starting, stopping, or its disk refused
   + SandboxFailed                   the place broke, not the command in it
     - SandboxUnavailable            this machine cannot give such a place now
@@ -206,6 +207,13 @@ class QueueFull(RateLimited):
 
     code = "queue_full"
     hint = "Wait until the session has worked off its queue, or interrupt it."
+
+
+class TooManyStreams(RateLimited):
+    """This key has as many event streams open as it may."""
+
+    code = "too_many_streams"
+    hint = "Close a stream first; one stream shows all that happens in its session."
 
 
 class Unavailable(RoostError):

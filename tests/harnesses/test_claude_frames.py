@@ -244,6 +244,16 @@ class TestLaunch:
         asked = json.loads(settings.removeprefix("--settings="))["permissions"]["ask"]
         assert {"Bash", "Read", "WebSearch", "mcp__custom"} <= set(asked)
 
+    def test_skills_bring_their_tool_and_the_place_where_they_are(self):
+        body = agent(toolset(enabled=False))
+        assert not any(
+            "plugin-dir" in argument for argument in self.launch(body).argv(resume=False)
+        )
+        body["skills"] = [{"type": "custom", "skill_id": "s", "version": "v"}]
+        argv = self.launch(body).argv(resume=False)
+        assert "--plugin-dir=/run/roost/agent" in argv
+        assert "--tools=Skill" in argv
+
     def test_the_environment_has_a_placeholder_and_no_more_than_it_needs(self):
         environ = self.launch(agent(custom("Bash"))).environ({"EXTRA": "1"})
         assert environ["ANTHROPIC_API_KEY"] == "placeholder"

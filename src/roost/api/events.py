@@ -67,6 +67,7 @@ async def listed(call: Call, session: Session) -> ASGIApp:
 def streamed(call: Call, session: Session) -> ASGIApp:
     """A session's events from now on, or from where the client says it was."""
     deps = call.deps
+    deps.streams.check(call.key.id, deps.settings.max_streams)
     return EventStream(
         deps.follow,
         deps.streams,
