@@ -122,7 +122,9 @@ class Settings(BaseModel):
         64, ge=1, description="How many sessions work at the same time on this node; the rest wait."
     )
     max_queued: int = Field(
-        1000, ge=1, description="How many unread inputs a session holds before it refuses more."
+        1000,
+        ge=1,
+        description="How many unread inputs a session holds before it refuses more; each 64 KiB of one count as another.",
     )
     max_sessions: int = Field(
         0,

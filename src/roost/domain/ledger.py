@@ -62,6 +62,9 @@ _HEARD = {
 }
 _KEPT_WAITING = {"user.message", "system.message"}
 _RESERVE = 100  # places in a queue for interrupts and answers only
+PLACE = 64 * 1024
+"""Bytes. A message takes one place in the queue, and one more for each of these that it has: so the
+limit on places bounds what a queue weighs, too. What empties the queue takes one, whatever its size."""
 _SHOWN_AS_QUEUED = {
     "user.message",
     "user.interrupt",
@@ -74,14 +77,14 @@ def admit(state: State, drafts: Sequence[Draft], now: Micros, max_queued: int) -
     """Inputs from a client: queue them, settle what they answer, wake the session if that makes work.
 
     :raises SessionClosed: it is terminated
-    :raises QueueFull: more inputs would wait than the operator allows
+    :raises QueueFull: more inputs would wait than the operator allows, or more in them
     :raises InvalidRequest: an answer to something the session does not wait for
     """
     if state.status is Status.TERMINATED:
         raise SessionClosed()
     pen = _Pen(state, now)
     heard = {pen.hear(draft) for draft in drafts}
-    if pen.state.queued > max_queued:
+    if pen.state.queued > max_queued and (state.queued or len(drafts) > max_queued):
         _check_reserve(state, drafts, pen.state.queued - max_queued)
     if state.status is Status.IDLE:
         if "interrupt" in heard or (not pen.state.pending and heard & {"answer", "message"}):
@@ -94,7 +97,9 @@ def admit(state: State, drafts: Sequence[Draft], now: Micros, max_queued: int) -
 def _check_reserve(state: State, drafts: Sequence[Draft], over: int) -> None:
     """A full queue must not lock out what empties it: an interrupt, or the answer it waits behind."""
     if over > _RESERVE or any(draft.type in _KEPT_WAITING for draft in drafts):
-        raise QueueFull(f"the session already has {state.queued} inputs waiting")
+        raise QueueFull(
+            f"{state.queued} places in the session's queue are taken, and these inputs do not fit in"
+        )
 
 
 def work(state: State, lease: Lease, batch: Batch, now: Micros) -> Change:
@@ -207,6 +212,10 @@ def _written(state: State, batch: Batch, now: Micros) -> _Pen:
     return pen
 
 
+def _places(event: Draft | Entry) -> int:
+    return 1 + (len(event.body) // PLACE if event.type in _KEPT_WAITING else 0)
+
+
 class _Pen:
     """Writes entries one after the other, and keeps the state that goes with them."""
 
@@ -245,7 +254,7 @@ class _Pen:
         self.opened.append(entry)
         self.state = replace(
             self.state,
-            queued=self.state.queued + 1,
+            queued=self.state.queued + _places(draft),
             run=entry.seq if first_since_rest else self.state.run,
             sent=entry.seq,
             sent_at=self.now,
@@ -255,7 +264,7 @@ class _Pen:
         if entry.queued:
             self.write(entry.taken_up())
         self.consumed.append(entry.seq)
-        self.state = replace(self.state, queued=self.state.queued - 1)
+        self.state = replace(self.state, queued=self.state.queued - _places(entry))
 
     def settle(self, draft: Draft) -> None:
         kind, field = _ANSWERS[draft.type]

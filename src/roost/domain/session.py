@@ -100,7 +100,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     `turn` has the seqs of the inputs handed to the agent for its current turn, None between turns:
     after a crash, those are the ones to hand to it again. `run` is the seq of the first input since
-    the session last rested, `sent` of the newest input, and `sent_at` its moment. `usage` is what the
+    the session last rested, `queued` the places that waiting inputs take in the queue, `sent` of the newest input, and `sent_at` its moment. `usage` is what the
     agent says its requests have used, `spent` what the way out has counted.
     """
 
