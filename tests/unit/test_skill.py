@@ -74,14 +74,15 @@ SKILL = File("a/SKILL.md", MANIFEST)
         ([File("a/SKILL.md", b"no head")], "must begin with"),
         ([File("a/SKILL.md", b"---\n- a\n- b\n---\n")], "must begin with"),
         ([File("a/SKILL.md", b"---\n{{{{\n---\n")], "must begin with"),
-        ([File("a/SKILL.md", b"---\nx: !!python/object:os.system y\n---\n")], "must begin with"),
+        ([File("a/SKILL.md", b"---\nx: !!python/object:os.system y\n---\n")], "`description` must"),
         ([File("a/SKILL.md", b"---\n" + b"[" * 5000 + b"\n---\n")], "must begin with"),
         ([File("a/SKILL.md", b"\xff\xfe")], "must begin with"),
+        ([File("a/SKILL.md", b"---\nname: a\n" + b"x: y\n" * 5000 + b"---\n")], "must begin with"),
         ([File("a/SKILL.md", b"---\nname: Big Name\ndescription: x\n---\n")], "`name` must"),
         ([File("a/SKILL.md", b"---\nname: ../up\ndescription: x\n---\n")], "`name` must"),
         ([File("a/SKILL.md", b"---\nname: [a]\ndescription: x\n---\n")], "`name` must"),
         ([File("a/SKILL.md", b"---\nname: a\n---\n")], "`description` must"),
-        ([File("a/SKILL.md", b"---\nname: a\ndescription: 7\n---\n")], "`description` must"),
+        ([File("a/SKILL.md", b"---\nname: a\ndescription: ' '\n---\n")], "`description` must"),
         (
             [archive(("a/SKILL.md", MANIFEST, 0), ("a/l", b"/etc/passwd", stat.S_IFLNK | 0o777))],
             "plain file",
@@ -100,6 +101,13 @@ def test_what_is_no_skill_or_not_safe_is_refused(uploads: list[File], problem: s
     with pytest.raises(InvalidRequest) as refused:
         bundled(uploads)
     assert problem in refused.value.message
+
+
+def test_a_head_that_would_grow_without_end_is_read_as_it_stands():
+    lines = ["name: greeting", "description: Greets.", "a0: &a0 {k: v}"]
+    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 30)]
+    head = "\n".join(lines).encode()
+    assert bundled([File("a/SKILL.md", b"---\n" + head + b"\n---\n")]).name == "greeting"
 
 
 def test_an_archive_that_lies_about_its_sizes_is_refused():

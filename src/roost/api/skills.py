@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anyio import to_thread
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
@@ -21,7 +22,8 @@ async def create(call: Call) -> ASGIApp:
     name = form.fields.get("display_name", "").strip()
     if len(name) > _LONGEST_NAME or not name.isprintable():
         raise InvalidRequest(f"display_name: one line of at most {_LONGEST_NAME} characters")
-    made = await call.deps.skills.create(call.tenant, bundled(form.files), name or None)
+    bundle = await to_thread.run_sync(bundled, form.files)
+    made = await call.deps.skills.create(call.tenant, bundle, name or None)
     return reply(views.skill(made))
 
 
@@ -48,7 +50,7 @@ async def delete(call: Call) -> ASGIApp:
 
 async def create_version(call: Call) -> ASGIApp:
     """A newer version of a skill."""
-    bundle = bundled((await form_of(call)).files)
+    bundle = await to_thread.run_sync(bundled, (await form_of(call)).files)
     made = await call.deps.skills.add_version(call.tenant, call.params["skill_id"], bundle)
     return reply(views.skill_version(*made))
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from anyio import to_thread
+
 from roost.domain.ids import mint
 from roost.domain.session import Session
 from roost.domain.skill import MOST_VERSIONS, Bundle, zipped
@@ -93,7 +95,8 @@ class Skills:
     async def content(self, tenant: str, skill_id: str, which: str) -> bytes:
         """A version's files as a zip archive. :raises NotFound:"""
         record, version = await self.version(tenant, skill_id, which)
-        return zipped(record.body["name"], await self._files.read(version["id"]))
+        files = await self._files.read(version["id"])
+        return await to_thread.run_sync(zipped, record.body["name"], files)
 
     async def pinned(
         self, tenant: str, skills: Sequence[Mapping[str, Any]] | None, at: str = "skills"

@@ -30,6 +30,7 @@ MOST_VERSIONS: Final = 100
 _DEEPEST = 16
 _LONGEST_PATH = 512
 _LARGEST_MANIFEST = 1024 * 1024
+_LONGEST_HEAD = 16 * 1024
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _PART = re.compile(r"[^\x00-\x1f\x7f\\/]{1,255}")
 _HEAD = re.compile(r"\A---\r?\n(.*?)\r?\n---\s*(\r?\n|\Z)", re.DOTALL)
@@ -161,13 +162,15 @@ def _head(manifest: bytes | None) -> dict[str, Any]:
     if len(manifest) > _LARGEST_MANIFEST:
         raise InvalidRequest(f"files: {MANIFEST} is larger than {_LARGEST_MANIFEST:,} bytes")
     try:
-        text = _HEAD.match(manifest.decode("utf-8-sig"))
-        head = yaml.safe_load(text[1]) if text else None
+        found = _HEAD.match(manifest.decode("utf-8-sig"))
+        text = found[1] if found else ""
+        # The plainest loader: only text, lists and maps; no tags, and no merging of maps, which grows.
+        head = yaml.load(text, Loader=yaml.BaseLoader) if len(text) <= _LONGEST_HEAD else None
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError):
         head = None
     if not isinstance(head, dict):
         raise InvalidRequest(
             f"files: {MANIFEST} must begin with its `name` and `description` in YAML",
-            hint="Put them between two lines of `---`.",
+            hint=f"Put them between two lines of `---`, in at most {_LONGEST_HEAD:,} characters.",
         )
     return head
