@@ -3,8 +3,9 @@
     python bench/claude.py [--quick]
 
 Run it alone. Measured is the time from a message until the model is asked, which is all that Roost
-adds to; the model is a scripted one in this process. The ratios count, not the numbers. Memory is the
-proportional share (PSS) of every process below the server.
+adds to; the model is a scripted one in this process. Roost and the bare CLI take turns, and nothing is
+started ahead while either is measured. The ratios of the medians count, not the numbers. Memory is the
+proportional share (PSS) of every process below the server; as many live sessions are weighed as fit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import subprocess
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
@@ -35,7 +36,8 @@ from roost.serve.http import listening
 from roost.testing.live import LiveServer
 from roost.testing.scripted_model import scripted_model
 
-SLEEP_AFTER = 2.0
+NEW, LIVE, WOKEN = "new session", "live session", "woken session"
+EACH, SPARE = 150, 4096  # mebibytes: about what a live session takes; what others may need
 HEADERS = {"anthropic-version": "2023-06-01", "anthropic-beta": "managed-agents-2026-04-01"}
 TOOLS = "Bash,Read,Write,Edit,Glob,Grep,WebFetch,WebSearch"
 ARGUMENTS = (
@@ -128,21 +130,35 @@ class Roost:
         self._agent = self._post("/v1/agents", agent)["id"]
         self._place = self._post("/v1/environments", {"name": "place"})["id"]
 
-    def session(self) -> str:
-        body = {"agent": self._agent, "environment_id": self._place, "harness": "claude"}
+    @property
+    def processes(self) -> list[int]:
+        """All below the server."""
+        tree = procfs.descendants([self._server.pid])
+        return [seen.pid for seen in tree if seen.pid != self._server.pid]
+
+    def session(self, harness: str = "claude") -> str:
+        body = {"agent": self._agent, "environment_id": self._place, "harness": harness}
         return str(self._post("/v1/sessions", body)["id"])
 
     def say(self, session: str) -> None:
         event = {"type": "user.message", "content": [{"type": "text", "text": "Hello"}]}
         self._post(f"/v1/sessions/{session}/events", {"events": [event]})
 
+    def archive(self, session: str) -> None:
+        self._post(f"/v1/sessions/{session}/archive", {})
+
     def wait_until_done(self, session: str) -> None:
         while self._http.get(f"/v1/sessions/{session}").json()["status"] != "idle":
             time.sleep(0.02)
 
     def wait_until_asleep(self) -> None:
-        while len(procfs.descendants([self._server.pid])) > 1:
+        while self.processes:
             time.sleep(0.05)
+
+    def wait_until_ahead(self) -> None:
+        while "\nroost_pooled_agents 1.0" not in self._http.get("/metrics").text:
+            time.sleep(0.05)
+        time.sleep(0.2)
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         answer = self._http.post(path, json=body)
@@ -151,31 +167,53 @@ class Roost:
         return done
 
 
-def through_roost(roost: Roost, model: Model, times: Times, turns: int) -> None:
-    session = roost.session()
-    times["new session"].append(model.seconds_after(lambda: roost.say(session)))
-    for _ in range(turns):
-        roost.wait_until_done(session)
-        time.sleep(0.1)
-        times["live session"].append(model.seconds_after(lambda: roost.say(session)))
-    roost.wait_until_done(session)
-    roost.wait_until_asleep()
-    times["woken session"].append(model.seconds_after(lambda: roost.say(session)))
-    roost.wait_until_done(session)
-    roost.wait_until_asleep()
+class Race:
+    """Roost and the bare CLI, in turns, on the same track."""
 
+    def __init__(self, model: Model, ready: Roost, sleepy: Roost) -> None:
+        self._model = model
+        self._ready = ready
+        self._sleepy = sleepy
+        self.ours: Times = defaultdict(list)
+        self.bare: Times = defaultdict(list)
 
-def without(bare: Bare, model: Model, times: Times, turns: int) -> None:
-    times["new session"].append(model.seconds_after(lambda: bare.start(resume=False)))
-    for _ in range(turns):
+    def round(self, bare: Bare, turns: int) -> None:
+        """One of each kind; what is started ahead is up before anything is measured."""
+        self._ready.wait_until_ahead()
+        cold = self._sleepy.session()
+        self._measure(self.ours, "new, none ahead", lambda: self._sleepy.say(cold))
+        self._sleepy.wait_until_done(cold)
+        self._measure(self.bare, NEW, lambda: bare.start(resume=False))
         bare.wait_until_done()
-        time.sleep(0.1)
-        times["live session"].append(model.seconds_after(bare.say))
-    bare.wait_until_done()
-    bare.end()
-    times["woken session"].append(model.seconds_after(lambda: bare.start(resume=True)))
-    bare.wait_until_done()
-    bare.end()
+        session = self._ready.session()
+        self._measure(self.ours, NEW, lambda: self._ready.say(session))
+        self._ready.wait_until_done(session)
+        self._ready.wait_until_ahead()
+        for _ in range(turns):
+            self._measure(self.ours, LIVE, lambda: self._ready.say(session))
+            self._ready.wait_until_done(session)
+            time.sleep(0.1)
+            self._measure(self.bare, LIVE, bare.say)
+            bare.wait_until_done()
+            time.sleep(0.1)
+        self._ready.archive(session)
+        bare.end()
+        self._sleepy.wait_until_asleep()
+        self._measure(self.ours, WOKEN, lambda: self._sleepy.say(cold))
+        self._sleepy.wait_until_done(cold)
+        self._sleepy.wait_until_asleep()
+        self._measure(self.bare, WOKEN, lambda: bare.start(resume=True))
+        bare.wait_until_done()
+        bare.end()
+
+    def show(self) -> None:
+        print(f"{'message to request':<22}{'Roost':>11}{'bare':>11}{'ratio':>8}")
+        for kind, aim in ((NEW, 0.5), (LIVE, 1.15), (WOKEN, 1.10)):
+            show(kind, self.ours[kind], self.bare[kind], f"aim {aim}")
+        show("new, none ahead", self.ours["new, none ahead"], self.bare[NEW])
+
+    def _measure(self, times: Times, kind: str, act: Callable[[], object]) -> None:
+        times[kind].append(self._model.seconds_after(act))
 
 
 async def sandboxes(home: Path, rounds: int) -> tuple[list[float], list[float]]:
@@ -204,47 +242,77 @@ def mebibytes(pids: list[int]) -> float:
     return total / 1024
 
 
-def weigh(folder: Path, url: str, most: int) -> None:
-    """The memory of live sessions; here none falls asleep while others are still being started."""
-    environ = {"ANTHROPIC_BASE_URL": url, "ROOST_LOG_LEVEL": "error"}
-    with LiveServer(folder / "weighed", **environ) as server:
+def free_mebibytes() -> float:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) / 1024
+
+
+def weigh(folder: Path, environ: dict[str, str], counts: Sequence[int]) -> None:
+    """The memory of live sessions, which are all told something at once."""
+    with LiveServer(folder / "weighed", **environ, ROOST_MAX_LIVE="1000") as server:
         roost = Roost(server)
-        for live in range(1, most + 1):
-            session = roost.session()
-            roost.say(session)
+        sessions: list[str] = []
+        for count in counts:
+            if free_mebibytes() < (count - len(sessions)) * EACH + SPARE:
+                print(f"{count} live: not weighed, {free_mebibytes():.0f} MiB are free")
+                break
+            fresh = [roost.session() for _ in range(count - len(sessions))]
+            began = time.perf_counter()
+            for session in fresh:
+                roost.say(session)
+            for session in fresh:
+                roost.wait_until_done(session)
+            sessions += fresh
+            below = roost.processes
+            print(
+                f"{count} live: {mebibytes(below) / count:.0f} MiB and {len(below) / count:.1f} "
+                f"processes each; the server {mebibytes([server.pid]):.0f} MiB; "
+                f"{len(fresh)} at once in {time.perf_counter() - began:.1f} s"
+            )
+
+
+def hibernate(folder: Path, environ: dict[str, str], count: int) -> None:
+    """What sessions cost that have worked, and sleep. Their agent is a scripted one: asleep, there is
+    no difference.
+    """
+    with LiveServer(folder / "asleep", **environ) as server:
+        roost = Roost(server)
+        roost.wait_until_done(_told(roost))
+        before = mebibytes([server.pid])
+        sessions = [_told(roost) for _ in range(count)]
+        for session in sessions:
             roost.wait_until_done(session)
-            if live in (1, most):
-                tree = procfs.descendants([server.pid])
-                below = [seen.pid for seen in tree if seen.pid != server.pid]
-                each = mebibytes(below) / live
-                print(f"{live} live: {each:.0f} MiB and {len(below) / live:.1f} processes each")
-
-
-def show(what: str, ours: list[float], bare: list[float]) -> None:
-    ours_ms, bare_ms = 1000 * statistics.median(ours), 1000 * statistics.median(bare)
-    print(f"{what:<22}{ours_ms:8.1f} ms{bare_ms:8.1f} ms{ours_ms / bare_ms:8.2f}   n={len(ours)}")
-
-
-def measure(folder: Path, model: Model, url: str, rounds: int, most: int) -> None:
-    environ = {"ANTHROPIC_BASE_URL": url, "ROOST_LOG_LEVEL": "error"}
-    environ["ROOST_SLEEP_AFTER"] = str(SLEEP_AFTER)
-    ours: Times = defaultdict(list)
-    bare: Times = defaultdict(list)
-    with LiveServer(folder / "data", **environ) as server:
-        roost = Roost(server)
-        alone = mebibytes([server.pid])
-        for number in range(rounds):
-            through_roost(roost, model, ours, turns=10)
-            without(Bare(folder, url, number), model, bare, turns=10)
-        print(f"{'message to request':<22}{'Roost':>11}{'bare':>11}{'ratio':>8}")
-        for kind, seconds in ours.items():
-            show(kind, seconds, bare[kind])
-        show("true in a sandbox", *anyio.run(sandboxes, folder / "home", 10 * rounds))
-        left, now = len(procfs.descendants([server.pid])) - 1, mebibytes([server.pid])
+        after, size = mebibytes([server.pid]), (folder / "asleep" / "roost.db").stat().st_size
         print(
-            f"{rounds} asleep: {left} processes; the server {alone:.0f} MiB before, {now:.0f} now"
+            f"{count} asleep: {len(roost.processes)} processes; the server {before:.0f} MiB before, "
+            f"{after:.0f} now; {size / 1024 / count:.1f} KiB of database each"
         )
-    weigh(folder, url, most)
+
+
+def _told(roost: Roost) -> str:
+    session = roost.session("scripted")
+    roost.say(session)
+    return session
+
+
+def show(what: str, ours: list[float], bare: list[float], aim: str = "") -> None:
+    ours_ms, bare_ms = 1000 * statistics.median(ours), 1000 * statistics.median(bare)
+    ratio = ours_ms / bare_ms
+    print(f"{what:<22}{ours_ms:8.1f} ms{bare_ms:8.1f} ms{ratio:8.2f}   n={len(ours)} {aim}")
+
+
+def race(folder: Path, model: Model, environ: dict[str, str], rounds: int) -> None:
+    with (
+        LiveServer(folder / "ready", **environ, ROOST_POOL="1") as ready,
+        LiveServer(folder / "sleepy", **environ, ROOST_SLEEP_AFTER="1") as sleepy,
+    ):
+        awake = Roost(ready)
+        awake.session()  # the first one is what the next is expected to be like
+        track = Race(model, awake, Roost(sleepy))
+        for number in range(rounds):
+            track.round(Bare(folder, environ["ANTHROPIC_BASE_URL"], number), turns=5)
+        track.show()
+    show("true in a sandbox", *anyio.run(sandboxes, folder / "home", 10 * rounds))
 
 
 def main() -> None:
@@ -257,8 +325,12 @@ def main() -> None:
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(listening(model, "127.0.0.1", 0)) as url,
     ):
-        (Path(name) / "home").mkdir()
-        measure(Path(name), model, url, rounds=3 if quick else 10, most=3 if quick else 8)
+        folder = Path(name)
+        (folder / "home").mkdir()
+        environ = {"ANTHROPIC_BASE_URL": url, "ROOST_LOG_LEVEL": "error"}
+        race(folder, model, environ, rounds=3 if quick else 9)
+        weigh(folder, environ, counts=(1, 5) if quick else (1, 20, 100))
+        hibernate(folder, environ, 200 if quick else 2000)
 
 
 if __name__ == "__main__":

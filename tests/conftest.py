@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.engines import LiveEngine
 
 pytest.register_assert_rewrite("roost.testing")
 
 # A shell's background job ignores Ctrl-C, and so would every program that the tests start and signal.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def docker() -> Generator[LiveEngine, None, None]:
+    """Docker's engine. Tests that use it are in the group of that name, so that one is enough."""
+    from tests.engines import engine
+
+    with engine("dockerd") as live:
+        yield live
+
+
+@pytest.fixture(scope="session")
+def podman() -> Generator[LiveEngine, None, None]:
+    """Podman's service, likewise."""
+    from tests.engines import engine
+
+    with engine("podman") as live:
+        yield live

@@ -8,11 +8,24 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from roost.errors import StartupError
 
 _UNPREFIXED = {"anthropic_api_key", "anthropic_base_url"}
+_LISTS = {
+    "trust_levels": ("sandboxed", "vault", "full"),
+    "sandbox_fallbacks": ("bubblewrap", "docker"),
+}
 
 
 def _listed(value: object) -> object:
@@ -64,12 +77,20 @@ class Settings(BaseModel):
         "bubblewrap",
         description="What keeps sandboxed sessions apart from the machine: `bubblewrap` or `docker`.",
     )
+    sandbox_fallbacks: str = Field(
+        "bubblewrap,docker",
+        description="Which other sandboxes a new session may ask for, by name, where its own is missing.",
+    )
+    trust_levels: str = Field(
+        "sandboxed",
+        description="Which trust levels there are here, of `sandboxed`, `vault` and `full`; docs/trust.md.",
+    )
     docker_socket: Path = Field(
         Path("/var/run/docker.sock"),
-        description="Where the Docker engine listens, for `docker` sandboxes.",
+        description="Where the Docker engine or Podman's service listens, for `docker` sandboxes.",
     )
     docker_image: str = Field(
-        "roost-sandbox", description="What containers are made of; docs/sandboxes.md has a recipe."
+        "roost-sandbox", description="What containers are made of; `roost image build` makes it."
     )
     docker_runtime: str | None = Field(
         None, description="Another runtime of the engine for containers, such as `runsc`."
@@ -112,6 +133,16 @@ class Settings(BaseModel):
         20,
         ge=1,
         description="How many agents stay started while their sessions are idle; the rest sleep.",
+    )
+    pool: int = Field(
+        1,
+        ge=0,
+        description="How many agents are started before a session asks for one; 0: none.",
+    )
+    max_wakes: int = Field(
+        0,
+        ge=0,
+        description="How many agents are started at the same time; 0: two for each processor.",
     )
     lease_seconds: float = Field(
         10.0,
@@ -180,6 +211,15 @@ class Settings(BaseModel):
         "info", description="The least important log lines to write."
     )
 
+    @field_validator(*_LISTS)
+    @classmethod
+    def _known_words(cls, value: str, info: ValidationInfo) -> str:
+        known = _LISTS[info.field_name or ""]
+        for word in words(value):
+            if word not in known:
+                raise ValueError(f"{word!r} is not one of {', '.join(known)}")
+        return value
+
     @classmethod
     def read(cls, environ: Mapping[str, str], **overrides: object) -> Settings:
         """Settings from environment variables, with overrides that are not None on top.
@@ -198,6 +238,11 @@ class Settings(BaseModel):
             raise StartupError(
                 _explain(error), hint="docs/settings.md lists every setting."
             ) from None
+
+
+def words(value: str) -> list[str]:
+    """What a setting lists, between commas."""
+    return [word for part in value.split(",") if (word := part.strip())]
 
 
 def variable_of(name: str) -> str:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from roost.api.app import build_app
 from roost.api.auth import MANAGED_AGENTS
 from roost.api.deps import Deps
-from roost.config import Settings
+from roost.config import Settings, words
 from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
 from roost.core.follow import Follow
@@ -25,6 +25,7 @@ from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.sessions import Lifecycle
 from roost.core.skills import Skills
+from roost.core.trust import Trust
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease
 from roost.errors import Unavailable
@@ -176,6 +177,7 @@ def _deps(
             },
             default_harness="scripted",
             max_sessions=settings.max_sessions,
+            trust=Trust(words(settings.trust_levels)),
         ),
         agents=agents,
         environments=environments,

@@ -7,10 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import pytest
 from tests.core.node import Node, node, texts, types
 
 from roost.domain.events import Draft, Entry
 from roost.domain.session import Session
+from roost.errors import SandboxFailed
 from roost.ports.harness import Brief, Emit, Output, Rest
 
 
@@ -23,6 +25,8 @@ class Odd:
     def __init__(self) -> None:
         self.cannot_open = False
         self.breaks_at: str | None = None
+        self.breaks_with: Exception = RuntimeError("the agent died")
+        self.breaks_times = 1000
         self.breaks_on_close = False
         self.closes_in = 0.0
         self.told: list[tuple[list[str], bool]] = []
@@ -49,11 +53,15 @@ class Odd:
         self.told.append((told, again))
         yield Emit([Draft.of("span.model_request_start")])
         await anyio.sleep(0.1)
-        if self.breaks_at in told:
-            raise RuntimeError("the agent died")
+        if self.breaks_at in told and self.breaks_times:
+            self.breaks_times -= 1
+            raise self.breaks_with
         content = [{"type": "text", "text": f"heard {' and '.join(told)}"}]
         yield Emit([Draft.of("agent.message", content=content)])
         yield Rest({"type": "end_turn"})
+
+    async def up(self) -> bool:
+        return True
 
     async def interrupt(self) -> None:
         return
@@ -79,6 +87,39 @@ async def test_what_is_queued_behind_a_turn_that_breaks_the_agent_is_gone_on_wit
         assert texts(entries) == ["heard two"]
         assert odd.told == [(["one"], False), (["two"], False)]
         assert entries[-1].fields["stop_reason"] == {"type": "end_turn"}
+
+
+@pytest.mark.parametrize("times", [3, 4], ids=["mended in time", "given up"])
+async def test_a_turn_is_taken_again_in_new_sandboxes_until_it_has_lost_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+):
+    monkeypatch.setattr("roost.core.runner._PAUSES", (0.01, 0.01, 0.01))
+    odd = Odd()
+    odd.breaks_at, odd.breaks_times = "one", times
+    odd.breaks_with = SandboxFailed("it was killed from outside")
+    async with node(tmp_path, harnesses={"odd": odd}) as roost:
+        session = await at_work(roost, "one")
+        await roost.say(session, "two")
+        entries = await roost.until(session, "session.status_idle")
+        again = [(["one"], True)] * 3
+        assert odd.told == [(["one"], False), *again, (["two"], False)]
+        said = [e.fields["error"]["retry_status"] for e in entries if e.type == "session.error"]
+        given_up = [{"type": "exhausted"}] if times == 4 else []
+        assert said == [{"type": "retrying"}] * 3 + given_up
+        assert texts(entries) == (["heard two"] if given_up else ["heard one", "heard two"])
+
+
+async def test_each_turn_has_its_own_count_of_lost_sandboxes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("roost.core.runner._PAUSES", (0.01, 0.01, 0.01))
+    odd = Odd()
+    odd.breaks_with = SandboxFailed("it was killed from outside")
+    async with node(tmp_path, harnesses={"odd": odd}) as roost:
+        session = await roost.session(harness="odd")
+        for text in ("one", "two"):
+            odd.breaks_at, odd.breaks_times = text, 3
+            assert texts(await roost.turn(session, text)) == [f"heard {text}"]
 
 
 async def test_a_turn_that_was_cut_off_waits_for_an_agent_that_cannot_be_opened(tmp_path: Path):

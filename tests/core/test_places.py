@@ -34,9 +34,6 @@ class Room:
     ) -> Process:
         raise NotImplementedError
 
-    def handle(self) -> dict[str, Any]:
-        return {}
-
     async def stats(self) -> Stats:
         return Stats(memory_bytes=None, processes=None, cpu_seconds=None)
 
@@ -75,7 +72,7 @@ class Landlord:
             self._left.set()
             self._left = anyio.Event()
 
-    async def sweep(self, handle: Mapping[str, Any]) -> None:
+    async def sweep(self) -> None:
         pass
 
 

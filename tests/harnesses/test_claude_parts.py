@@ -103,22 +103,22 @@ class TestPermissions:
         own = {"name": "bash", "enabled": True, "permission_policy": {"type": "always_ask"}}
         off = {"name": "read", "enabled": False, "permission_policy": {"type": "always_allow"}}
         policy = Policy(agent(toolset("always_allow", own, off)))
-        assert policy.judge(Tool("builtin", "bash")).permission == "ask"
-        assert policy.judge(Tool("builtin", "write")).permission == "allow"
-        assert policy.judge(Tool("builtin", "read")) == Verdict("deny")
-        assert policy.judge(Tool("builtin", "NotebookEdit")) == Verdict("deny")
-        assert policy.judge(Tool("mcp", "find", "docs")) == Verdict("deny")
-        assert policy.judge(Tool("custom", "nobody knows")) == Verdict("deny")
+        assert policy.judge(Tool("builtin", "bash"), {}).permission == "ask"
+        assert policy.judge(Tool("builtin", "write"), {}).permission == "allow"
+        assert policy.judge(Tool("builtin", "read"), {}) == Verdict("deny")
+        assert policy.judge(Tool("builtin", "NotebookEdit"), {}) == Verdict("deny")
+        assert policy.judge(Tool("mcp", "find", "docs"), {}) == Verdict("deny")
+        assert policy.judge(Tool("custom", "nobody knows"), {}) == Verdict("deny")
 
     def test_auto_allows_looking_and_asks_for_the_rest(self):
         policy = Policy(agent(toolset("auto"), mcp_toolset("docs", "auto"), servers=("docs",)))
-        looks = policy.judge(Tool("builtin", "read"))
+        looks = policy.judge(Tool("builtin", "read"), {})
         assert looks.permission == "allow"
         assert looks.evaluation == {"type": "auto", "evaluated_permission": {"type": "allow"}}
-        acts = policy.judge(Tool("builtin", "bash"))
+        acts = policy.judge(Tool("builtin", "bash"), {})
         judged = {"type": "ask", "reason_code": "indeterminate"}
         assert acts.evaluation == {"type": "auto", "evaluated_permission": judged}
-        assert policy.judge(Tool("mcp", "read", "docs")).permission == "ask"
+        assert policy.judge(Tool("mcp", "read", "docs"), {}).permission == "ask"
 
     def test_to_load_a_skill_is_to_read_its_file(self):
         own = {"name": "read", "enabled": True, "permission_policy": {"type": "always_ask"}}

@@ -18,8 +18,9 @@ from tests.parts import need
 
 import roost.testing.probes
 from roost.errors import SandboxUnavailable
-from roost.ports.sandbox import Limits, Mount, Plan, Sandbox
+from roost.ports.sandbox import Limits, Mount, Plan
 from roost.sandboxes.bubblewrap import BubblewrapProvider
+from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox
 
 MIB = 1024**2
 PROBES = Path(roost.testing.probes.__file__).parent
@@ -51,10 +52,20 @@ def need_bubblewrap() -> None:
 @asynccontextmanager
 async def hostile_place(
     home: Path, limits: Limits | None = None, *, session: str = "sesn_hostile", **options: Any
-) -> AsyncGenerator[Sandbox, None]:
+) -> AsyncGenerator[BubblewrapSandbox, None]:
     """A sandbox that holds the hostile programs."""
-    os.makedirs(home, exist_ok=True)  # noqa: PTH103 - nothing else runs meanwhile
-    plan = Plan(
+    plan = hostile_plan(home, limits, session=session)
+    async with provider(**options).open(plan) as sandbox:
+        assert isinstance(sandbox, BubblewrapSandbox)
+        yield sandbox
+
+
+def hostile_plan(
+    home: Path, limits: Limits | None = None, *, session: str = "sesn_hostile"
+) -> Plan:
+    """Of a place that holds the hostile programs."""
+    home.mkdir(parents=True, exist_ok=True)
+    return Plan(
         session_id=session,
         generation=1,
         home=home,
@@ -63,8 +74,6 @@ async def hostile_place(
         environ=ENVIRON,
         limits=limits or Limits(),
     )
-    async with provider(**options).open(plan) as sandbox:
-        yield sandbox
 
 
 @contextmanager

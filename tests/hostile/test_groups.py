@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from roost.ports.sandbox import Limits, Plan
-from roost.sandboxes import cgroups
+from roost.sandboxes import cgroups, marks
 from roost.sandboxes.cgroups import UNIFIED, Cgroups, read_mounts
 
 MOUNTS = """\
@@ -23,10 +24,8 @@ FILES = (
 
 
 def plan(**limits: float) -> Plan:
-    nowhere = Path("/nonexistent")
-    return Plan(
-        session_id="../s", generation=3, home=nowhere, workspace=nowhere, limits=Limits(**limits)
-    )
+    home = Path("/")
+    return Plan(session_id="../s", generation=3, home=home, workspace=home, limits=Limits(**limits))
 
 
 @pytest.fixture
@@ -68,7 +67,7 @@ def test_version_2_is_given_its_limits(kernel: Path) -> None:
     assert group is not None
     made = group.directories[UNIFIED]
     assert made.parent == kernel
-    assert made.name.startswith("roost----s-3-")
+    assert re.fullmatch(r"roost-[0-9.]+-[0-9a-f]+-3-[0-9a-f]+", made.name)
     assert (made / "memory.max").read_text() == "1000"
     assert (made / "memory.swap.max").read_text() == "0"
     assert (made / "pids.max").read_text() == "7"
@@ -112,12 +111,14 @@ def test_a_machine_that_gives_none_is_done_without() -> None:
     assert nothing.says_kill() is None
 
 
-def test_only_groups_of_ours_are_recalled(kernel: Path) -> None:
-    (kernel / "roost-mine").mkdir()
+def test_groups_are_found_by_what_their_names_say(kernel: Path) -> None:
+    groups = Cgroups({UNIFIED: kernel, "pids": kernel / "pids"})
+    (kernel / "pids").mkdir()
+    (kernel / "roost-server").mkdir()
     (kernel / "theirs").mkdir()
-    handle = {
-        "pids": str(kernel / "theirs"),
-        UNIFIED: str(kernel / "roost-mine"),
-        "cpu": "/roost-x",
-    }
-    assert cgroups.recall(handle).directories == {UNIFIED: kernel / "roost-mine"}
+    group = groups.create(plan())
+    assert group is not None
+    group.directories["pids"].rmdir()  # as if its server had died before it was made
+    (found,) = groups.named(lambda mark: mark.generation == 3)
+    assert found.directories == {UNIFIED: group.directories[UNIFIED]}
+    assert groups.named(marks.orphaned) == []

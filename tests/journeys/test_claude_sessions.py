@@ -16,37 +16,11 @@ from tests.journeys.chat import Chat, bash, printed, said, script, warm_agents
 
 from roost.testing.live import LiveServer
 
-SANDBOXED = {"trust_level": "sandboxed", "harness": "claude"}
-
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[LiveServer]:
     with LiveServer(tmp_path / "data", ROOST_SLEEP_AFTER="60") as live:
         yield live
-
-
-def test_a_sandboxed_chat_stays_sandboxed_and_remembers_over_a_restart(server: LiveServer):
-    """The six steps by which a seed system found that its chats had lost their sandbox."""
-    chat = Chat(server)
-    assert chat.session.model_extra is not None
-    assert SANDBOXED.items() <= chat.session.model_extra.items()
-    first = chat.turn(script(bash("id -un; pwd; echo mine > note.txt"), {"text": "noted"}))
-    assert printed(first) == ["sandbox\n/workspace"]
-    assert said(first) == ["noted"]
-    assert (chat.home / "note.txt").read_text() == "mine\n"
-    assert len(list((chat.home / ".claude/projects/-workspace").glob("*.jsonl"))) == 1
-
-    second = chat.turn("And what did I say before?")
-    assert "2 user messages" in said(second)[0]
-
-    assert server.stop() == 0
-    server.start()
-    third = chat.turn(script(bash("cat note.txt"), {"text": "still there"}))
-    assert printed(third) == ["mine"]
-    assert said(third) == ["still there"]
-    again = chat.client.beta.sessions.retrieve(chat.session.id)
-    assert again.model_extra is not None
-    assert SANDBOXED.items() <= again.model_extra.items()
 
 
 def transcript_of(chat: Chat) -> str:
@@ -173,13 +147,3 @@ def test_an_approval_outlives_a_killed_server_and_counts_once(server: LiveServer
     chat.wait_until_idle()
     assert (chat.home / "allowed.txt").read_text() == "yes\n"
     assert said(chat.events()) == ["done"]
-
-
-def test_more_trust_than_is_served_is_refused(server: LiveServer):
-    chat = Chat(server)
-    reference = {"agent": chat.session.agent.id, "environment_id": chat.session.environment_id}
-    for field, value in (("trust_level", "full"), ("mount_scope", "workspace+vault")):
-        with pytest.raises(anthropic.BadRequestError, match=field):
-            chat.client.beta.sessions.create(
-                **reference, extra_body={"harness": "claude", field: value}
-            )

@@ -44,7 +44,7 @@ def test_an_agent_reaches_its_mcp_server_where_operator_and_environment_allow_it
     rules = {"ROOST_EGRESS_NETWORKS": f"{HOST}/32", "ROOST_EGRESS_PORTS": f"80,443,{port}"}
     with LiveServer(tmp_path / "data", **rules) as server:
         agent = mcp_agent(mcp_server)
-        chat = Chat(server, networking={"type": "limited", "allow_mcp_servers": True}, **agent)
+        chat = Chat(server, networking={"type": "limited", "allow_mcp_servers": True}, agent=agent)
         events = chat.turn(script(step, {"text": "Done."}))
         (call,) = [event for event in events if event.type == "agent.mcp_tool_use"]
         assert (call.mcp_server_name, call.name) == ("docs", "find")
@@ -52,7 +52,7 @@ def test_an_agent_reaches_its_mcp_server_where_operator_and_environment_allow_it
         assert result.content[0].text == "found"
         assert said(events) == ["Done."]
 
-        apart = Chat(server, networking={"type": "limited"}, **agent)
+        apart = Chat(server, networking={"type": "limited"}, agent=agent)
         events = apart.turn(script({"text": "Without it."}))
         errors = [event.error for event in events if event.type == "session.error"]
         assert f"the sandbox may not reach {HOST}:{port}: host_not_allowed" in [
@@ -76,7 +76,7 @@ def test_an_agent_finds_its_skill_in_the_sandbox_and_uses_it(tmp_path: Path):
         client = anthropic.Anthropic(base_url=server.url, api_key=server.key, max_retries=0)
         files = [("greeting/SKILL.md", MANIFEST.encode()), ("greeting/words.txt", b"Good day.")]
         skill = client.beta.skills.create(files=files)
-        chat = Chat(server, skills=[{"type": "custom", "skill_id": skill.id}])
+        chat = Chat(server, agent={"skills": [{"type": "custom", "skill_id": skill.id}]})
         assert chat.session.agent.skills[0].version == skill.latest_version_id
         uses = {"tool": "Skill", "input": {"skill": "greeting"}}
         words = "/run/roost/agent/skills/greeting/words.txt"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
-from roost.domain.session import MountScope, TrustLevel
+from roost.domain.session import Fallback, MountScope, TrustLevel
 
 LARGEST_INT: Final = 2**31 - 1
 
@@ -92,6 +92,7 @@ EXTRAS: Final[dict[str, dict[str, Any]]] = {
         "workspace": Annotated[str, Field(max_length=256)] | None,
         "mount_scope": MountScope,
         "harness": Annotated[str, Field(min_length=1, max_length=64)],
+        "sandbox_fallback": Fallback,
     },
     "EventStreamParams": _AFTER,
     "BetaManagedAgentsUserMessageEventParams": _CLIENT_ID,

@@ -7,10 +7,12 @@ from starlette.types import ASGIApp
 from roost.api import views
 from roost.api.call import Call, reply
 from roost.api.paging import record_page, record_query
+from roost.core.trust import check_defaults
 
 
 async def create(call: Call) -> ASGIApp:
     """A new environment."""
+    check_defaults(call.key, call.body)
     return reply(views.environment(await call.deps.environments.create(call.tenant, call.body)))
 
 
@@ -22,6 +24,7 @@ async def retrieve(call: Call) -> ASGIApp:
 
 async def update(call: Call) -> ASGIApp:
     """An environment, changed."""
+    check_defaults(call.key, call.body)
     environment_id = call.params["environment_id"]
     record = await call.deps.environments.update(call.tenant, environment_id, call.body)
     return reply(views.environment(record))

@@ -24,7 +24,7 @@ _PAGE = 1000
 
 async def send(call: Call) -> ASGIApp:
     """Inputs: answered when they are durable, with their place in the log."""
-    session = await call.deps.lifecycle.get(call.tenant, call.params["session_id"])
+    session = await call.deps.lifecycle.within_reach(call.key, call.params["session_id"])
     drafts = drafts_of(call.body["events"], "events", session.state.thread_id)
     call.deps.budgets.admit(session, drafts)
     receipts = receipts_of(call.body["events"], call.idempotency_key, call.raw)

@@ -8,7 +8,7 @@ from pydantic import Field
 from starlette.types import ASGIApp
 
 from roost.api.call import Call, reply
-from roost.core.sessions import may_ask_for
+from roost.core.trust import may_ask_for
 from roost.domain.events import iso
 from roost.domain.session import TrustLevel
 from roost.errors import Forbidden

@@ -39,7 +39,7 @@ async def retrieve(call: Call) -> ASGIApp:
 async def update(call: Call) -> ASGIApp:
     """A session, changed."""
     session_id = call.params["session_id"]
-    session = await call.deps.lifecycle.update(call.tenant, session_id, call.body)
+    session = await call.deps.lifecycle.update(call.key, session_id, call.body)
     return reply(views.session(session))
 
 

@@ -79,6 +79,9 @@ def session(session: Session) -> dict[str, Any]:
         "workspace": spec.workspace,
         "mount_scope": spec.mount_scope,
         "harness": spec.harness,
+        "sandbox": spec.sandbox,
+        "sandbox_fallback": spec.sandbox_fallback,
+        "sdk_session_id": spec.sdk_session_id,
     }
 
 

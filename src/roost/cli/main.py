@@ -22,7 +22,9 @@ app = typer.Typer(
 sessions = typer.Typer(help="List, show and remove sessions.", no_args_is_help=True)
 key = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 app.add_typer(sessions, name="sessions")
+image = typer.Typer(help="Build what `docker` sandboxes are made of.", no_args_is_help=True)
 app.add_typer(key, name="key")
+app.add_typer(image, name="image")
 
 Url = Annotated[
     str | None,
@@ -196,6 +198,23 @@ def key_revoke(
 
     with connect(url) as client:
         revoke_key(client, key_id, as_json=json)
+
+
+@image.command("build")
+def image_build(
+    base: Annotated[
+        str | None,
+        typer.Option("--from", help="The base: an image, or a tar file of a file system."),
+    ] = None,
+    packages: Annotated[
+        str | None, typer.Option(help="Debian packages to install, instead of the recipe's.")
+    ] = None,
+) -> None:
+    """Build the image that `docker` sandboxes are made of, and name it as the settings say."""
+    from roost.cli.environment import settings
+    from roost.cli.images import build_image
+
+    build_image(settings(), base, packages)
 
 
 @app.command()

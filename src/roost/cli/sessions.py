@@ -52,6 +52,7 @@ def print_session(client: Client, session_id: str, *, as_json: bool) -> None:
         "agent": f"{session['agent']['name']}, version {session['agent']['version']}",
         "harness": session.get("harness", ""),
         "trust": session.get("trust_level", ""),
+        "sandbox": session.get("sandbox") or "",
         "environment": session["environment_id"],
         "created": when(session["created_at"]),
         "updated": when(session["updated_at"]),

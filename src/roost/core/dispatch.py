@@ -58,8 +58,16 @@ class Dispatcher:
 
     @property
     def busy(self) -> int:
-        """How many sessions are worked on now: not those whose agent is only kept warm."""
-        return self.running - self._runner.resting
+        """How many sessions are worked on now: not those whose agent is only kept warm, nor those that
+        only wait. Of the latter there may be as many again, and no more: each has a process.
+        """
+        waiting = min(self._runner.waiting, self._max_runners)
+        return self.running - self._runner.resting - waiting
+
+    @property
+    def waking(self) -> int:
+        """How many agents are being started now."""
+        return len(self._runner.wakes)
 
     def stop(self) -> None:
         """Claim nothing more; `run` winds down."""
@@ -71,12 +79,13 @@ class Dispatcher:
             while not self._stopping:
                 for lease in await self._claim():
                     self.running += 1
+                    self._runner.wakes.expect(lease.session_id)
                     runners.start_soon(self._run, lease)
                 await ear.wait(_LOOK_AGAIN)
                 ear.rung()
 
     async def _claim(self) -> list[Lease]:
-        room = self._max_runners - self.busy
+        room = min(self._max_runners - self.busy, self._runner.wakes.free)
         try:
             return await self._log.claim(self.node, room) if room > 0 else []
         except LeaseLost:
@@ -101,6 +110,7 @@ class Dispatcher:
             await anyio.sleep(_BREATHE)
         finally:
             self.running -= 1
+            self._runner.wakes.end(lease.session_id)
             with anyio.CancelScope(shield=True):
                 await self._hand_back(lease)
             self._bell.ring(WORK)

@@ -3,30 +3,41 @@
 The directory is the session's own, below the vault. What is in it outlives every sandbox: the
 agent's transcript, and the files it made. Nothing of the server's is shown inside but the few sockets
 of the way out, and behind those wait the secrets.
+
+A session whose trust level is not `sandboxed` has no walls around it: it works in the vault itself.
 """
 
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
+
+import anyio
+from msgspec.structs import replace
 
 from roost.core.budgets import Budgets
 from roost.core.skills import Skills
 from roost.domain.budget import Spent, price_of
-from roost.domain.session import Lease, Session
-from roost.errors import NotFound
+from roost.domain.session import SANDBOXED_ONLY, Lease, SandboxKind, Session, Spec, TrustLevel
+from roost.errors import InvalidRequest, NotFound, SandboxFailed, SandboxUnavailable
 from roost.ports.catalog import Catalog
 from roost.ports.egress import Account, Egress, Endpoints, Grant, Networking, Refused
+from roost.ports.harness import Bounds
 from roost.ports.sandbox import Mount, Plan, Process, Sandbox, SandboxProvider, Stats
+
+VAULT: Final = "/vault"
+"""Where a sandbox shows the vault, read-only, to a session whose mount scope has it."""
 
 FORWARDER: Final = "/run/roost/forward.py"
 """Where a sandbox shows the program that gives its loopback ports a way out."""
 
+_WORKSPACES: Final = ".workspaces"
 _log = logging.getLogger(__name__)
 
 OnRefusal = Callable[[Refused], Awaitable[None]]
@@ -34,8 +45,20 @@ OnSpending = Callable[[Spent], Awaitable[None]]
 OnAccount = Callable[[Account], None]
 
 
+class Notes(NamedTuple):
+    """Who is told of what a place is refused, and of what it spends."""
+
+    refused: OnRefusal
+    spent: OnSpending
+
+
 class Places:
-    """Opens places for sessions."""
+    """Opens places for sessions.
+
+    `sandboxes` is what sessions get that are made now, `others` what they may fall back to, or had
+    from the start. `levels` are the trust levels the operator offers. `data` is the server's own
+    directory, and `person` the home of whoever runs it, which is where `full` trust is at home too.
+    """
 
     def __init__(
         self,
@@ -45,22 +68,67 @@ class Places:
         *,
         vault: Path,
         forwarder: Path,
+        others: Sequence[SandboxProvider] = (),
+        levels: Sequence[TrustLevel] = SANDBOXED_ONLY,
+        data: Path | None = None,
+        person: Path | None = None,
         skills: Skills | None = None,
         budgets: Budgets | None = None,
         on_account: OnAccount = lambda account: None,
     ) -> None:
-        self._sandboxes = sandboxes
+        self._default = sandboxes.name
+        self._providers = {provider.name: provider for provider in (*others, sandboxes)}
         self._egress = egress
         self._catalog = catalog
         self._vault = vault
         self._forwarder = forwarder
+        self._levels = levels
+        self._data = data
+        self._person = person
         self._skills = skills
         self._budgets = budgets or Budgets()
         self._on_account = on_account
 
-    async def check(self) -> None:
-        """:raises SandboxUnavailable: this machine cannot give a place now"""
-        await self._sandboxes.check()
+    def assigned(self, spec: Spec) -> Spec:
+        """With the kind of place that such a session gets when it is made."""
+        return replace(spec, sandbox=self._kind(spec))
+
+    def check_kind(self, kind: SandboxKind) -> None:
+        """:raises InvalidRequest: the operator does not let sessions fall back to that"""
+        if kind not in self._providers:
+            known = ", ".join(sorted(self._providers.keys() - {"host"}))
+            raise InvalidRequest(
+                f"sandbox_fallback: {kind!r} is not offered here",
+                hint=f"There is: {known}. The operator sets ROOST_SANDBOX_FALLBACKS.",
+            )
+
+    async def check(self, spec: Spec) -> None:
+        """:raises SandboxUnavailable: such a session cannot have its place now"""
+        kind, level = self._kind(spec), spec.trust_level
+        if level not in self._levels:
+            raise SandboxUnavailable(
+                f"this server does not offer the trust level {level!r}",
+                hint="The session waits, and goes on once ROOST_TRUST_LEVELS has it again.",
+            )
+        if kind not in self._providers:
+            raise SandboxUnavailable(
+                f"the session has a {kind} sandbox, and this server gives none",
+                hint="The session waits, and goes on once ROOST_SANDBOX_FALLBACKS has it again.",
+            )
+        if level == "vault" or spec.mount_scope == "workspace+vault":
+            self._check_vault()
+        await self._providers[kind].check()
+
+    async def sweep(self) -> None:
+        """End what servers that were killed have left on this machine. Called when a server starts.
+
+        What cannot be ended now is in nobody's way: opening a place of the same session tries again.
+        """
+        for provider in self._providers.values():
+            try:
+                await provider.sweep()
+            except SandboxFailed as error:
+                _log.warning("cannot sweep: %s", error.message, extra={"action": "sweep"})
 
     async def skills_of(self, session: Session) -> tuple[list[Mount], list[str]]:
         """What has to be mounted of a session's skills, and what of them is gone, in words."""
@@ -72,8 +140,7 @@ class Places:
         lease: Lease,
         session: Session,
         mounts: Sequence[Mount],
-        on_refusal: OnRefusal,
-        on_spending: OnSpending,
+        notes: Notes,
     ) -> AsyncGenerator[Sandbox, None]:
         """The session's place, for as long as the context lasts; all in it is dead afterwards.
 
@@ -81,28 +148,29 @@ class Places:
 
         :raises SandboxUnavailable: it cannot be made
         """
-        home = self._vault / ".workspaces" / session.id
+        home = self._home(session)
         home.mkdir(parents=True, exist_ok=True)
         grant = Grant(
             session_id=session.id,
             generation=lease.generation,
-            account=partial(self._account, on_spending),
-            refused=on_refusal,
+            account=partial(self._account, notes.spent),
+            refused=notes.refused,
             budget=self._budgets.of(session),
             spent=self._budgets.spent(session),
             prices=self._budgets.prices,
-            networking=await self._networking(session),
+            networking=await self.networking(session),
         )
+        skills, _ = await self.skills_of(session)
         async with self._egress.open(grant) as way:
             plan = Plan(
                 session_id=session.id,
                 generation=lease.generation,
                 home=home,
-                workspace=home,
-                mounts=[*mounts, *way.mounts, Mount(self._forwarder, FORWARDER)],
-                environ=way.environ,
+                workspace=self._workspace(session),
+                mounts=[*mounts, *skills, *way.mounts, *self._shown(session.spec)],
+                environ={**way.environ, **self._environ(session.spec)},
             )
-            async with self._sandboxes.open(plan) as sandbox:
+            async with self._providers[self._kind(session.spec)].open(plan) as sandbox:
                 yield _Forwarded(sandbox, way) if way.forwards else sandbox
 
     async def _account(self, on_spending: OnSpending, account: Account) -> None:
@@ -111,7 +179,51 @@ class Places:
         price = price_of(self._budgets.prices, account.model)
         await on_spending(Spent.on(account.usage, price))
 
-    async def _networking(self, session: Session) -> Networking:
+    def bounds(self, session: Session) -> Bounds | None:
+        """What its harness has to keep the agent's tools in; None where walls do, or nothing does."""
+        if session.spec.trust_level != "vault":
+            return None
+        return Bounds(self._vault, self._home(session), [self._vault / _WORKSPACES])
+
+    def _kind(self, spec: Spec) -> str:
+        if spec.trust_level != "sandboxed":
+            return "host"
+        return spec.sandbox or self._default
+
+    def _home(self, session: Session) -> Path:
+        return self._vault / _WORKSPACES / session.id
+
+    def _workspace(self, session: Session) -> Path:
+        return self._home(session) if session.spec.trust_level == "sandboxed" else self._vault
+
+    def _shown(self, spec: Spec) -> list[Mount]:
+        mounts = [Mount(self._forwarder, FORWARDER)]
+        if spec.mount_scope == "workspace+vault" and spec.trust_level == "sandboxed":
+            is_link = (self._vault / _WORKSPACES).is_symlink()  # then it leads nowhere, inside
+            mounts.append(Mount(self._vault, VAULT, hidden=[] if is_link else [_WORKSPACES]))
+        return mounts
+
+    def _environ(self, spec: Spec) -> dict[str, str]:
+        person = self._person if spec.trust_level == "full" else None
+        return {"HOME": str(person)} if person else {}
+
+    def _check_vault(self) -> None:
+        """Whoever sees the vault sees all that lies in it, but for `.workspaces`."""
+        vault = self._vault.resolve()
+        secret = [(vault / _WORKSPACES).resolve(), *([self._data.resolve()] if self._data else [])]
+        for path in secret:
+            if path.is_relative_to(vault) and path != vault / _WORKSPACES:
+                raise SandboxUnavailable(
+                    f"the server's own {path.name} lies in the vault, where sessions would see it",
+                    hint="Move it elsewhere with ROOST_DATA, or give another vault with ROOST_VAULT.",
+                )
+
+    async def remove(self, session_id: str) -> None:
+        """Remove the directory of a session that never was."""
+        home = self._vault / _WORKSPACES / session_id
+        await anyio.to_thread.run_sync(partial(shutil.rmtree, home, ignore_errors=True))
+
+    async def networking(self, session: Session) -> Networking:
         """As the environment says. An environment that is gone allows nothing."""
         try:
             found = await self._catalog.get(
@@ -120,7 +232,15 @@ class Places:
         except NotFound:
             return Networking()
         servers = session.spec.agent.get("mcp_servers") or ()
-        return networking_of(found.body.get("config") or {}, servers)
+        allowed = networking_of(found.body.get("config") or {}, servers)
+        if session.spec.trust_level == "sandboxed":
+            return allowed
+        if allowed.kind == "limited":
+            raise SandboxUnavailable(
+                "the environment's networking is limited by now, which cannot be enforced on the host",
+                hint="Make it unrestricted again; this session cannot become sandboxed.",
+            )
+        return Networking()  # the host's own network needs no way out of a sandbox
 
 
 def networking_of(
@@ -166,9 +286,6 @@ class _Forwarded:
         cwd: str = "/workspace",
     ) -> Process:
         return await self._inner.spawn([*self._prefix, *argv], environ=environ, cwd=cwd)
-
-    def handle(self) -> dict[str, Any]:
-        return self._inner.handle()
 
     async def stats(self) -> Stats:
         return await self._inner.stats()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -17,9 +17,13 @@ import anyio
 from msgspec.structs import replace
 
 from roost.core.budgets import Budgets
+from roost.core.history import history
 from roost.core.intake import inbox
-from roost.core.places import Places
+from roost.core.places import Notes, Places
+from roost.core.pool import Pool
+from roost.core.tasks import alongside
 from roost.core.turn import Terminated, Turn
+from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
 from roost.domain.budget import Spent
 from roost.domain.events import Entry, trouble
@@ -40,7 +44,6 @@ from roost.ports.log import Log
 from roost.ports.sessions import Sessions
 
 _log = logging.getLogger(__name__)
-_PAGE = 1000
 _LOOK_AGAIN = 30.0  # seconds; a wake whose ring was lost is found this late
 _LOOK_FOR_PLACES = 5.0  # seconds between two tries to get a sandbox
 _PAUSES = (0.1, 1.0, 5.0)  # seconds before a turn whose sandbox broke is taken again in a new one
@@ -58,6 +61,8 @@ class Runner:
         places: Places | None = None,
         warmth: Warmth | None = None,
         budgets: Budgets | None = None,
+        wakes: Wakes | None = None,
+        pool: Pool | None = None,
     ) -> None:
         self._log = log
         self._sessions = sessions
@@ -66,11 +71,19 @@ class Runner:
         self._places = places
         self._budgets = budgets or Budgets()
         self._warmth = Warmth(bell, seconds=0, most=1) if warmth is None else warmth
+        self.wakes = Wakes(bell, most=64) if wakes is None else wakes
+        self._pool = pool
+        self._turns: set[Turn] = set()
 
     @property
     def resting(self) -> int:
         """How many of its runs only keep an agent warm."""
         return len(self._warmth)
+
+    @property
+    def waiting(self) -> int:
+        """How many of its runs only wait: for a model that asked for a pause, or for a sandbox."""
+        return sum(turn.waits for turn in self._turns)
 
     async def run(self, lease: Lease) -> None:
         """Work until the session rests, ends, or is somebody else's."""
@@ -95,7 +108,8 @@ class Runner:
         """
         session = await self._sessions.find(lease.session_id)
         turn = Turn(self._log, self._bell, lease, session.state.status, session.state.head)
-        brief = Brief(session, lambda: self._history(session.id), resumed=resumed)
+        brief = Brief(session, partial(history, self._log, session.id), resumed=resumed)
+        self._turns.add(turn)
         opened = rests = False
         try:
             async with self._agent(lease, turn, brief) as conversation:
@@ -113,6 +127,8 @@ class Runner:
             if rests or (opened and await self._goes_on_elsewhere(lease, turn, error, broken)):
                 return rests
             return await self._give_up(lease, turn, error, worked=opened)
+        finally:
+            self._turns.discard(turn)
         return True
 
     @asynccontextmanager
@@ -122,40 +138,69 @@ class Runner:
         """The session's agent, started; in a place of its own if it is a program."""
         harness = self._harness_of(brief.session)
         if harness.mounts is None:
+            self.wakes.end(lease.session_id)  # there is nothing to start
             async with harness.open(brief) as conversation:
                 yield conversation
             return
-        places = await self._places_ready(turn, brief.session.id)
-        skills, gone = await places.skills_of(brief.session)
-        for text in gone:  # it stops nobody, as an MCP server that is away does not
+        session, notes = brief.session, _notes_of(turn)
+        await self._tell_what_is_gone(turn, session)
+        async with self._started_before(lease, session, notes) as ready:
+            if ready is not None:
+                self.wakes.end(session.id)
+                yield ready
+                return
+        places = await self._places_ready(turn, session)
+        ahead = _can_start_ahead(session, await self._log.inputs(session.id))
+        await self.wakes.begin(session.id)
+        try:
+            async with (
+                places.open(lease, session, harness.mounts, notes) as sandbox,
+                harness.open(
+                    replace(brief, sandbox=sandbox, bounds=places.bounds(session), ahead=ahead)
+                ) as conversation,
+                alongside(self._see_it_up, conversation, session.id),
+            ):
+                yield conversation
+        finally:
+            self.wakes.end(session.id)
+
+    async def _tell_what_is_gone(self, turn: Turn, session: Session) -> None:
+        """A skill that is gone stops nobody, as an MCP server that is away does not."""
+        _, gone = await self._places.skills_of(session) if self._places else ([], [])
+        for text in gone:
             said = trouble("unknown_error", f"{text}; the agent works without it", "retrying")
             await turn.append(Batch(drafts=[said]))
-        mounts = [*harness.mounts, *skills]
-        notes = partial(_note_refusal, turn), partial(_note_spending, turn)
-        async with (
-            places.open(lease, brief.session, mounts, *notes) as sandbox,
-            harness.open(replace(brief, sandbox=sandbox)) as conversation,
-        ):
-            yield conversation
 
-    async def _places_ready(self, turn: Turn, session_id: str) -> Places:
+    def _started_before(
+        self, lease: Lease, session: Session, notes: Notes
+    ) -> AbstractAsyncContextManager[Conversation | None]:
+        if self._pool is None:
+            return nullcontext(None)
+        return self._pool.taken(lease, session, notes)
+
+    async def _see_it_up(self, conversation: Conversation, session_id: str) -> None:
+        await conversation.up()
+        self.wakes.end(session_id)
+
+    async def _places_ready(self, turn: Turn, session: Session) -> Places:
         """Places, once they can be had. Until then the inputs wait in the queue: nothing else will
-        do, because a session that was sandboxed stays sandboxed.
+        do, because a session keeps the trust level and the kind of place it was given.
         """
         if self._places is None:
             raise SandboxUnavailable("this server has no sandboxes")
         said = False
-        with self._bell.listen(inbox(session_id)) as ear:
+        with self._bell.listen(inbox(session.id)) as ear:
             while True:
                 try:
-                    await self._places.check()
+                    await self._places.check(session.spec)
                     return self._places
                 except SandboxUnavailable as missing:
                     if not said:
                         text = f"{missing.message}. {missing.hint or ''}".strip()
                         await turn.fail(Trouble("unknown_error", text, "retrying"))
                     said = True
-                    if interrupts := await self._log.inputs(session_id, ["user.interrupt"]):
+                    self.wakes.end(session.id)  # others need not wait with it
+                    if interrupts := await self._log.inputs(session.id, ["user.interrupt"]):
                         await turn.append(Batch(takes=interrupts))
                         raise
                 await ear.wait(_LOOK_FOR_PLACES)
@@ -185,9 +230,9 @@ class Runner:
         if session.state.turn is not None:
             inputs = await self._handed_over(session)
             stop_reason = await turn.take(conversation, inputs, again=True)
+            session = await self._sessions.find(lease.session_id)
         while True:
             # The session first, the inputs after: whatever is not among them came after `head`.
-            session = await self._sessions.find(lease.session_id)
             inputs = await self._log.inputs(session.id)
             if interrupts := [entry for entry in inputs if entry.type == "user.interrupt"]:
                 await self._close_what_waits(turn, session, interrupts)
@@ -197,6 +242,7 @@ class Runner:
                 stop_reason = await turn.take(conversation, ready, again=False)
             elif await self._rest(lease, session, Batch(), stop_reason):
                 return
+            session = await self._sessions.find(lease.session_id)
 
     async def _rest(
         self, lease: Lease, session: Session, batch: Batch, stop_reason: dict[str, Any]
@@ -268,12 +314,9 @@ class Runner:
             found += await self._log.read(session.id, seq - 1, 1)
         return found
 
-    async def _history(self, session_id: str) -> AsyncIterator[Entry]:
-        after = 0
-        while page := await self._log.read(session_id, after, _PAGE):
-            for entry in page:
-                yield entry
-            after = page[-1].seq
+
+def _notes_of(turn: Turn) -> Notes:
+    return Notes(partial(_note_refusal, turn), partial(_note_spending, turn))
 
 
 async def _note_spending(turn: Turn, spent: Spent) -> None:
@@ -299,4 +342,12 @@ def _ready(session: Session, inputs: Sequence[Entry]) -> list[Entry]:
     return []
 
 
+def _can_start_ahead(session: Session, inputs: Sequence[Entry]) -> bool:
+    """Whether the agent will be told something new, and nothing else, as soon as it is up."""
+    if session.state.turn is not None or any(e.type in _NOT_NEW for e in inputs):
+        return False
+    return bool(_ready(session, inputs))
+
+
 _ANSWERS = {"user.tool_confirmation", "user.custom_tool_result"}
+_NOT_NEW = {*_ANSWERS, "user.interrupt"}

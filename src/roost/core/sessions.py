@@ -3,40 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, get_args
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, get_args
 
 from msgspec.structs import replace
 
 from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
 from roost.core.intake import inbox
-from roost.core.places import Places
+from roost.core.places import networking_of
+from roost.core.pool import Offer, Pool
+from roost.core.trust import Trust, check_reach
 from roost.domain.agent import merged, overridden, snapshot
+from roost.domain.environment import RESERVED, defaults_of
 from roost.domain.events import Draft
-from roost.domain.ids import mint
-from roost.domain.session import MountScope, Session, Spec, Status, TrustLevel
+from roost.domain.ids import conversation_id, mint
+from roost.domain.session import Fallback, MountScope, Session, Spec, Status, TrustLevel
 from roost.errors import (
     BudgetRefused,
     EnvironmentArchived,
-    Forbidden,
     InvalidRequest,
     NotFound,
-    SandboxUnavailable,
     SessionBusy,
     SessionClosed,
 )
 from roost.ports.bell import WORK, Bell
+from roost.ports.catalog import Record
 from roost.ports.harness import Harness
 from roost.ports.keys import Key
 from roost.ports.log import Receipt
 from roost.ports.sessions import SessionQuery, Sessions
 
-RESERVED: Final = "roost."
-"""Metadata keys that begin so are for this server: they say what the API has no field for."""
-
-_RANK: dict[TrustLevel, int] = {"sandboxed": 0, "vault": 1, "full": 2}
-_OPTIONS = ("trust_level", "workspace", "mount_scope", "harness")
-_CHOICES = {"trust_level": get_args(TrustLevel), "mount_scope": get_args(MountScope)}
+_OPTIONS = ("trust_level", "workspace", "mount_scope", "harness", "sandbox_fallback")
+_CHOICES = {
+    "trust_level": get_args(TrustLevel),
+    "mount_scope": get_args(MountScope),
+    "sandbox_fallback": get_args(Fallback),
+}
 
 
 class Lifecycle:
@@ -52,8 +55,9 @@ class Lifecycle:
         harnesses: Mapping[str, Harness],
         default_harness: str,
         max_sessions: int,
-        places: Places | None = None,
         budgets: Budgets | None = None,
+        trust: Trust | None = None,
+        pool: Pool | None = None,
     ) -> None:
         self._sessions = sessions
         self._agents = agents
@@ -62,8 +66,9 @@ class Lifecycle:
         self._harnesses = harnesses
         self._default_harness = default_harness
         self._max_sessions = max_sessions
-        self._places = places
         self._budgets = budgets or Budgets()
+        self._trust = trust or Trust()
+        self._pool = pool
 
     async def create(
         self,
@@ -81,32 +86,53 @@ class Lifecycle:
         """
         if receipt and (made := await self._sessions.made(caller.tenant, receipt)):
             return made
+        spec = await self._spec(caller, params)
+        own = caller.limits.max_sessions
+        async with self._offer(caller.tenant, spec) as offer:
+            session = await self._sessions.create(
+                caller.tenant,
+                offer.session_id,
+                self._named(spec, offer.session_id),
+                drafts,
+                receipt=receipt,
+                max_sessions=(self._max_sessions if own is None else own) or None,
+            )
+            offer.accepted = session.id == offer.session_id
+        if self._pool is not None:
+            self._pool.made(session)
+        self._bell.ring(session.id)
+        if drafts:
+            self._bell.ring(WORK)
+        return session
+
+    async def _spec(self, caller: Key, params: Mapping[str, Any]) -> Spec:
         _refuse_unbuilt(params)
-        options = self._options(caller, params)
-        await self._check_place(options)
+        asked = self._options(params)
         agent = await self._agent(caller.tenant, params["agent"])
-        await self._check_environment(caller.tenant, params["environment_id"])
+        environment = await self._environment(caller.tenant, params["environment_id"])
         spec = Spec(
             agent=agent,
             environment_id=params["environment_id"],
             title=params.get("title"),
             metadata=dict(params.get("metadata") or {}),
-            budget=self._budget(params.get("budget"), agent, options),
-            **options,
+            budget=self._budget(params.get("budget"), agent, asked),
+            **{**defaults_of(environment.body), **asked},
         )
-        own = caller.limits.max_sessions
-        session = await self._sessions.create(
-            caller.tenant,
-            mint("sesn"),
-            spec,
-            drafts,
-            receipt=receipt,
-            max_sessions=(self._max_sessions if own is None else own) or None,
-        )
-        self._bell.ring(session.id)
-        if drafts:
-            self._bell.ring(WORK)
-        return session
+        self._trust.check(caller, spec)
+        if self._harnesses[spec.harness].mounts is None:
+            return spec
+        return await self._trust.placed(spec, networking_of(environment.body["config"]))
+
+    def _named(self, spec: Spec, session_id: str) -> Spec:
+        """With what the agent's own program will call the session, if it is a program."""
+        if self._harnesses[spec.harness].mounts is None:
+            return spec
+        return replace(spec, sdk_session_id=conversation_id(session_id))
+
+    def _offer(self, tenant: str, spec: Spec) -> AbstractAsyncContextManager[Offer]:
+        if self._pool is None:
+            return nullcontext(Offer(mint("sesn")))
+        return self._pool.offer(tenant, spec)
 
     async def get(self, tenant: str, session_id: str) -> Session:
         """:raises NotFound: absent, or another tenant's"""
@@ -115,21 +141,31 @@ class Lifecycle:
         except NotFound:
             raise NotFound(f"session {session_id} was not found") from None
 
+    async def within_reach(self, caller: Key, session_id: str) -> Session:
+        """As `get`, for a caller that is going to tell it what to do.
+
+        :raises NotFound: :raises Forbidden: it has more trust than the key may ask for
+        """
+        session = await self.get(caller.tenant, session_id)
+        check_reach(caller, session)
+        return session
+
     async def page(self, query: SessionQuery) -> list[Session]:
         """A page of sessions, in the order asked for."""
         return await self._sessions.page(query)
 
-    async def update(self, tenant: str, session_id: str, params: Mapping[str, Any]) -> Session:
+    async def update(self, caller: Key, session_id: str, params: Mapping[str, Any]) -> Session:
         """Change title, metadata, tools or MCP servers, and say so in the log.
 
-        :raises NotFound: :raises SessionClosed: :raises SessionBusy: tools change only at rest
+        :raises NotFound: :raises Forbidden: it has more trust than the key may ask for
+        :raises SessionClosed: :raises SessionBusy: tools change only at rest
         :raises InvalidRequest: naming the field
         """
         if "vault_ids" in params:
             raise InvalidRequest("vault_ids: cannot be changed after the session was created")
-        await self.get(tenant, session_id)
+        await self.within_reach(caller, session_id)
         session = await self._sessions.revise(
-            tenant, session_id, lambda before: _revision(before, params, self._budgets)
+            caller.tenant, session_id, lambda before: _revision(before, params, self._budgets)
         )
         self._bell.ring(session_id)
         return session
@@ -139,7 +175,7 @@ class Lifecycle:
         await self.get(tenant, session_id)
         session = await self._sessions.archive(tenant, session_id)
         self._bell.ring(session_id)
-        self._bell.ring(inbox(session_id))  # an agent that is kept warm for it can go
+        self._let_go(session_id)
         return session
 
     async def delete(self, tenant: str, session_id: str) -> None:
@@ -147,9 +183,15 @@ class Lifecycle:
         await self.get(tenant, session_id)
         await self._sessions.delete(tenant, session_id)
         self._bell.ring(session_id)  # its followers look, find it gone, and say so
-        self._bell.ring(inbox(session_id))
+        self._let_go(session_id)
 
-    def _options(self, caller: Key, params: Mapping[str, Any]) -> dict[str, Any]:
+    def _let_go(self, session_id: str) -> None:
+        """An agent that is kept for it can go."""
+        self._bell.ring(inbox(session_id))
+        if self._pool is not None:
+            self._pool.drop(session_id)
+
+    def _options(self, params: Mapping[str, Any]) -> dict[str, Any]:
         options = {"harness": self._default_harness, **_options_of(params)}
         if options.get("workspace") is not None:
             raise InvalidRequest(
@@ -160,11 +202,6 @@ class Lifecycle:
             known = ", ".join(sorted(self._harnesses))
             raise InvalidRequest(
                 f"harness: {options['harness']!r} is not available here", hint=f"There is: {known}."
-            )
-        asked: TrustLevel = options.get("trust_level", "sandboxed")
-        if not may_ask_for(caller, asked):
-            raise Forbidden(
-                f"trust_level: this key may ask for {caller.trust_ceiling!r} at most, not {asked!r}"
             )
         return options
 
@@ -180,20 +217,6 @@ class Lifecycle:
             )
         return budget
 
-    async def _check_place(self, options: Mapping[str, Any]) -> None:
-        """A session that needs a sandbox is made where there are sandboxes, or not at all."""
-        if self._harnesses[options["harness"]].mounts is None:
-            return
-        for name, only in (("trust_level", "sandboxed"), ("mount_scope", "workspace")):
-            if options.get(name, only) != only:
-                raise InvalidRequest(
-                    f"{name}: {options[name]!r} is not served for {options['harness']!r} agents",
-                    hint=f"Omit it: {only!r} is what they get.",
-                )
-        if self._places is None:
-            raise SandboxUnavailable("this server has no sandboxes")
-        await self._places.check()
-
     async def _agent(self, tenant: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
         reference: Mapping[str, Any] = {"id": given} if isinstance(given, str) else given
         record = await self._agents.get(tenant, reference["id"], reference.get("version"))
@@ -202,7 +225,7 @@ class Lifecycle:
         overrides = await self._agents.pinned(tenant, reference, "agent.")
         return overridden(snapshot(record.id, record.version, record.body), overrides)
 
-    async def _check_environment(self, tenant: str, environment_id: str) -> None:
+    async def _environment(self, tenant: str, environment_id: str) -> Record:
         record = await self._environments.get(tenant, environment_id)
         if record.archived_at is not None:
             raise EnvironmentArchived(f"environment_id: environment {environment_id} is archived")
@@ -212,11 +235,7 @@ class Lifecycle:
                 "self-hosted environments are not served",
                 hint="Create an environment with a `cloud` config: it runs on this server.",
             )
-
-
-def may_ask_for(key: Key, trust_level: TrustLevel) -> bool:
-    """Whether a key reaches a trust level."""
-    return _RANK[trust_level] <= _RANK[key.trust_ceiling]
+        return record
 
 
 def _refuse_unbuilt(params: Mapping[str, Any]) -> None:

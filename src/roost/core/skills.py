@@ -125,7 +125,10 @@ class Skills:
     async def mounts(self, session: Session) -> tuple[list[Mount], list[str]]:
         """What a sandbox must show of a session's skills, and what of them is gone, in words."""
         mounts, gone = [], []
-        for skill in session.spec.agent.get("skills") or ():
+        skills = session.spec.agent.get("skills") or ()
+        if skills and session.spec.trust_level != "sandboxed":
+            return [], ["skills are shown in sandboxes only"]
+        for skill in skills:
             mount = await self._mount(session.tenant, skill["skill_id"], skill["version"])
             if mount is None:
                 gone.append(f"skill {skill['skill_id']} ({skill['version']}) no longer exists")

@@ -13,7 +13,7 @@ from roost.domain import events
 from roost.domain.events import Entry, Preview
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Move, Status
-from roost.ports.bell import Bell
+from roost.ports.bell import WORK, Bell
 from roost.ports.harness import Conversation, Emit, Output, Rest, Show, Trouble
 from roost.ports.log import Log
 
@@ -26,7 +26,10 @@ class Terminated(Exception):
 
 
 class Turn:
-    """Takes one turn after another of one conversation, under one lease."""
+    """Takes one turn after another of one conversation, under one lease.
+
+    `waits`: nothing can be done at present but to let time pass.
+    """
 
     def __init__(self, log: Log, bell: Bell, lease: Lease, status: Status, head: int) -> None:
         self._log = log
@@ -34,6 +37,7 @@ class Turn:
         self._lease = lease
         self._status = status
         self._head = head
+        self.waits = False
 
     async def take(
         self, conversation: Conversation, inputs: Sequence[Entry], *, again: bool
@@ -43,8 +47,12 @@ class Turn:
         :raises LeaseLost: another runner has the session
         :raises Terminated: the session is over
         """
-        async with alongside(self._pass_on_interrupts, conversation):
-            return await self._log_outputs(conversation, inputs, again=again)
+        self.waits = False
+        try:
+            async with alongside(self._pass_on_interrupts, conversation):
+                return await self._log_outputs(conversation, inputs, again=again)
+        finally:
+            self.waits = False
 
     async def begin(self, inputs: Sequence[Entry]) -> None:
         """Take the inputs off the queue: from here on they are the agent's, also after a crash."""
@@ -69,6 +77,7 @@ class Turn:
         return {"type": "retries_exhausted"}
 
     async def _log_one(self, output: Output) -> None:
+        self.waits = False
         match output:
             case Show(event_id, type, text):
                 preview = Preview(event_id, type, text, self._head)
@@ -98,6 +107,8 @@ class Turn:
         await self.append(Batch(drafts=[said], move=move))
         if move is Move.RETRY:
             self._status = Status.RESCHEDULING
+            self.waits = True
+            self._bell.ring(WORK)  # somebody else can work meanwhile
         if move is Move.END:
             raise Terminated
 

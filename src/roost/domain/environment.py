@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, get_args
 
 from roost.domain.agent import merged
+from roost.domain.session import Fallback, MountScope, TrustLevel
 from roost.errors import ConfigTypeChanged, InvalidRequest
 
 Body = dict[str, Any]
 
+RESERVED: Final = "roost."
+"""Metadata keys that begin so are for this server: they say what the API has no field for."""
+
+_DEFAULTS: Final = {
+    "trust_level": get_args(TrustLevel),
+    "mount_scope": get_args(MountScope),
+    "sandbox_fallback": get_args(Fallback),
+}
 _MANAGERS = ("apt", "cargo", "gem", "go", "npm", "pip")
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
@@ -24,7 +33,7 @@ def created(params: Mapping[str, Any]) -> Body:
         "name": params["name"],
         "description": params.get("description"),
         "config": _config(params.get("config") or {"type": "cloud"}, None),
-        "metadata": dict(params.get("metadata") or {}),
+        "metadata": _checked(dict(params.get("metadata") or {})),
         "scope": _scope(params.get("scope")),
     }
 
@@ -44,8 +53,29 @@ def updated(body: Body, params: Mapping[str, Any]) -> Body:
         after["config"] = _config(params["config"], body["config"])
     if params.get("scope") is not None:
         after["scope"] = _scope(params["scope"])
-    after["metadata"] = merged(body["metadata"], params.get("metadata"), empty_deletes=True)
+    metadata = merged(body["metadata"], params.get("metadata"), empty_deletes=True)
+    after["metadata"] = _checked(metadata)
     return after
+
+
+def defaults_of(body: Mapping[str, Any]) -> Body:
+    """What sessions of an environment get that do not say otherwise: its reserved metadata."""
+    metadata: Mapping[str, str] = body.get("metadata") or {}
+    noted = {name: metadata.get(RESERVED + name) for name in _DEFAULTS}
+    return {name: value for name, value in noted.items() if value is not None}
+
+
+def _checked(metadata: dict[str, str]) -> dict[str, str]:
+    for key, value in metadata.items():
+        name = key.removeprefix(RESERVED)
+        if name == key:
+            continue
+        if name not in _DEFAULTS:
+            raise InvalidRequest(f"metadata.{key}: unknown; `{RESERVED}` is reserved")
+        if value not in _DEFAULTS[name]:
+            expected = " or ".join(repr(choice) for choice in _DEFAULTS[name])
+            raise InvalidRequest(f"metadata.{key}: Input should be {expected}")
+    return metadata
 
 
 def _scope(scope: str | None) -> str:

@@ -294,7 +294,8 @@ class _Pen:
         self._thread("idle", stop_reason=stop_reason)
         usage = self.state.shown_usage(self.state.active_seconds(self.now))
         self.write(Draft.of("session.usage", usage=usage, budget=budget))
-        self.write(Draft.of("session.status_idle", stop_reason=stop_reason))
+        trust = self.state.trust_level
+        self.write(Draft.of("session.status_idle", stop_reason=stop_reason, trust_level=trust))
 
     def end(self) -> None:
         self.move(Move.END)
@@ -303,7 +304,7 @@ class _Pen:
         self.state = replace(self.state, owner=None, turn=None, pending=())
 
     def _announce(self, status: str) -> None:
-        self.write(Draft.of(f"session.status_{status}"))
+        self.write(Draft.of(f"session.status_{status}", trust_level=self.state.trust_level))
         self._thread(status)
 
     def _thread(self, status: str, **fields: Any) -> None:

@@ -14,8 +14,9 @@ e  END      archived, or a failure that no retry mends
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -70,10 +71,27 @@ def step(status: Status, move: Move) -> Status:
 
 TrustLevel = Literal["full", "vault", "sandboxed"]
 MountScope = Literal["workspace", "workspace+vault"]
+SandboxKind = Literal["bubblewrap", "docker", "host"]
+Fallback = Literal["bubblewrap", "docker", "vault", "full"]
+
+SANDBOXED_ONLY: Final[Sequence[TrustLevel]] = ("sandboxed",)
+"""What a server offers whose operator has not said otherwise: the others act on the host."""
+
+_RANK: dict[TrustLevel, int] = {"sandboxed": 0, "vault": 1, "full": 2}
+
+
+def reaches(ceiling: TrustLevel, level: TrustLevel) -> bool:
+    """Whether a trust level is no higher than the ceiling."""
+    return _RANK[level] <= _RANK[ceiling]
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session was created with. Changes only through an update, which is itself an event."""
+    """What a session was created with. Changes only through an update, which is itself an event.
+
+    `sandbox` is the kind of place it was given, and keeps; None if its harness needs none, or if it
+    was made before kinds were noted. `sandbox_fallback` is what it was to get if there had been none.
+    `sdk_session_id` is what the agent's own program calls the session, and is resumed by.
+    """
 
     agent: dict[str, Any]
     environment_id: str
@@ -86,6 +104,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str | None = None
     mount_scope: MountScope = "workspace"
     harness: str = "scripted"
+    sandbox: SandboxKind | None = None
+    sandbox_fallback: Fallback | None = None
+    sdk_session_id: str | None = None
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -100,12 +121,14 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     `turn` has the seqs of the inputs handed to the agent for its current turn, None between turns:
     after a crash, those are the ones to hand to it again. `run` is the seq of the first input since
-    the session last rested, `queued` the places that waiting inputs take in the queue, `sent` of the newest input, and `sent_at` its moment. `usage` is what the
-    agent says its requests have used, `spent` what the way out has counted.
+    the session last rested, `queued` the places that waiting inputs take in the queue, `sent` the seq
+    of the newest input, and `sent_at` its moment. `usage` is what the agent says its requests have
+    used, `spent` what the way out has counted. `trust_level` is the spec's, for entries to say.
     """
 
     thread_id: str
     agent_name: str
+    trust_level: TrustLevel = "sandboxed"
     status: Status = Status.IDLE
     head: int = 0
     generation: int = 0

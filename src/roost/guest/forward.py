@@ -6,18 +6,24 @@ The ports are open before the command starts. The command keeps this process's i
 signals; the forwarding goes on in a process beside it that holds none of its pipes, and ends with
 the sandbox. Without a command it forwards in the foreground. One thread for all connections: threads
 would count against the sandbox's limit of processes.
+
+Every agent's start waits for this. So what takes long to import is imported in the process beside the
+command, while the command starts; until then, whoever comes to a port waits in line.
 """
 
 from __future__ import annotations
 
-import contextlib
+import _socket
 import errno
 import os
-import selectors
-import socket
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+
+TYPE_CHECKING = False  # `typing` has it too, and takes as long to import as all the rest
+if TYPE_CHECKING:
+    import selectors
+    import socket
+    from collections.abc import Sequence
+    from typing import NoReturn
 
 CHUNK = 65536
 BACKLOG = 128
@@ -105,13 +111,13 @@ class Pair:
             which.close()
 
 
-def listen(port: int) -> socket.socket | None:
+def listen(port: int) -> _socket.socket | None:
     """A port that only this sandbox can reach; None if it is open already.
 
     Where the commands of a sandbox share its network, an earlier one has opened it, for all of them.
     """
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
     try:
         listener.bind(("127.0.0.1", port))
     except OSError as error:
@@ -144,10 +150,16 @@ def accept(selector: selectors.BaseSelector, listener: socket.socket, path: str)
     Pair(selector, near, far)
 
 
-def forward(listeners: Sequence[tuple[socket.socket, str]]) -> NoReturn:
+def forward(listeners: Sequence[tuple[_socket.socket, str]]) -> NoReturn:
     """Forward for ever."""
+    global selectors, socket
+    import selectors
+    import socket
+
     selector = selectors.DefaultSelector()
-    for listener, path in listeners:
+    for opened, path in listeners:
+        listener = socket.socket(fileno=opened.detach())
+        listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, path)
     while True:
         for key, events in selector.select():
@@ -161,14 +173,16 @@ def let_go(keep: set[int]) -> None:
     """Close everything but those, also what was inherited by mistake and is open under any number."""
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - pathlib doubles the time to start
         if int(name) > 2 and int(name) not in keep:
-            with contextlib.suppress(OSError):  # the one for the listing itself is gone already
+            try:
                 os.close(int(name))
+            except OSError:  # the one for the listing itself is gone already
+                continue
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(null, descriptor)
 
 
-def beside(listeners: Sequence[tuple[socket.socket, str]]) -> None:
+def beside(listeners: Sequence[tuple[_socket.socket, str]]) -> None:
     """Forward in a process that is nobody's child, so that the command is not asked to wait for it,
     and that holds no pipe, so that the end of the command is seen as the end of its output.
     """

@@ -80,6 +80,9 @@ class _Conversation:
         self._stop = _Stop()  # now, and not when the first output is asked for: see `interrupt`
         return self._turn(inputs, again, self._stop)
 
+    async def up(self) -> bool:
+        return True  # there is no program to wait for
+
     async def interrupt(self) -> None:
         self._stop.ask()
 

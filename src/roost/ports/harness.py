@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
@@ -62,18 +63,35 @@ class Rest(msgspec.Struct, frozen=True):
 Output = Emit | Show | Trouble | Rest
 
 
+class Bounds(msgspec.Struct, frozen=True):
+    """Where an agent's tools may go, on a machine whose walls do not keep them in.
+
+    `root` is the directory they have to stay in, and where the agent works; `hidden` are directories
+    in it that they must not touch. `home` is what the agent takes `~` for.
+    """
+
+    root: Path
+    home: Path
+    hidden: Sequence[Path] = ()
+
+
 class Brief(msgspec.Struct, frozen=True):
     """What a harness is told when a conversation is opened.
 
     `history` reads the log from its beginning, in order. `resumed` says that an earlier runner had
     the session, so there may be a transcript to go on with. `sandbox` is where its processes live;
-    a harness that starts none is given none.
+    a harness that starts none is given none. With `bounds` there are no walls around that place, and
+    the harness itself has to refuse every call of a tool that would leave them. `ahead`: no turn was cut
+    off and no answer is waited for, so its program may be started at once, before there is anything to
+    tell it.
     """
 
     session: Session
     history: Callable[[], AsyncIterator[Entry]]
     resumed: bool
     sandbox: Sandbox | None = None
+    bounds: Bounds | None = None
+    ahead: bool = False
 
 
 class Conversation(Protocol):
@@ -85,6 +103,14 @@ class Conversation(Protocol):
         Called by `core/turn` for one turn at a time. Each input's id is its idempotency key: with
         `again` the same inputs may have been given before a crash, and must not be acted on twice.
         Closing the generator abandons the turn.
+        """
+        ...
+
+    async def up(self) -> bool:
+        """Wait until its program, started ahead or by the first turn, is up; whether it is (still).
+
+        Called from other tasks: by `core/runner`, since only so many may come up at once, and by
+        `core/pool`.
         """
         ...
 

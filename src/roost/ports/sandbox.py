@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -19,12 +19,14 @@ class Mount(msgspec.Struct, frozen=True):
     """A file, directory or socket of the host, shown inside at `target`.
 
     Whoever is inside is nobody in particular on the host: what is shown must be readable for everybody
-    (and a socket writable), and is protected by the directory it lies in.
+    (and a socket writable), and is protected by the directory it lies in. `hidden` are paths below a
+    directory that is shown: directories that are there, and look empty.
     """
 
     source: Path
     target: str
     writable: bool = False
+    hidden: Sequence[str] = ()
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +47,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     the same directory. `mounts` are added to that. A command's environment is `HOME` and `PATH` of the
     place, then `environ`, then what `spawn` is given, and nothing else (shells add `PWD`). There is no network: what a session may reach is
     reached through unix sockets among the mounts. `generation` is the lease's: a place of an older
-    generation must be gone before a newer one is open.
+    generation must be gone before a newer one is open, also if another server on this machine holds it.
+    A place without walls adds `ROOST_PLACE`, to find again what was started in it.
     """
 
     session_id: str
@@ -115,10 +118,6 @@ class Sandbox(Protocol):
         """
         ...
 
-    def handle(self) -> dict[str, Any]:
-        """Plain data that lets another process find and kill this place: see `SandboxProvider.sweep`."""
-        ...
-
     async def stats(self) -> Stats:
         """What it uses now."""
         ...
@@ -146,12 +145,19 @@ class SandboxProvider(Protocol):
     def open(self, plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
         """A place according to the plan; everything inside is dead when the context ends.
 
-        It dies with this process too, whatever kills it.
+        It dies with this process too, whatever kills it: at once, or when the next server sweeps.
 
         :raises SandboxUnavailable: it cannot be made
         """
         ...
 
-    async def sweep(self, handle: Mapping[str, Any]) -> None:
-        """Make sure that a place of an earlier runner, known by its handle, is gone."""
+    async def sweep(self) -> None:
+        """End every place on this machine whose server is dead; those of living servers are left alone.
+
+        Called when a server starts. Nothing is given to find them by: servers keep no list of their
+        places, because they can die before they have written to it.
+
+        :raises SandboxUnavailable: what holds the places does not answer
+        :raises SandboxFailed: something does not die
+        """
         ...

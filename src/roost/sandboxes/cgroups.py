@@ -8,8 +8,6 @@ whatever they do; that is what makes a kill complete.
 from __future__ import annotations
 
 import os
-import re
-import secrets
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,10 +19,11 @@ import msgspec
 
 from roost.errors import SandboxFailed
 from roost.ports.sandbox import Limits, Plan, Stats
-from roost.sandboxes import procfs
+from roost.sandboxes import marks, procfs
 
 UNIFIED: Final = "unified"
 _PERIOD_US: Final = 100_000
+_ONE_PROCESS: Final = 1024  # shares
 _V2_NEEDS: Final = ("memory", "pids", "cpu")
 _V1_WANTS: Final = ("memory", "pids", "cpu", "cpuacct", "freezer")
 _PREFIX: Final = "roost-"
@@ -45,8 +44,13 @@ class Group:
         self.directories = dict(directories)
 
     def joins(self) -> list[Path]:
-        """The files a process writes `0` to, to be in the group."""
-        return [directory / "cgroup.procs" for directory in sorted(self._distinct())]
+        """The files a process of one thread writes `0` to, to be in the group.
+
+        Where there is a file for single threads, the kernel moves the writer at once; for the other one
+        it stops every fork on the machine first, which takes it some ten milliseconds.
+        """
+        found = [directory / "tasks" for directory in sorted(self._distinct())]
+        return [file if file.exists() else file.with_name("cgroup.procs") for file in found]
 
     def limit(self, limits: Limits) -> None:
         """:raises OSError: a limit cannot be set"""
@@ -66,6 +70,8 @@ class Group:
             yield "pids", "pids.max", str(limits.processes)
         if limits.cpus:
             quota = int(limits.cpus * _PERIOD_US)
+            # By itself a group weighs as much as one process beside it, however many are in it.
+            yield "cpu", "cpu.shares", str(int(limits.cpus * _ONE_PROCESS))
             yield "cpu", "cpu.cfs_period_us", str(_PERIOD_US)
             yield "cpu", "cpu.cfs_quota_us", str(quota)
             yield "cpu", "cpu.max", f"{quota} {_PERIOD_US}"
@@ -74,7 +80,7 @@ class Group:
         """Who is in it now."""
         found: set[int] = set()
         for file in self.joins():
-            found |= {int(word) for word in _read(file).split()}
+            found |= {int(word) for word in _read(file.with_name("cgroup.procs")).split()}
         return found
 
     def destroy(self, *, seconds: float = 10.0) -> None:
@@ -192,8 +198,7 @@ class Cgroups:
         """
         if not self._bases:
             return None
-        session = re.sub(r"[^A-Za-z0-9_-]", "-", plan.session_id)[:64]
-        name = f"{_PREFIX}{session}-{plan.generation}-{secrets.token_hex(4)}"
+        name = marks.name_of(plan)
         group = Group({controller: base / name for controller, base in self._bases.items()})
         try:
             for directory in set(group.directories.values()):
@@ -203,6 +208,16 @@ class Cgroups:
             group.destroy()
             raise
         return group
+
+    def named(self, wanted: marks.Wanted) -> list[Group]:
+        """The groups whose names are wanted, also those that are empty or only half made. Blocks."""
+        found: dict[str, dict[str, Path]] = {}
+        for controller, base in self._bases.items():
+            for name in os.listdir(base):  # noqa: PTH208 - hundreds, whenever a place is opened
+                mark = marks.read(name)
+                if mark is not None and wanted(mark):
+                    found.setdefault(name, {})[controller] = base / name
+        return [Group(directories) for directories in found.values()]
 
     def says(self, controller: str) -> str | None:
         """How a controller is in force, for people; None if it is not."""
@@ -216,18 +231,6 @@ class Cgroups:
         if UNIFIED in self._bases:
             return "cgroup.kill"
         return "control group, one by one" if self._bases else None
-
-
-def recall(directories: Mapping[str, str]) -> Group:
-    """The group of a handle. Only directories that are groups of ours are believed."""
-    return Group(
-        {
-            controller: Path(directory)
-            for controller, directory in directories.items()
-            if Path(directory).name.startswith(_PREFIX)
-            and (Path(directory) / "cgroup.procs").is_file()
-        }
-    )
 
 
 def detect() -> Cgroups:

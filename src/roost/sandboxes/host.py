@@ -1,13 +1,15 @@
 """No confinement at all: the agent runs as the server does, for sessions whose trust level says so.
 
-Paths are the machine's own: a command's `HOME` is the plan's home, `/workspace` as a working directory
-means the plan's workspace, and mounts are not made. Limits hold if the machine lets us make control
+Paths are the machine's own: a command's `HOME` is the plan's home unless the plan says otherwise, and mounts
+are not made. A working directory, a variable or a program that is named as a sandbox would show it
+(`/workspace`, `/home/sandbox`, the target of a mount) is the machine's file behind that. Limits hold if the machine lets us make control
 groups, else only that of open files.
 
 What can get away when a place is stopped: with control groups nothing, unless the server is root and the
-command moves itself out of its group. Without them, whatever has made itself a session of its own and
-lost its parent before that. And when the server itself is killed, only the commands it started die with
-it; what those had started runs on until the next server sweeps.
+command moves itself out of its group. Without them, whatever has made itself a session of its own, lost
+its parent before that, and emptied its environment, where the place has its name. And when the server
+itself is killed, only the commands it started die with it; what those had started runs on until the next
+server starts, and sweeps.
 """
 
 from __future__ import annotations
@@ -17,24 +19,26 @@ import resource
 import shlex
 import shutil
 import signal
+import tempfile
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import PurePosixPath
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Limits, Plan, Sandbox, Stats
-from roost.sandboxes import cgroups, procfs
+from roost.sandboxes import cgroups, leftovers, marks, procfs
 from roost.sandboxes.cgroups import Cgroups, Group
-from roost.sandboxes.places import Places
+from roost.sandboxes.places import Ending, Places
 from roost.sandboxes.processes import BECOME, PipedProcess, start
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SECONDS_TO_DIE: Final = 10.0
+_LONGEST_SOCKET: Final = 100  # bytes; the system takes 107
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -65,29 +69,33 @@ class HostProvider:
     async def _opened(self, plan: Plan) -> AsyncGenerator[Sandbox, None]:
         try:
             async with self._places.seat(plan) as seat, anyio.create_task_group() as tasks:
-                group = await anyio.to_thread.run_sync(self._group, plan)
-                sandbox = HostSandbox(plan, group, tasks)
-                seat.take(sandbox)
-                try:
-                    yield sandbox
-                finally:
-                    await sandbox.stop()
+                group = await anyio.to_thread.run_sync(self._prepare, plan)
+                with _found(plan) as names:
+                    sandbox = HostSandbox(plan, group, tasks, names)
+                    seat.take(sandbox)
+                    try:
+                        yield sandbox
+                    finally:
+                        await sandbox.stop()
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None  # the body's own
 
-    def _group(self, plan: Plan) -> Group | None:
-        if not self._use_cgroups:
-            return None
-        if self._groups is None:
-            self._groups = cgroups.detect()
+    def _prepare(self, plan: Plan) -> Group | None:
+        groups = self._find_groups()
         try:
-            return self._groups.create(plan)
-        except OSError as error:
-            raise SandboxUnavailable(f"cannot make a control group: {error}") from error
+            leftovers.end(groups, marks.older_or_orphaned(plan))
+            return groups.create(plan)
+        except (OSError, SandboxFailed) as error:
+            raise SandboxUnavailable(f"cannot make a place: {error}") from error
 
-    async def sweep(self, handle: Mapping[str, Any]) -> None:
-        if handle.get("boot") == procfs.boot():
-            await anyio.to_thread.run_sync(_sweep, handle)
+    def _find_groups(self) -> Cgroups:
+        if self._groups is None:
+            self._groups = cgroups.detect() if self._use_cgroups else Cgroups({})
+        return self._groups
+
+    async def sweep(self) -> None:
+        groups = await anyio.to_thread.run_sync(self._find_groups)
+        await anyio.to_thread.run_sync(leftovers.end, groups, marks.orphaned)
 
 
 class Free(PipedProcess):
@@ -103,14 +111,17 @@ class Free(PipedProcess):
 class HostSandbox:
     """`ports.sandbox.Sandbox`."""
 
-    def __init__(self, plan: Plan, group: Group | None, tasks: TaskGroup) -> None:
+    def __init__(
+        self, plan: Plan, group: Group | None, tasks: TaskGroup, names: Mapping[str, str]
+    ) -> None:
         self._plan = plan
+        self._names = names
         self._group = group
         self._tasks = tasks
         self._processes: list[Free] = []
+        self._name = marks.name_of(plan)
         self._before = _before(plan.limits, group)
-        self._gone = anyio.Event()
-        self._stopped = False
+        self._ending = Ending()
 
     async def spawn(
         self,
@@ -119,11 +130,12 @@ class HostSandbox:
         environ: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
     ) -> Free:
-        if self._stopped:
+        if self._ending.begun:
             raise SandboxFailed("the sandbox is stopped")
-        base = {"HOME": str(self._plan.home), "PATH": _PATH}
-        merged = base | dict(self._plan.environ) | dict(environ or {})
-        command = [*self._before, *argv]
+        base = {"HOME": str(self._plan.home), "PATH": _PATH, marks.VARIABLE: self._name}
+        given = dict(self._plan.environ) | dict(environ or {})
+        merged = base | {name: self._on_host(value) for name, value in given.items()}
+        command = [*self._before, *map(self._on_host, argv[:1]), *argv[1:]]
         process = Free(await start(command, cwd=self._on_host(cwd), environ=merged))
         self._processes.append(process)
         # A control group knows by itself what is left.
@@ -135,23 +147,11 @@ class HostSandbox:
             raise
         return process
 
-    def _on_host(self, cwd: str) -> str:
-        for inside, outside in (
-            ("/workspace", self._plan.workspace),
-            ("/home/sandbox", self._plan.home),
-        ):
-            if PurePosixPath(cwd).is_relative_to(inside):
-                return str(outside / PurePosixPath(cwd).relative_to(inside))
-        return cwd
-
-    def handle(self) -> dict[str, Any]:
-        groups = self._group.directories if self._group is not None else {}
-        return {
-            "kind": "host",
-            "boot": procfs.boot(),
-            "cgroups": {controller: str(path) for controller, path in groups.items()},
-            "processes": [[one.pid, one.start] for one in self._roots()],
-        }
+    def _on_host(self, path: str) -> str:
+        for inside, outside in self._names.items():
+            if path == inside or path.startswith(f"{inside}/"):
+                return outside + path.removeprefix(inside)
+        return path
 
     async def stats(self) -> Stats:
         if self._group is not None:
@@ -164,21 +164,15 @@ class HostSandbox:
         )
 
     async def stop(self) -> None:
-        if self._stopped:
-            await self._gone.wait()
-            return
-        self._stopped = True
-        with anyio.CancelScope(shield=True):
-            try:
-                await self._kill()
-            finally:
-                self._gone.set()
+        await self._ending.reach(self._kill)
 
     async def _kill(self) -> None:
         if self._group is not None:
             await anyio.to_thread.run_sync(self._group.destroy)
         else:
             await anyio.to_thread.run_sync(_kill_family, self._roots())
+            ours = marks.read(self._name)
+            await anyio.to_thread.run_sync(leftovers.end, Cgroups({}), lambda mark: mark == ours)
         for process in self._processes:
             process.kill()
             await process.wait_finished()
@@ -191,6 +185,24 @@ class HostSandbox:
             seen = None if process.finished else procfs.look(process.pid)
             roots += process.left if seen is None else [seen]
         return roots
+
+
+@contextmanager
+def _found(plan: Plan) -> Generator[dict[str, str], None, None]:
+    """Where what a sandbox would show is on this machine.
+
+    A socket whose path is too long to be connected to has a shorter name while the body runs.
+    """
+    names = {"/workspace": str(plan.workspace), "/home/sandbox": str(plan.home)}
+    with ExitStack() as held:
+        for mount in plan.mounts:
+            source = str(mount.source)
+            if len(os.fsencode(source)) > _LONGEST_SOCKET and mount.source.is_socket():
+                folder = held.enter_context(tempfile.TemporaryDirectory(prefix="roost-"))
+                Path(folder, "s").symlink_to(source)
+                source = f"{folder}/s"
+            names[mount.target] = source
+        yield names
 
 
 def _before(limits: Limits, group: Group | None) -> list[str]:
@@ -236,9 +248,3 @@ def _kill_family(roots: Sequence[procfs.Seen]) -> None:
         if time.monotonic() > deadline:
             raise SandboxFailed("processes do not die")
         time.sleep(0.002)
-
-
-def _sweep(handle: Mapping[str, Any]) -> None:
-    cgroups.recall(handle.get("cgroups", {})).destroy()
-    seen = [(procfs.look(pid), begun) for pid, begun in handle.get("processes", ())]
-    _kill_family([one for one, begun in seen if one is not None and one.start == begun])

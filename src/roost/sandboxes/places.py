@@ -1,8 +1,8 @@
-"""Which session's place is open, so that an older generation is gone before a newer one is open."""
+"""Which session's place is open, so that an older generation is gone before a newer one is; and how it ends."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Generic, Protocol, TypeVar
 
@@ -17,6 +17,26 @@ class _Stoppable(Protocol):
 
 
 T = TypeVar("T", bound=_Stoppable)
+
+
+class Ending:
+    """The end of a place: brought about once, however many ask for it, and waited for by all of them."""
+
+    def __init__(self) -> None:
+        self._gone = anyio.Event()
+        self.begun = False
+
+    async def reach(self, kill: Callable[[], Awaitable[None]]) -> None:
+        """Not to be broken off: half a kill would leave something running that nobody knows of."""
+        if self.begun:
+            await self._gone.wait()
+            return
+        self.begun = True
+        with anyio.CancelScope(shield=True):
+            try:
+                await kill()
+            finally:
+                self._gone.set()
 
 
 class Seat(Generic[T]):
@@ -40,7 +60,7 @@ class Seat(Generic[T]):
 
 
 class Places(Generic[T]):
-    """The places of one provider in this process; those of other processes are swept by handle."""
+    """The places of one provider in this process; those of others are found by `leftovers`."""
 
     def __init__(self) -> None:
         self._seats: dict[str, Seat[T]] = {}

@@ -1,9 +1,11 @@
 """A command with pipes: what any place that starts processes on this machine has in common.
 
-Every command is started through a shell that writes one newline to standard output and then becomes the
-command. Whoever starts it reads that byte first: if it comes, everything around the command worked,
-and what follows is the command's own; if the pipe ends without it, what is on standard error is the
-reason why the place does not work. A shell also turns a command that cannot be found into exit code 127.
+Every command is started through a shell that writes one newline to standard output, waits for one on
+standard input, and then becomes the command. Whoever starts it reads that byte first: if it comes,
+everything around the command worked, and what follows is the command's own; if the pipe ends without it,
+what is on standard error is the reason why the place does not work. The byte that goes back says that the
+server still lives: what is around a command takes some milliseconds until it dies with the server, and
+nothing of the command has run before. A shell also turns a command that cannot be found into exit code 127.
 """
 
 from __future__ import annotations
@@ -14,13 +16,12 @@ from contextlib import suppress
 from typing import Final
 
 import anyio
-from anyio.abc import ByteReceiveStream, ByteSendStream
-from anyio.abc import Process as Child
 
 from roost.errors import SandboxFailed
+from roost.sandboxes.children import Child
 
 # Shells other than dash put these into the environment of what they become.
-BECOME: Final = 'echo; unset OLDPWD SHLVL; exec "$@"'
+BECOME: Final = 'echo; read -r OLDPWD || exit 125; unset OLDPWD SHLVL; exec "$@"'
 _ERRORS_KEPT: Final = 64 * 1024
 _REASON_KEPT: Final = 2000
 _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError)
@@ -40,19 +41,12 @@ async def start(
 
     :raises SandboxFailed: it cannot be started
     """
-    if any("\0" in argument for argument in argv):  # uvloop would cut it short there
+    if any("\0" in argument for argument in argv):
         raise SandboxFailed("cannot start a command: an argument holds a zero byte")
-    child: Child | None = None
     try:
-        # Given up half-way, it would leave a process that nobody knows of.
-        with anyio.CancelScope(shield=True):
-            child = await anyio.open_process(
-                argv, cwd=cwd, env=environ or {}, pass_fds=descriptors, start_new_session=True
-            )
-    except OSError as error:
+        return Child(argv, cwd=cwd, environ=environ or {}, descriptors=descriptors)
+    except (OSError, ValueError) as error:
         raise SandboxFailed(f"cannot start a command: {error}") from error
-    assert child is not None, "a shield ends with what it shields"
-    return child
 
 
 class PipedProcess:
@@ -81,17 +75,16 @@ class PipedProcess:
 
     async def send(self, data: bytes) -> None:
         try:
-            await self._input.send(data)
-        except (*_GONE, RuntimeError) as error:  # the last is uvloop's
+            await self._child.stdin.send(data)
+        except _GONE as error:
             raise SandboxFailed("the command has closed its input, or is gone") from error
 
     async def close_input(self) -> None:
-        with suppress(*_GONE):
-            await self._input.aclose()
+        self._child.stdin.close()
 
     async def receive(self, limit: int = 65536) -> bytes:
         try:
-            return await self._output.receive(limit)
+            return await self._child.stdout.receive(limit)
         except (anyio.EndOfStream, *_GONE):
             self._drained = True
             return b""
@@ -118,14 +111,15 @@ class PipedProcess:
         """End it at once."""
         if self._child.returncode is None:
             with suppress(ProcessLookupError):
-                self._child.kill()
+                self._child.send_signal(signal.SIGKILL)
 
     async def first_byte(self) -> None:
-        """Wait until the shell becomes the command.
+        """Wait until all is ready for the command, and let the shell become it.
 
         :raises SandboxFailed: it does not come to that
         """
         if await self.receive(1):
+            await self.send(b"\n")
             return
         self.kill()
         await self._finished.wait()
@@ -150,7 +144,6 @@ class PipedProcess:
             self._finished.set()
 
     async def _keep_errors(self) -> None:
-        assert self._child.stderr is not None, "started without a pipe"
         with suppress(anyio.EndOfStream, *_GONE):
             while True:
                 self._tail += await self._child.stderr.receive()
@@ -158,14 +151,4 @@ class PipedProcess:
 
     async def close(self) -> None:
         """Let go of the pipes of a process that is gone."""
-        await self._child.aclose()
-
-    @property
-    def _input(self) -> ByteSendStream:
-        assert self._child.stdin is not None, "started without a pipe"
-        return self._child.stdin
-
-    @property
-    def _output(self) -> ByteReceiveStream:
-        assert self._child.stdout is not None, "started without a pipe"
-        return self._child.stdout
+        self._child.close()

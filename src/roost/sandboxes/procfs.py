@@ -23,11 +23,6 @@ class Seen(NamedTuple):
     pages: int
 
 
-def boot() -> str:
-    """Which boot of which machine this is: pids and paths of another one mean nothing here."""
-    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-
-
 def look(pid: int) -> Seen | None:
     """The process, unless it is gone or a zombie."""
     try:
@@ -76,23 +71,32 @@ def children(pid: int) -> list[int]:
         return []
 
 
+def inner_pids(pid: int) -> list[int]:
+    """The process's pids: in our pid namespace, then in each one inside that; empty if it is gone."""
+    for line in raw(pid, "status").splitlines():
+        if line.startswith(b"NSpid:"):
+            return [int(word) for word in line.split()[1:]]
+    return []
+
+
 def inner_pid(pid: int) -> int | None:
     """The process's pid in its innermost pid namespace."""
-    try:
-        for line in (_PROC / f"{pid}/status").read_text().splitlines():
-            if line.startswith("NSpid:"):
-                return int(line.split()[-1])
-    except OSError:
-        pass
-    return None
+    return next(reversed(inner_pids(pid)), None)
 
 
 def command_line(pid: int) -> list[bytes]:
-    """The process's arguments; empty if it is gone."""
+    """The process's arguments; empty if it is gone or about to be."""
+    line = raw(pid, "cmdline")
+    return line.split(b"\0") if line else []
+
+
+def raw(pid: int, file: str) -> bytes:
+    """What a file of the process holds; nothing if it is gone, or is not ours to know."""
     try:
-        return (_PROC / f"{pid}/cmdline").read_bytes().split(b"\0")
+        with open(f"/proc/{pid}/{file}", "rb", buffering=0) as opened:  # noqa: PTH123 - four times as quick
+            return opened.read()
     except OSError:
-        return []
+        return b""
 
 
 def send(pid: int, number: int, still: Callable[[], bool]) -> bool:

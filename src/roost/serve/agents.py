@@ -7,13 +7,17 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
+import anyio
 from pydantic import SecretStr
 
-from roost.config import Settings
+from roost.config import Settings, words
 from roost.core.budgets import Budgets
 from roost.core.places import OnAccount, Places
 from roost.core.skills import Skills
+from roost.core.trust import Trust
+from roost.domain.session import TrustLevel
 from roost.egress import host as egress
 from roost.egress.options import USUAL_PORTS, Options, anthropic
 from roost.errors import RoostError
@@ -22,7 +26,7 @@ from roost.harnesses.claude.harness import ClaudeHarness
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.catalog import Catalog
 from roost.ports.harness import Harness
-from roost.sandboxes.choice import chosen
+from roost.sandboxes.choice import chosen, others
 from roost.serve.http import listening
 from roost.serve.prices import priced
 from roost.testing.scripted_model import scripted_model
@@ -47,6 +51,7 @@ class Workforce:
     harnesses: Mapping[str, Harness]
     default: str
     places: Places
+    trust: Trust
     budgets: Budgets
     model: str
 
@@ -58,13 +63,17 @@ async def workforce(
     """Everything that works on sessions, until the context ends. :raises StartupError:"""
     budgets = priced(settings)
     async with _model(settings) as model, egress.serving(_egress(settings, model)) as way_out:
-        vault = (settings.vault or settings.data / "vault").absolute()
+        levels = cast(list[TrustLevel], words(settings.trust_levels))
         places = Places(
             chosen(settings),
             way_out,
             catalog,
-            vault=vault,
+            vault=(settings.vault or settings.data / "vault").absolute(),
             forwarder=Path(forward.__file__),
+            others=others(settings),
+            levels=levels,
+            data=settings.data.absolute(),
+            person=Path.home(),
             skills=skills,
             budgets=budgets,
             on_account=on_account,
@@ -72,7 +81,10 @@ async def workforce(
         harnesses = _harnesses(settings, model)
         wanted = settings.harness or ("claude" if model.key else "scripted")
         default = wanted if wanted in harnesses else "scripted"
-        yield Workforce(harnesses, default, places, budgets, model.name)
+        trust = Trust(levels, places)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(places.sweep)  # an engine that hangs must not hold up the start
+            yield Workforce(harnesses, default, places, trust, budgets, model.name)
 
 
 def _egress(settings: Settings, model: Model) -> Options:

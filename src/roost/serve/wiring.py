@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,9 +22,11 @@ from roost.core.dispatch import Dispatcher
 from roost.core.follow import Follow
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
+from roost.core.pool import Pool
 from roost.core.runner import Runner
 from roost.core.sessions import Lifecycle
 from roost.core.skills import Skills
+from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
 from roost.domain.ids import mint
 from roost.errors import StartupError
@@ -54,6 +57,7 @@ class Roost:
 
     app: ASGIApp
     dispatcher: Dispatcher
+    pool: Pool
     drain: Drain
     admin_key: Path
     model: str
@@ -69,7 +73,22 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         counts = ModelMeters(registry).count
         hands = await stack.enter_async_context(workforce(settings, store.catalog, skills, counts))
         bell = LocalBell()
-        warmth = Warmth(bell, seconds=settings.sleep_after, most=settings.max_live)
+        # What is started ahead counts as kept awake: so there is always room for it.
+        most = max(1, settings.max_live - settings.pool)
+        warmth = Warmth(bell, seconds=settings.sleep_after, most=most)
+        wakes = Wakes(bell, settings.max_wakes or 2 * (os.cpu_count() or 1))
+        pool = Pool(
+            store.log,
+            store.sessions,
+            bell,
+            hands.harnesses,
+            hands.places,
+            wakes,
+            notes=settings.data / "pool",
+            size=settings.pool if settings.sleep_after else 0,
+            seconds=settings.sleep_after,
+            room=lambda: settings.max_live - len(warmth),
+        )
         runner = Runner(
             store.log,
             store.sessions,
@@ -78,6 +97,8 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
             hands.places,
             warmth,
             hands.budgets,
+            wakes,
+            pool,
         )
         dispatcher = Dispatcher(
             mint("node"),
@@ -89,8 +110,10 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         )
         keyring, drain = Keyring(store.keys), Drain()
         admin_key = await ensure_administrator(keyring, settings)
-        deps = _deps(settings, store, bell, keyring, dispatcher, drain, hands, skills, registry)
-        yield Roost(build_app(deps), dispatcher, drain, admin_key, hands.model)
+        deps = _deps(
+            settings, store, bell, keyring, dispatcher, pool, drain, hands, skills, registry
+        )
+        yield Roost(build_app(deps), dispatcher, pool, drain, admin_key, hands.model)
 
 
 def _deps(
@@ -99,6 +122,7 @@ def _deps(
     bell: LocalBell,
     keyring: Keyring,
     dispatcher: Dispatcher,
+    pool: Pool,
     drain: Drain,
     hands: Workforce,
     skills: Skills,
@@ -109,6 +133,12 @@ def _deps(
     runners.set_function(lambda: dispatcher.busy)
     warm = Gauge("roost_warm_agents", "Agents kept started for idle sessions.", registry=registry)
     warm.set_function(lambda: dispatcher.running - dispatcher.busy)
+
+    waking = Gauge("roost_waking_agents", "Agents that are being started.", registry=registry)
+    waking.set_function(lambda: dispatcher.waking)
+
+    ahead = Gauge("roost_pooled_agents", "Agents started ahead of a session.", registry=registry)
+    ahead.set_function(lambda: len(pool))
 
     async def ready() -> dict[str, Any]:
         await store.ping()
@@ -132,8 +162,9 @@ def _deps(
             bell,
             harnesses=hands.harnesses,
             default_harness=hands.default,
-            places=hands.places,
             budgets=hands.budgets,
+            trust=hands.trust,
+            pool=pool,
             max_sessions=settings.max_sessions,
         ),
         agents=agents,

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -19,14 +20,18 @@ _PASSED_ON = ("PATH", "COVERAGE_PROCESS_CONFIG")  # the latter: a measured test 
 class LiveServer:
     """`roost serve` on a free port. Survives `kill` and `start` with the same data directory.
 
-    The environment holds only what is given, so that no key or setting of the machine leaks in.
+    The environment holds only what is given, so that no key or setting of the machine leaks in. Unless
+    asked to, it starts no agents that no test has asked for (`ROOST_POOL`). A start is made through the
+    programs in `prefix`, which have to become the server.
     """
+
+    prefix: Sequence[str] = ()
 
     def __init__(self, data: Path, **environ: str) -> None:
         self.data = data
         self.url = ""
         passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        self._environ = {"HOME": str(data), **passed_on, **environ}
+        self._environ = {"HOME": str(data), "ROOST_POOL": "0", **passed_on, **environ}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> LiveServer:
@@ -58,11 +63,11 @@ class LiveServer:
         """What the server has written to its standard error so far, over all starts."""
         return (self.data / "server.log").read_text()
 
-    def start(self, *, seconds: float = 30) -> None:
+    def start(self, *, seconds: float = 90) -> None:
         """Start the process and wait until it is ready."""
         self.data.mkdir(parents=True, exist_ok=True)
         (self.data / "server.json").unlink(missing_ok=True)
-        command = [sys.executable, "-m", "roost", "serve", "--port", self._port()]
+        command = [*self.prefix, sys.executable, "-m", "roost", "serve", "--port", self._port()]
         with (self.data / "server.log").open("ab") as output:
             self._process = subprocess.Popen(
                 [*command, "--data", str(self.data)],
@@ -71,7 +76,11 @@ class LiveServer:
                 stdout=output,
                 stderr=output,
             )
-        self._wait_until_ready(time.monotonic() + seconds)
+        try:
+            self._wait_until_ready(time.monotonic() + seconds)
+        except BaseException:
+            self.kill()  # nobody else would: a context that was not entered is not left
+            raise
 
     def kill(self) -> None:
         """SIGKILL: no goodbye."""

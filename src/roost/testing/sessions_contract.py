@@ -42,6 +42,9 @@ class SessionsContract(StoreContract):
             resources=[{"type": "file", "file_id": "file_1"}],
             trust_level="vault",
             workspace="shared",
+            sandbox="host",
+            sandbox_fallback="vault",
+            sdk_session_id="a name",
         )
         made = await stage.store.sessions.create(TENANT, "sesn_1", wanted)
         found = await stage.store.sessions.get(TENANT, "sesn_1")
@@ -51,6 +54,7 @@ class SessionsContract(StoreContract):
         assert found.created_at == found.updated_at == made.created_at
         assert found.state.status is Status.IDLE
         assert found.state.agent_name == "helper"
+        assert found.state.trust_level == "vault"
         assert found.state.thread_id.startswith("sthr_")
 
     async def test_another_tenant_s_session_looks_like_none(self, stage: Stage) -> None:

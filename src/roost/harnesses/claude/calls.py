@@ -18,6 +18,7 @@ from roost.harnesses.claude.ids import Ids
 from roost.harnesses.claude.permissions import Policy, Verdict
 from roost.harnesses.claude.shapes import CanUseTool, Json, McpMessage
 from roost.harnesses.claude.tools import Tool, Toolbox, answers_to, reply
+from roost.harnesses.fence import Outside
 
 ANSWERS: Mapping[str, str] = {
     "user.tool_confirmation": "tool_use_id",
@@ -103,7 +104,7 @@ class Calls:
             self._refused[tool_use_id] = self._doubted.pop(same)
         lost = self._lost.pop(same, None)
         event_id = lost or self._ids.call(tool_use_id)
-        call = Call(event_id, tool, name, given, self._policy.judge(tool))
+        call = Call(event_id, tool, name, given, self._policy.judge(tool, given))
         self._made[tool_use_id] = self.open[tool_use_id] = call
         return call, lost is None
 
@@ -144,7 +145,8 @@ class Calls:
         """A call as the log has it, which does not know the CLI's name for it."""
         fields = entry.fields
         tool = self._toolbox.logged(entry.type, fields)
-        return Call(entry.id, tool, fields["name"], fields["input"], self._policy.judge(tool))
+        verdict = self._policy.judge(tool, fields["input"])
+        return Call(entry.id, tool, fields["name"], fields["input"], verdict)
 
     def answer(self, entry: Entry) -> Reply | None:
         """Take a client's answer; gives what the CLI waits for, if it waits."""
@@ -200,7 +202,12 @@ class Calls:
 
     def _decision(self, call: Call, given: Json) -> Json | None:
         if call.verdict.permission == "deny":
-            return _deny(f"Permission to use {call.tool.name} has been denied.")
+            reason = call.verdict.reason
+            return _deny(reason or f"Permission to use {call.tool.name} has been denied.")
+        try:
+            given = self._policy.kept_in(call.tool, given)  # again: links may have changed since
+        except Outside as refusal:
+            return _deny(str(refusal))
         if call.tool.kind == "custom" or call.verdict.permission == "allow":
             return _allow(given)  # a custom tool's call itself comes to us next
         entry = self._answers.get(call.event_id)

@@ -9,12 +9,12 @@ are questions the CLI asks us: while one is open the turn rests, and the answer 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 
 import anyio
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 
 from roost.domain.events import Entry
 from roost.errors import RoostError
@@ -58,14 +58,32 @@ class ClaudeConversation:
         self._launch = launch
         self._toolbox = toolbox
         self._tasks = tasks
-        self._policy = Policy(brief.session.spec.agent)
-        self._ids = Ids(brief.session.id)
-        self._shelf = Shelf(sandbox, self._ids.conversation)
+        self._policy = Policy(brief.session.spec.agent, brief.bounds)
+        self._ids = Ids(brief.session.id, brief.session.spec.sdk_session_id)
+        self._shelf = Shelf(sandbox, self._ids.conversation, launch.home)
         self._has_past = brief.resumed
         self._transcript_lost = False
         self._live: Live | None = None
         self._busy = False
         self._interrupted: float | None = None
+        self._starting = anyio.Lock()
+        self._up = anyio.Event()
+
+    async def start_ahead(self, *, task_status: TaskStatus[None]) -> None:
+        """Start the CLI before there is anything to tell it. If it cannot be, the turn finds out why."""
+        async with self._starting:
+            task_status.started()  # from here on, a turn waits for it
+            try:
+                calls = Calls(self._ids, self._toolbox, self._policy)
+                await self._spawn(calls, resume=self._has_past)
+            except RoostError as error:
+                about = {"session": self._brief.session.id}
+                _log.warning("not started ahead: %s", error.message, extra=about)
+                self._up.set()
+
+    async def up(self) -> bool:
+        await self._up.wait()
+        return self._live is not None and not self._live.cli.ended
 
     def turn(self, inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
         self._interrupted = None  # now: an interrupt may come before the first output is asked for
@@ -114,8 +132,9 @@ class ClaudeConversation:
 
     async def _try(self, inputs: Sequence[Entry], again: bool) -> AsyncGenerator[Output, None]:
         """One process's part of a turn. :raises _Died:"""
-        live = self._live
-        if live is None or live.cli.ended or again:
+        async with self._starting:
+            live = self._live
+        if live is None or live.cli.ended or again or not (live.told or _plain(inputs)):
             await self.close()
             plan, calls = await self._plan(inputs, again)
             for emit in plan.emits:
@@ -146,6 +165,8 @@ class ClaudeConversation:
                 await live.drop_what_waits()
             return prompt
         await live.say(prompt)
+        if self._interrupted is not None:  # it was not yet started then
+            await live.cli.request("interrupt")
         return None
 
     async def _next(self, live: Live) -> Json:
@@ -167,8 +188,8 @@ class ClaudeConversation:
 
     async def _plan(self, inputs: Sequence[Entry], again: bool) -> tuple[Plan, Calls]:
         calls = Calls(self._ids, self._toolbox, self._policy)
-        plain = not again and not any(entry.type in ANSWERS for entry in inputs)
-        if not self._has_past or (plain and await self._can_resume()):
+        # Whether there is a transcript, the CLI finds out soon enough: see `Live.knows_nothing`.
+        if not self._has_past or (_plain(inputs) and not again and not self._transcript_lost):
             prompt = Prompt(self._ids.prompt(inputs), of_inputs(inputs))
             return Plan(resume=self._has_past, prompt=prompt), calls
         transcript = None if self._transcript_lost else await self._shelf.read()
@@ -186,24 +207,27 @@ class ClaudeConversation:
             return set()
         return {entry.id for entry in messages}
 
-    async def _can_resume(self) -> bool:
-        return not self._transcript_lost and await self._shelf.holds_one()
-
     async def _start(self, plan: Plan, calls: Calls) -> Live:
         if plan.mark is not None:
             await self._shelf.append(plan.mark)
+        live = await self._spawn(calls, resume=plan.resume, environ=plan.environ)
+        await live.say(plan.prompt, repeated=plan.goes_on)
+        if self._interrupted is not None:
+            await live.cli.request("interrupt")
+        return live
+
+    async def _spawn(
+        self, calls: Calls, *, resume: bool, environ: Mapping[str, str] | None = None
+    ) -> Live:
         process = await self._sandbox.spawn(
-            self._launch.argv(resume=plan.resume), environ=self._launch.environ(plan.environ)
+            self._launch.argv(resume=resume), environ=self._launch.environ(environ or {})
         )
-        cli = Cli(process, self._ids.conversation)
+        cli = Cli(process, self._ids.conversation, self._up.set)
         self._tasks.start_soon(cli.pump)
         self._live = live = Live(cli, calls, Reading(self._ids, calls), self._toolbox)
         live.since = anyio.current_time()
         self._has_past, self._transcript_lost = True, False
         await cli.request("initialize", **self._launch.introduction())
-        await live.say(plan.prompt, repeated=plan.goes_on)
-        if self._interrupted is not None:
-            await cli.request("interrupt")
         return live
 
     async def _bury(self, *, last: bool) -> list[Output]:
@@ -211,8 +235,8 @@ class ClaudeConversation:
         live, self._live = self._live, None
         if live is None:
             return []
-        self._transcript_lost = live.knows_nothing
         code, words = await live.cli.obituary()
+        self._transcript_lost = live.knows_nothing(words)
         if code == _NOT_FOUND:
             raise RoostError(f"the agent's program cannot be started: {words}")
         outputs = live.last_words()
@@ -220,3 +244,8 @@ class ClaudeConversation:
             said = f"The agent's process ended unexpectedly (exit code {code}). {words}".strip()
             outputs.append(Trouble("unknown_error", said, "exhausted" if last else "retrying"))
         return outputs
+
+
+def _plain(inputs: Sequence[Entry]) -> bool:
+    """Whether none of them answers a call."""
+    return not any(entry.type in ANSWERS for entry in inputs)

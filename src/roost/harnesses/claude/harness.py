@@ -57,11 +57,13 @@ class ClaudeHarness:
     async def open(self, brief: Brief) -> AsyncGenerator[Conversation, None]:
         if brief.sandbox is None:
             raise RoostError("the claude harness needs a sandbox, and was given none")
-        toolbox = Toolbox(brief.session.spec.agent)
-        launch = Launch(self._command, brief.session, toolbox, self._environ)
+        toolbox = Toolbox(brief.session.spec.agent, kept_in=brief.bounds is not None)
+        launch = Launch(self._command, brief.session, toolbox, self._environ, brief.bounds)
         try:
             async with anyio.create_task_group() as tasks:
                 conversation = ClaudeConversation(brief, brief.sandbox, launch, toolbox, tasks)
+                if brief.ahead:
+                    await tasks.start(conversation.start_ahead)
                 try:
                     yield conversation
                 finally:

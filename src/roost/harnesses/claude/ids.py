@@ -10,24 +10,23 @@ from __future__ import annotations
 from base64 import b32encode
 from collections.abc import Sequence
 from hashlib import blake2b
-from uuid import UUID, uuid5
+from uuid import uuid5
 
 from roost.domain.events import Entry
-
-_OURS = UUID("6f1d6f0e-5d0b-4c53-9d0a-2f4b8a3c7e19")
+from roost.domain.ids import OURS, conversation_id
 
 
 class Ids:
     """The names of one session."""
 
-    def __init__(self, session_id: str) -> None:
+    def __init__(self, session_id: str, conversation: str | None = None) -> None:
         self._session_id = session_id
-        self.conversation = str(uuid5(_OURS, session_id))
+        self.conversation = conversation or conversation_id(session_id)
         """What the CLI calls the session."""
 
     def prompt(self, inputs: Sequence[Entry]) -> str:
         """What the CLI is to call these inputs; it acts on a name once."""
-        return str(uuid5(_OURS, " ".join([self._session_id, *(entry.id for entry in inputs)])))
+        return str(uuid5(OURS, " ".join([self._session_id, *(entry.id for entry in inputs)])))
 
     def block(self, message_id: str, kind: str, nth: int) -> str:
         """The event of a message's `nth` block of its kind."""

@@ -19,11 +19,12 @@ from roost.errors import RoostError
 from roost.harnesses.claude.ids import Ids
 from roost.harnesses.claude.shapes import Json
 from roost.harnesses.claude.tools import BUILT_IN, QUESTION, SKILL, Toolbox
-from roost.ports.harness import SKILLS
+from roost.ports.harness import SKILLS, Bounds
 
 PINNED: Final = "2.1.325"
 """The CLI this code was tried with. It relies on variables that are documented nowhere."""
 
+_CONFIG: Final = "/home/sandbox/.claude"
 _GET_IT: Final = "Install claude-agent-sdk==0.2.182: it carries the CLI."
 _EFFORTS = {"low", "medium", "high", "xhigh", "max"}
 _NEVER = (
@@ -70,13 +71,22 @@ class Launch:
     """What the CLI of one session is started with."""
 
     def __init__(
-        self, command: str, session: Session, toolbox: Toolbox, environ: Mapping[str, str]
+        self,
+        command: str,
+        session: Session,
+        toolbox: Toolbox,
+        environ: Mapping[str, str],
+        bounds: Bounds | None = None,
     ) -> None:
         self._command = command
         self._agent = session.spec.agent
         self._toolbox = toolbox
         self._environ = environ
-        self._conversation = Ids(session.id).conversation
+        self._conversation = Ids(session.id, session.spec.sdk_session_id).conversation
+        self._bounds = bounds
+        # With full trust `HOME` is the person's; what the CLI keeps is the session's all the same.
+        full = session.spec.trust_level == "full"
+        self.home: Mapping[str, str] = {"CLAUDE_CONFIG_DIR": _CONFIG} if full else {}
 
     def argv(self, *, resume: bool) -> list[str]:
         """The command line. No value of a client's stands where a flag could."""
@@ -105,7 +115,7 @@ class Launch:
         """The variables the CLI needs besides what the sandbox gives to every process."""
         plain = self._toolbox.custom_names_are_free
         named = {"CLAUDE_AGENT_SDK_MCP_NO_PREFIX": "1"} if plain else {}
-        return {**_ENVIRON, **named, **self._environ, **extra}
+        return {**_ENVIRON, **named, **self.home, **self._environ, **extra}
 
     def introduction(self) -> Json:
         """The fields of the first control request. The prompt is the agent's as it is now: by itself
@@ -123,11 +133,21 @@ class Launch:
     def _settings(self) -> Json:
         servers = [f"mcp__{name}" for name in self._servers()]
         return {
-            "permissions": {"ask": [*BUILT_IN.values(), SKILL, *servers]},
+            "permissions": {
+                "ask": [*BUILT_IN.values(), SKILL, *servers],
+                "deny": self._never_read(),
+            },
             "disableSkillShellExecution": True,  # commands in its text would run without a call
             "skillOverrides": {"plugin-authoring": "off"},  # the one that is not bundled, yet there
             "skipWebFetchPreflight": True,  # it would ask a host that a sandbox cannot reach
         }
+
+    def _never_read(self) -> list[str]:
+        """What a search below the root has to leave out: it is asked for as a whole, and allowed."""
+        if self._bounds is None:
+            return []
+        hidden = [path.relative_to(self._bounds.root) for path in self._bounds.hidden]
+        return [f"Read(./{path}/**)" for path in hidden]
 
     def _servers(self) -> Json:
         servers: Json = {

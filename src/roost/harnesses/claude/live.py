@@ -38,7 +38,8 @@ class Live:
         self._reading = reading
         self._toolbox = toolbox
         self._awaited: set[str] = set()
-        self._idle = False
+        self._idle = True  # until it is told something
+        self.told = False
 
     @property
     def done(self) -> bool:
@@ -50,17 +51,17 @@ class Live:
         """Whether it cannot go on before somebody answers."""
         return self.calls.stuck and not self._reading.asks_the_model
 
-    @property
-    def knows_nothing(self) -> bool:
+    def knows_nothing(self, last_words: str) -> bool:
         """Whether it was to resume a conversation and found none."""
         result = self._reading.result
-        return result is not None and any(_NOT_THERE in error for error in result.errors)
+        return any(_NOT_THERE in said for said in (last_words, *(result.errors if result else ())))
 
     async def say(self, prompt: Prompt, *, repeated: bool = False) -> None:
         """Send a prompt. One that is `repeated` belongs to the turn it already works on."""
         if not repeated:
             self.calls.prompted()
         self._idle = False
+        self.told = True
         self._reading.result = None
         self._awaited.add(prompt.uuid)
         await self.cli.send(prompt.frame())

@@ -3,6 +3,10 @@
 The CLI is told to ask before every call, and it is answered here. So a call runs only after its
 event is in the log, whatever the policy says: a crash can then leave a call whose outcome is
 unknown, but never one that nobody has heard of.
+
+Where no walls keep the agent in (`Bounds`), this is also where its tools are kept in. Only tools that
+say which files they touch can be: a command line cannot, and neither can what fetches pages, from a
+machine whose own addresses are within its reach. Those are refused, whatever the policy says.
 """
 
 from __future__ import annotations
@@ -13,16 +17,23 @@ from typing import Literal
 import msgspec
 
 from roost.harnesses.claude.shapes import Json
-from roost.harnesses.claude.tools import SKILL, Tool
+from roost.harnesses.claude.tools import FETTERED, SKILL, Tool
+from roost.harnesses.fence import Fence, Outside
+from roost.ports.harness import Bounds
 
 _HARMLESS = {"read", "glob", "grep"}
+_SEARCHES = {"glob", "grep"}  # without a path they begin where the agent works
+_WITHOUT_FILES = {"web_search"}  # the model's own doing
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What is to happen to a call. Without an `evaluation` it was refused before any policy."""
+    """What is to happen to a call. Without an `evaluation` it was refused before any policy; the
+    agent is told the `reason`, if there is a particular one.
+    """
 
     permission: Literal["allow", "ask", "deny"]
     evaluation: Json | None = None
+    reason: str | None = None
 
     def fields(self) -> Json:
         """As the fields of a tool use event."""
@@ -34,17 +45,22 @@ _NOT_ENABLED = Verdict("deny")
 
 
 class Policy:
-    """The permission policies of one agent."""
+    """The permission policies of one agent, and the bounds it has to be kept in."""
 
-    def __init__(self, agent: Json) -> None:
+    def __init__(self, agent: Json, bounds: Bounds | None = None) -> None:
+        self._fence = None if bounds is None else Fence(bounds)
         tools = agent.get("tools") or []
         self._built_in = next((t for t in tools if t["type"] == "agent_toolset_20260401"), None)
         self._mcp = {t["mcp_server_name"]: t for t in tools if t["type"] == "mcp_toolset"}
         self._custom = {t["name"] for t in tools if t["type"] == "custom"}
         self._has_skills = bool(agent.get("skills"))
 
-    def judge(self, tool: Tool) -> Verdict:
+    def judge(self, tool: Tool, given: Json) -> Verdict:
         """What is to happen to a call of this tool."""
+        try:
+            self.kept_in(tool, given)
+        except Outside as refusal:
+            return Verdict("deny", reason=str(refusal))
         if tool.kind == "question":
             return Verdict("ask")
         if tool.kind == "custom":
@@ -55,6 +71,24 @@ class Policy:
         if toolset is None:
             return _NOT_ENABLED
         return _evaluated(tool, _config(tool, toolset))
+
+    def kept_in(self, tool: Tool, given: Json) -> Json:
+        """The input as the tool is to have it: with the places that its paths lead to.
+
+        :raises Outside: one of them may not be used, or nobody could keep the tool in
+        """
+        if self._fence is None or tool.kind != "builtin" or tool.name in _WITHOUT_FILES:
+            return given
+        field = FETTERED.get(tool.name)
+        if field is None:
+            raise Outside(
+                f"Refused: {tool.name} cannot be kept in the directory that this session is kept in."
+            )
+        if tool.name == "glob":
+            self._fence.pattern(given.get("pattern"))
+        if given.get(field) is None and tool.name in _SEARCHES:
+            return given
+        return {**given, field: self._fence.place(given.get(field))}
 
 
 def _config(tool: Tool, toolset: Json) -> Json | None:

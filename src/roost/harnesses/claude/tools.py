@@ -27,6 +27,16 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "web_fetch": "WebFetch",
     "web_search": "WebSearch",
 }
+FETTERED: Final[Mapping[str, str]] = {
+    "read": "file_path",
+    "write": "file_path",
+    "edit": "file_path",
+    "glob": "path",
+    "grep": "path",
+}
+"""The tools that can be kept in a directory, and the field that says where they go."""
+
+_NOT_KEPT_IN = {"bash", "web_fetch"}
 QUESTION: Final = "AskUserQuestion"
 SKILL: Final = "Skill"
 _OUR_NAMES = {theirs: ours for ours, theirs in BUILT_IN.items()}
@@ -49,12 +59,13 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class Toolbox:
-    """The tools of one agent."""
+    """The tools of one agent. `kept_in`: without those that would not stay in their bounds."""
 
-    def __init__(self, agent: Json) -> None:
+    def __init__(self, agent: Json, *, kept_in: bool = False) -> None:
         tools = agent.get("tools") or []
         self.custom = [tool for tool in tools if tool["type"] == "custom"]
-        self.built_in = _enabled(tools)
+        left_out = _NOT_KEPT_IN if kept_in else set()
+        self.built_in = [name for name in _enabled(tools) if name not in left_out]
         self.has_skills = bool(agent.get("skills"))
         self.servers: dict[str, str] = {s["name"]: s["url"] for s in agent.get("mcp_servers") or []}
         self.custom_server = _free_name(self.servers)

@@ -8,7 +8,7 @@ makes a resumed CLI put a call that waited for an answer up for permission once 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 from uuid import NAMESPACE_OID, uuid5
@@ -24,7 +24,7 @@ from roost.ports.sandbox import Process, Sandbox
 
 _MOST: Final = 32 * 1024 * 1024
 _PATIENCE = 20.0  # seconds; a disk that takes longer is broken
-_EACH = 'for f in "$HOME"/.claude/projects/*/"$1".jsonl; do [ -f "$f" ] && '
+_EACH = 'for f in "${CLAUDE_CONFIG_DIR-$HOME/.claude}"/projects/*/"$1".jsonl; do [ -f "$f" ] && '
 _READ = _EACH + 'exec tail -c "$2" -- "$f"; done; exit 3'
 _APPEND = _EACH + 'exec cat >> "$f"; done; exit 3'
 _PUT_ASIDE = _EACH + 'mv -f -- "$f" "$f.lost"; done; exit 0'
@@ -93,16 +93,12 @@ class Transcript:
 
 
 class Shelf:
-    """Where the transcript of one conversation is kept."""
+    """Where the transcript of one conversation is kept; `home` are variables that say where."""
 
-    def __init__(self, sandbox: Sandbox, conversation: str) -> None:
+    def __init__(self, sandbox: Sandbox, conversation: str, home: Mapping[str, str]) -> None:
         self._sandbox = sandbox
         self._conversation = conversation
-
-    async def holds_one(self) -> bool:
-        """Whether there is a transcript. :raises RoostError: the sandbox cannot tell"""
-        _, data = await self._run(_READ, "1")
-        return bool(data)
+        self._home = home
 
     async def read(self) -> Transcript | None:
         """The transcript, if there is one and it says anything. :raises RoostError:"""
@@ -125,7 +121,7 @@ class Shelf:
         try:
             with anyio.fail_after(_PATIENCE):
                 argv = ["sh", "-c", script, "sh", self._conversation, *arguments]
-                process = await self._sandbox.spawn(argv)
+                process = await self._sandbox.spawn(argv, environ=self._home)
                 if data:
                     await process.send(data)
                 await process.close_input()

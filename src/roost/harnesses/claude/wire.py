@@ -10,7 +10,7 @@ import json
 import logging
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -79,11 +79,17 @@ def _mended(line: bytes) -> object:
 
 
 class Cli:
-    """A CLI that runs. `pump` must run beside whoever uses it. `dropped` counts lines, by reason."""
+    """A CLI that runs. `pump` must run beside whoever uses it. `dropped` counts lines, by reason.
 
-    def __init__(self, process: Process, session: str) -> None:
+    `is_up` is called when it first says anything, or has ended without a word.
+    """
+
+    def __init__(
+        self, process: Process, session: str, is_up: Callable[[], None] = lambda: None
+    ) -> None:
         self.dropped: Counter[str] = Counter()
         self.spoke = self.ended = False
+        self._is_up = is_up
         self._process = process
         self._session = session
         self._inbox, self._frames = anyio.create_memory_object_stream[Json](_AHEAD)
@@ -95,11 +101,13 @@ class Cli:
         with self._inbox, suppress(SandboxFailed):
             await self._read()
         self.ended = True
+        self._is_up()
 
     async def _read(self) -> None:
         lines = Lines(MAX_LINE)
         while data := await self._process.receive():
             self.spoke = True
+            self._is_up()
             for line in lines.feed(data):
                 await self._pass_on(line)
             if lines.skipped > self.dropped["too long"]:

@@ -78,11 +78,12 @@ class Launcher:
         opened: list[int] = []
         try:
             filters = [_memory_file(opened, data) for data in self._ground.filters]
-            told, tells = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            opened += [told, tells]
+            # Not a pipe: if we are dead by then, bwrap would be killed by it, halfway, and its child
+            # would wait for ever to be let go.
+            info = _memory_file(opened, b"")
             merged = self._environ | dict(environ or {})
             arguments = [*self._arguments, *recipe.per_command(merged, cwd, filters)]
-            arguments += ["--info-fd", str(tells)]
+            arguments += ["--info-fd", str(info)]
             given = _memory_file(opened, "\0".join(arguments).encode() + b"\0")
             inside = [_SHELL, "-c", BECOME, "sh", *self._inside, *argv]
             # An option that does nothing, to have the token in the process list.
@@ -95,7 +96,7 @@ class Launcher:
                 "--",
                 *inside,
             ]
-            yield Launch(command, [*filters, tells, given], told)
+            yield Launch(command, [*filters, info, given], info)
         finally:
             for descriptor in opened:
                 os.close(descriptor)

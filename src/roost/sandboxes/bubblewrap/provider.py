@@ -7,28 +7,28 @@ import platform
 import secrets
 import stat
 import tempfile
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import msgspec
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Plan, Sandbox
-from roost.sandboxes import cgroups, procfs
+from roost.sandboxes import cgroups, leftovers, marks
 from roost.sandboxes.bubblewrap import etc, recipe, seccomp, tools
 from roost.sandboxes.bubblewrap.disk import DiskWatch
 from roost.sandboxes.bubblewrap.identity import Uids, settle
 from roost.sandboxes.bubblewrap.launch import Ground, Launcher
-from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox, kill_marked
+from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox
 from roost.sandboxes.bubblewrap.stage import make_stage
 from roost.sandboxes.cgroups import Cgroups, Group
 from roost.sandboxes.places import Places
 
 DEFAULT_UIDS: Final = range(200_000, 265_536)
-_SECONDS_TO_SWEEP: Final = 10.0
 _HINT: Final = (
     "User namespaces must be allowed. In a container: run it with `--security-opt "
     "systempaths=unconfined` and a seccomp profile that allows clone, unshare, mount and pivot_root. "
@@ -67,7 +67,7 @@ class BubblewrapProvider:
         self._use_cgroups = use_cgroups
         self._root = os.geteuid() == 0
         self._ground: Ground | None = None
-        self._groups = Cgroups({})
+        self._groups: Cgroups | None = None
         self._places: Places[BubblewrapSandbox] = Places()
         self._lock = anyio.Lock()
         self._checked = False
@@ -101,11 +101,11 @@ class BubblewrapProvider:
 
     @asynccontextmanager
     async def _opened(self, plan: Plan) -> AsyncGenerator[Sandbox, None]:
-        ground = await self._prepare_ground()
+        ground, groups = await self._prepare_ground(), await self._find_groups()
         recipe.check_targets(plan.mounts)
         try:
             async with self._places.seat(plan) as seat, anyio.create_task_group() as tasks:
-                made = await anyio.to_thread.run_sync(self._prepare, plan, ground)
+                made = await anyio.to_thread.run_sync(self._prepare, plan, ground, groups)
                 sandbox = BubblewrapSandbox(made.launcher, made.group, tasks, made.held.close)
                 seat.take(sandbox)
                 try:
@@ -118,9 +118,9 @@ class BubblewrapProvider:
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None  # the body's own: what runs beside it does not fail
 
-    async def sweep(self, handle: Mapping[str, Any]) -> None:
-        if handle.get("boot") == procfs.boot():
-            await anyio.to_thread.run_sync(_sweep, handle)
+    async def sweep(self) -> None:
+        groups = await self._find_groups()
+        await anyio.to_thread.run_sync(leftovers.end, groups, marks.orphaned)
 
     async def limits_report(self) -> dict[str, str]:
         """How each limit is in force on this machine, for `roost doctor`.
@@ -128,7 +128,8 @@ class BubblewrapProvider:
         :raises SandboxUnavailable: this machine cannot give a sandbox
         """
         await self._prepare_ground()
-        says = self._groups.says
+        groups = await self._find_groups()
+        says = groups.says
         each = "each process by itself (rlimit)"
         return {
             "memory": says("memory") or each,
@@ -136,7 +137,7 @@ class BubblewrapProvider:
             "cpus": says("cpu") or "not limited",
             "open files": each,
             "disk": "a file's size by rlimit; all together looked at every 10 s or when it fills",
-            "kill": self._groups.says_kill() or "the end of the pid namespace",
+            "kill": groups.says_kill() or "the end of the pid namespace",
             "uid": "one per session" if self._root else "the server's own, for all sessions",
         }
 
@@ -144,9 +145,14 @@ class BubblewrapProvider:
         async with self._lock:
             if self._ground is None:
                 self._ground = await anyio.to_thread.run_sync(self._make_ground)
-                if self._use_cgroups:
-                    self._groups = await anyio.to_thread.run_sync(cgroups.detect)
             return self._ground
+
+    async def _find_groups(self) -> Cgroups:
+        async with self._lock:
+            if self._groups is None:
+                detect = cgroups.detect if self._use_cgroups else partial(Cgroups, {})
+                self._groups = await anyio.to_thread.run_sync(detect)
+            return self._groups
 
     def _make_ground(self) -> Ground:
         machine = platform.machine()
@@ -162,14 +168,15 @@ class BubblewrapProvider:
             raise SandboxUnavailable(f"cannot prepare sandboxes: {error}") from error
         return Ground(tools.find(self._path, root=self._root), stage, prepared, filters)
 
-    def _prepare(self, plan: Plan, ground: Ground) -> _Prepared:
+    def _prepare(self, plan: Plan, ground: Ground, groups: Cgroups) -> _Prepared:
         try:
+            leftovers.end(groups, marks.older_or_orphaned(plan))
             with ExitStack() as held:
                 who = settle(plan, self._uids, held)
-                group = self._groups.create(plan)
-                launcher = Launcher(plan, who, group, ground, f"roost:{secrets.token_hex(16)}")
+                group = groups.create(plan)
+                launcher = Launcher(plan, who, group, ground, marks.name_of(plan))
                 return _Prepared(launcher, group, held.pop_all())
-        except OSError as error:
+        except (OSError, SandboxFailed) as error:
             raise SandboxUnavailable(f"cannot make a sandbox: {error}") from error
 
 
@@ -182,13 +189,6 @@ def _disk_watch(plan: Plan, sandbox: BubblewrapSandbox, group: Group | None) -> 
 
     directories = {plan.home, plan.workspace, *writable}
     return DiskWatch(directories, limit, over, group.frozen if group is not None else nullcontext)
-
-
-def _sweep(handle: Mapping[str, Any]) -> None:
-    cgroups.recall(handle.get("cgroups", {})).destroy(seconds=_SECONDS_TO_SWEEP)
-    token = str(handle.get("token", ""))
-    if token.startswith("roost:"):
-        kill_marked(token, seconds=_SECONDS_TO_SWEEP)
 
 
 def default_state() -> Path:

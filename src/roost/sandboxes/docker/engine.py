@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -12,10 +11,10 @@ import anyio
 import msgspec
 
 from roost.errors import SandboxFailed
-from roost.sandboxes.docker.wire import Refused, Stream, ask, hijack
+from roost.sandboxes.docker.wire import Refused, Stream, ask, hijack, relay
 
 LABEL: Final = "roost.session"
-GENERATION: Final = "roost.generation"
+PLACE: Final = "roost.place"
 _NOT_FOUND: Final = 404
 _SECONDS_TO_GO: Final = 20.0
 
@@ -25,11 +24,31 @@ class Engine:
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
+        self._podman: bool | None = None
 
     async def version(self) -> str:
-        """The engine's version."""
+        """The engine's version, and whose it is if it is not Docker's."""
         found = await ask(self._socket, "GET", "/version", seconds=10)
-        return str(found.get("Version", "of an unknown version"))
+        parts = [part.get("Name") for part in found.get("Components") or ()]
+        self._podman = "Podman Engine" in parts
+        version = str(found.get("Version", "of an unknown version"))
+        return f"{version} (Podman)" if self._podman else version
+
+    async def is_podman(self) -> bool:
+        """Whether it is Podman's service, as far as was last heard."""
+        if self._podman is None:
+            await self.version()
+        return bool(self._podman)
+
+    async def runtimes(self) -> list[str]:
+        """What it can run containers with, if asked to.
+
+        Podman runs them all with its own, whatever it is asked, and names many that are not there.
+        """
+        found = await ask(self._socket, "GET", "/info")
+        if await self.is_podman():
+            return [PurePosixPath(found["DefaultRuntime"]).name]
+        return sorted(found["Runtimes"])
 
     async def has_image(self, name: str) -> bool:
         """Whether it can make containers of it."""
@@ -40,6 +59,26 @@ class Engine:
                 return False
             raise
         return True
+
+    def pull(self, name: str) -> AsyncGenerator[dict[str, Any], None]:
+        """Get an image from where its name says; what the engine says of that."""
+        asked = {"fromImage": name}
+        if ":" not in name.rpartition("/")[2]:  # else it would get all that have the name
+            asked["tag"] = "latest"
+        return relay(self._socket, "/images/create?" + urlencode(asked))
+
+    def load(self, root: Path, name: str) -> AsyncGenerator[dict[str, Any], None]:
+        """Make an image of a file system in a tar file; what the engine says of that. No tag in the name."""
+        asked = {"fromSrc": "-", "repo": name, "tag": "latest"}
+        return relay(self._socket, "/images/create?" + urlencode(asked), root)
+
+    def build(
+        self, context: bytes, name: str, given: Mapping[str, str]
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Make an image of a recipe in a tar file; what the engine says of that."""
+        arguments = msgspec.json.encode(given).decode()
+        asked = {"t": name, "buildargs": arguments, "rm": "true", "forcerm": "true"}
+        return relay(self._socket, "/build?" + urlencode(asked), context)
 
     async def create(self, name: str, container: Mapping[str, Any]) -> str:
         """A container that does not run yet; its id."""
@@ -98,15 +137,20 @@ class Engine:
 
         :raises SandboxFailed: it does not go
         """
+        why: Refused | None = None
         with anyio.move_on_after(_SECONDS_TO_GO):
-            while await self._is_there(container):
-                # A conflict: it is being removed already, since it has ended by itself.
-                with suppress(Refused):
-                    await ask(self._socket, "DELETE", f"/containers/{container}?force=true&v=true")
+            while True:
+                try:
+                    if await self._is_there(container):
+                        target = f"/containers/{container}?force=true&v=true"
+                        await ask(self._socket, "DELETE", target)
                     return
+                except Refused as refused:
+                    # It has ended by itself and is being removed already; asked about what is half gone,
+                    # Podman fails.
+                    why = refused
                 await anyio.sleep(0.01)
-            return
-        raise SandboxFailed(f"container {container[:12]} does not go")
+        raise SandboxFailed(f"container {container[:12]} does not go: {why}")
 
     async def _is_there(self, container: str) -> bool:
         try:

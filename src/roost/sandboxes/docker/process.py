@@ -19,6 +19,9 @@ _FRAME: Final = struct.Struct(">BxxxI")
 _ERROR_OUTPUT: Final = 2
 _LONGEST_PID: Final = 12
 _KILLED: Final = 128 + 9
+_TORN_OFF: Final = (
+    126  # an engine's word for a command whose container has gone; a shell's for others
+)
 _LOOK_SECONDS: Final = 1.0
 _REST_SECONDS: Final = 1.0
 
@@ -190,9 +193,12 @@ class ContainerProcess:
         """Notice when it is gone."""
         try:
             code = await self._ended()
-            if code is None or code == _KILLED:  # perhaps with all the place
+            if code in (None, _KILLED, _TORN_OFF):  # perhaps with all the place
                 self._trouble = None if self._place.stopped else await self._place.trouble()
-                code = None if self._trouble else _KILLED
+                if self._trouble:
+                    code = None
+                elif self._place.stopped or code is None:
+                    code = _KILLED
             # What it left running may hold its outputs open for ever.
             with anyio.move_on_after(_REST_SECONDS):
                 await self._pumped.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import secrets
@@ -13,19 +14,21 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Plan, Sandbox
+from roost.sandboxes import marks
 from roost.sandboxes.bubblewrap.disk import DiskWatch
 from roost.sandboxes.bubblewrap.identity import Identity, Uids, settle
 from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS, default_state
 from roost.sandboxes.bubblewrap.recipe import check_targets
 from roost.sandboxes.docker import recipe
-from roost.sandboxes.docker.engine import GENERATION, Engine
+from roost.sandboxes.docker.engine import PLACE, Engine
 from roost.sandboxes.docker.profile import profile
 from roost.sandboxes.docker.sandbox import DockerSandbox, Running
-from roost.sandboxes.docker.wire import Refused
+from roost.sandboxes.docker.wire import Refused, Stream
 from roost.sandboxes.places import Places
 
 _SECONDS_TO_START: Final = 120
@@ -75,13 +78,25 @@ class DockerProvider:
             if not await self._engine.has_image(self._image):
                 raise SandboxUnavailable(
                     f"the engine has no image {self._image!r}",
-                    hint="Build it as docs/sandboxes.md says, or set ROOST_DOCKER_IMAGE.",
+                    hint="Build it with `roost image build`, or set ROOST_DOCKER_IMAGE to one it has.",
                 )
+            await self._check_runtime()
             if not self._checked:
                 await self._sweep_unstarted()
         except Refused as refused:
             raise SandboxUnavailable(f"the engine does not work: {refused}") from refused
         return version
+
+    async def _check_runtime(self) -> None:
+        """An engine may fall back to another one without a word. We do not: it was chosen as a wall."""
+        if self._runtime is None or self._runtime in (known := await self._engine.runtimes()):
+            return
+        hint = "Add it to the engine's settings, or set ROOST_DOCKER_RUNTIME to one that it has."
+        if await self._engine.is_podman():
+            hint = "Podman's service has one: start it with --runtime, or leave ROOST_DOCKER_RUNTIME out."
+        raise SandboxUnavailable(
+            f"the engine has no runtime {self._runtime!r}, but {', '.join(known)}", hint=hint
+        )
 
     async def _try_one(self) -> None:
         """An engine that answers may still not see our files, or not run the image."""
@@ -109,6 +124,7 @@ class DockerProvider:
         return {
             "engine": engine,
             "image": self._image,
+            "runtime": self._runtime or "the engine's own",
             "memory": together,
             "processes": together,
             "cpus": together,
@@ -148,10 +164,10 @@ class DockerProvider:
         try:
             who = await anyio.to_thread.run_sync(settle, plan, self._uids, held)
             etc = await anyio.to_thread.run_sync(self._name_user, who)
-            await self._sweep_older(plan)
-            wanted = recipe.container(
-                plan, who, etc, self._image, self._runtime, profile(platform.machine())
-            )
+            await self._check_runtime()
+            await self._end(marks.older_than(plan))
+            security = recipe.security(await self._filter())
+            wanted = recipe.container(plan, who, etc, self._image, self._runtime, security)
             # Given up half-way, it would leave a container that nobody knows of.
             with anyio.CancelScope(shield=True):
                 running = await self._start(plan, who, wanted)
@@ -161,22 +177,35 @@ class DockerProvider:
             raise SandboxUnavailable(f"no system-call filter for {platform.machine()}") from None
         return DockerSandbox(self._engine, running, tasks)
 
+    async def _filter(self) -> str | Path:
+        """The system-call filter as this engine takes it: in the request, or (Podman) in a file."""
+        text = msgspec.json.encode(profile(platform.machine())).decode()
+        if not await self._engine.is_podman():
+            return text
+        state = self._state or default_state()
+        file = state / f"seccomp-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+        await anyio.to_thread.run_sync(_write, file, text)
+        return file
+
     async def _start(self, plan: Plan, who: Identity, wanted: Mapping[str, Any]) -> Running:
         container = await self._engine.create(recipe.name_of(plan, secrets.token_hex(4)), wanted)
+        leash: Stream | None = None
         try:
             leash = await self._engine.attach(container)
             await self._engine.start(container)
             found = await self._engine.inspect(container)
         except BaseException:
+            if leash is not None:
+                leash.close()
             await self._engine.remove(container)
             raise
         foreign = [pair.partition("=")[0] for pair in found["Config"]["Env"] or ()]
         return Running(container, who, leash, recipe.base_environ(plan), foreign)
 
-    async def _sweep_older(self, plan: Plan) -> None:
-        """Places of this session that another server has lost, and may still hold."""
-        for found in await self._engine.sandboxes(plan.session_id):
-            if int(found["Labels"].get(GENERATION, 0)) <= plan.generation:
+    async def _end(self, wanted: marks.Wanted) -> None:
+        for found in await self._engine.sandboxes():
+            mark = marks.read(found["Labels"].get(PLACE, ""))
+            if mark is not None and wanted(mark):
                 await self._engine.remove(found["Id"])
 
     def _name_user(self, who: Identity) -> Path:
@@ -191,13 +220,11 @@ class DockerProvider:
         _write(folder / "group", recipe.group(who))
         return folder
 
-    async def sweep(self, handle: Mapping[str, Any]) -> None:
-        if handle.get("kind") != "docker":
-            return
+    async def sweep(self) -> None:
         try:
-            await self._engine.remove(str(handle["container"]))
+            await self._end(marks.orphaned)
         except Refused as refused:
-            raise SandboxFailed(f"cannot sweep a container: {refused}") from refused
+            raise SandboxFailed(f"cannot sweep containers: {refused}") from refused
 
 
 def _write(file: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What a container is made of, and how a command in it begins. Pure."""
+"""What a container is made of, and how a command in it begins. Pure, but for the place's name."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from roost.errors import SandboxFailed
 from roost.ports.sandbox import Limits, Plan
+from roost.sandboxes import marks
 from roost.sandboxes.bubblewrap.identity import Identity
 from roost.sandboxes.bubblewrap.recipe import BASE_ENVIRON, HOME, MASKED, WORKSPACE
-from roost.sandboxes.docker.engine import GENERATION, LABEL
+from roost.sandboxes.docker.engine import LABEL, PLACE
 
 # The first process holds the place open, and reaps what others leave: it ends, and all with it, when its
 # input does, that is when the server goes, however it goes. A `cat` killed from inside is replaced.
@@ -43,8 +42,11 @@ for file in /proc/[0-9]*/stat; do
 done
 """
 _SHARED_MEMORY_BYTES: Final = 64 * 1024**2
-_ALSO_MASKED: Final = "acpi asound interrupts scsi"
-_READ_ONLY: Final = "bus fs irq sys"
+_COVERED: Final = [
+    "/sys",
+    *(f"/proc/{name}" for name in f"{MASKED} acpi asound interrupts scsi".split()),
+]
+_READ_ONLY: Final = [f"/proc/{name}" for name in ("bus", "fs", "irq", "sys")]
 _ADDED_BY_SHELLS_AND_ENGINES: Final = ("OLDPWD", "SHLVL", "HOSTNAME", "TERM", "container")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -61,10 +63,10 @@ def container(
     etc: Path,
     image: str,
     runtime: str | None,
-    seccomp: Mapping[str, Any],
+    security: Sequence[str],
 ) -> dict[str, Any]:
-    """What to create; `etc` holds the files that name the user."""
-    host = _apart(seccomp) | _limits(plan.limits) | {"Mounts": _mounts(plan, etc)}
+    """What to create; `etc` holds the files that name the user, `security` are the engine's options."""
+    host = _apart(security) | _limits(plan.limits) | {"Mounts": _mounts(plan, etc)}
     return {
         "Image": image,
         "Entrypoint": _HOLD,
@@ -74,24 +76,30 @@ def container(
         "WorkingDir": "/",
         "OpenStdin": True,
         "StdinOnce": True,
-        "Labels": {LABEL: plan.session_id, GENERATION: str(plan.generation)},
+        "StopSignal": "SIGKILL",  # a first process is deaf to others, and engines that stop would wait
+        "Labels": {LABEL: plan.session_id, PLACE: marks.name_of(plan)},
         "HostConfig": host | ({"Runtime": runtime} if runtime else {}),
     }
 
 
-def _apart(seccomp: Mapping[str, Any]) -> dict[str, Any]:
+def security(seccomp: str | Path) -> list[str]:
+    """What no container may do. A filter in a file is Podman's way, which is told here what to cover, too."""
+    options = ["no-new-privileges:true", f"seccomp={seccomp}"]
+    return options if isinstance(seccomp, str) else [*options, f"mask={':'.join(_COVERED)}"]
+
+
+def _apart(security: Sequence[str]) -> dict[str, Any]:
     """What is the same for every container of ours."""
-    filtered = f"seccomp={msgspec.json.encode(seccomp).decode()}"
     return {
         "AutoRemove": True,
         "NetworkMode": "none",
         "IpcMode": "private",
         "CgroupnsMode": "private",
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges:true", filtered],
+        "SecurityOpt": list(security),
         "ReadonlyRootfs": True,
-        "MaskedPaths": ["/sys", *_below_proc(f"{MASKED} {_ALSO_MASKED}")],
-        "ReadonlyPaths": _below_proc(_READ_ONLY),
+        "MaskedPaths": _COVERED,
+        "ReadonlyPaths": _READ_ONLY,
         "LogConfig": {"Type": "none"},
         "OomScoreAdj": 500,
     }
@@ -148,26 +156,33 @@ def base_environ(plan: Plan) -> dict[str, str]:
     return BASE_ENVIRON | dict(plan.environ)
 
 
-def _below_proc(names: str) -> list[str]:
-    return [f"/proc/{name}" for name in names.split()]
-
-
 def _mounts(plan: Plan, etc: Path) -> list[dict[str, Any]]:
     made = [_bind(plan.home, HOME), _bind(plan.workspace, WORKSPACE)]
     made += [_bind(each.source, each.target, writable=each.writable) for each in plan.mounts]
+    made += [_empty(f"{each.target}/{name}") for each in plan.mounts for name in each.hidden]
     return made + [
         _bind(etc / name, f"/etc/{name}", writable=False) for name in ("passwd", "group")
     ]
 
 
 def _bind(source: Path, target: str, *, writable: bool = True) -> dict[str, Any]:
+    options: dict[str, Any] = {"Propagation": "rprivate"}
+    if not writable and source.is_dir():
+        # What is mounted below it would be writable: engines make only the top of it read-only.
+        options["NonRecursive"] = True
     return {
         "Type": "bind",
         "Source": str(source.resolve()),
         "Target": target,
         "ReadOnly": not writable,
-        "BindOptions": {"Propagation": "rprivate"},
+        "BindOptions": options,
     }
+
+
+def _empty(target: str) -> dict[str, Any]:
+    """A directory without anything in it, over one that is to be hidden."""
+    options = {"SizeBytes": 4096, "Mode": 0o555}
+    return {"Type": "tmpfs", "Target": target, "ReadOnly": True, "TmpfsOptions": options}
 
 
 def _limits(limits: Limits) -> dict[str, Any]:
@@ -184,11 +199,24 @@ def _limits(limits: Limits) -> dict[str, Any]:
 
 
 def _ulimits(limits: Limits) -> list[dict[str, Any]]:
-    wanted = {"core": 0}
-    if limits.open_files:
-        # An engine without the right to raise limits refuses more than it has, and so would ours.
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted["nofile"] = min(limits.open_files, hard) if hard > 0 else limits.open_files
-    if limits.disk_bytes:
-        wanted["fsize"] = limits.disk_bytes
-    return [{"Name": name, "Soft": most, "Hard": most} for name, most in wanted.items()]
+    wanted = {
+        "nofile": _lowest(limits.open_files, resource.RLIMIT_NOFILE),
+        "nproc": _lowest(_most_pids(), resource.RLIMIT_NPROC),
+        "fsize": limits.disk_bytes,
+    }
+    limited = {"core": 0} | {name: most for name, most in wanted.items() if most}
+    return [{"Name": name, "Soft": most, "Hard": most} for name, most in limited.items()]
+
+
+def _most_pids() -> int:
+    """Of the machine. Podman lowers its own limit to it, and cannot go back."""
+    return int(Path("/proc/sys/kernel/pid_max").read_text())
+
+
+def _lowest(wanted: int, kind: int) -> int:
+    """What is wanted, and no more than we have ourselves; 0: no limit.
+
+    An engine without the right to raise limits fails to, and so would ours. Podman raises what is not named.
+    """
+    _, hard = resource.getrlimit(kind)
+    return min((limit for limit in (wanted, hard) if limit > 0), default=0)

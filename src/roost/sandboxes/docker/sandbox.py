@@ -14,13 +14,14 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from roost.errors import SandboxFailed
+from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Stats
 from roost.sandboxes.bubblewrap.identity import Identity
 from roost.sandboxes.docker import recipe
 from roost.sandboxes.docker.engine import Engine
 from roost.sandboxes.docker.process import ContainerProcess
 from roost.sandboxes.docker.wire import Refused, Stream
+from roost.sandboxes.places import Ending
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -41,14 +42,13 @@ class DockerSandbox:
         self._container = container
         self._tasks = tasks
         self._processes: list[ContainerProcess] = []
-        self._gone = anyio.Event()
+        self._ending = Ending()
         self._failure: str | None = None
-        self._stopped = False
 
     @property
     def stopped(self) -> bool:
         """Whether it was asked to end, and not for a failure."""
-        return self._stopped and self._failure is None
+        return self._ending.begun and self._failure is None
 
     async def spawn(
         self,
@@ -57,7 +57,7 @@ class DockerSandbox:
         environ: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
     ) -> ContainerProcess:
-        if self._stopped:
+        if self._ending.begun:
             raise SandboxFailed(self._failure or "the sandbox is stopped")
         self._processes = [process for process in self._processes if not process.over]
         merged = dict(self._container.environ) | dict(environ or {})
@@ -66,15 +66,18 @@ class DockerSandbox:
         try:
             command = await self._engine.prepare(container.id, wanted)
             stream = await self._engine.converse(command)
-        except Refused as refused:
-            raise SandboxFailed(f"the command could not be started: {refused}") from refused
+        except (
+            Refused,
+            SandboxUnavailable,
+        ) as error:  # it is this place that broke, whatever others do
+            raise SandboxFailed(f"the command could not be started: {error}") from error
         return await self._begun(ContainerProcess(self._engine, command, stream, self))
 
     async def _begun(self, process: ContainerProcess) -> ContainerProcess:
         self._tasks.start_soon(process.pump)
         try:
             await process.begin()
-            if self._stopped:  # meanwhile; nobody else will let go of this one
+            if self._ending.begun:  # meanwhile; nobody else will let go of this one
                 raise SandboxFailed(self._failure or "the sandbox is stopped")
         except BaseException:
             process.abandon()
@@ -104,14 +107,11 @@ class DockerSandbox:
             return f"the sandbox is gone: {error}"
         return "the sandbox was ended from outside"
 
-    def handle(self) -> dict[str, Any]:
-        return {"kind": "docker", "container": self._container.id}
-
     async def stats(self) -> Stats:
         try:
             found = await self._engine.usage(self._container.id)
-        except Refused as refused:
-            raise SandboxFailed(f"the sandbox is gone: {refused}") from refused
+        except (Refused, SandboxUnavailable) as error:
+            raise SandboxFailed(f"the sandbox is gone: {error}") from error
         memory, time = (
             found.get("memory_stats", {}),
             found.get("cpu_stats", {}).get("cpu_usage", {}),
@@ -129,25 +129,19 @@ class DockerSandbox:
         await self.stop()
 
     async def stop(self) -> None:
-        if self._stopped:
-            await self._gone.wait()
-            return
-        self._stopped = True
-        with anyio.CancelScope(shield=True):
-            try:
-                await self._kill()
-            finally:
-                self._container.leash.close()
-                self._gone.set()
+        await self._ending.reach(self._kill)
 
     async def _kill(self) -> None:
         # First of all, as an engine does not remove what still has output that nobody takes.
         for process in self._processes:
             process.abandon()
         try:
-            await self._engine.remove(self._container.id)
-        except Refused as refused:
-            raise SandboxFailed(f"the sandbox does not go: {refused}") from refused
+            # An engine that is gone itself removes nothing. What it may have left ends with the leash, and
+            # is removed before the session's next place is open.
+            with suppress(SandboxUnavailable):
+                await self._engine.remove(self._container.id)
+        finally:
+            self._container.leash.close()
         for process in self._processes:
             await process.wait_finished()
 

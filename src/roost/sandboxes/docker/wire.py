@@ -7,7 +7,9 @@ waited for, and their future for it is then resolved twice.
 
 from __future__ import annotations
 
+import io
 import socket
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +24,8 @@ from roost.errors import SandboxUnavailable
 _SECONDS: Final = 60.0
 _CHUNK: Final = 65536
 _SAID_KEPT: Final = 500
+_TAR: Final = "application/x-tar"
+_Part = h11.InformationalResponse | h11.Response | h11.Data | h11.EndOfMessage
 _HINT: Final = "Start the Docker engine, or say where its socket is with ROOST_DOCKER_SOCKET."
 
 
@@ -106,6 +110,61 @@ async def hijack(path: Path, target: str, body: Any = None) -> Stream:
     return stream
 
 
+async def relay(
+    path: Path, target: str, body: bytes | Path = b""
+) -> AsyncGenerator[dict[str, Any], None]:
+    """What the engine says of a long piece of work, while it does it. `body` is a tar file.
+
+    Give it up by closing: engines stop when nobody listens any more.
+
+    :raises Refused: the engine says no, or that it failed
+    :raises SandboxUnavailable: the engine does not answer
+    """
+    stream = await _connect(path)
+    try:
+        http = h11.Connection(h11.CLIENT)
+        await _put(http, stream, target, body)
+        async for line in _lines(http, stream):
+            said = msgspec.json.decode(line) if line.strip() else {}
+            if "error" in said:
+                raise Refused(500, str(said["error"])[:_SAID_KEPT])
+            yield said
+    except (OSError, h11.RemoteProtocolError) as error:
+        raise SandboxUnavailable(f"the engine does not answer: {error}", hint=_HINT) from error
+    finally:
+        stream.close()
+
+
+async def _put(http: h11.Connection, stream: Stream, target: str, body: bytes | Path) -> None:
+    opened = io.BytesIO(body) if isinstance(body, bytes) else body.open("rb")
+    async with anyio.wrap_file(opened) as file:
+        size = await file.seek(0, io.SEEK_END)
+        await file.seek(0)
+        headers = [("Host", "engine"), ("Content-Length", str(size)), ("Content-Type", _TAR)]
+        request = h11.Request(method="POST", target=target, headers=headers)
+        with suppress(ConnectionError):  # it says no before it has read all: the answer tells why
+            await stream.send(http.send(request) or b"")
+            while chunk := await file.read(_CHUNK):
+                await stream.send(http.send(h11.Data(data=chunk)) or b"")
+            await stream.send(http.send(h11.EndOfMessage()) or b"")
+
+
+async def _lines(http: h11.Connection, stream: Stream) -> AsyncGenerator[bytes, None]:
+    """The lines of an answer, as they come."""
+    status, held = 0, b""
+    while not isinstance(event := await _next(http, stream), h11.EndOfMessage):
+        if isinstance(event, h11.Data):
+            held += event.data
+            while status < 400 and b"\n" in held:
+                line, _, held = held.partition(b"\n")
+                yield line
+        else:
+            status = event.status_code
+    if status >= 400:
+        raise Refused(status, _said(held))
+    yield held
+
+
 async def _exchange(
     path: Path, method: str, target: str, body: Any, seconds: float, *, upgrade: bool = False
 ) -> tuple[Stream, h11.Connection, bytes]:
@@ -150,7 +209,7 @@ async def _connect(path: Path) -> Stream:
 def _request(http: h11.Connection, method: str, target: str, body: Any, *, upgrade: bool) -> bytes:
     raw = isinstance(body, bytes)
     data = body if raw else b"" if body is None else msgspec.json.encode(body)
-    kind = "application/x-tar" if raw else "application/json"
+    kind = _TAR if raw else "application/json"
     headers = [("Host", "engine"), ("Content-Length", str(len(data))), ("Content-Type", kind)]
     headers += [("Connection", "Upgrade"), ("Upgrade", "tcp")] if upgrade else []
     events = [h11.Request(method=method, target=target, headers=headers), h11.Data(data=data)]
@@ -159,20 +218,22 @@ def _request(http: h11.Connection, method: str, target: str, body: Any, *, upgra
 
 async def _answer(http: h11.Connection, stream: Stream) -> tuple[int, bytes]:
     status, answer = 0, bytearray()
-    while True:
-        event = http.next_event()
-        if event is h11.NEED_DATA:
-            http.receive_data(await stream.receive())
-        elif isinstance(event, h11.InformationalResponse | h11.Response):
+    while not isinstance(event := await _next(http, stream), h11.EndOfMessage):
+        if isinstance(event, h11.Data):
+            answer += event.data
+        else:
             status = event.status_code
             if status == 101:
-                return status, b""
-        elif isinstance(event, h11.Data):
-            answer += event.data
-        elif isinstance(event, h11.EndOfMessage):
-            return status, bytes(answer)
-        else:
-            raise h11.RemoteProtocolError("it hung up")
+                break
+    return status, bytes(answer)
+
+
+async def _next(http: h11.Connection, stream: Stream) -> _Part:
+    while (event := http.next_event()) is h11.NEED_DATA:
+        http.receive_data(await stream.receive())
+    if not isinstance(event, _Part):
+        raise h11.RemoteProtocolError("it hung up")
+    return event
 
 
 def _said(answer: bytes) -> str:

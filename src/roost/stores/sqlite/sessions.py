@@ -108,7 +108,11 @@ class SqliteSessions:
         receipt: Receipt | None = None,
         max_sessions: int | None = None,
     ) -> Session:
-        state = State(thread_id=mint("sthr"), agent_name=str(spec.agent.get("name", "")))
+        state = State(
+            thread_id=mint("sthr"),
+            agent_name=str(spec.agent.get("name", "")),
+            trust_level=spec.trust_level,
+        )
         new = _New(tenant, session_id, spec, state, drafts, receipt, max_sessions)
         return await self._writer.do(partial(_create, new))
 

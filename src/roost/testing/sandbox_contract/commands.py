@@ -11,7 +11,7 @@ from roost.errors import SandboxFailed
 from roost.ports.sandbox import SandboxProvider
 from roost.testing.sandbox_contract.kit import MIB, Kit, Plans, finish, run, shell
 
-_ADDED_BY_SHELLS = {"PWD", "_"}
+_ADDED = {"PWD", "_", "ROOST_PLACE"}  # by shells; by places without walls
 
 
 class CommandContract(Kit):
@@ -120,7 +120,7 @@ class CommandContract(Kit):
         async with provider.open(given) as sandbox:
             result = await run(sandbox, "env", "-0", environ={"B": "call", "C": "x\ny=z"})
         pairs = [line.partition("=")[::2] for line in result.output.decode().split("\0") if line]
-        environ = {name: value for name, value in pairs if name not in _ADDED_BY_SHELLS}
+        environ = {name: value for name, value in pairs if name not in _ADDED}
         assert {"A": "plan", "B": "call", "C": "x\ny=z"}.items() <= environ.items()
         assert environ.keys() == {"A", "B", "C", "HOME", "PATH"}
 

@@ -8,10 +8,8 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
-import msgspec
 import pytest
 from anyio.abc import Process as Child
 
@@ -108,42 +106,52 @@ class EndContract(Kit):
         """However that is killed; perhaps a moment later, because others have to notice."""
         given = plan()
         heart = Heart(given.workspace)
-        async with self._held_elsewhere(given.home) as (holder, _):
+        async with self._held_elsewhere(given.home) as holder:
             await heart.begins()
             holder.send_signal(signal.SIGKILL)
             await holder.wait()
-            with anyio.fail_after(5):
-                while await heart.beats():
-                    pass
+            await heart.ends()
 
-    async def test_a_sweep_ends_a_place_of_another_process(
+    async def test_an_older_place_of_another_process_is_gone_before_a_newer_one_is_open(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
-        """One that hangs, say, and whose session was given to somebody else."""
+        """One that hangs, say, and whose session was given to this one."""
+        given = plan(generation=2)
+        heart = Heart(given.workspace)
+        async with self._held_elsewhere(given.home):
+            await heart.begins()
+            async with provider.open(given):
+                assert not await heart.beats()
+
+    async def test_a_sweep_ends_what_a_killed_process_has_left(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """At once, and without having been told of it."""
         given = plan()
         heart = Heart(given.workspace)
-        async with self._held_elsewhere(given.home) as (_, handle):
+        async with self._held_elsewhere(given.home) as holder:
             await heart.begins()
-            await provider.sweep(handle)
+            holder.send_signal(signal.SIGKILL)
+            await holder.wait()
+            await provider.sweep()
             assert not await heart.beats()
-            await provider.sweep(handle)  # what is gone stays gone
+            await provider.sweep()  # what is gone stays gone
 
-    async def test_a_sweep_leaves_other_places_alone(
+    async def test_a_sweep_leaves_the_places_of_living_processes_alone(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
-        """Of the same session too: the handle is of one place only."""
-        async with provider.open(plan()) as sandbox:
-            old = sandbox.handle()
-            assert msgspec.json.decode(msgspec.json.encode(old)) == old
-        async with provider.open(plan(generation=2)) as sandbox:
-            await provider.sweep(old)
+        """Its own, and others'."""
+        theirs = plan("sesn_theirs")
+        heart = Heart(theirs.workspace)
+        async with self._held_elsewhere(theirs.home), provider.open(plan()) as sandbox:
+            await heart.begins()
+            await provider.sweep()
+            assert await heart.beats()
             assert (await shell(sandbox, "echo alive")).output == b"alive\n"
 
     @asynccontextmanager
-    async def _held_elsewhere(
-        self, directory: Path
-    ) -> AsyncGenerator[tuple[Child, dict[str, Any]], None]:
-        """A place held by another process, with a daemon in it; and its handle."""
+    async def _held_elsewhere(self, directory: Path) -> AsyncGenerator[Child, None]:
+        """The process that holds a place of the session named like the directory, with a daemon in it."""
         command = [sys.executable, "-m", "roost.testing.sandbox_contract.holder"]
         holder = await anyio.open_process(
             [*command, self.factory, str(directory), Heart.daemon],
@@ -152,10 +160,11 @@ class EndContract(Kit):
         )
         async with holder:
             assert holder.stdout is not None, "started with a pipe"
-            handle = msgspec.json.decode(await holder.stdout.receive())
+            assert await holder.stdout.receive() == b"open\n"
             try:
-                yield holder, handle
+                yield holder
             finally:
                 if holder.returncode is None:
                     holder.kill()
-                await make_provider(self.factory).sweep(handle)
+                await holder.wait()
+                await make_provider(self.factory).sweep()

@@ -81,3 +81,31 @@ class FileContract(Kit):
             assert (await shell(sandbox, "echo new >/mnt/session/open/new")).code == 0
         assert (tmp_path / "open" / "new").read_text() == "new\n"
         assert not (tmp_path / "fixed" / "new").exists()
+
+    async def test_what_a_mount_hides_looks_empty_and_its_links_lead_nowhere(
+        self, provider: SandboxProvider, plan: Plans, tmp_path: Path
+    ) -> None:
+        """A person's files can be shown without showing all of them, or what they point to."""
+        vault, outside = tmp_path / "vault", tmp_path / "outside"
+        for folder in (outside, vault / "notes", vault / ".private" / "deep"):
+            folder.mkdir(parents=True)
+        (outside / "secret").write_text("secret")
+        (vault / "notes" / "note").write_text("note")
+        (vault / ".private" / "deep" / "file").write_text("hidden")
+        (vault / "link").symlink_to(outside / "secret")
+        (vault / "up").symlink_to("../outside")
+        (vault / "within").symlink_to("notes/note")
+        given = plan(mounts=[Mount(vault, "/vault", hidden=[".private"])])
+        async with provider.open(given) as sandbox:
+            seen = await shell(
+                sandbox, "cat /vault/notes/note /vault/within; ls -A /vault/.private"
+            )
+            assert seen == (0, b"notenote", b"")
+            for path in ("link", "up/secret", ".private/deep/file"):
+                assert (await shell(sandbox, f"cat /vault/{path}")).output == b""
+            for path in ("new", "notes/note", "notes/new", ".private/new"):
+                assert (await shell(sandbox, f"echo >/vault/{path}")).code != 0
+            tricks = "rm -r /vault/notes; mv /vault/.private /vault/x; umount /vault/.private"
+            assert (await shell(sandbox, tricks)).code != 0
+        assert (vault / "notes" / "note").read_text() == "note"
+        assert (vault / ".private" / "deep" / "file").read_text() == "hidden"

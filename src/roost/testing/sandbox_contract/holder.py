@@ -1,4 +1,4 @@
-"""A process that opens a place, runs a script in it, says its handle, and waits to be killed."""
+"""A process that opens a place, runs a script in it, says so, and waits to be killed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import anyio
-import msgspec
 
 from roost.ports.sandbox import Plan
 from roost.testing.sandbox_contract.kit import make_provider
@@ -14,10 +13,10 @@ from roost.testing.sandbox_contract.kit import make_provider
 
 async def hold(factory: str, directory: Path, script: str) -> None:
     """Never ends by itself."""
-    plan = Plan(session_id="sesn_held", generation=1, home=directory, workspace=directory)
+    plan = Plan(session_id=directory.name, generation=1, home=directory, workspace=directory)
     async with make_provider(factory).open(plan) as sandbox:
         await sandbox.spawn(["sh", "-c", f"{script}; sleep 600"])
-        sys.stdout.buffer.write(msgspec.json.encode(sandbox.handle()))
+        sys.stdout.write("open\n")
         sys.stdout.flush()
         await anyio.sleep_forever()
 

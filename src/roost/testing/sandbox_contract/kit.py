@@ -115,5 +115,11 @@ class Heart:
             while not self._size():  # noqa: ASYNC110 - it is another process that writes
                 await anyio.sleep(0.01)
 
+    async def ends(self) -> None:
+        """Wait until it is not written to any more."""
+        with anyio.fail_after(10):
+            while await self.beats():
+                pass
+
     def _size(self) -> int:
         return self._file.stat().st_size if self._file.exists() else 0

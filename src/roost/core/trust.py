@@ -1,0 +1,115 @@
+"""How far a session is trusted, and which kind of place that gives it: settled once, when it is made.
+
+Nothing that happens later changes it. A sandbox that is missing, a follow-up that names another level
+or none, an operator who no longer offers the level: the session waits, and stays what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from roost.core.places import Places
+from roost.domain.environment import defaults_of
+from roost.domain.session import SANDBOXED_ONLY, Session, Spec, TrustLevel, reaches
+from roost.errors import Forbidden, InvalidRequest, SandboxUnavailable
+from roost.ports.egress import Networking
+from roost.ports.keys import Key
+
+
+class Trust:
+    """What this server offers to new sessions."""
+
+    def __init__(
+        self, levels: Sequence[TrustLevel] = SANDBOXED_ONLY, places: Places | None = None
+    ) -> None:
+        self._levels = levels
+        self._places = places
+
+    def check(self, caller: Key, spec: Spec) -> None:
+        """Whether the caller may have such a session, and such a fallback, on this server.
+
+        :raises Forbidden: it is more than the key may ask for
+        :raises InvalidRequest: the server does not offer it
+        """
+        self._check_level(caller, spec.trust_level, "trust_level")
+        if spec.sandbox_fallback == "vault" or spec.sandbox_fallback == "full":
+            self._check_level(caller, spec.sandbox_fallback, "sandbox_fallback")
+        elif self._places is not None and spec.sandbox_fallback is not None:
+            self._places.check_kind(spec.sandbox_fallback)
+
+    async def placed(self, spec: Spec, networking: Networking) -> Spec:
+        """The spec with the kind of place the session gets: the server's own, or the named fallback.
+
+        :raises SandboxUnavailable: there is none to be had
+        :raises InvalidRequest: the environment sets limits that nobody could hold it to
+        """
+        if self._places is None:
+            raise SandboxUnavailable("this server has no sandboxes")
+        given = self._places.assigned(spec)
+        try:
+            await self._places.check(given)
+        except SandboxUnavailable as missing:
+            given = _fallen_back(spec, missing)
+            await self._places.check(given)
+        if given.sandbox == "host" and networking.kind == "limited":
+            raise InvalidRequest(
+                f"trust_level: {given.trust_level!r} runs on the host, where the environment's "
+                "limited networking cannot be enforced",
+                hint="Use an environment with unrestricted networking, or a sandboxed session.",
+            )
+        return given
+
+    def _check_level(self, caller: Key, level: TrustLevel, field: str) -> None:
+        if not may_ask_for(caller, level):
+            raise Forbidden(
+                f"{field}: this key may ask for {caller.trust_ceiling!r} at most, not {level!r}"
+            )
+        if level not in self._levels:
+            raise InvalidRequest(
+                f"{field}: this server does not offer {level!r}",
+                hint=f"It offers: {', '.join(self._levels)}. The operator sets ROOST_TRUST_LEVELS.",
+            )
+
+
+def _fallen_back(spec: Spec, missing: SandboxUnavailable) -> Spec:
+    """As the caller named it. A place on the host is a trust level, and is recorded as one."""
+    match spec.sandbox_fallback:
+        case "bubblewrap" | "docker" if spec.trust_level == "sandboxed":
+            return replace(spec, sandbox=spec.sandbox_fallback)
+        case "vault" | "full" if spec.trust_level == "sandboxed":
+            return replace(spec, sandbox="host", trust_level=spec.sandbox_fallback)
+        case _:
+            raise missing
+
+
+def may_ask_for(key: Key, level: TrustLevel) -> bool:
+    """Whether a key reaches a trust level."""
+    return reaches(key.trust_ceiling, level)
+
+
+def check_defaults(key: Key, environment: Mapping[str, Any]) -> None:
+    """What an environment gives to sessions is asked for by whoever writes it there.
+
+    :raises Forbidden: it is more than the key may ask for
+    """
+    for name, value in defaults_of(environment).items():
+        if name != "mount_scope" and value in ("vault", "full") and not may_ask_for(key, value):
+            raise Forbidden(
+                f"metadata.roost.{name}: this key may ask for {key.trust_ceiling!r} at most"
+            )
+
+
+def check_reach(key: Key, session: Session) -> None:
+    """Whoever tells a session what to do acts with its trust, whoever made it.
+
+    :raises Forbidden: the session has more than the key may ask for
+    """
+    level = session.spec.trust_level
+    if not may_ask_for(key, level):
+        raise Forbidden(
+            f"the session's trust level is {level!r}; this key reaches {key.trust_ceiling!r} only",
+            hint="Use a key with a higher trust ceiling, or a session of your own.",
+        )

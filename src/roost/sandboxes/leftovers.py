@@ -1,0 +1,116 @@
+"""Ends what places have left behind: after a server was killed, or hangs while another has its session.
+
+A process belongs to a place if its control group says so, or else its arguments (bwrap's) or its variables
+(those of a place without walls). The last two could be made up by what runs inside some sandbox, to keep
+the server busy: they are believed only of processes that cannot be inside one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+from roost.errors import SandboxFailed
+from roost.sandboxes import procfs
+from roost.sandboxes.cgroups import Cgroups
+from roost.sandboxes.marks import PATTERN, VARIABLE, Mark, Wanted, mark_of
+
+_IN_GROUP: Final = re.compile(rf"/{PATTERN}(?=[/\s]|$)")
+_IN_ARGUMENTS: Final = re.compile(rf"\0--unsetenv\0{PATTERN}\0")
+_IN_VARIABLES: Final = re.compile(rf"(?:^|\0){VARIABLE}={PATTERN}(?=\0|$)")
+_SECONDS: Final = 10.0
+
+
+def end(groups: Cgroups, wanted: Wanted, *, seconds: float = _SECONDS) -> None:
+    """End all of these places, and wait until they are gone. Blocks: a millisecond for 150 processes.
+
+    :raises SandboxFailed: something does not die
+    """
+    for group in groups.named(wanted):
+        group.destroy(seconds=seconds)
+    deadline = time.monotonic() + seconds
+    # Again and again: somebody may have forked between the two.
+    while dying := _struck(wanted):
+        try:
+            _wait(dying, deadline)
+        finally:
+            for handle in dying:
+                os.close(handle)
+
+
+def marks_of(pid: int) -> list[Mark]:
+    """The places that a process belongs to; one that is inside another's has several."""
+    found = _marks(_IN_GROUP, procfs.raw(pid, "cgroup"))
+    arguments = _marks(_IN_ARGUMENTS, procfs.raw(pid, "cmdline"))[
+        :1
+    ]  # what follows is the command's
+    variables = _marks(_IN_VARIABLES, procfs.raw(pid, "environ"))
+    if arguments or variables:
+        inner = procfs.inner_pids(pid)
+        if len(inner) == 1:
+            found += variables
+        if len(inner) == 1 or inner[-1:] == [1]:  # bwrap's own, on either side of the wall
+            found += arguments
+    return found
+
+
+def _marks(pattern: re.Pattern[str], data: bytes) -> list[Mark]:
+    if b"roost-" not in data:
+        return []
+    return [mark_of(found) for found in pattern.finditer(data.decode(errors="replace"))]
+
+
+def _struck(wanted: Wanted) -> list[int]:
+    """Kill every process found; gives a handle for each, to wait for its end."""
+    found = [handle for pid in _belonging(wanted) if (handle := _held(pid, wanted)) is not None]
+    dying = []
+    # Stopped before they are killed: else one could fork while its parent is being counted.
+    for handle in found:
+        with suppress(OSError):
+            signal.pidfd_send_signal(handle, signal.SIGSTOP)
+    for handle in found:
+        try:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            dying.append(handle)
+        except OSError:  # gone meanwhile, or another user's, and theirs to sweep
+            os.close(handle)
+    return dying
+
+
+def _belonging(wanted: Wanted) -> Iterator[int]:
+    for name in os.listdir("/proc"):  # noqa: PTH208 - thousands, whenever a place is opened
+        if name.isdigit() and any(map(wanted, marks_of(int(name)))):
+            yield int(name)
+
+
+def _held(pid: int, wanted: Wanted) -> int | None:
+    """A handle of the process, if it still is what was looked for."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return None
+    if procfs.look(pid) is not None and any(map(wanted, marks_of(pid))):
+        return handle
+    os.close(handle)
+    return None
+
+
+def _wait(dying: Sequence[int], deadline: float) -> None:
+    """Until they are gone: the first process of a namespace goes last, when all in there are gone."""
+    poll = select.poll()
+    for handle in dying:
+        poll.register(handle, select.POLLIN)
+    left = len(dying)
+    while left:
+        ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        if not ready:
+            raise SandboxFailed("processes of an earlier sandbox do not die")
+        for handle, _events in ready:
+            poll.unregister(handle)
+        left -= len(ready)

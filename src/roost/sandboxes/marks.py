@@ -1,0 +1,103 @@
+"""The names of places: all that belongs to one can be found by them, with nothing kept anywhere.
+
+A name says which process holds the place, and for which session and generation. A place has it before
+anything runs there: as the name of its control group, as an argument of its bwrap, as a variable, as a
+container's label. So there is no moment at which a server could die and leave what the next one cannot
+find, and nothing to write down that could be lost or be wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from roost.ports.sandbox import Plan
+from roost.sandboxes import procfs
+
+VARIABLE: Final = "ROOST_PLACE"
+"""The variable that names the place to what runs in one without walls, and has no other mark to bear."""
+
+PATTERN: Final = r"roost-(\d+)\.(\d+)\.(\d+)-([0-9a-f]{16})-(\d+)-[0-9a-f]{8}"
+
+
+class Mark(NamedTuple):
+    """What a name says. Pids mean nothing without their namespace, nor without when they began."""
+
+    namespace: int
+    pid: int
+    start: int
+    place: str
+    generation: int
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the process that held the place is dead. Of other pid namespaces nobody can say."""
+        if self.namespace != _namespace():
+            return False
+        holder = procfs.look(self.pid)
+        return holder is None or holder.start != self.start
+
+
+Wanted = Callable[[Mark], bool]
+
+
+def name_of(plan: Plan) -> str:
+    """A name for a place that this process opens; no two are the same.
+
+    :raises OSError: the plan's home is not there
+    """
+    own = procfs.look(os.getpid())
+    assert own is not None, "asked by the living"
+    holder = f"{_namespace()}.{own.pid}.{own.start}"
+    return f"roost-{holder}-{_place_of(plan)}-{plan.generation}-{secrets.token_hex(4)}"
+
+
+def read(name: str) -> Mark | None:
+    """What a name says; None if it is not one."""
+    found = re.fullmatch(PATTERN, name)
+    return mark_of(found) if found else None
+
+
+def mark_of(found: re.Match[str]) -> Mark:
+    """What a match of the pattern says."""
+    namespace, pid, start, place, generation = found.groups()
+    return Mark(int(namespace), int(pid), int(start), place, int(generation))
+
+
+def older_than(plan: Plan) -> Wanted:
+    """The places of the session that must be gone before this one is open, whoever holds them.
+
+    :raises OSError: the plan's home is not there
+    """
+    place = _place_of(plan)
+    return lambda mark: mark.place == place and mark.generation <= plan.generation
+
+
+def older_or_orphaned(plan: Plan) -> Wanted:
+    """Those, and all that nobody holds any more: this one might be given the uid of such a one.
+
+    :raises OSError: the plan's home is not there
+    """
+    older = older_than(plan)
+    return lambda mark: older(mark) or mark.orphaned
+
+
+def orphaned(mark: Mark) -> bool:
+    """The places that nobody holds any more."""
+    return mark.orphaned
+
+
+def _place_of(plan: Plan) -> str:
+    """Of the session and its home: in a copy of a database there are the same ids for other sessions."""
+    home = plan.home.stat()
+    text = f"{plan.session_id}\0{home.st_dev}\0{home.st_ino}"
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _namespace() -> int:
+    return Path("/proc/self/ns/pid").stat().st_ino

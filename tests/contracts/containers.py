@@ -1,0 +1,255 @@
+"""What containers promise beyond the contract, in any engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import tarfile
+import tempfile
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import ClassVar
+
+import anyio
+import pytest
+from tests.engines import IMAGE, LiveEngine, rootfs
+from tests.hostile.places import ENVIRON, INSIDE, PROBES, SECRET, things_outside
+
+from roost.errors import SandboxFailed, SandboxUnavailable
+from roost.ports.sandbox import Mount, SandboxProvider
+from roost.sandboxes.docker import DockerProvider
+from roost.sandboxes.docker.engine import LABEL, Engine
+from roost.testing.sandbox_contract.kit import (
+    Heart,
+    Kit,
+    Plans,
+    finish,
+    make_provider,
+    run,
+    shell,
+)
+
+# What probes find that bubblewrap hides, and why it does no harm.
+KNOWN = {
+    "fs.set_uid_programs": (
+        r"\['/usr', '\.'\]",
+        "engines do not mount nosuid; no_new_privs is in force",
+    ),
+    "fs.device_nodes": (r"\['mqueue'\]", "message queues of the container's own ipc namespace"),
+    "fs.sys": (r"\['/sys'\]", "an empty directory lies over it"),
+    "proc.write_others": (r"\['/proc/kmsg'\]", "/dev/null lies over it"),
+    "proc.environment": (
+        r"\['HOME', 'HOSTNAME', 'OF_THE_IMAGE', 'PATH'(, 'TERM', 'container')?\]",
+        "the image's and the engine's, not ours",
+    ),
+    "id.filters_missing": (
+        r"{'Seccomp': '2', 'Seccomp_filters': '1', 'NoNewPrivs': '1'}",
+        "one filter does what bubblewrap's two do",
+    ),
+}
+
+
+class EngineKit(Kit):
+    """A subclass says which engine it is."""
+
+    @pytest.fixture
+    def engine(self) -> LiveEngine:
+        """The engine under test."""
+        raise NotImplementedError
+
+
+class HostileContract(EngineKit):
+    """Nothing gets out. `known` is what probes find in this engine, and why it does no harm."""
+
+    known: ClassVar[Mapping[str, tuple[str, str]]] = KNOWN
+
+    @pytest.fixture
+    def open_folder(self) -> Generator[Path, None, None]:
+        """A folder everybody can get to: nothing but the sandbox is in the way."""
+        with tempfile.TemporaryDirectory(prefix="hostile-") as name:
+            Path(name).chmod(0o755)
+            yield Path(name)
+
+    async def test_every_probe_is_blocked_or_finds_what_is_known(
+        self,
+        provider: SandboxProvider,
+        plan: Plans,
+        open_folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setenv("ROOST_TEST_SECRET", SECRET)
+        given = plan(mounts=[Mount(PROBES, INSIDE)], environ=ENVIRON)
+        with things_outside(open_folder) as facts:
+            async with provider.open(given) as sandbox:
+                process = await sandbox.spawn(["python3", "-m", "roost.testing.probes.inside"])
+                await process.send(json.dumps(facts).encode())
+                await process.close_input()
+                code, output, errors = await finish(process)
+        assert code == 0, errors.decode()
+        found = json.loads(output)
+        assert len(found) >= 50
+        opened = {name: got["detail"] for name, got in found.items() if got["verdict"] == "open"}
+        expected = {name: self.known.get(name, ("nothing",))[0] for name in opened}
+        assert [n for n, detail in opened.items() if not re.fullmatch(expected[n], detail)] == []
+        assert {got["verdict"] for got in found.values()} <= {"blocked", "info", "open"}
+
+    async def test_what_is_linked_to_from_a_workspace_is_not_given_away(
+        self, provider: SandboxProvider, plan: Plans, open_folder: Path
+    ) -> None:
+        """Neither to the sandbox, nor does its owner change."""
+        given = plan()
+        for name in ("secret", "twice"):
+            (open_folder / name).write_text(SECRET)
+        (given.workspace / "link").symlink_to(open_folder / "secret")
+        (given.workspace / "folder").symlink_to(open_folder)
+        os.link(open_folder / "twice", given.workspace / "second-name")
+        async with provider.open(given) as sandbox:
+            looked = await shell(sandbox, "cat link folder/secret; echo >>own")
+            assert (looked.code, looked.output) == (0, b"")
+        owners = {(open_folder / name).stat().st_uid for name in ("secret", "twice", ".")}
+        assert owners == {os.geteuid()}
+
+
+class ContainerContract(EngineKit):
+    """What is the engine's own."""
+
+    async def test_a_machine_with_an_engine_and_an_image_can_give_a_place(
+        self, provider: SandboxProvider
+    ) -> None:
+        await provider.check()
+
+    async def test_an_image_that_is_not_there_is_named(self, engine: LiveEngine) -> None:
+        with pytest.raises(SandboxUnavailable, match="nowhere-to-be-found") as caught:
+            await DockerProvider(socket=engine.socket, image="nowhere-to-be-found").check()
+        assert "ROOST_DOCKER_IMAGE" in (caught.value.hint or "")
+
+    async def test_an_image_without_a_shell_is_the_places_failure(
+        self, engine: LiveEngine, tmp_path: Path
+    ) -> None:
+        with tarfile.open(tmp_path / "empty.tar", "w"):
+            pass
+        async for _ in Engine(engine.socket).load(tmp_path / "empty.tar", "roost-empty"):
+            pass
+        with pytest.raises(SandboxUnavailable, match=r"does not work here.*/bin/sh"):
+            await DockerProvider(socket=engine.socket, image="roost-empty").check()
+
+    async def test_an_engine_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+        nobody = DockerProvider(socket=tmp_path / "no.sock", image=IMAGE)
+        with pytest.raises(SandboxUnavailable, match=r"no\.sock") as caught:
+            await nobody.check()
+        assert "ROOST_DOCKER_SOCKET" in (caught.value.hint or "")
+
+    async def test_a_runtime_the_engine_does_not_know_is_the_places_failure(
+        self, engine: LiveEngine, plan: Plans
+    ) -> None:
+        odd = DockerProvider(socket=engine.socket, image=IMAGE, runtime="odd")
+        with pytest.raises(SandboxUnavailable, match=r"no runtime 'odd', but .*runc") as caught:
+            await odd.check()
+        assert "ROOST_DOCKER_RUNTIME" in (caught.value.hint or "")
+        with pytest.raises(SandboxUnavailable, match="odd"):
+            async with odd.open(plan()):
+                pass
+        assert await Engine(engine.socket).sandboxes("sesn_1") == []
+        await DockerProvider(socket=engine.socket, image=IMAGE, runtime="runc").check()
+
+    async def test_an_image_is_built_of_a_file_and_makes_places(
+        self, engine: LiveEngine, tmp_path: Path
+    ) -> None:
+        """Without any network, and without the engine's own program."""
+        base = tmp_path / "root.tar"
+        base.write_bytes(rootfs())
+        done = await _image_build(engine, "--from", str(base), "--packages", "")
+        assert (done.returncode, done.stdout) == (0, b"roost-built\n"), done.stderr.decode()
+        assert b"Successfully" in done.stderr
+        await DockerProvider(socket=engine.socket, image="roost-built").check()
+
+    async def test_an_image_that_cannot_be_built_says_why_and_what_to_do(
+        self, engine: LiveEngine
+    ) -> None:
+        for arguments, why, hint in (
+            (
+                ["--from", "nowhere.invalid/base"],
+                b"the base nowhere.invalid/base cannot be had",
+                b"--from",
+            ),
+            (["--from", IMAGE], b"apt-get: not found", b"--packages"),
+        ):
+            done = await _image_build(engine, *arguments)
+            assert (done.returncode, done.stdout) == (1, b"")
+            assert why in done.stderr
+            assert hint in done.stderr.partition(b"hint: ")[2]
+
+    async def test_a_container_removed_from_outside_is_the_places_failure(
+        self, provider: SandboxProvider, plan: Plans, engine: LiveEngine
+    ) -> None:
+        async with provider.open(plan()) as sandbox:
+            process = await sandbox.spawn(["sleep", "60"])
+            (found,) = await Engine(engine.socket).sandboxes("sesn_1")
+            await Engine(engine.socket).remove(found["Id"])
+            with pytest.raises(SandboxFailed), anyio.fail_after(10):
+                await process.wait()
+            with pytest.raises(SandboxFailed):
+                await sandbox.spawn(["true"])
+
+    async def test_a_place_that_another_server_holds_is_gone_before_a_newer_one_is_open(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        heart = Heart(plan().workspace)
+        async with make_provider(self.factory).open(plan(generation=1)) as older:
+            await older.spawn(["sh", "-c", Heart.script])
+            await heart.begins()
+            async with provider.open(plan(generation=2)):
+                assert not await heart.beats()
+
+    async def test_what_was_made_and_never_started_is_swept(
+        self, provider: SandboxProvider, engine: LiveEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("roost.sandboxes.docker.provider._SECONDS_TO_START", -1)
+        await Engine(engine.socket).create(
+            "left", {"Image": IMAGE, "Cmd": ["true"], "Labels": {LABEL: "x"}}
+        )
+        await provider.check()
+        assert await Engine(engine.socket).sandboxes("x") == []
+
+    async def test_a_killed_command_takes_what_it_started_with_it(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        given = plan()
+        heart = Heart(given.workspace)
+        async with provider.open(given) as sandbox:
+            process = await sandbox.spawn(["sh", "-c", f"sh -c '{Heart.script}' & wait"])
+            await heart.begins()
+            process.signal(signal.SIGKILL)
+            assert await process.wait() == 128 + signal.SIGKILL
+            assert not await heart.beats()
+            assert (await run(sandbox, "echo", "alive")).output == b"alive\n"
+
+    async def test_a_command_that_kills_all_it_can_does_not_end_the_place(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        async with provider.open(plan()) as sandbox:
+            await shell(sandbox, "kill -KILL -1")
+            assert (await run(sandbox, "echo", "alive")).output == b"alive\n"
+
+    async def test_nothing_begins_for_a_caller_that_has_given_up(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        given = plan()
+        async with provider.open(given) as sandbox:
+            for milliseconds in range(0, 500, 10):
+                with anyio.move_on_after(milliseconds / 1000) as scope:
+                    await sandbox.spawn(["touch", "begun"])
+                if not scope.cancelled_caught:
+                    break
+                await anyio.sleep(0.05)
+                assert not (given.workspace / "begun").exists()
+
+
+async def _image_build(engine: LiveEngine, *arguments: str) -> CompletedProcess[bytes]:
+    chosen = {"ROOST_DOCKER_SOCKET": str(engine.socket), "ROOST_DOCKER_IMAGE": "roost-built"}
+    command = [sys.executable, "-m", "roost", "image", "build", *arguments]
+    return await anyio.run_process(command, check=False, env=os.environ | chosen)

@@ -1,0 +1,38 @@
+"""Podman's service keeps the same contract. Always tried is what its API might do in another way."""
+
+from __future__ import annotations
+
+import pytest
+from tests.contracts.containers import KNOWN, ContainerContract, HostileContract
+from tests.engines import LiveEngine
+
+from roost.testing.sandbox_contract.apart import ApartContract
+from roost.testing.sandbox_contract.commands import CommandContract
+from roost.testing.sandbox_contract.ends import EndContract
+from roost.testing.sandbox_contract.files import FileContract
+from roost.testing.sandbox_contract.limits import LimitContract
+
+pytestmark = pytest.mark.xdist_group("podman")
+
+
+class InPodman:
+    factory = "podman_under_test:make"
+    known = KNOWN | {
+        "cgroup.escape": (
+            r"\['\d+:[^']*:/libpod_parent/.*",
+            "only its own group's name, and only with version 1 of control groups",
+        ),
+    }
+
+    @pytest.fixture(autouse=True)
+    def engine(self, podman: LiveEngine) -> LiveEngine:
+        return podman
+
+
+class TestPodman(InPodman, CommandContract, EndContract, HostileContract):
+    pass
+
+
+@pytest.mark.chaos
+class TestTheRestOfPodman(InPodman, FileContract, LimitContract, ApartContract, ContainerContract):
+    pass

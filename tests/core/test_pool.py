@@ -1,0 +1,245 @@
+"""Agents started ahead: who gets one, who must not, and when they go."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+from msgspec.structs import replace
+from tests.core.node import AGENT, TENANT, Node, node, texts
+from tests.core.test_places import Door, Housed, Landlord
+from tests.core.test_wakes import Slow
+
+from roost.core.places import Places
+from roost.core.pool import Pool
+from roost.core.runner import Runner
+from roost.core.wakes import Wakes
+from roost.core.warmth import Warmth
+from roost.domain.session import Session, Spec
+from roost.ports.egress import Networking, Refused
+
+SPEC = Spec(agent=AGENT, environment_id="env_1", harness="housed", title="first")
+
+
+class Lodgings(Places):
+    """Places whose environments have no catalog."""
+
+    reach = Networking()
+
+    async def networking(self, session: Session) -> Networking:
+        return self.reach
+
+
+@dataclass
+class Inn:
+    node: Node
+    pool: Pool
+    landlord: Landlord
+    places: Lodgings
+    room: list[int]
+
+    async def create(self, spec: Spec = SPEC, tenant: str = TENANT) -> Session:
+        async with self.pool.offer(tenant, spec) as offer:
+            made = await self.node.store.sessions.create(tenant, offer.session_id, spec)
+            offer.accepted = True
+        self.pool.made(made)
+        return made
+
+    async def ready(self, count: int = 1) -> str:
+        """When so many agents wait for a session; the newest one's id."""
+        with anyio.fail_after(10):
+            while len(self.pool) != count:  # noqa: ASYNC110 - a count that nobody rings for
+                await anyio.sleep(0.01)
+        return self.landlord.plans[-1].session_id
+
+
+async def until_gone(home: Path) -> None:
+    with anyio.fail_after(10):
+        while await anyio.Path(home).exists():  # noqa: ASYNC110 - nobody rings for a directory
+            await anyio.sleep(0.01)
+
+
+@asynccontextmanager
+async def inn(data: Path, *, size: int = 1) -> AsyncGenerator[Inn, None]:
+    landlord, room = Landlord(), [9]
+    async with node(data, stop_seconds=0.01) as roost, anyio.create_task_group() as tasks:
+        store, bell = roost.store, roost.bell
+        vault = data / "vault"
+        places = Lodgings(landlord, Door(), store.catalog, vault=vault, forwarder=Path("/forward"))
+        harnesses = {"housed": Housed(roost.dispatcher._runner._harnesses["scripted"])}
+        wakes = Wakes(bell, 9)
+        pool = Pool(
+            store.log,
+            store.sessions,
+            bell,
+            harnesses,
+            places,
+            wakes,
+            notes=data / "pool",
+            size=size,
+            seconds=60,
+            room=lambda: room[0],
+        )
+        warmth = Warmth(bell, seconds=0, most=9)
+        roost.dispatcher._runner = Runner(
+            store.log, store.sessions, bell, harnesses, places, warmth, wakes, pool
+        )
+        await tasks.start(pool.run)
+        yield Inn(roost, pool, landlord, places, room)
+        tasks.cancel_scope.cancel()
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roost.core.pool._QUIET", 0)
+    monkeypatch.setattr("roost.core.pool._LOOK_AGAIN", 0.02)
+
+
+async def test_the_next_session_of_the_same_kind_gets_the_agent_that_waits(tmp_path: Path):
+    async with inn(tmp_path) as house:
+        first = await house.create()
+        waiting = await house.ready()
+        assert waiting != first.id
+        second = await house.create(replace(SPEC, title="second", metadata={"a": "b"}))
+        assert second.id == waiting
+        assert len(texts(await house.node.turn(second, "Hello"))) == 1
+        plans = [plan for plan in house.landlord.plans if plan.session_id == second.id]
+        assert [plan.generation for plan in plans] == [1]
+        assert len(texts(await house.node.turn(second, "once more"))) == 1
+        plans = [plan for plan in house.landlord.plans if plan.session_id == second.id]
+        assert [plan.generation for plan in plans] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("spec", "tenant"),
+    [
+        (SPEC, "tenant_2"),
+        (replace(SPEC, agent={**AGENT, "version": 2}), TENANT),
+        (replace(SPEC, environment_id="env_2"), TENANT),
+        (replace(SPEC, mount_scope="workspace+vault"), TENANT),
+    ],
+)
+async def test_no_other_session_gets_it(tmp_path: Path, spec: Spec, tenant: str):
+    async with inn(tmp_path) as house:
+        await house.create()
+        waiting = await house.ready()
+        assert (await house.create(spec, tenant)).id != waiting
+        await until_gone(tmp_path / "vault" / ".workspaces" / waiting)
+        assert await house.ready() != waiting
+
+
+async def test_one_that_is_not_up_yet_is_left_alone(tmp_path: Path):
+    async with inn(tmp_path) as house:
+        slow = Slow(house.node.dispatcher._runner._harnesses["housed"]._inner)  # type: ignore[attr-defined]
+        house.pool._harnesses = {"housed": slow}
+        await house.create()
+        await slow.until_opened(1)
+        (starting,) = slow.opened
+        assert (await house.create()).id != starting
+        slow.come_up(0)
+        assert await house.ready() == starting
+        assert (await house.create()).id == starting
+
+
+async def test_an_environment_that_changed_ends_what_was_started_for_it(tmp_path: Path):
+    async with inn(tmp_path) as house:
+        await house.create()
+        waiting = await house.ready()
+        house.places.reach = Networking(kind="unrestricted")
+        assert (await house.create()).id != waiting
+        waiting = await house.ready()
+        second = await house.create()
+        assert second.id == waiting
+        house.places.reach = Networking()
+        assert len(texts(await house.node.turn(second, "Hello"))) == 1
+        opened = [plan.session_id for plan in house.landlord.plans]
+        assert opened.count(second.id) == 2
+
+
+async def test_an_id_whose_session_was_not_made_waits_for_the_next_one(tmp_path: Path):
+    async with inn(tmp_path) as house:
+        await house.create()
+        waiting = await house.ready()
+        with pytest.raises(ValueError, match="no"):
+            async with house.pool.offer(TENANT, SPEC) as offer:
+                assert offer.session_id == waiting
+                async with house.pool.offer(TENANT, SPEC) as other:
+                    assert other.session_id != waiting
+                raise ValueError("no")
+        assert (await house.create()).id == waiting
+
+
+async def test_sessions_with_something_of_their_own_are_not_foreseen(tmp_path: Path):
+    async with inn(tmp_path) as house:
+        for own in ({"trust_level": "full"}, {"resources": [{"type": "file"}]}):
+            await house.create(replace(SPEC, **own))
+        await anyio.sleep(0.1)
+        assert house.landlord.plans == []
+
+
+async def test_what_nobody_wants_goes_after_a_while_and_with_it_its_directory(tmp_path: Path):
+    async with inn(tmp_path) as house:
+        await house.create()
+        waiting = await house.ready()
+        second = await house.create()
+        assert second.id == waiting
+        unwanted = await house.ready()
+        house.pool._seconds = 0.05
+        await house.landlord.until_open(0)
+        await until_gone(tmp_path / "vault" / ".workspaces" / unwanted)
+        assert await anyio.Path(tmp_path, "vault", ".workspaces", second.id).exists()
+        assert len(texts(await house.node.turn(second, "Hello"))) == 1
+
+
+async def test_no_more_are_kept_than_there_is_room_for(tmp_path: Path):
+    async with inn(tmp_path, size=3) as house:
+        for _ in range(3):
+            await house.create()
+        await house.ready(3)
+        house.room[0] = 1
+        await house.landlord.until_open(1)
+        house.room[0] = 0
+        await house.landlord.until_open(0)
+
+
+async def test_nothing_is_started_ahead_while_a_session_waits_for_its_agent(tmp_path: Path):
+    async with inn(tmp_path) as house:
+        house.pool._wakes.expect("somebody")
+        await house.create()
+        await anyio.sleep(0.1)
+        assert house.landlord.plans == []
+        house.pool._wakes.end("somebody")
+        await house.ready()
+
+
+async def test_what_a_place_is_refused_is_told_to_the_session_that_has_it(tmp_path: Path):
+    heard: list[Refused] = []
+
+    async def hear(refused: Refused) -> None:
+        heard.append(refused)
+
+    refused = Refused(session_id="s", host="h", port=1, reason="host_not_allowed")
+    async with inn(tmp_path) as house:
+        await house.create()
+        await house.ready()
+        (spare,) = house.pool._spares
+        await spare.refused(refused)
+        spare.on_refusal = hear
+        await spare.refused(refused)
+        assert heard == [refused]
+
+
+async def test_a_deleted_session_lets_go_of_its_agent(tmp_path: Path):
+    async with inn(tmp_path) as house:
+        await house.create()
+        await house.ready()
+        house.room[0] = 1
+        second = await house.create()
+        house.pool.drop(second.id)
+        house.pool.drop(second.id)
+        house.room[0] = 0
+        await house.landlord.until_open(0)

@@ -1,0 +1,235 @@
+"""What trust a session is given, where the sandbox it would get is missing, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.core.node import AGENT, TENANT, Node, message, node, texts, types
+from tests.core.test_places import Door, Housed, Landlord
+
+from roost.core.places import Places
+from roost.core.runner import Runner
+from roost.core.trust import Trust
+from roost.domain.ids import mint
+from roost.domain.session import Session, Spec, TrustLevel
+from roost.errors import Forbidden, InvalidRequest, SandboxUnavailable
+from roost.ports.bell import WORK
+from roost.ports.catalog import Record
+from roost.ports.egress import Networking
+from roost.ports.keys import Key
+from roost.ports.sandbox import Mount
+
+LIMITED = Networking(kind="limited")
+FREE = Networking(kind="unrestricted")
+EVERY: list[TrustLevel] = ["sandboxed", "vault", "full"]
+
+
+class Named(Landlord):
+    def __init__(self, name: str, *, vacant: bool = True) -> None:
+        super().__init__(vacant=vacant)
+        self.name = name
+
+
+def spec(**fields: Any) -> Spec:
+    return Spec(agent=AGENT, environment_id="env_1", harness="housed", **fields)
+
+
+def key(ceiling: TrustLevel = "full") -> Key:
+    about = {"id": "key_1", "tenant": TENANT, "name": "k", "role": "user"}
+    return Key(**about, digest=b"", hint="", created_at=0, trust_ceiling=ceiling)  # type: ignore[arg-type]
+
+
+class Estate:
+    """A server with sandboxes of two kinds, and the host; `docker` is what it gives by default."""
+
+    def __init__(self, catalog: Any, vault: Path, levels: list[TrustLevel]) -> None:
+        self.docker, self.bubblewrap = Named("docker"), Named("bubblewrap")
+        self.host = Named("host")
+        self.levels = levels
+        self.places = Places(
+            self.docker,
+            Door(),
+            catalog,
+            vault=vault,
+            forwarder=Path("/forward"),
+            others=[self.bubblewrap, self.host],
+            levels=levels,
+            data=vault.parent / "data",
+            person=Path("/home/me"),
+        )
+        self.trust = Trust(levels, self.places)
+
+
+@pytest.fixture
+def estate(tmp_path: Path) -> Estate:
+    return Estate(None, tmp_path / "vault", list(EVERY))
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def test_a_session_keeps_the_kind_of_place_it_was_given(estate: Estate):
+    assert (await estate.trust.placed(spec(), LIMITED)).sandbox == "docker"
+    for level in ("vault", "full"):
+        assert (await estate.trust.placed(spec(trust_level=level), FREE)).sandbox == "host"
+    estate.docker.vacant = False
+    await estate.places.check(spec(sandbox="bubblewrap"))
+    with pytest.raises(SandboxUnavailable, match="all rooms are taken"):
+        await estate.places.check(spec(sandbox="docker"))
+
+
+async def test_a_new_session_without_a_sandbox_is_refused_unless_it_names_a_fallback(
+    estate: Estate,
+):
+    estate.docker.vacant = False
+    with pytest.raises(SandboxUnavailable, match="all rooms are taken"):
+        await estate.trust.placed(spec(), LIMITED)
+    made = await estate.trust.placed(spec(sandbox_fallback="bubblewrap"), LIMITED)
+    assert (made.trust_level, made.sandbox, made.sandbox_fallback) == (
+        *("sandboxed", "bubblewrap", "bubblewrap"),
+    )
+    for level in ("vault", "full"):
+        made = await estate.trust.placed(spec(sandbox_fallback=level), FREE)
+        assert (made.trust_level, made.sandbox) == (level, "host")
+    estate.bubblewrap.vacant = False
+    with pytest.raises(SandboxUnavailable):
+        await estate.trust.placed(spec(sandbox_fallback="bubblewrap"), LIMITED)
+
+
+async def test_a_fallback_is_not_taken_where_the_sandbox_is_there(estate: Estate):
+    made = await estate.trust.placed(spec(sandbox_fallback="full"), LIMITED)
+    assert (made.trust_level, made.sandbox, made.sandbox_fallback) == (
+        *("sandboxed", "docker", "full"),
+    )
+
+
+def test_a_fallback_is_no_way_to_more_trust(estate: Estate):
+    for level in ("vault", "full"):
+        with pytest.raises(Forbidden, match="sandbox_fallback"):
+            estate.trust.check(key("sandboxed"), spec(sandbox_fallback=level))
+    estate.levels.remove("full")
+    with pytest.raises(InvalidRequest, match="sandbox_fallback: this server does not offer"):
+        estate.trust.check(key(), spec(sandbox_fallback="full"))
+    estate.trust.check(key("sandboxed"), spec(sandbox_fallback="bubblewrap"))
+
+
+def test_a_fallback_that_the_operator_does_not_give_is_refused(estate: Estate):
+    del estate.places._providers["bubblewrap"]
+    with pytest.raises(InvalidRequest, match="sandbox_fallback: 'bubblewrap' is not offered"):
+        estate.trust.check(key(), spec(sandbox_fallback="bubblewrap"))
+
+
+async def test_limits_that_nobody_can_enforce_on_the_host_are_not_ignored(estate: Estate):
+    for level in ("vault", "full"):
+        with pytest.raises(InvalidRequest, match="cannot be enforced"):
+            await estate.trust.placed(spec(trust_level=level), LIMITED)
+
+
+async def test_a_vault_with_the_servers_own_files_in_it_is_not_shown(estate: Estate):
+    estate.places._data = estate.places._vault / "data"
+    for fields in ({"trust_level": "vault"}, {"mount_scope": "workspace+vault"}):
+        with pytest.raises(SandboxUnavailable, match="lies in the vault") as refused:
+            await estate.places.check(spec(**fields))
+        assert "ROOST_DATA" in (refused.value.hint or "")
+    await estate.places.check(spec())
+
+
+@asynccontextmanager
+async def manor(data: Path) -> AsyncGenerator[tuple[Node, Estate], None]:
+    async with node(data) as roost:
+        estate = Estate(OneEnvironment(), data / "vault", list(EVERY))
+        scripted = roost.dispatcher._runner._harnesses["scripted"]
+        store = roost.store
+        roost.dispatcher._runner = Runner(
+            store.log, store.sessions, roost.bell, {"housed": Housed(scripted)}, estate.places
+        )
+        yield roost, estate
+
+
+class OneEnvironment:
+    """One environment, whose networking can be changed."""
+
+    networking = "unrestricted"
+
+    async def get(self, *_: Any) -> Record:
+        body = {"config": {"networking": {"type": self.networking}}}
+        return Record(
+            id="env_1",
+            tenant=TENANT,
+            kind="environment",
+            version=1,
+            body=body,
+            created_at=0,
+            updated_at=0,
+        )
+
+
+async def begun(roost: Node, **fields: Any) -> Session:
+    made = await roost.store.sessions.create(
+        TENANT, mint("sesn"), spec(**fields), [message("Hello?")]
+    )
+    roost.bell.ring(WORK)
+    return made
+
+
+async def test_a_host_session_works_in_the_vault_and_lives_in_a_home_of_its_own(tmp_path: Path):
+    async with manor(tmp_path) as (roost, estate):
+        for level, home in (("vault", None), ("full", "/home/me")):
+            session = await begun(roost, trust_level=level)
+            await roost.until(session, "session.status_idle")
+            plan = estate.host.plans[-1]
+            assert plan.home == tmp_path / "vault" / ".workspaces" / session.id
+            assert plan.workspace == tmp_path / "vault"
+            assert plan.environ.get("HOME") == home
+            bounds = estate.places.bounds(session)
+            assert (bounds is None) == (level == "full")
+
+
+async def test_a_mount_scope_shows_the_vault_without_what_sessions_have(tmp_path: Path):
+    async with manor(tmp_path) as (roost, estate):
+        session = await begun(roost, mount_scope="workspace+vault")
+        await roost.until(session, "session.status_idle")
+        (plan,) = estate.docker.plans
+        assert Mount(tmp_path / "vault", "/vault", hidden=[".workspaces"]) in plan.mounts
+        assert plan.workspace == plan.home
+
+
+@pytest.mark.parametrize("level", ["vault", "full"])
+async def test_a_level_that_is_no_longer_offered_waits_and_goes_on_when_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: TrustLevel
+):
+    monkeypatch.setattr("roost.core.runner._LOOK_FOR_PLACES", 0.05)
+    async with manor(tmp_path) as (roost, estate):
+        estate.levels.remove(level)
+        session = await begun(roost, trust_level=level)
+        seen = await roost.until(session, "session.status_rescheduled")
+        (error,) = [entry.fields["error"] for entry in seen if entry.type == "session.error"]
+        assert f"does not offer the trust level '{level}'" in error["message"]
+        assert "ROOST_TRUST_LEVELS" in error["message"]
+        await anyio.sleep(0.2)
+        assert len(await roost.store.log.inputs(session.id)) == 1
+        assert not estate.docker.plans and not estate.bubblewrap.plans and not estate.host.plans
+        estate.levels.append(level)
+        entries = await roost.until(session, "session.status_idle")
+        assert types(entries).count("session.error") == 1
+        assert len(texts(entries)) == 1
+        assert not estate.docker.plans and not estate.bubblewrap.plans
+        assert len(estate.host.plans) == 1
+        assert (await roost.store.sessions.find(session.id)).spec.trust_level == level
+
+
+async def test_an_environment_that_becomes_limited_stops_a_host_session_aloud(tmp_path: Path):
+    async with manor(tmp_path) as (roost, estate):
+        estate.places._catalog.networking = "limited"  # type: ignore[attr-defined]
+        session = await begun(roost, trust_level="full")
+        entries = await roost.until(session, "session.status_idle")
+        (error,) = [entry.fields["error"] for entry in entries if entry.type == "session.error"]
+        assert "cannot be enforced on the host" in error["message"]
+        assert len(await roost.store.log.inputs(session.id)) == 1

@@ -1,0 +1,183 @@
+"""Many sessions with work at once: how many agents start, in which order, and who gives way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+from tests.core.node import Node, message, node, texts
+from tests.core.test_places import Door, Housed, Landlord
+
+from roost.core.places import Places
+from roost.core.runner import Runner
+from roost.core.wakes import Wakes
+from roost.domain.events import Entry
+from roost.domain.session import Session, Status
+from roost.ports.bell import WORK
+from roost.ports.harness import Brief, Conversation, Output
+from roost.stores.bell import LocalBell
+
+
+class Sleepy:
+    """A conversation that does nothing before its agent is up."""
+
+    def __init__(self, inner: Conversation) -> None:
+        self.risen = anyio.Event()
+        self._inner = inner
+
+    async def up(self) -> bool:
+        await self.risen.wait()
+        return True
+
+    async def turn(self, inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
+        await self.up()
+        async with aclosing(self._inner.turn(inputs, again=again)) as outputs:
+            async for output in outputs:
+                yield output
+
+    async def interrupt(self) -> None:
+        await self._inner.interrupt()
+
+
+class Slow(Housed):
+    """An agent that comes up when a test says so; `opened` are its sessions, in order."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.opened: list[str] = []
+        self._sleepy: list[Sleepy] = []
+        self._changed = anyio.Event()
+
+    @asynccontextmanager
+    async def open(self, brief: Brief) -> AsyncGenerator[Conversation, None]:
+        async with super().open(brief) as conversation:
+            sleepy = Sleepy(conversation)
+            self.opened.append(brief.session.id)
+            self._sleepy.append(sleepy)
+            self._changed.set()
+            self._changed = anyio.Event()
+            yield sleepy
+
+    async def until_opened(self, count: int) -> None:
+        with anyio.fail_after(10):
+            while len(self.opened) < count:
+                await self._changed.wait()
+
+    def come_up(self, number: int) -> None:
+        self._sleepy[number].risen.set()
+
+
+@asynccontextmanager
+async def slow_house(
+    data: Path, landlord: Landlord, most: int
+) -> AsyncGenerator[tuple[Node, Slow], None]:
+    """A node that begins to work only when it is told to."""
+    async with node(data, working=False) as roost:
+        store = roost.store
+        places = Places(
+            landlord, Door(), store.catalog, vault=data / "vault", forwarder=Path("/forward")
+        )
+        scripted = roost.dispatcher._runner._harnesses["scripted"]
+        slow = Slow(scripted)
+        roost.dispatcher._runner = Runner(
+            store.log,
+            store.sessions,
+            roost.bell,
+            {"housed": slow, "scripted": scripted},
+            places,
+            wakes=Wakes(roost.bell, most),
+        )
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_run_when_rung, roost)
+            yield roost, slow
+            roost.dispatcher.stop()
+
+
+async def _run_when_rung(roost: Node) -> None:
+    with roost.bell.listen("begin") as ear:
+        await ear.wait(10)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(roost.dispatcher.run, 0.01)
+
+
+def busy(text: str) -> str:
+    """A prompt that the model answers after a minute."""
+    error = {"status": 429, "times": 1, "headers": {"retry-after": "60"}}
+    return f"SCRIPT{json.dumps([{'error': error, 'text': text}])}"
+
+
+async def statuses(roost: Node, sessions: Sequence[Session]) -> set[Status]:
+    found = [await roost.store.sessions.find(session.id) for session in sessions]
+    return {session.state.status for session in found}
+
+
+async def test_no_more_agents_start_at_once_than_allowed_and_the_oldest_wait_starts_first(
+    tmp_path: Path,
+):
+    async with slow_house(tmp_path, Landlord(), most=2) as (roost, slow):
+        sessions = [await roost.session(message("Hello"), harness="housed") for _ in range(7)]
+        roost.bell.ring("begin")
+        for up in range(5):
+            await slow.until_opened(up + 2)
+            await anyio.sleep(0.02)
+            assert len(slow.opened) == up + 2
+            assert roost.dispatcher.waking == 2
+            assert await statuses(roost, sessions[up + 2 :]) == {Status.RUNNING}
+            slow.come_up(up)
+        for up in (5, 6):
+            await slow.until_opened(up + 1)
+            slow.come_up(up)
+        for session in sessions:
+            assert len(texts(await roost.until(session, "session.status_idle"))) == 1
+        assert sorted(slow.opened[:2]) == sorted(session.id for session in sessions[:2])
+        assert slow.opened[2:] == [session.id for session in sessions[2:]]
+        assert roost.dispatcher.waking == 0
+
+
+async def test_sessions_that_wait_for_a_room_keep_nobody_else_from_starting(tmp_path: Path):
+    async with slow_house(tmp_path, Landlord(vacant=False), most=1) as (roost, _):
+        homeless = [await roost.session(message("Hello"), harness="housed") for _ in range(3)]
+        quick = await roost.session(message("Hello"))
+        roost.bell.ring("begin")
+        assert len(texts(await roost.until(quick, "session.status_idle"))) == 1
+        assert await statuses(roost, homeless) == {Status.RESCHEDULING}
+
+
+async def test_a_session_that_waits_out_a_pause_gives_its_place_to_another(tmp_path: Path):
+    async with node(tmp_path, max_runners=1) as roost:
+        waiting = await roost.session(message(busy("late")))
+        await roost.until(waiting, "session.status_rescheduled")
+        for _ in range(2):
+            other = await roost.session(message("Hello"))
+            assert len(texts(await roost.until(other, "session.status_idle"))) == 1
+        assert await statuses(roost, [waiting]) == {Status.RESCHEDULING}
+
+
+async def test_only_so_many_wait_on_top_of_those_that_work(tmp_path: Path):
+    async with node(tmp_path, max_runners=1) as roost:
+        for text in ("one", "two"):
+            waiting = await roost.session(message(busy(text)))
+            await roost.until(waiting, "session.status_rescheduled")
+        third = await roost.session(message("Hello"))
+        await anyio.sleep(0.1)
+        assert roost.dispatcher.running == 2
+        assert len(await roost.store.log.inputs(third.id)) == 1
+
+
+async def test_a_start_that_ended_twice_counts_once():
+    bell = LocalBell()
+    wakes = Wakes(bell, 2)
+    wakes.expect("a")
+    wakes.expect("a")
+    await wakes.begin("a")
+    await wakes.begin("b")
+    assert (len(wakes), wakes.free) == (2, 0)
+    with bell.listen(WORK) as ear:
+        wakes.end("a")
+        wakes.end("a")
+        assert (len(wakes), wakes.free) == (1, 1)
+        assert ear.rung()
