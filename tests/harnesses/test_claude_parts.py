@@ -123,9 +123,9 @@ class TestPermissions:
     def test_to_load_a_skill_is_to_read_its_file(self):
         own = {"name": "read", "enabled": True, "permission_policy": {"type": "always_ask"}}
         body = agent(toolset("always_allow", own))
-        assert Policy(body).judge(Tool("builtin", "Skill")) == Verdict("deny")
+        assert Policy(body).judge(Tool("builtin", "Skill"), {}) == Verdict("deny")
         named = body | {"skills": [{"type": "custom", "skill_id": "s", "version": "v"}]}
-        assert Policy(named).judge(Tool("builtin", "Skill")).permission == "ask"
+        assert Policy(named).judge(Tool("builtin", "Skill"), {}).permission == "ask"
 
 
 class TestCalls:
