@@ -60,9 +60,9 @@ class Runner:
         harnesses: Mapping[str, Harness],
         places: Places | None = None,
         warmth: Warmth | None = None,
-        budgets: Budgets | None = None,
         wakes: Wakes | None = None,
         pool: Pool | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         self._log = log
         self._sessions = sessions

@@ -96,9 +96,9 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
             hands.harnesses,
             hands.places,
             warmth,
-            hands.budgets,
             wakes,
             pool,
+            hands.budgets,
         )
         dispatcher = Dispatcher(
             mint("node"),
