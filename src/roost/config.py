@@ -188,6 +188,27 @@ class Settings(BaseModel):
         ge=0,
         description="A stream opened this soon after an input that no stream has shown begins at that input.",
     )
+    login_seconds: float = Field(604800.0, gt=0, description="How long a browser stays logged in.")
+    token_seconds: float = Field(
+        60.0, gt=0, description="How long a token opens WebSockets; those it has opened stay open."
+    )
+    allowed_origins: str | None = Field(
+        None,
+        description="Other origins whose pages may use this server with a login or a WebSocket, with commas.",
+    )
+    max_frame_bytes: int = Field(
+        4 * 1024 * 1024, ge=1024, description="The largest WebSocket message, in bytes."
+    )
+    max_unread_bytes: int = Field(
+        4 * 1024 * 1024,
+        ge=65536,
+        description="How much a WebSocket may leave unread before it is closed and told to resume.",
+    )
+    ping_seconds: float = Field(
+        30.0,
+        gt=0,
+        description="How often a WebSocket is pinged; one that misses two pings is closed.",
+    )
     stop_seconds: float = Field(
         10.0,
         gt=0,

@@ -12,8 +12,13 @@
     - BudgetNotRaised               so much is spent already
     - BudgetReached                 nothing is left to work with
     - MethodNotAllowed              the path is right, the method is not
+    - NotJson                       a WebSocket frame that is no JSON object with a type
+    - NotStarted                    a WebSocket message before `start`
+    - AlreadyStarted                a second `start` on one WebSocket
+    - AlreadyAnswered               somebody else answered first
   + Unauthenticated                 no key, or not one of ours
   + Forbidden                       a key of ours that may not do this
+    - CrossOrigin                   a page of another site, with this browser's login
   + NotFound                        absent, or another tenant's: the two look the same
     - EnvironmentNotFound           an environment in particular: the API has a code for it
     - NotServed                     the API has it, this server does not, on purpose
@@ -133,6 +138,32 @@ class MethodNotAllowed(InvalidRequest):
         self.allowed = allowed
 
 
+class NotJson(InvalidRequest):
+    """The frame is not a JSON object with a `type`."""
+
+    code = "not_json"
+
+
+class NotStarted(InvalidRequest):
+    """This socket follows no session yet."""
+
+    code = "not_started"
+    hint = "Send a `start` message first."
+
+
+class AlreadyStarted(InvalidRequest):
+    """This socket follows a session already."""
+
+    code = "already_started"
+    hint = "Open another socket for another session."
+
+
+class AlreadyAnswered(InvalidRequest):
+    """This was answered already."""
+
+    code = "already_answered"
+
+
 class Unauthenticated(RoostError):
     """The API key is missing or is not valid."""
 
@@ -144,6 +175,13 @@ class Forbidden(RoostError):
     """This API key may not do that."""
 
     code = "forbidden"
+
+
+class CrossOrigin(Forbidden):
+    """This request comes from a page of another origin."""
+
+    code = "cross_origin"
+    hint = "Open the app at this server's own address, or name the page's origin in ROOST_ALLOWED_ORIGINS."
 
 
 class NotFound(RoostError):

@@ -17,14 +17,18 @@ from starlette.types import ASGIApp
 from roost.api.app import build_app
 from roost.api.auth import MANAGED_AGENTS
 from roost.api.deps import Deps
+from roost.api.tokens import Tokens
 from roost.config import Settings, words
 from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
 from roost.core.follow import Follow
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
+from roost.core.logins import Logins
+from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
 from roost.core.skills import Skills
+from roost.core.taskboard import Taskboard
 from roost.core.trust import Trust
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease
@@ -155,6 +159,20 @@ def _deps(
     draining: Any,
 ) -> Deps:
     agents, environments = Agents(store.catalog, skills), Environments(store.catalog)
+    tasks = Taskboard(store.catalog)
+    lifecycle = Lifecycle(
+        store.sessions,
+        agents,
+        environments,
+        bell,
+        harnesses={
+            "scripted": ScriptedHarness("http://127.0.0.1:1", "none", retries=0, retry_seconds=1)
+        },
+        default_harness="scripted",
+        max_sessions=settings.max_sessions,
+        trust=Trust(words(settings.trust_levels)),
+        tasks=tasks,
+    )
     return Deps(
         settings=settings,
         intake=Intake(store.log, bell, max_queued=settings.max_queued),
@@ -165,26 +183,17 @@ def _deps(
             heartbeat=settings.heartbeat_seconds,
             catch_up=settings.catch_up_seconds,
         ),
-        lifecycle=Lifecycle(
-            store.sessions,
-            agents,
-            environments,
-            bell,
-            harnesses={
-                "scripted": ScriptedHarness(
-                    "http://127.0.0.1:1", "none", retries=0, retry_seconds=1
-                )
-            },
-            default_harness="scripted",
-            max_sessions=settings.max_sessions,
-            trust=Trust(words(settings.trust_levels)),
-        ),
+        lifecycle=lifecycle,
         agents=agents,
         environments=environments,
         skills=skills,
         budgets=Budgets(),
         log=store.log,
         keyring=keyring,
+        logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),
+        tasks=tasks,
+        runs=Runs(store.catalog, tasks, lifecycle, keyring, store.log, bell),
+        tokens=Tokens(b"0123456789abcdef0123456789abcdef", seconds=settings.token_seconds),
         registry=CollectorRegistry(),
         ready=ready,
         draining=draining,

@@ -45,3 +45,16 @@ def test_every_json_line_names_the_session(capsys: pytest.CaptureFixture[str]):
     logging.getLogger("x").info("two")
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line["session"] for line in lines] == ["sesn_1", None]
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_token_in_an_address_is_not_written(form, capsys: pytest.CaptureFixture[str]):
+    logs.configure(form, "info")
+    try:
+        raise ValueError("GET /ws/v2?token=eyJ.secret-1_x&sessionId=sesn_1")
+    except ValueError:
+        logging.getLogger("x").exception("failed: %s", "/ws/v2?sessionId=sesn_1&token=eyJ.secret-2")
+    written = capsys.readouterr().err
+    assert "secret" not in written
+    assert written.count("token=") >= 2
+    assert "sesn_1" in written

@@ -16,6 +16,7 @@ from roost.api.call import Call, ClientGone, decoded, read
 from roost.api.deps import Deps
 from roost.api.errors import refusal
 from roost.api.operations import OPERATIONS
+from roost.api.origins import check_change
 from roost.api.routes import Operation, Routes
 from roost.domain.ids import mint
 from roost.errors import RoostError, Unavailable
@@ -82,7 +83,11 @@ class Api:
     async def _admit(self, call: Call, operation: Operation, answer: _Answer) -> None:
         if self._deps.draining():
             raise Unavailable("the server is stopping; try again")
-        call.caller = await caller(self._deps.keyring, call.headers)
+        deps = self._deps
+        call.caller, call.login = await caller(deps.keyring, deps.logins, call.headers)
+        if call.login is not None:
+            allowed = deps.settings.allowed_origins
+            check_change(operation.method, call.headers, call.scope["scheme"], allowed)
         self._deps.rates.count(call.caller, operation.kind, answer.headers)
         if operation.official and operation.served:
             check_headers(call.headers, call.caller.tenant, beta=operation.beta)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from roost.core.keys import Keyring
+from roost.core.logins import Login, Logins
 from roost.errors import InvalidRequest, NotFound, Unauthenticated
 from roost.ports.keys import Key
 
@@ -18,15 +19,36 @@ _BETA = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*-(\d{4}-\d\d-\d\d|\d{8})")  # older o
 _LONGEST_SECRET = 512
 
 
-async def caller(keyring: Keyring, headers: Mapping[str, str]) -> Key:
-    """Whose key a request shows. :raises Unauthenticated: none, an unknown one, or a revoked one"""
+COOKIE: Final = "roost_login"
+"""The cookie of a browser that is logged in."""
+
+
+async def caller(
+    keyring: Keyring, logins: Logins, headers: Mapping[str, str]
+) -> tuple[Key, Login | None]:
+    """Whose key a request shows, or whose login stands for one.
+
+    :raises Unauthenticated: neither, or one that is unknown, revoked or over
+    """
     secret = headers.get("x-api-key", "")
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if not secret and scheme.lower() == "bearer":
         secret = token.strip()
+    if not secret and (cookie := cookie_in(headers)):
+        login = await logins.recognise(cookie)
+        return login.key, login
     if not 0 < len(secret) <= _LONGEST_SECRET:
         raise Unauthenticated()
-    return await keyring.recognise(secret)
+    return await keyring.recognise(secret), None
+
+
+def cookie_in(headers: Mapping[str, str]) -> str | None:
+    """The login's cookie, if the request has one."""
+    for pair in headers.get("cookie", "").split(";"):
+        name, _, value = pair.strip().partition("=")
+        if name == COOKIE and value:
+            return value
+    return None
 
 
 def check_headers(headers: Mapping[str, str], tenant: str, *, beta: bool = True) -> None:

@@ -93,6 +93,7 @@ EXTRAS: Final[dict[str, dict[str, Any]]] = {
         "mount_scope": MountScope,
         "harness": Annotated[str, Field(min_length=1, max_length=64)],
         "sandbox_fallback": Fallback,
+        "task_id": Annotated[str, Field(min_length=1, max_length=128)],
     },
     "EventStreamParams": _AFTER,
     "BetaManagedAgentsUserMessageEventParams": _CLIENT_ID,

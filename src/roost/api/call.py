@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from roost.api.deps import Deps
+from roost.core.logins import Login
 from roost.errors import InvalidRequest, TooLarge
 from roost.ports.keys import Key
 
@@ -34,6 +35,7 @@ class Call:
     request_id: str
     params: dict[str, str]
     caller: Key | None = None
+    login: Login | None = None
     query: dict[str, Any]
     raw: bytes = b""
     body: dict[str, Any]

@@ -12,14 +12,18 @@ from prometheus_client import CollectorRegistry
 from roost.api.metrics import Meters
 from roost.api.rates import Rates
 from roost.api.sse import Streams
+from roost.api.tokens import Tokens
 from roost.config import Settings
 from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
 from roost.core.follow import Follow
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
+from roost.core.logins import Logins
+from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
 from roost.core.skills import Skills
+from roost.core.taskboard import Taskboard
 from roost.ports.log import Log
 
 
@@ -40,6 +44,10 @@ class Deps:
     budgets: Budgets
     log: Log
     keyring: Keyring
+    logins: Logins
+    tokens: Tokens
+    tasks: Taskboard
+    runs: Runs
     registry: CollectorRegistry
     ready: Callable[[], Awaitable[dict[str, Any]]]
     draining: Callable[[], bool]

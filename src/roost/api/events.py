@@ -74,7 +74,7 @@ def streamed(call: Call, session: Session) -> ASGIApp:
         session,
         _resumed_at(call, session),
         previews=frozenset(call.query.get("event_deltas", ())),
-        key_id=call.key.id,
+        openers=(call.key.id, call.login.id if call.login else None),
         request_id=call.request_id,
         draining=deps.draining,
     )

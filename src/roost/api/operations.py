@@ -12,7 +12,6 @@ from typing import Any, Final
 from anthropic.types import beta
 from anthropic.types.beta import agents as agents_types
 from anthropic.types.beta import sessions as sessions_types
-from anthropic.types.beta import skills as skills_types
 from anthropic.types.beta.sessions import threads as threads_types
 from starlette.types import ASGIApp
 
@@ -22,9 +21,10 @@ from roost.api import (
     events,
     health,
     keys,
+    logins,
     openapi,
     sessions,
-    skills,
+    tasks,
     threads,
 )
 from roost.api.call import Call, reply
@@ -32,7 +32,7 @@ from roost.api.routes import Operation, refused
 from roost.api.routes import delete as _delete
 from roost.api.routes import get as _get
 from roost.api.routes import post as _post
-from roost.api.routes import upload as _upload
+from roost.api.skills_table import SKILLS
 
 _AGENT = beta.BetaManagedAgentsAgent
 _ENVIRONMENT = beta.BetaEnvironment
@@ -198,54 +198,38 @@ _THREADS = (
     ),
 )
 
-_SKILL = beta.BetaSkill
-_SKILL_VERSION = skills_types.BetaSkillVersion
-
-_SKILLS = (
-    _upload("skills.create", "/v1/skills", skills.create, reply=_SKILL),
-    _get(
-        "skills.list", "/v1/skills", skills.list_, beta.SkillListParams, reply=_SKILL, form="page"
-    ),
-    _get("skills.retrieve", "/v1/skills/{skill_id}", skills.retrieve, reply=_SKILL),
-    _delete("skills.delete", "/v1/skills/{skill_id}", skills.delete, reply=beta.BetaDeletedSkill),
-    _upload(
-        "skills.versions.create",
-        "/v1/skills/{skill_id}/versions",
-        skills.create_version,
-        reply=_SKILL_VERSION,
-    ),
-    _get(
-        "skills.versions.list",
-        "/v1/skills/{skill_id}/versions",
-        skills.list_versions,
-        skills_types.VersionListParams,
-        reply=_SKILL_VERSION,
-        form="page",
-    ),
-    _get(
-        "skills.versions.retrieve",
-        "/v1/skills/{skill_id}/versions/{version}",
-        skills.retrieve_version,
-        reply=_SKILL_VERSION,
-    ),
-    _delete(
-        "skills.versions.delete",
-        "/v1/skills/{skill_id}/versions/{version}",
-        skills.delete_version,
-        reply=skills_types.BetaDeletedSkillVersion,
-    ),
-    _get(
-        "skills.versions.download",
-        "/v1/skills/{skill_id}/versions/{version}/content",
-        skills.download,
-        form="other",
-    ),
-)
-
 _KEYS = (
     _post("roost.keys.create", "/roost/v1/keys", keys.create, keys.KeyCreateParams),
     _get("roost.keys.list", "/roost/v1/keys", keys.list_),
     _delete("roost.keys.revoke", "/roost/v1/keys/{key_id}", keys.revoke),
+)
+
+
+_TASKS = (
+    _post("roost.tasks.create", "/roost/v1/tasks", tasks.create, tasks.TaskCreateParams),
+    _get("roost.tasks.list", "/roost/v1/tasks", tasks.list_, tasks.TaskListParams),
+    _get("roost.tasks.retrieve", "/roost/v1/tasks/{task_id}", tasks.retrieve),
+    _post("roost.tasks.update", "/roost/v1/tasks/{task_id}", tasks.update, tasks.TaskUpdateParams),
+    _delete("roost.tasks.delete", "/roost/v1/tasks/{task_id}", tasks.delete),
+    _post(
+        "roost.tasks.runs.create",
+        "/roost/v1/tasks/{task_id}/runs",
+        tasks.start_run,
+        tasks.RunCreateParams,
+    ),
+    _get("roost.tasks.runs.list", "/roost/v1/tasks/{task_id}/runs", tasks.list_runs),
+    _get(
+        "roost.tasks.runs.retrieve",
+        "/roost/v1/tasks/{task_id}/runs/{run_id}",
+        tasks.retrieve_run,
+    ),
+)
+
+_LOGINS = (
+    _post("auth.login", "/auth/login", logins.login, logins.LoginParams, open=True),
+    _post("auth.logout", "/auth/logout", logins.logout),
+    _get("auth.me", "/auth/me", logins.me),
+    _get("auth.ws_token", "/auth/ws-token", logins.ws_token, logins.WsTokenParams),
 )
 
 
@@ -377,8 +361,10 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *_ENVIRONMENTS,
     *_SESSIONS,
     *_THREADS,
-    *_SKILLS,
+    *SKILLS,
     *_KEYS,
+    *_TASKS,
+    *_LOGINS,
     *_OPEN,
     *(_refused(line, why) for why, lines in _REFUSED.items() for line in lines),
 )

@@ -36,30 +36,38 @@ _ALIVE: Final = b": alive\n\n"
 
 
 class Streams:
-    """The streams that are open now, so that a stopping server can end them."""
+    """The streams that are open now, so that a stopping server can end them.
+
+    `others` are told, too: whoever else has connections that end with the server, a key or a login.
+    """
 
     def __init__(self) -> None:
-        self._open: dict[CancelScope, str] = {}
+        self._open: dict[CancelScope, tuple[str, str | None]] = {}
+        self.others: list[Callable[[str | None], None]] = []
 
     def __len__(self) -> int:
         return len(self._open)
 
     def check(self, key_id: str, most: int) -> None:
         """Whether a key may open another one. :raises TooManyStreams: it has `most`, if not 0"""
-        if most and sum(opened_with == key_id for opened_with in self._open.values()) >= most:
+        if most and sum(key == key_id for key, _ in self._open.values()) >= most:
             raise TooManyStreams(f"this key has {most} event streams open already")
 
-    def close(self, key_id: str | None = None) -> None:
-        """End all of them, or those of one key: each client sees a clean end, and comes again."""
-        for scope, opened_with in self._open.items():
-            if key_id in (None, opened_with):
+    def close(self, opener: str | None = None) -> None:
+        """End all of them, or those of one key or login: each client sees a clean end."""
+        for scope, openers in self._open.items():
+            if opener is None or opener in openers:
                 scope.cancel()
+        for close in self.others:
+            close(opener)
 
     @contextmanager
-    def opened(self, key_id: str) -> Generator[CancelScope, None, None]:
+    def opened(
+        self, key_id: str, login_id: str | None = None
+    ) -> Generator[CancelScope, None, None]:
         """A scope that ends when the stream is to."""
         with CancelScope() as scope:
-            self._open[scope] = key_id
+            self._open[scope] = key_id, login_id
             try:
                 yield scope
             finally:
@@ -77,7 +85,7 @@ class EventStream:
         after: int | None,
         *,
         previews: frozenset[str],
-        key_id: str,
+        openers: tuple[str, str | None],
         request_id: str,
         draining: Callable[[], bool],
     ) -> None:
@@ -87,7 +95,7 @@ class EventStream:
         self._counts = after is None
         self._after = follow.start_of(session) if after is None else after
         self._previews = previews
-        self._key_id = key_id
+        self._openers = openers
         self._request_id = request_id
         self._draining = draining
         # A session that has ended says nothing more: the stream ends where its log does.
@@ -96,7 +104,7 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pour until the session, the client or the server ends it."""
-        with self._streams.opened(self._key_id) as stream:
+        with self._streams.opened(*self._openers) as stream:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             await send(_body(_ALIVE))
             async with anyio.create_task_group() as tasks:

@@ -82,6 +82,7 @@ def session(session: Session) -> dict[str, Any]:
         "sandbox": spec.sandbox,
         "sandbox_fallback": spec.sandbox_fallback,
         "sdk_session_id": spec.sdk_session_id,
+        "task_id": spec.task_id,
     }
 
 

@@ -113,6 +113,7 @@ class Dispatcher:
             self._runner.wakes.end(lease.session_id)
             with anyio.CancelScope(shield=True):
                 await self._hand_back(lease)
+            self._bell.ring(lease.session_id)  # whoever follows it may show that its agent sleeps
             self._bell.ring(WORK)
 
     async def _hand_back(self, lease: Lease) -> None:

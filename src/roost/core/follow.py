@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from enum import Enum
 
 from roost.domain.events import Entry, Micros, Preview
@@ -91,7 +91,7 @@ class Follow:
         Listens before it reads, so nothing falls between the two. `counts`: see `start_of`.
         """
         with self._bell.listen(session_id, previews=bool(previews)) as ear:
-            merge = _Merge(previews)
+            merge = Merge(previews)
             behind = True
             while True:
                 merge.add(ear.previews())
@@ -136,7 +136,7 @@ class _Seen:
         return self._up_to.get(session_id, 0)
 
 
-class _Merge:
+class Merge:
     """Puts previews between the entries they belong between.
 
     A preview is shown only if its beginning was, and only until its event is: what a connection
@@ -149,7 +149,8 @@ class _Merge:
         self._begun: str | None = None
         self._done: deque[str] = deque(maxlen=64)
 
-    def add(self, previews: Sequence[Preview]) -> None:
+    def add(self, previews: Iterable[Preview]) -> None:
+        """Previews that were published since."""
         self._waiting.extend(p for p in previews if p.type in self._types)
 
     def in_order(self, entries: Sequence[Entry], after: int) -> Iterator[Entry | Preview]:

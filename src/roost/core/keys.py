@@ -6,6 +6,7 @@ import hashlib
 import secrets
 import time
 from collections import OrderedDict
+from typing import TypeVar
 
 from roost.domain.ids import mint
 from roost.domain.session import TrustLevel
@@ -14,6 +15,7 @@ from roost.ports.keys import Key, Keys, Limits, Role
 
 _CACHED_SECONDS = 5.0  # how late another node's revocation is noticed; this node's is at once
 _MOST_CACHED = 10_000
+_Name = TypeVar("_Name")
 
 
 class Keyring:
@@ -22,6 +24,7 @@ class Keyring:
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
         self._known: OrderedDict[bytes, tuple[float, Key]] = OrderedDict()
+        self._by_id: OrderedDict[str, tuple[float, Key]] = OrderedDict()
         self._revoked: set[str] = set()  # here: a look-up under way must not bring one back
 
     @staticmethod
@@ -46,7 +49,7 @@ class Keyring:
             tenant=tenant,
             name=name,
             role=role,
-            digest=_digest(secret),
+            digest=digest_of(secret),
             hint=_hint(secret),
             created_at=0,
             trust_ceiling=trust_ceiling,
@@ -56,14 +59,26 @@ class Keyring:
 
     async def recognise(self, secret: str) -> Key:
         """Whose key this is. :raises Unauthenticated: nobody's, or revoked"""
-        digest = _digest(secret)
+        digest = digest_of(secret)
         checked, key = self._known.get(digest, (0.0, None))
         if key is None or time.monotonic() - checked > _CACHED_SECONDS:
             key = await self._keys.find(digest)
             if key is None or key.revoked_at is not None or key.id in self._revoked:
                 self._known.pop(digest, None)
                 raise Unauthenticated()
-            self._remember(digest, key)
+            _remember(self._known, digest, key)
+        return key
+
+    async def named(self, tenant: str, key_id: str) -> Key:
+        """The tenant's key with this id. :raises Unauthenticated: there is none, or it is revoked"""
+        checked, key = self._by_id.get(key_id, (0.0, None))
+        if key is None or time.monotonic() - checked > _CACHED_SECONDS:
+            found = {key.id: key for key in await self._keys.all(tenant)}
+            key = found.get(key_id)
+            if key is None or key.revoked_at is not None or key.id in self._revoked:
+                self._by_id.pop(key_id, None)
+                raise Unauthenticated()
+            _remember(self._by_id, key_id, key)
         return key
 
     async def all(self) -> list[Key]:
@@ -75,12 +90,14 @@ class Keyring:
         key = await self._keys.revoke(key_id)
         self._revoked.add(key.id)
         self._known.pop(key.digest, None)
+        self._by_id.pop(key.id, None)
         return key
 
-    def _remember(self, digest: bytes, key: Key) -> None:
-        self._known[digest] = time.monotonic(), key
-        if len(self._known) > _MOST_CACHED:
-            self._known.popitem(last=False)
+
+def _remember(known: OrderedDict[_Name, tuple[float, Key]], name: _Name, key: Key) -> None:
+    known[name] = time.monotonic(), key
+    if len(known) > _MOST_CACHED:
+        known.popitem(last=False)
 
 
 def _hint(secret: str) -> str:
@@ -88,7 +105,8 @@ def _hint(secret: str) -> str:
     return f"{secret[:9]}…{secret[-4:]}" if len(secret) >= 32 else "…"
 
 
-def _digest(secret: str) -> bytes:
+def digest_of(secret: str) -> bytes:
+    """What is kept of a secret."""
     # A random secret of 256 bits needs no salt and no slow hash; looking it up by digest means
     # that no comparison's timing depends on the secret.
     return hashlib.sha256(secret.encode()).digest()

@@ -88,6 +88,17 @@ class Places:
         self._skills = skills
         self._budgets = budgets or Budgets()
         self._on_account = on_account
+        self._open: dict[str, Sandbox] = {}
+
+    async def stats(self, session_id: str) -> Stats | None:
+        """What a session's sandbox uses now; None if it has none open here."""
+        sandbox = self._open.get(session_id)
+        if sandbox is None:
+            return None
+        try:
+            return await sandbox.stats()
+        except SandboxFailed:
+            return None  # it is going away just now
 
     def assigned(self, spec: Spec) -> Spec:
         """With the kind of place that such a session gets when it is made."""
@@ -171,7 +182,11 @@ class Places:
                 environ={**way.environ, **self._environ(session.spec)},
             )
             async with self._providers[self._kind(session.spec)].open(plan) as sandbox:
-                yield _Forwarded(sandbox, way) if way.forwards else sandbox
+                self._open[session.id] = sandbox
+                try:
+                    yield _Forwarded(sandbox, way) if way.forwards else sandbox
+                finally:
+                    del self._open[session.id]
 
     async def _account(self, on_spending: OnSpending, account: Account) -> None:
         _note(account)

@@ -21,6 +21,7 @@ from roost.core.history import history
 from roost.core.intake import inbox
 from roost.core.places import Notes, Places
 from roost.core.pool import Pool
+from roost.core.taskboard import Errands
 from roost.core.tasks import alongside
 from roost.core.turn import Terminated, Turn
 from roost.core.wakes import Wakes
@@ -62,6 +63,7 @@ class Runner:
         warmth: Warmth | None = None,
         wakes: Wakes | None = None,
         pool: Pool | None = None,
+        errands: Errands | None = None,
         budgets: Budgets | None = None,
     ) -> None:
         self._log = log
@@ -69,6 +71,7 @@ class Runner:
         self._bell = bell
         self._harnesses = harnesses
         self._places = places
+        self._errands = errands
         self._budgets = budgets or Budgets()
         self._warmth = Warmth(bell, seconds=0, most=1) if warmth is None else warmth
         self.wakes = Wakes(bell, most=64) if wakes is None else wakes
@@ -240,9 +243,15 @@ class Runner:
             elif ready := _ready(session, inputs):
                 await turn.begin(ready)
                 stop_reason = await turn.take(conversation, ready, again=False)
+            elif await self._carried_out(session):
+                continue
             elif await self._rest(lease, session, Batch(), stop_reason):
                 return
             session = await self._sessions.find(lease.session_id)
+
+    async def _carried_out(self, session: Session) -> bool:
+        """Whether the agent waited for the server itself, and need not any more."""
+        return self._errands is not None and await self._errands.carry_out(session)
 
     async def _rest(
         self, lease: Lease, session: Session, batch: Batch, stop_reason: dict[str, Any]

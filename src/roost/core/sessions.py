@@ -13,12 +13,14 @@ from roost.core.catalog import Agents, Environments
 from roost.core.intake import inbox
 from roost.core.places import networking_of
 from roost.core.pool import Offer, Pool
+from roost.core.taskboard import Taskboard
 from roost.core.trust import Trust, check_reach
 from roost.domain.agent import merged, overridden, snapshot
 from roost.domain.environment import RESERVED, defaults_of
 from roost.domain.events import Draft
 from roost.domain.ids import conversation_id, mint
 from roost.domain.session import Fallback, MountScope, Session, Spec, Status, TrustLevel
+from roost.domain.task import TOOL
 from roost.errors import (
     BudgetRefused,
     EnvironmentArchived,
@@ -34,7 +36,7 @@ from roost.ports.keys import Key
 from roost.ports.log import Receipt
 from roost.ports.sessions import SessionQuery, Sessions
 
-_OPTIONS = ("trust_level", "workspace", "mount_scope", "harness", "sandbox_fallback")
+_OPTIONS = ("trust_level", "workspace", "mount_scope", "harness", "sandbox_fallback", "task_id")
 _CHOICES = {
     "trust_level": get_args(TrustLevel),
     "mount_scope": get_args(MountScope),
@@ -58,6 +60,7 @@ class Lifecycle:
         budgets: Budgets | None = None,
         trust: Trust | None = None,
         pool: Pool | None = None,
+        tasks: Taskboard | None = None,
     ) -> None:
         self._sessions = sessions
         self._agents = agents
@@ -69,6 +72,7 @@ class Lifecycle:
         self._budgets = budgets or Budgets()
         self._trust = trust or Trust()
         self._pool = pool
+        self._tasks = tasks
 
     async def create(
         self,
@@ -109,6 +113,9 @@ class Lifecycle:
         _refuse_unbuilt(params)
         asked = self._options(params)
         agent = await self._agent(caller.tenant, params["agent"])
+        if "task_id" in asked:
+            await self._check_task(caller.tenant, asked["task_id"])
+            agent = _with_task_tool(agent)
         environment = await self._environment(caller.tenant, params["environment_id"])
         spec = Spec(
             agent=agent,
@@ -225,6 +232,11 @@ class Lifecycle:
         overrides = await self._agents.pinned(tenant, reference, "agent.")
         return overridden(snapshot(record.id, record.version, record.body), overrides)
 
+    async def _check_task(self, tenant: str, task_id: str) -> None:
+        if self._tasks is None:
+            raise InvalidRequest("task_id: this server has no tasks")
+        await self._tasks.get(tenant, task_id)
+
     async def _environment(self, tenant: str, environment_id: str) -> Record:
         record = await self._environments.get(tenant, environment_id)
         if record.archived_at is not None:
@@ -302,4 +314,14 @@ def _patched(metadata: dict[str, str], patch: Mapping[str, str | None] | None) -
 def _retooled(session: Session, given: Mapping[str, Any]) -> dict[str, Any]:
     if session.state.status is not Status.IDLE:
         raise SessionBusy("agent: tools and MCP servers change only while the session is idle")
-    return overridden(session.spec.agent, given)
+    agent = overridden(session.spec.agent, given)
+    return agent if session.spec.task_id is None else _with_task_tool(agent)
+
+
+def _with_task_tool(agent: dict[str, Any]) -> dict[str, Any]:
+    """The agent with the tool to change its task, which no other tool may be named like."""
+    if TOOL in agent["tools"]:
+        return agent
+    if any(tool.get("name") == TOOL["name"] for tool in agent["tools"]):
+        raise InvalidRequest(f"agent: with a task, {TOOL['name']!r} is the server's own tool")
+    return {**agent, "tools": [*agent["tools"], TOOL]}

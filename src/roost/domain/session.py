@@ -107,6 +107,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: SandboxKind | None = None
     sandbox_fallback: Fallback | None = None
     sdk_session_id: str | None = None
+    task_id: str | None = None
 
 
 class Pending(msgspec.Struct, frozen=True):

@@ -31,6 +31,30 @@ class Listener(Protocol):
         ...
 
 
+class Switchboard(Protocol):
+    """One ear at many topics: whoever follows thousands of sessions waits once for all of them."""
+
+    def plug(self, topic: str) -> None:
+        """Listen at this topic, too, from now on."""
+        ...
+
+    def unplug(self, topic: str) -> None:
+        """Listen at it no more."""
+        ...
+
+    async def wait(self, timeout: float) -> bool:
+        """True as soon as a ring or a preview is there to collect; False after `timeout` seconds."""
+        ...
+
+    def rung(self) -> list[str]:
+        """The topics that were rung since the last call, each once."""
+        ...
+
+    def previews(self) -> list[tuple[str, Preview]]:
+        """The previews published since the last call, in order, each with its session."""
+        ...
+
+
 class Bell(Protocol):
     """Rings within one node; between nodes it is a hint like any other."""
 
@@ -44,4 +68,8 @@ class Bell(Protocol):
 
     def listen(self, topic: str, *, previews: bool = False) -> AbstractContextManager[Listener]:
         """Listen from now on, until the context ends."""
+        ...
+
+    def switchboard(self) -> AbstractContextManager[Switchboard]:
+        """An ear at no topic yet, with previews; it is deaf when the context ends."""
         ...

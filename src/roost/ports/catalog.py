@@ -1,4 +1,4 @@
-"""Plain records with versions: agents, environments, and whatever is configured later."""
+"""Plain records with versions: agents, environments, tasks, logins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from roost.domain.events import Micros
 
-Kind = Literal["agent", "environment", "skill"]
+Kind = Literal["agent", "environment", "login", "task", "run", "skill"]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 
 from roost.config import Settings
@@ -74,6 +75,14 @@ async def _opens(keyring: Keyring, secret: str) -> bool:
     except Unauthenticated:
         return False
     return True
+
+
+def token_secret(data: Path) -> bytes:
+    """What tokens are signed with; made at the first start, and the same ever after."""
+    path = data / "keys" / "jwt.key"
+    if not path.exists():
+        _write_private(path, secrets.token_urlsafe(48))
+    return path.read_text().strip().encode()
 
 
 def _write_private(path: Path, secret: str) -> None:

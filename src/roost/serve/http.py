@@ -12,6 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from roost.errors import StartupError
+from roost.serve.sockets import WebSocketLine
 
 _BACKLOG = 2048
 _HINTS = {
@@ -22,8 +23,13 @@ _HINTS = {
 
 
 @asynccontextmanager
-async def listening(app: ASGIApp, host: str, port: int) -> AsyncGenerator[str, None]:
+async def listening(
+    app: ASGIApp, host: str, port: int, *, max_frame_bytes: int | None = None
+) -> AsyncGenerator[str, None]:
     """Serve until the context ends; gives the URL. Then: no new connections, a moment to finish.
+
+    WebSockets are served with `max_frame_bytes` only. Compression is off: it would cost each of them
+    more memory than everything else. So are uvicorn's pings: the gateway has one timer for all.
 
     :raises StartupError: the address cannot be had
     """
@@ -35,7 +41,10 @@ async def listening(app: ASGIApp, host: str, port: int) -> AsyncGenerator[str, N
             log_config=None,
             access_log=False,
             server_header=False,
-            ws="none",
+            ws="none" if max_frame_bytes is None else WebSocketLine,
+            ws_max_size=max_frame_bytes or 0,
+            ws_per_message_deflate=False,
+            ws_ping_interval=None,
             timeout_graceful_shutdown=2,
         )
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
 from typing import Literal
 
 import msgspec
 
+_TOKEN = re.compile(r"(token=)[\w.%~-]+")  # one that opens WebSockets; they travel in addresses
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {
     "message",
     "asctime",
@@ -26,7 +28,7 @@ def configure(form: Literal["auto", "json", "text"], level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for noisy in ("httpx2", "httpcore2"):
+    for noisy in ("httpx2", "httpcore2", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
@@ -47,11 +49,14 @@ class _Json(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        return _TOKEN.sub(r"\1…", msgspec.json.encode(line, enc_hook=str).decode())
 
 
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
+        return _TOKEN.sub(r"\1…", self._lines(record))
+
+    def _lines(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%H:%M:%S", time.localtime(record.created))
         extras = " ".join(f"{k}={v}" for k, v in _extras(record).items() if v is not None)
         line = f"{moment} {record.levelname.lower():7} {record.getMessage()}"

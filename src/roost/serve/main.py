@@ -52,7 +52,9 @@ async def _serve(settings: Settings) -> None:
         async with (
             assembled(settings) as roost,
             _working(roost, settings.stop_seconds) as worked,
-            listening(roost.app, settings.host, settings.port) as url,
+            listening(
+                roost.app, settings.host, settings.port, max_frame_bytes=settings.max_frame_bytes
+            ) as url,
         ):
             _settle()
             with _announced(settings, url, roost):

@@ -10,32 +10,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
 from prometheus_client import CollectorRegistry, Gauge
 from starlette.types import ASGIApp
 
 from roost.api.app import build_app
 from roost.api.deps import Deps
 from roost.api.sse import Streams
+from roost.api.tokens import Tokens
 from roost.config import Settings
 from roost.core.catalog import Agents, Environments
 from roost.core.dispatch import Dispatcher
+from roost.core.fanout import Fanout
 from roost.core.follow import Follow
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
+from roost.core.logins import Logins
 from roost.core.pool import Pool
 from roost.core.runner import Runner
+from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
 from roost.core.skills import Skills
+from roost.core.taskboard import Errands, Taskboard
 from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
 from roost.domain.ids import mint
 from roost.errors import StartupError
+from roost.gateway.app import Gateway, Surface
 from roost.serve.accounts import ModelMeters
 from roost.serve.agents import Workforce, workforce
-from roost.serve.first_start import ensure_administrator
+from roost.serve.first_start import ensure_administrator, token_secret
 from roost.stores.bell import LocalBell
 from roost.stores.skills import FolderSkills
 from roost.stores.sqlite import SqliteStore
+from roost.web.site import Site
 
 
 class Drain:
@@ -89,6 +97,8 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
             seconds=settings.sleep_after,
             room=lambda: settings.max_live - len(warmth),
         )
+        tasks = Taskboard(store.catalog)
+        intake = Intake(store.log, bell, max_queued=settings.max_queued)
         runner = Runner(
             store.log,
             store.sessions,
@@ -98,6 +108,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
             warmth,
             wakes,
             pool,
+            Errands(store.log, intake, tasks),
             hands.budgets,
         )
         dispatcher = Dispatcher(
@@ -111,9 +122,17 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         keyring, drain = Keyring(store.keys), Drain()
         admin_key = await ensure_administrator(keyring, settings)
         deps = _deps(
-            settings, store, bell, keyring, dispatcher, pool, drain, hands, skills, registry
+            *(settings, store, bell, keyring, dispatcher, pool, drain, hands, intake, tasks),
+            skills,
+            registry,
         )
-        yield Roost(build_app(deps), dispatcher, pool, drain, admin_key, hands.model)
+        gateway = Gateway(deps, Fanout(store.log, store.sessions, bell), hands.places.stats)
+        async with anyio.create_task_group() as services:
+            await services.start(gateway.run)
+            await services.start(deps.runs.run)
+            app = Site(Surface(build_app(deps), gateway))
+            yield Roost(app, dispatcher, pool, drain, admin_key, hands.model)
+            services.cancel_scope.cancel()
 
 
 def _deps(
@@ -125,6 +144,8 @@ def _deps(
     pool: Pool,
     drain: Drain,
     hands: Workforce,
+    intake: Intake,
+    tasks: Taskboard,
     skills: Skills,
     registry: CollectorRegistry,
 ) -> Deps:
@@ -144,9 +165,22 @@ def _deps(
         await store.ping()
         return {"node": dispatcher.node, "runners": dispatcher.busy}
 
+    lifecycle = Lifecycle(
+        store.sessions,
+        agents,
+        environments,
+        bell,
+        harnesses=hands.harnesses,
+        default_harness=hands.default,
+        budgets=hands.budgets,
+        trust=hands.trust,
+        tasks=tasks,
+        pool=pool,
+        max_sessions=settings.max_sessions,
+    )
     return Deps(
         settings=settings,
-        intake=Intake(store.log, bell, max_queued=settings.max_queued),
+        intake=intake,
         follow=Follow(
             store.log,
             store.sessions,
@@ -155,24 +189,17 @@ def _deps(
             catch_up=settings.catch_up_seconds,
             since=time.time_ns() // 1000,
         ),
-        lifecycle=Lifecycle(
-            store.sessions,
-            agents,
-            environments,
-            bell,
-            harnesses=hands.harnesses,
-            default_harness=hands.default,
-            budgets=hands.budgets,
-            trust=hands.trust,
-            pool=pool,
-            max_sessions=settings.max_sessions,
-        ),
+        lifecycle=lifecycle,
         agents=agents,
         environments=environments,
         skills=skills,
         budgets=hands.budgets,
         log=store.log,
         keyring=keyring,
+        logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),
+        tasks=tasks,
+        runs=Runs(store.catalog, tasks, lifecycle, keyring, store.log, bell),
+        tokens=Tokens(token_secret(settings.data), seconds=settings.token_seconds),
         registry=registry,
         ready=ready,
         draining=lambda: drain.draining,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Protocol
 
 import anyio
 
@@ -16,7 +17,7 @@ class LocalBell:
     """Rings for listeners of this process. Used from the event loop's thread only."""
 
     def __init__(self) -> None:
-        self._ears: dict[str, set[_Ear]] = {}
+        self._ears: dict[str, set[_Hears]] = {}
 
     def ring(self, topic: str) -> None:
         for ear in self._ears.get(topic, ()):
@@ -29,13 +30,99 @@ class LocalBell:
     @contextmanager
     def listen(self, topic: str, *, previews: bool = False) -> Generator[_Ear, None, None]:
         ear = _Ear(previews)
-        self._ears.setdefault(topic, set()).add(ear)
+        self._add(topic, ear)
         try:
             yield ear
         finally:
-            self._ears[topic].discard(ear)
-            if not self._ears[topic]:
-                del self._ears[topic]
+            self._remove(topic, ear)
+
+    @contextmanager
+    def switchboard(self) -> Generator[_Switchboard, None, None]:
+        board = _Switchboard(self._add, self._remove)
+        try:
+            yield board
+        finally:
+            for topic in board.topics():
+                board.unplug(topic)
+
+    def _add(self, topic: str, ear: _Hears) -> None:
+        self._ears.setdefault(topic, set()).add(ear)
+
+    def _remove(self, topic: str, ear: _Hears) -> None:
+        self._ears[topic].discard(ear)
+        if not self._ears[topic]:
+            del self._ears[topic]
+
+
+class _Hears(Protocol):
+    def hear(self) -> None: ...
+    def see(self, preview: Preview) -> None: ...
+
+
+class _Switchboard:
+    def __init__(
+        self, add: Callable[[str, _Hears], None], remove: Callable[[str, _Hears], None]
+    ) -> None:
+        self._add = add
+        self._remove = remove
+        self._plugs: dict[str, _Plug] = {}
+        self._rung: dict[str, None] = {}
+        self._previews: list[tuple[str, Preview]] = []
+        self._waiting: anyio.Event | None = None
+
+    def topics(self) -> list[str]:
+        return list(self._plugs)
+
+    def plug(self, topic: str) -> None:
+        if topic not in self._plugs:
+            self._plugs[topic] = _Plug(self, topic)
+            self._add(topic, self._plugs[topic])
+
+    def unplug(self, topic: str) -> None:
+        if plug := self._plugs.pop(topic, None):
+            self._remove(topic, plug)
+
+    def hear(self, topic: str) -> None:
+        self._rung[topic] = None
+        self._stir()
+
+    def see(self, topic: str, preview: Preview) -> None:
+        self._previews.append((topic, preview))
+        self._stir()
+
+    def _stir(self) -> None:
+        if self._waiting is not None:
+            self._waiting.set()
+
+    async def wait(self, timeout: float) -> bool:
+        if not (self._rung or self._previews):
+            self._waiting = anyio.Event()
+            with anyio.move_on_after(timeout):
+                await self._waiting.wait()
+            self._waiting = None
+        return bool(self._rung or self._previews)
+
+    def rung(self) -> list[str]:
+        rung, self._rung = list(self._rung), {}
+        return rung
+
+    def previews(self) -> list[tuple[str, Preview]]:
+        seen, self._previews = self._previews, []
+        return seen
+
+
+class _Plug:
+    __slots__ = ("_board", "_topic")
+
+    def __init__(self, board: _Switchboard, topic: str) -> None:
+        self._board = board
+        self._topic = topic
+
+    def hear(self) -> None:
+        self._board.hear(self._topic)
+
+    def see(self, preview: Preview) -> None:
+        self._board.see(self._topic, preview)
 
 
 class _Ear:

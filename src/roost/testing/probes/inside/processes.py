@@ -84,7 +84,8 @@ def _command_line(facts: Facts) -> object:
 
 @probe("proc.mounts", harmless="the path of the workspace on the host shows; it holds no secret")
 def _mounts(facts: Facts) -> object:
-    return Path(facts["workspace"]).name in Path("/proc/self/mountinfo").read_text()
+    name = Path(facts["workspace"]).name.encode()
+    return name in Path("/proc/self/mountinfo").read_bytes()
 
 
 @probe("proc.survive_lack_of_memory")

@@ -1,0 +1,52 @@
+"""A client for the WebSocket gateway, which reconnects by itself.
+
+    async with Client("http://127.0.0.1:8700", key).session(session_id) as chat:
+        await chat.send("Hello")          # returns when it is committed
+        async for message in chat:
+            if isinstance(message, Done):
+                break
+
+A connection that breaks is opened again: the session goes on at the message after the last one that
+was seen, and what was not acknowledged is sent again under its own id, so that it is there once.
+"""
+
+from roost.client.chat import Chat, Client, Closed, Refused
+from roost.client.messages import (
+    Ack,
+    AgentStatus,
+    AskUserQuestion,
+    Chunk,
+    ConnectionStatus,
+    Done,
+    Error,
+    MemoryStats,
+    Message,
+    SdkMessage,
+    SessionStatus,
+    StreamEnd,
+    StreamStart,
+    TaskUpdated,
+    ToolPermissionRequest,
+)
+
+__all__ = [
+    "Ack",
+    "AgentStatus",
+    "AskUserQuestion",
+    "Chat",
+    "Chunk",
+    "Client",
+    "Closed",
+    "ConnectionStatus",
+    "Done",
+    "Error",
+    "MemoryStats",
+    "Message",
+    "Refused",
+    "SdkMessage",
+    "SessionStatus",
+    "StreamEnd",
+    "StreamStart",
+    "TaskUpdated",
+    "ToolPermissionRequest",
+]

@@ -1,0 +1,160 @@
+"""What the gateway shows, typed. docs/gateway.md says when each of them comes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+Json = dict[str, Any]
+
+
+class _Shown(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    pass
+
+
+class Ack(_Shown, frozen=True, tag="ack"):
+    """An input is committed."""
+
+    seq: int
+    id: str | None = None
+    event_id: str | None = None
+    session_id: str | None = None
+    repeated: bool = False
+
+
+class SdkMessage(_Shown, frozen=True, tag="sdk_message"):
+    """An entry of the log."""
+
+    seq: int
+    message: Json
+
+
+class StreamStart(_Shown, frozen=True, tag="stream_start"):
+    """Text begins."""
+
+    message_id: str
+    kind: str = "message"
+
+
+class Chunk(_Shown, frozen=True, tag="chunk"):
+    """More of it."""
+
+    message_id: str
+    content: str
+
+
+class StreamEnd(_Shown, frozen=True, tag="stream_end"):
+    """It is complete, or void."""
+
+    message_id: str
+    seq: int | None = None
+    aborted: bool = False
+
+
+class Done(_Shown, frozen=True, tag="done"):
+    """The agent rests."""
+
+    seq: int
+    message_id: str | None
+    metadata: Json
+
+
+class Error(_Shown, frozen=True, tag="error"):
+    """Something went wrong."""
+
+    message: str
+    code: str
+    hint: str | None = None
+    id: str | None = None
+    seq: int | None = None
+    retry: str | None = None
+    retry_after: float | None = None
+
+
+class ConnectionStatus(_Shown, frozen=True, tag="connection_status"):
+    """How the line to the agent is."""
+
+    status: str
+
+
+class AgentStatus(_Shown, frozen=True, tag="agent_status"):
+    """What the agent does."""
+
+    status: str
+    stop_reason: str | None = None
+
+
+class SessionStatus(_Shown, frozen=True, tag="session_status"):
+    """What became of the session's files."""
+
+    status: str
+
+
+class ToolPermissionRequest(_Shown, frozen=True, tag="tool_permission_request"):
+    """A tool call waits for permission."""
+
+    seq: int
+    request_id: str
+    tool_name: str
+    tool_input: Json
+    server_name: str | None = None
+
+
+class AskUserQuestion(_Shown, frozen=True, tag="ask_user_question"):
+    """The agent asks."""
+
+    seq: int
+    request_id: str
+    questions: list[Json]
+    tool_name: str
+    tool_input: Json
+
+
+class TaskUpdated(_Shown, frozen=True, tag="task_updated"):
+    """The agent has changed its task."""
+
+    seq: int
+    task_id: str
+    title: str
+    description: str
+    details: str
+    status: str
+
+
+class MemoryStats(_Shown, frozen=True, tag="memory_stats"):
+    """What the agent's sandbox uses."""
+
+    rss: float | None = None
+    memory_bytes: int | None = None
+    processes: int | None = None
+    cpu_seconds: float | None = None
+
+
+Message = (
+    Ack
+    | SdkMessage
+    | StreamStart
+    | Chunk
+    | StreamEnd
+    | Done
+    | Error
+    | ConnectionStatus
+    | AgentStatus
+    | SessionStatus
+    | ToolPermissionRequest
+    | AskUserQuestion
+    | TaskUpdated
+    | MemoryStats
+)
+
+_decode: Final = msgspec.json.Decoder(Message).decode
+
+
+def read(frame: str | bytes) -> Message | None:
+    """The message in a frame; None if it is of a kind that this client does not know."""
+    try:
+        message: Message = _decode(frame)
+    except msgspec.ValidationError:
+        return None  # a newer server says more
+    return message

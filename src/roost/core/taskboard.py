@@ -1,0 +1,117 @@
+"""Tasks: kept, changed, and changed by the agents that work on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+
+from roost.core.intake import Intake
+from roost.domain import task
+from roost.domain.events import Draft, Entry
+from roost.domain.ids import mint
+from roost.domain.session import Session
+from roost.errors import Conflict, InvalidRequest, NotFound
+from roost.ports.catalog import Catalog, Record, RecordQuery
+from roost.ports.log import EventQuery, Log, Receipt
+
+_MOST_CALLS: Final = 200
+
+
+class Taskboard:
+    """The tasks of all tenants."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    async def create(self, tenant: str, params: Mapping[str, Any]) -> Record:
+        """A new task."""
+        body = task.created(params)
+        return await self._catalog.add("task", tenant, mint("task"), body, unique_name=False)
+
+    async def get(self, tenant: str, task_id: str) -> Record:
+        """:raises NotFound: absent, or another tenant's"""
+        try:
+            return await self._catalog.get("task", tenant, task_id)
+        except NotFound:
+            raise NotFound(f"task {task_id} was not found") from None
+
+    async def page(self, query: RecordQuery) -> list[Record]:
+        """A page of tasks."""
+        return await self._catalog.page(query)
+
+    async def update(self, tenant: str, task_id: str, params: Mapping[str, Any]) -> Record:
+        """Change what is given. :raises NotFound: :raises Conflict: its status, while it runs"""
+        await self.get(tenant, task_id)
+        return await self._catalog.change(
+            "task", tenant, task_id, lambda record: task.updated(record.body, params)
+        )
+
+    async def apply(
+        self, tenant: str, task_id: str, event_id: str, fields: Mapping[str, str]
+    ) -> Record:
+        """What its agent changes by one call, once. :raises NotFound:"""
+        return await self._catalog.change(
+            "task", tenant, task_id, lambda record: task.applied(record.body, event_id, fields)
+        )
+
+    async def delete(self, tenant: str, task_id: str) -> None:
+        """:raises NotFound: :raises Conflict: it runs"""
+        record = await self.get(tenant, task_id)
+        if record.body["status"] == "running":
+            raise Conflict("the task is running", hint="Interrupt its session first.")
+        await self._catalog.delete("task", tenant, task_id)
+
+
+class Errands:
+    """Carries out the calls that an agent makes to the server itself.
+
+    Called by the runner before its session rests. So a call that was logged is answered, whatever
+    crashes in between: the session is still running, is claimed again, and this is done again. The
+    change counts once (by the call's event), and so does the answer (by its receipt).
+    """
+
+    def __init__(self, log: Log, intake: Intake, board: Taskboard) -> None:
+        self._log = log
+        self._intake = intake
+        self._board = board
+
+    async def carry_out(self, session: Session) -> bool:
+        """Whether there was something to do."""
+        waiting = {p.event_id for p in session.state.pending if p.kind == "custom_tool"}
+        if session.spec.task_id is None or not waiting:
+            return False
+        query = EventQuery(types=["agent.custom_tool_use"], order="desc", limit=_MOST_CALLS)
+        calls = [
+            entry
+            for entry in await self._log.page(session.id, query)
+            if entry.id in waiting and entry.fields["name"] == task.TOOL["name"]
+        ]
+        for call in reversed(calls):
+            await self._answer(session, session.spec.task_id, call)
+        return bool(calls)
+
+    async def _answer(self, session: Session, task_id: str, call: Entry) -> None:
+        said = await self._result(session.tenant, task_id, call)
+        draft = Draft.of("user.custom_tool_result", custom_tool_use_id=call.id, **said)
+        with suppress(InvalidRequest):  # a client has answered it, or interrupted: it waits no more
+            await self._intake.accept(session.id, [draft], [Receipt(f"task:{call.id}", "")])
+
+    async def _result(self, tenant: str, task_id: str, call: Entry) -> dict[str, Any]:
+        fields = task.fields_in(call.fields["input"])
+        if isinstance(fields, str):
+            return _said(fields, is_error=True)
+        try:
+            record = await self._board.apply(tenant, task_id, call.id, fields)
+        except NotFound:
+            return _said("The task was deleted.", is_error=True)
+        body = record.body
+        shown = {name: body[name] for name in (*task.FIELDS, "status")}
+        text = msgspec.json.encode({"updated": sorted(fields)}).decode()
+        return _said(text) | {"task": {"taskId": task_id, **shown}}
+
+
+def _said(text: str, *, is_error: bool = False) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}], "is_error": is_error}

@@ -1,0 +1,134 @@
+"""The gateway as an ASGI application, and the sockets that are open: pinged, counted, closed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+from anyio.abc import TaskStatus
+from prometheus_client import Gauge
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from roost.api.deps import Deps
+from roost.api.errors import refusal
+from roost.core.fanout import Fanout
+from roost.domain.ids import mint
+from roost.errors import RoostError
+from roost.gateway import speech
+from roost.gateway.admission import admit
+from roost.gateway.line import EXTENSION, Line
+from roost.gateway.socket import FAILED, LOGGED_OUT, RESTART, Socket
+from roost.gateway.speech import Speech
+from roost.ports.sandbox import Stats
+
+StatsOf = Callable[[str], Awaitable[Stats | None]]
+
+_log = logging.getLogger(__name__)
+_SLOTS: Final = 30
+"""Sockets are pinged in turns, a slot of them at a time: one timer for all, and no bursts."""
+_STATS_SECONDS: Final = 2.0
+
+
+class Gateway:
+    """Serves WebSockets."""
+
+    def __init__(self, deps: Deps, fanout: Fanout, stats_of: StatsOf) -> None:
+        self._deps = deps
+        self._fanout = fanout
+        self._stats_of = stats_of
+        self._speech = Speech()
+        self._slots: list[set[Socket]] = [set() for _ in range(_SLOTS)]
+        self._opened = 0
+        self._some = anyio.Event()
+        deps.streams.others.append(self.close)
+        gauge = Gauge("roost_sockets", "WebSockets open now.", registry=deps.registry)
+        gauge.set_function(lambda: len(self))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._slots))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection."""
+        await receive()  # `websocket.connect`
+        try:
+            admission = await admit(self._deps, scope)
+        except RoostError as error:
+            await refusal(error, mint("req"))(scope, receive, send)
+            return
+        line: Line = scope["extensions"][EXTENSION]
+        await send({"type": "websocket.accept"})
+        await self._serve(Socket(line, admission, self._deps, self._fanout, self._speech), receive)
+
+    async def _serve(self, socket: Socket, receive: Receive) -> None:
+        self._opened += 1
+        slot = self._slots[self._opened % _SLOTS]
+        slot.add(socket)
+        self._some.set()
+        try:
+            await socket.serve(receive)
+        except RoostError as error:
+            socket.send(speech.trouble(error))
+            socket.line.hang_up(FAILED, "the server failed; reconnect")
+        except Exception:  # noqa: BLE001 - whatever it is, the client is told, and others go on
+            _log.exception("socket failed", extra={"session": socket.session_id, "action": "ws"})
+            socket.line.hang_up(FAILED, "the server failed; reconnect")
+        finally:
+            slot.discard(socket)
+            if not len(self):
+                self._some = anyio.Event()  # those who look after them may sleep again
+
+    def close(self, opener: str | None) -> None:
+        """Close all of them, because the server stops, or those of one key or login."""
+        for slot in self._slots:
+            for socket in list(slot):
+                if opener is None:
+                    socket.line.hang_up(RESTART, "the server is stopping; reconnect")
+                elif opener in (socket.by.key.id, socket.by.login_id):
+                    socket.line.hang_up(LOGGED_OUT, "logged out, or the key was revoked")
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Look after the sockets, for ever; asleep while there are none."""
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(self._fanout.run)
+            tasks.start_soon(self._tell_memory)
+            task_status.started()
+            while True:
+                await self._some.wait()
+                for slot in self._slots:
+                    await anyio.sleep(self._deps.settings.ping_seconds / _SLOTS)
+                    self._ping(slot)
+
+    def _ping(self, slot: set[Socket]) -> None:
+        silent = anyio.current_time() - 2.5 * self._deps.settings.ping_seconds
+        for socket in list(slot):
+            if socket.line.heard < silent:
+                socket.line.hang_up(FAILED, "no answer to pings")
+            else:
+                socket.line.ping()
+
+    async def _tell_memory(self) -> None:
+        while True:
+            await self._some.wait()
+            await anyio.sleep(_STATS_SECONDS)
+            for session_id, channel in list(self._fanout.awake()):
+                stats = await self._stats_of(session_id)
+                if stats is not None:
+                    frames = speech.memory(stats)
+                    for follower in list(channel.followers):
+                        if isinstance(follower, Socket):
+                            follower.send(frames)
+
+
+class Surface:
+    """HTTP to the API, WebSockets to the gateway."""
+
+    def __init__(self, api: ASGIApp, gateway: ASGIApp) -> None:
+        self._api = api
+        self._gateway = gateway
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """One request, one connection, or one lifespan."""
+        answer = self._gateway if scope["type"] == "websocket" else self._api
+        return answer(scope, receive, send)

@@ -1,0 +1,263 @@
+"""One WebSocket: what its client sends goes to the log, in order; what its session does comes out.
+
+Nothing is kept here that is not in the log or in the client's hands: a socket that is cut at any
+moment is opened again and goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from starlette.types import Receive
+
+from roost.api.deps import Deps
+from roost.api.inbound import drafts_of, receipts_of
+from roost.core.fanout import AgentStatus, Fanout, agent_of
+from roost.core.outcome import Outcome
+from roost.core.trust import check_reach
+from roost.domain.events import Entry, Preview
+from roost.domain.session import Session
+from roost.errors import (
+    AlreadyAnswered,
+    AlreadyStarted,
+    Forbidden,
+    InvalidRequest,
+    NotStarted,
+    RateLimited,
+    RoostError,
+)
+from roost.gateway import speech, words
+from roost.gateway.admission import Admission
+from roost.gateway.line import Line
+from roost.gateway.restore import restore_status
+from roost.gateway.speech import Speech
+from roost.gateway.words import AskUserAnswer, Close, Input, PermissionResponse, Start
+from roost.ports.log import EventQuery
+
+NORMAL, UNSUPPORTED, POLICY, FAILED = 1000, 1003, 1008, 1011
+RESTART, RESUME, LOGGED_OUT, DELETED = 1012, 1013, 4401, 4404
+
+_MOST_BAD: Final = 20  # in a row: whoever sends more does not read what we answer
+_MOST_ASKED: Final = 200
+_VOID: Final = ("session.status_idle", "session.status_rescheduled", "session.status_terminated")
+_log = logging.getLogger(__name__)
+
+
+class Socket:
+    """A client on the line. Follows its session, as `core.fanout.Follower`."""
+
+    __slots__ = (
+        "_agent",
+        "_asked",
+        "_bad",
+        "_deps",
+        "_fanout",
+        "_has_task",
+        "_head",
+        "_most_unread",
+        "_refusal",
+        "_speech",
+        "_stream",
+        "by",
+        "line",
+        "seq",
+        "session_id",
+    )
+
+    def __init__(
+        self, line: Line, by: Admission, deps: Deps, fanout: Fanout, speech: Speech
+    ) -> None:
+        self.line = line
+        self.by = by
+        self.seq = 0
+        self.session_id: str | None = None
+        self._deps = deps
+        self._fanout = fanout
+        self._speech = speech
+        self._most_unread = deps.settings.max_unread_bytes
+        self._head = 0
+        self._has_task = False
+        self._refusal: str | None = None
+        self._asked: frozenset[str] = frozenset()
+        self._agent: AgentStatus | None = None
+        self._stream: str | None = None
+        self._bad = 0
+
+    # What it is shown
+
+    def entry(self, entry: Entry, outcome: Outcome | None) -> None:
+        """An entry, unless it has had it."""
+        if entry.seq <= self.seq:
+            return
+        self.seq = entry.seq
+        said = self._speech.of(entry, outcome)
+        frames = said.rest
+        asks = said.request and not (said.errand and self._has_task)
+        if asks and (entry.seq > self._head or entry.id in self._asked):
+            frames = said.request + frames
+        if self._stream is not None:
+            frames = self._stream_ends(entry) + frames
+        self.send(frames)
+
+    def _stream_ends(self, entry: Entry) -> bytes:
+        if entry.id != self._stream and entry.type not in _VOID:
+            return b""
+        message_id, self._stream = str(self._stream), None
+        return speech.stream_end(message_id, entry.seq if entry.id == message_id else None)
+
+    def preview(self, preview: Preview) -> None:
+        """Text that is being written, if its beginning was shown here."""
+        frames = b""
+        if not preview.text:
+            if self._stream is not None and self._stream != preview.event_id:
+                frames = speech.stream_end(self._stream, None)
+            self._stream = preview.event_id
+        if self._stream == preview.event_id:
+            self.send(frames + speech.stream_frame(preview))
+
+    def agent(self, status: AgentStatus, cause: Entry | None) -> None:
+        """What the agent does, if it is news."""
+        if status != self._agent:
+            before, self._agent = self._agent, status
+            self.send(speech.agent_frames(before, status, cause))
+
+    def gone(self) -> None:
+        """There is nothing to follow any more."""
+        self.line.hang_up(DELETED, "the session was deleted")
+
+    async def drained(self) -> None:
+        """Wait for a client that reads slowly what it has missed."""
+        await self.line.drained()
+
+    def send(self, frames: bytes) -> None:
+        """To the client; one that leaves too much unread is told to come again."""
+        if self.line.write(frames) > self._most_unread:
+            self.line.hang_up(RESUME, f"too slow; resume with after={self.seq}")
+
+    # What it sends
+
+    async def serve(self, receive: Receive) -> None:
+        """Until the client hangs up, or is hung up on."""
+        try:
+            while (message := await receive())["type"] != "websocket.disconnect":
+                frame = message.get("text")
+                if frame is None:
+                    self.line.hang_up(UNSUPPORTED, "send text, not binary")
+                elif await self._heard(frame):
+                    continue
+                return
+        finally:
+            if self.session_id is not None:
+                self._fanout.leave(self.session_id, self)
+
+    async def _heard(self, frame: str) -> bool:
+        """Whether to go on."""
+        message_id = None
+        try:
+            word = words.read(frame)
+            if isinstance(word, Close):
+                self.line.hang_up(NORMAL, "you said close")
+                return False
+            message_id = word.id
+            self._deps.rates.count(self.by.key, "writes", {})
+            await (self._start(word) if isinstance(word, Start) else self._take(word))
+            self._bad = 0
+        except RoostError as error:
+            return self._refuse(error, message_id)
+        return True
+
+    def _refuse(self, error: RoostError, message_id: str | None) -> bool:
+        self.send(speech.trouble(error, message_id))
+        self._bad += isinstance(error, InvalidRequest | RateLimited)
+        if self._bad > _MOST_BAD:
+            self.line.hang_up(POLICY, "too many bad messages in a row")
+        return self._bad <= _MOST_BAD
+
+    async def _take(self, word: Input) -> None:
+        session_id = self.session_id
+        if session_id is None:
+            raise NotStarted()
+        if self._refusal is not None:
+            raise Forbidden(self._refusal)
+        event = words.event_of(word)
+        drafts, receipts = drafts_of([event], "message"), receipts_of([event], None, b"")
+        try:
+            accepted = await self._deps.intake.accept(session_id, drafts, receipts)
+        except InvalidRequest:
+            if isinstance(word, PermissionResponse | AskUserAnswer):
+                await self._check_answered(session_id, word.requestId)
+            raise
+        if not accepted.repeated:
+            self._deps.meters.accepted.inc()
+        [entry] = accepted.entries
+        ack: dict[str, Any] = {"type": "ack", "id": word.id, "eventId": entry.id, "seq": entry.seq}
+        self.send(speech.frame(ack | ({"repeated": True} if accepted.repeated else {})))
+
+    async def _check_answered(self, session_id: str, request_id: str) -> None:
+        for entry in await self._questions(session_id):
+            if entry.id == request_id:
+                raise AlreadyAnswered(f"{request_id} was answered already, or interrupted")
+
+    # How it begins
+
+    async def _start(self, word: Start) -> None:
+        if self.session_id is not None:
+            raise AlreadyStarted()
+        self.send(speech.connection("connecting"))
+        session = await self._session(word)
+        self._head = session.state.head
+        self._has_task = session.spec.task_id is not None
+        self._refusal = _refusal(self.by, session)
+        self.seq = self._begins_at(word)
+        self._asked = frozenset(pending.event_id for pending in session.state.pending)
+        self._welcome(word, session)
+        for entry in await self._questions(session.id) if self._asked else ():
+            asks = entry.id in self._asked and not (speech.is_errand(entry) and self._has_task)
+            if asks and entry.seq <= self.seq:
+                self.send(speech.request_of(entry))
+        self.session_id = session.id
+        await self._fanout.catch_up(session.id, self)
+        self._fanout.join(session.id, agent_of(session), self)
+
+    def _welcome(self, word: Start, session: Session) -> None:
+        ack = {"type": "ack", "id": word.id, "sessionId": session.id, "seq": self.seq}
+        status = {"type": "session_status", "status": restore_status(session)}
+        self._agent = agent_of(session)
+        self.send(
+            speech.frame(ack)
+            + speech.frame(status)
+            + speech.connection("connected")
+            + speech.agent_frames(None, self._agent, None)
+        )
+
+    def _begins_at(self, word: Start) -> int:
+        after = self.by.after if word.after is None else word.after
+        if after is not None and after > self._head:
+            raise InvalidRequest(f"after: the session's log ends at {self._head}, before {after}")
+        return self._head if after is None else after
+
+    async def _session(self, word: Start) -> Session:
+        """The session that is meant, fresh from the store, or a new one."""
+        bound = self.by.session_id
+        if bound is not None and word.sessionId not in (None, bound):
+            raise Forbidden("sessionId: this socket was opened for another session")
+        session_id = bound or word.sessionId
+        lifecycle = self._deps.lifecycle
+        if session_id is not None:
+            return await lifecycle.get(self.by.key.tenant, session_id)
+        body, receipt = words.creation_of(word)
+        return await lifecycle.create(self.by.key, body, (), receipt)
+
+    async def _questions(self, session_id: str) -> list[Entry]:
+        query = EventQuery(types=speech.ASKING, order="desc", limit=_MOST_ASKED)
+        return await self._deps.log.page(session_id, query)
+
+
+def _refusal(by: Admission, session: Session) -> str | None:
+    """Why the client may only look on: the session has more trust than its key may ask for."""
+    try:
+        check_reach(by.key, session)
+    except Forbidden as forbidden:
+        return forbidden.message
+    return None

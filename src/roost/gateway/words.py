@@ -1,0 +1,174 @@
+"""What clients send: the messages, their fields, and the events they become."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from anthropic.types.beta import SessionCreateParams
+from anthropic.types.beta.sessions import EventSendParams
+
+from roost.api.call import fingerprint
+from roost.api.shapes import Shape
+from roost.errors import InvalidRequest, NotJson
+from roost.ports.log import Receipt
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+Json = dict[str, Any]
+
+
+class Start(msgspec.Struct, tag="start"):
+    """Follow a session, or make one."""
+
+    id: Name | None = None
+    sessionId: Name | None = None
+    after: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None = None
+    agent: str | Json | None = None
+    environmentId: str | None = None
+    systemPrompt: str | None = None
+    taskId: str | None = None
+    projectId: str | None = None
+    trustLevel: str | None = None
+    workspace: str | None = None
+    mountScope: str | None = None
+    sandboxFallback: str | None = None
+    harness: str | None = None
+    title: str | None = None
+    metadata: dict[str, str] | None = None
+
+
+class Message(msgspec.Struct, tag="message"):
+    """Something for the agent."""
+
+    content: str | list[Json]
+    id: Name | None = None
+
+
+class PermissionResponse(msgspec.Struct, tag="permission_response"):
+    """May the tool be used?"""
+
+    requestId: Name
+    decision: Literal["allow", "deny"]
+    message: str | None = None
+    modifiedInput: Json | None = None
+    id: Name | None = None
+
+
+class AskUserAnswer(msgspec.Struct, tag="ask_user_answer"):
+    """The answer to a question, or the result of a custom tool."""
+
+    requestId: Name
+    answers: Any
+    isError: bool = False
+    id: Name | None = None
+
+
+class Interrupt(msgspec.Struct, tag="interrupt"):
+    """Stop."""
+
+    id: Name | None = None
+
+
+class Close(msgspec.Struct, tag="close"):
+    """Goodbye."""
+
+
+Input = Message | PermissionResponse | AskUserAnswer | Interrupt
+Word = Start | Input | Close
+
+_decode: Final = msgspec.json.Decoder(Word).decode
+_encode: Final = msgspec.json.Encoder().encode
+_events: Final = Shape(EventSendParams)
+_session: Final = Shape(SessionCreateParams)
+
+
+def read(frame: str) -> Word:
+    """What a frame says. :raises NotJson: :raises InvalidRequest: naming the field"""
+    try:
+        word: Word = _decode(frame)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(str(error)) from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise NotJson() from None
+    if "\\u0000" in frame:
+        raise InvalidRequest("the message must not contain NUL characters")
+    return word
+
+
+def event_of(word: Input) -> Json:
+    """The event that an input becomes, checked like one of the API's. :raises InvalidRequest:"""
+    event = _event(word)
+    if word.id is not None:
+        event["client_id"] = word.id
+    checked: Json = _events.parse({"events": [event]})["events"][0]
+    return checked
+
+
+def _event(word: Input) -> Json:
+    match word:
+        case Message(content=content):
+            return {"type": "user.message", "content": _blocks(content)}
+        case PermissionResponse():
+            return _confirmation(word)
+        case AskUserAnswer(answers=answers):
+            said = answers if isinstance(answers, str) else _encode(answers).decode()
+            return {
+                "type": "user.custom_tool_result",
+                "custom_tool_use_id": word.requestId,
+                "content": _blocks(said),
+                "is_error": word.isError,
+            }
+        case Interrupt():
+            return {"type": "user.interrupt"}
+
+
+def _confirmation(word: PermissionResponse) -> Json:
+    if word.modifiedInput is not None:
+        raise InvalidRequest("modifiedInput: not served; allow the call as it is, or deny it")
+    event: Json = {
+        "type": "user.tool_confirmation",
+        "tool_use_id": word.requestId,
+        "result": word.decision,
+    }
+    if word.decision == "deny" and word.message:
+        event["deny_message"] = word.message
+    return event
+
+
+def _blocks(content: str | list[Json]) -> list[Json]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def creation_of(word: Start) -> tuple[Json, Receipt | None]:
+    """The body of the session that a `start` asks for, and what it is remembered by.
+
+    :raises InvalidRequest: naming the field
+    """
+    for field in ("agent", "environmentId"):
+        if not getattr(word, field):
+            raise InvalidRequest(f"{field}: required to create a session, or give a sessionId")
+    metadata = dict(word.metadata or {})
+    if word.projectId is not None:
+        metadata["project_id"] = word.projectId
+    given: Json = {
+        "agent": _agent(word),
+        "environment_id": word.environmentId,
+        "title": word.title,
+        "metadata": metadata,
+        "trust_level": word.trustLevel,
+        "workspace": word.workspace,
+        "mount_scope": word.mountScope,
+        "sandbox_fallback": word.sandboxFallback,
+        "harness": word.harness,
+        "task_id": word.taskId,
+    }
+    body = _session.parse({name: value for name, value in given.items() if value is not None})
+    receipt = None if word.id is None else Receipt(f"w:{word.id}", fingerprint(body))
+    return body, receipt
+
+
+def _agent(word: Start) -> str | Json | None:
+    if word.systemPrompt is None:
+        return word.agent
+    named = {"id": word.agent} if isinstance(word.agent, str) else dict(word.agent or {})
+    return {**named, "type": "agent_with_overrides", "system": word.systemPrompt}

@@ -1,0 +1,1 @@
+"""The browser app, as the package build left it in `dist/`, served beside the API."""

@@ -1,0 +1,133 @@
+"""Logins: a cookie that stands for a key, and that no other site can use."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.api.house import HEADERS, House, error_of, house
+
+from roost.ports.catalog import RecordQuery
+
+ORIGIN = {"origin": "http://roost"}
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> AsyncGenerator[House]:
+    async with house(tmp_path) as made:
+        yield made
+
+
+@asynccontextmanager
+async def browser_of(
+    home: House, *, check: bool = True, **headers: str
+) -> AsyncGenerator[httpx2.AsyncClient]:
+    """A browser that has logged in."""
+    _, secret = await home.keyring.create(tenant="tenant_1", name="me")
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(home.app), base_url="http://roost"
+    ) as browser:
+        answer = await browser.post("/auth/login", json={"api_key": secret}, headers=ORIGIN)
+        if check:
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["name"] == "me"
+            assert answer.json()["expires_at"]
+            cookie = answer.headers["set-cookie"].lower()
+            for word in ("httponly", "samesite=strict", "path=/", "max-age=604800"):
+                assert word in cookie
+            assert "secure" not in cookie
+        browser.headers.update({**HEADERS, **headers})
+        yield browser
+
+
+async def test_a_cookie_opens_what_its_key_opens(home: House) -> None:
+    async with browser_of(home, **ORIGIN) as browser:
+        assert (await browser.get("/auth/me")).json()["tenant"] == "tenant_1"
+        assert (await browser.get("/v1/sessions")).status_code == 200
+        made = await browser.post("/v1/environments", json={"name": "home"})
+        assert made.status_code == 200, made.text
+        error_of(await browser.get("/roost/v1/keys"), 403)  # the key is no administrator's
+        assert (await browser.get("/auth/ws-token")).json()["token"]
+
+
+async def test_a_login_ends_for_good(home: House) -> None:
+    async with browser_of(home, **ORIGIN) as browser:
+        cookie = dict(browser.cookies)
+        assert (await browser.post("/auth/logout")).status_code == 200
+        assert not browser.cookies
+        browser.cookies.update(cookie)
+        error_of(await browser.get("/auth/me"), 401)
+
+
+async def test_a_login_ends_with_its_key(home: House) -> None:
+    async with browser_of(home, **ORIGIN) as browser:
+        key_id = (await browser.get("/auth/me")).json()["key_id"]
+        await home.client.delete(f"/roost/v1/keys/{key_id}")
+        error_of(await browser.get("/auth/me"), 401)
+
+
+async def test_a_login_ends_at_its_time(tmp_path: Path) -> None:
+    async with house(tmp_path, login_seconds=0.000001) as home:
+        async with browser_of(home, check=False) as browser:
+            error_of(await browser.get("/auth/me"), 401)
+        async with browser_of(home, check=False):
+            page = await home.store.catalog.page(RecordQuery(kind="login", tenant=""))
+            assert len(page) <= 1  # what is over is swept
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "http://roost:81", "null", "roost"])
+async def test_a_change_from_another_site_is_refused(home: House, origin: str) -> None:
+    async with browser_of(home) as browser:
+        refused = await browser.post(
+            "/v1/environments", json={"name": "x"}, headers={"origin": origin}
+        )
+        assert error_of(refused, 403)["details"]["error_code"] == "cross_origin"
+        error_of(
+            await browser.post("/auth/login", json={"api_key": "x"}, headers={"origin": origin}),
+            403,
+        )
+
+
+async def test_a_change_without_an_origin_needs_a_header_no_form_can_send(home: House) -> None:
+    async with browser_of(home) as browser:
+        error_of(await browser.post("/auth/logout"), 403)
+        allowed = await browser.post("/auth/logout", headers={"x-roost-csrf": "1"})
+        assert allowed.status_code == 200
+
+
+async def test_a_key_needs_no_origin(home: House) -> None:
+    answer = await home.client.post(
+        "/v1/environments", json={"name": "x"}, headers={"origin": "http://evil.example"}
+    )
+    assert answer.status_code == 200  # whoever has the key needs no browser to misuse it
+
+
+@pytest.mark.parametrize("cookie", ["", "x", "login_none.secret", ".", "a.b.c", "=", "x" * 9000])
+async def test_a_cookie_that_is_not_ours_opens_nothing(home: House, cookie: str) -> None:
+    headers = {**HEADERS, "cookie": f"roost_login={cookie}"}
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(home.app), base_url="http://roost"
+    ) as stranger:
+        error_of(await stranger.get("/auth/me", headers=headers), 401)
+
+
+async def test_a_wrong_secret_for_a_real_login_opens_nothing(home: House) -> None:
+    async with browser_of(home) as browser:
+        login_id = browser.cookies["roost_login"].partition(".")[0]
+        browser.cookies.clear()
+        answer = await browser.get("/auth/me", headers={"cookie": f"roost_login={login_id}.wrong"})
+        error_of(answer, 401)
+
+
+async def test_a_wrong_key_does_not_log_in(home: House) -> None:
+    answer = await home.client.post("/auth/login", json={"api_key": "roost_wrong"})
+    error_of(answer, 401)
+    assert "set-cookie" not in answer.headers
+
+
+async def test_a_key_is_not_logged_out(home: House) -> None:
+    error_of(await home.client.post("/auth/logout"), 403)
+    assert (await home.client.get("/auth/me")).json()["expires_at"] is None

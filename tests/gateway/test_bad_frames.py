@@ -1,0 +1,192 @@
+"""Frames that no good client sends: each gets an answer, none costs the server anything."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+from tests.gateway.talk import Api, Talk
+from websockets.exceptions import ConnectionClosed
+
+from roost.testing.live import LiveServer
+
+LIMIT = 256 * 1024
+BAD = [
+    ("", "not_json"),
+    ("{", "not_json"),
+    ("nonsense", "not_json"),
+    ("[]", "invalid_request"),
+    ("null", "invalid_request"),
+    ("{}", "invalid_request"),
+    ('{"type": 5}', "invalid_request"),
+    ('{"type": "unheard_of"}', "invalid_request"),
+    ('{"type": "message"}', "invalid_request"),
+    ('{"type": "message", "content": 5}', "invalid_request"),
+    ('{"type": "message", "content": ""}', "invalid_request"),
+    ('{"type": "message", "content": []}', "invalid_request"),
+    ('{"type": "message", "content": "a\\u0000b"}', "invalid_request"),
+    ('{"type": "message", "content": "x", "id": ""}', "invalid_request"),
+    ('{"type": "message", "content": "x", "id": "%s"}' % ("x" * 129), "invalid_request"),
+    ('{"type": "message", "content": "x", "id": 7}', "invalid_request"),
+    ('{"type": "start", "after": -1}', "invalid_request"),
+    ('{"type": "permission_response"}', "invalid_request"),
+    ('{"type": "ask_user_answer", "requestId": "x"}', "invalid_request"),
+    ('{"type": "ask_user_answer", "requestId": "x", "answers": %s' % ("[" * 100_000), "not_json"),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    with LiveServer(
+        tmp_path_factory.mktemp("server") / "data",
+        ROOST_MAX_FRAME_BYTES=str(4 * 1024 * 1024),
+        ROOST_MAX_UNREAD_BYTES=str(LIMIT),
+        ROOST_PING_SECONDS="0.5",
+        ROOST_LOG_LEVEL="error",
+    ) as live:
+        yield live
+
+
+def resident(server: LiveServer) -> int:
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) // 1024
+
+
+def sockets(server: LiveServer) -> int:
+    lines = httpx2.get(f"{server.url}/metrics").text.splitlines()
+    return int(float(next(line for line in lines if line.startswith("roost_sockets ")).split()[1]))
+
+
+def test_every_bad_frame_gets_an_error_and_the_next_good_one_works(api: Api) -> None:
+    session_id = api.session()
+    with api.talk(session_id) as talk:
+        for frame, code in BAD:
+            talk.connection.send(frame)
+            error = talk.until("error")
+            assert error["code"] == code, (frame[:80], error)
+            assert error["message"]
+            talk.say("interrupt")
+            talk.until("ack")
+    assert {e["type"] for e in api.events(session_id)} == {"user.interrupt"}
+
+
+def test_too_many_in_a_row_end_the_connection(api: Api) -> None:
+    talk = api.open(api.session())
+    for _ in range(30):
+        talk.connection.send("nonsense")
+    code, reason = talk.close_code()
+    assert (code, reason) == (1008, "too many bad messages in a row")
+    assert talk.types() == ["error"] * 21
+
+
+def test_a_binary_frame_ends_it(api: Api) -> None:
+    talk = api.talk(api.session())
+    talk.connection.send(b"\x00\x01")
+    assert talk.close_code()[0] == 1003
+
+
+def test_what_is_not_utf_8_ends_it(api: Api) -> None:
+    talk = api.talk(api.session())
+    talk.connection.send(b"\xff\xfe", text=True)
+    assert talk.close_code()[0] == 1007
+
+
+def test_frames_of_10_mb_are_refused_and_the_memory_stays_flat(
+    server: LiveServer, api: Api
+) -> None:
+    session_id = api.session()
+    huge = json.dumps({"type": "message", "content": "x" * 10_000_000})
+    before = resident(server)
+    for _ in range(20):
+        talk = api.talk(session_id)
+        with pytest.raises(ConnectionClosed):
+            talk.connection.send(huge)
+            talk.connection.recv(timeout=20)
+            talk.connection.recv(timeout=20)
+        talk.close()
+        assert talk.connection.close_code in (1009, 1006)  # 1006: cut while it still sent
+    assert resident(server) - before < 50
+    assert [e["type"] for e in api.events(session_id)] == []
+
+
+def test_a_flood_is_taken_in_order_and_the_memory_stays_flat(server: LiveServer, api: Api) -> None:
+    session_id = api.session()
+    before = resident(server)
+    with api.talk(session_id) as talk:
+        for number in range(3000):
+            talk.connection.send(f'{{"type":"interrupt","id":"i-{number}"}}')
+            if number % 100 == 99:  # or it is the client who is too slow
+                talk.until(lambda m, last=f"i-{number}": m.get("id") == last)
+    acks = [m for m in talk.seen if m["type"] == "ack" and m["id"]]
+    assert [ack["id"] for ack in acks] == [f"i-{number}" for number in range(3000)]
+    assert [ack["seq"] for ack in acks] == list(range(1, 3001))
+    assert resident(server) - before < 50
+
+
+def test_a_slow_reader_is_told_to_resume_and_misses_nothing(server: LiveServer, api: Api) -> None:
+    session_id = api.session()
+    connected = sockets(server)
+    talk = api.talk(session_id)
+    before = resident(server)
+    body = {
+        "events": [{"type": "user.message", "content": [{"type": "text", "text": "x" * 200_000}]}]
+    }
+    deadline = time.monotonic() + 40
+    while sockets(server) > connected:  # until the server has had enough
+        assert time.monotonic() < deadline
+        api.post(f"/v1/sessions/{session_id}/events", body)
+    assert resident(server) - before < 120
+    code, reason = talk.close_code()
+    seqs = [m["seq"] for m in talk.seen if m["type"] == "sdk_message"]
+    assert seqs == list(range(1, len(seqs) + 1))
+    if code == 1013:  # else the goodbye was cut off with the rest: it was too slow for that, too
+        assert reason is not None and reason.startswith("too slow; resume with after=")
+    with api.open(session_id) as back:
+        back.say("start", after=seqs[-1])
+        assert back.until("sdk_message")["seq"] == seqs[-1] + 1
+
+
+def silent(server: LiveServer, token: str) -> socket.socket:
+    """A client that says hello and then nothing, not even when it is asked."""
+    where = urlsplit(server.url)
+    line = socket.create_connection((where.hostname, where.port))
+    hello = (
+        f"GET /ws/v2?token={token} HTTP/1.1\r\nHost: {where.netloc}\r\nUpgrade: websocket\r\n"
+        "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}\r\n\r\n"
+    )
+    line.sendall(hello.encode())
+    assert b" 101 " in line.recv(4096)
+    return line
+
+
+def test_a_client_that_does_not_answer_pings_is_let_go(server: LiveServer, api: Api) -> None:
+    with api.talk(api.session()) as alive, silent(server, api.token()):
+        connected = sockets(server)
+        deadline = time.monotonic() + 20
+        while sockets(server) >= connected:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        alive.say("interrupt")
+        alive.until("ack")
+
+
+def test_a_socket_that_is_cut_leaves_nothing_behind(server: LiveServer, api: Api) -> None:
+    session_id = api.session()
+    connected = sockets(server)
+    talks: list[Talk] = [api.talk(session_id) for _ in range(20)]
+    assert sockets(server) == connected + 20
+    for talk in talks:
+        talk.connection.socket.close()
+    deadline = time.monotonic() + 20
+    while sockets(server) > connected:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

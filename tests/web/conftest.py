@@ -1,0 +1,70 @@
+"""A real Chromium on the real server: what a person sees and does."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+from tests.parts import need
+from tests.web.person import Person
+
+from roost.testing.live import LiveServer
+
+_QUIET = [
+    "--no-sandbox",  # tests may run as root
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium")
+    need("chromium", chromium, "scripts/install-test-parts chromium")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=_QUIET)
+        yield launched
+        launched.close()
+
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
+    return report
+
+
+@pytest.fixture
+def settings() -> dict[str, str]:
+    return {"ROOST_HARNESS": "claude", "ROOST_SLEEP_AFTER": "60"}
+
+
+@pytest.fixture
+def width() -> int:
+    return 1100
+
+
+@pytest.fixture
+def server(tmp_path: Path, settings: dict[str, str]) -> Iterator[LiveServer]:
+    with LiveServer(tmp_path / "data", **settings) as live:
+        yield live
+
+
+@pytest.fixture
+def person(
+    request: pytest.FixtureRequest, browser: Browser, server: LiveServer, width: int
+) -> Iterator[Person]:
+    somebody = Person(request.node.name, browser, server, width=width)
+    yield somebody
+    somebody.leave(content=not request.node.stash.get(_FAILED, False))

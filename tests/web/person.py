@@ -1,0 +1,97 @@
+"""Somebody who uses the browser app, and notices when it complains."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import anthropic
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
+
+from roost.testing.live import LiveServer
+
+SHOTS = Path(os.environ.get("ROOST_TEST_SHOTS", ".tools/screenshots"))
+# A page whose server is killed says so in the console; nothing in the page can prevent that.
+_OF_A_LOST_SERVER = re.compile("ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|WebSocket connection")
+
+
+class Person:
+    """One browser tab. `complaints` are what its console said that it should not have."""
+
+    def __init__(
+        self, name: str, browser: Browser, server: LiveServer, *, width: int = 1100
+    ) -> None:
+        self.server = server
+        self._name = name
+        self.complaints: list[str] = []
+        self._context = browser.new_context(viewport={"width": width, "height": 800})
+        self.page: Page = self._context.new_page()
+        self.page.on("console", self._listen)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.client = anthropic.Anthropic(base_url=server.url, api_key=server.key, max_retries=0)
+
+    def leave(self, *, content: bool) -> None:
+        """Close the tab. Who is not `content` keeps a picture; who is has nothing to complain of."""
+        if not content:
+            self.shoot(f"failed-{self._name}")
+        self._context.close()
+        assert not (content and self.complaints)
+
+    def _listen(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and not _OF_A_LOST_SERVER.search(message.text):
+            self.complaints.append(message.text)
+
+    def another_tab(self) -> Page:
+        return self._context.new_page()
+
+    def log_in(self) -> None:
+        self.page.goto(self.server.url)
+        self.page.get_by_label("API key").fill(self.server.key)
+        self.page.get_by_role("button", name="Log in").click()
+        expect(self.page.get_by_role("heading", name="Sessions")).to_be_visible()
+        self.complaints.clear()  # the browser notes that nobody was logged in yet
+
+    def begin_session(self, title: str, *, policy: str = "always_allow") -> str:
+        """Make an agent and an environment, then the session with the form."""
+        tools = [
+            {
+                "type": "agent_toolset_20260401",
+                "default_config": {"permission_policy": {"type": policy}},
+            }
+        ]
+        self.client.beta.agents.create(name="coder", model="claude-opus-5-5", tools=tools)
+        limited: Any = {"type": "cloud", "networking": {"type": "limited"}}
+        self.client.beta.environments.create(name="quiet", config=limited)
+        self.page.goto(self.server.url)
+        self.page.get_by_role("button", name="New session").click()
+        self.page.get_by_label("Title").fill(title)
+        self.page.get_by_role("button", name="Begin").click()
+        self.page.wait_for_url("**/sessions/sesn_*")
+        return self.page.url.rsplit("/", 1)[-1]
+
+    def say(self, text: str) -> None:
+        self.page.get_by_label("Message", exact=True).fill(text)
+        self.page.keyboard.press("Enter")
+
+    @property
+    def log(self) -> Locator:
+        return self.page.get_by_role("log", name="Conversation")
+
+    def hears(self, text: str, *, seconds: float = 20) -> None:
+        """The agent has said this, once."""
+        spoken = self.log.locator(".said-agent").get_by_text(text)
+        expect(spoken).to_have_count(1, timeout=seconds * 1000)
+
+    def sees(self, text: str) -> None:
+        """The conversation shows this, besides what was said."""
+        shown = self.log.locator(".call, [role=alert]").get_by_text(text, exact=True)
+        expect(shown).to_have_count(1, timeout=20_000)
+
+    def waits_until(self, status: str) -> None:
+        expect(self.page.locator(".heading .status")).to_have_text(status, timeout=30_000)
+
+    def shoot(self, name: str) -> None:
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SHOTS / f"{name}.png")

@@ -1,0 +1,127 @@
+"""The app's pages: for every width, for the keyboard alone, in both schemes, readable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from playwright.sync_api import expect
+from tests.journeys.chat import bash, script
+from tests.parts import need
+from tests.web.person import Person
+
+AXE = Path("web/node_modules/axe-core/axe.min.js")
+PAGES = ("/", "/agents", "/environments", "/keys")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1600, "light")])
+def test_every_page_fits_its_width_and_can_be_read(person: Person, width: int, scheme: Any):
+    need("axe-core", AXE.exists(), "make setup")
+    person.page.emulate_media(color_scheme=scheme)
+    person.log_in()
+    session_id = person.begin_session("A session with a rather long title, for narrow screens")
+    person.say(script(bash("ls -la"), {"text": "See `this`:\n\n```sh\nls -la\n```"}))
+    person.hears("See this:")
+    chat = f"/sessions/{session_id}"
+    for path in (*PAGES, chat, f"{chat}/timeline"):
+        person.page.goto(person.server.url + path)
+        person.page.wait_for_load_state("networkidle")
+        overhang = "document.documentElement.scrollWidth - window.innerWidth"
+        assert person.page.evaluate(overhang) <= 0, path
+        assert violations(person) == [], path
+        person.shoot(f"{width}-{scheme}{path.replace('/', '-').replace(session_id, 'x')}")
+
+
+def violations(person: Person) -> list[str]:
+    """What the rules for accessible pages have against the page."""
+    # A script element is what the page's own policy forbids, so it is run as the debugger.
+    person.page.evaluate(AXE.read_text())
+    tags = ["wcag2a", "wcag2aa", "wcag21aa"]
+    found = person.page.evaluate("tags => axe.run({runOnly: tags})", tags)
+    return [
+        f"{one['id']}: {one['help']}: {node['html'][:200]}"
+        for one in found["violations"]
+        for node in one["nodes"]
+    ]
+
+
+def test_everything_can_be_done_with_the_keyboard_alone(person: Person):
+    page = person.page
+    page.goto(person.server.url)
+    expect(page.get_by_label("API key")).to_be_focused()
+    page.keyboard.type(person.server.key)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
+    person.complaints.clear()
+    for path, button, name in (
+        ("/agents", "New agent", "keyboard agent"),
+        ("/environments", "New environment", "keyboard place"),
+    ):
+        page.goto(person.server.url + path)
+        press(person, button)
+        expect(page.get_by_role("dialog").get_by_label("Name")).to_be_focused()
+        page.keyboard.type(name)
+        page.keyboard.press("Enter")
+        expect(page.get_by_text(name, exact=True)).to_be_visible()
+    page.goto(person.server.url)
+    press(person, "New session")
+    expect(page.get_by_role("dialog").get_by_label("Title")).to_be_focused()
+    page.keyboard.type("By keyboard")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/sessions/sesn_*")
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
+    page.keyboard.type("Hello")
+    page.keyboard.press("Enter")
+    person.hears("I have seen 1 user message")
+
+
+def press(person: Person, name: str) -> None:
+    """Tab to a button of that name, and press it."""
+    button = person.page.get_by_role("button", name=name)
+    expect(button).to_be_visible()
+    for _ in range(30):
+        person.page.keyboard.press("Tab")
+        if button.evaluate("element => element === document.activeElement"):
+            person.page.keyboard.press("Enter")
+            return
+    raise AssertionError(f"{name} cannot be reached with Tab")
+
+
+def test_a_key_is_shown_once_and_works_until_it_is_revoked(person: Person):
+    person.log_in()
+    page = person.page
+    page.goto(f"{person.server.url}/keys")
+    page.get_by_role("button", name="New key").click()
+    page.get_by_role("dialog").get_by_label("Name").fill("for a friend")
+    page.get_by_role("button", name="Create").click()
+    secret = page.get_by_role("dialog").locator("pre").inner_text()
+    ask = {"url": f"{person.server.url}/auth/me", "headers": {"x-api-key": secret}}
+    assert httpx2.get(**ask).status_code == 200
+    page.reload()
+    card = page.get_by_role("listitem").filter(has_text="for a friend")
+    expect(card).to_be_visible()
+    assert secret not in page.content()
+    card.get_by_role("button", name="Revoke").click()
+    expect(card).to_have_count(0)
+    assert httpx2.get(**ask).status_code == 401
+
+
+def test_who_is_logged_out_sees_nothing(person: Person):
+    person.log_in()
+    session_id = person.begin_session("Secret plans")
+    person.page.get_by_role("button", name="Log out").click()
+    expect(person.page.get_by_label("API key")).to_be_visible()
+    person.page.goto(f"{person.server.url}/sessions/{session_id}")
+    expect(person.page.get_by_label("API key")).to_be_visible()
+    assert "Secret plans" not in person.page.content()
+    person.complaints.clear()  # the browser notes each 401
+
+
+def test_a_wrong_key_is_refused_in_plain_words(person: Person):
+    person.page.goto(person.server.url)
+    person.page.get_by_label("API key").fill("not-a-key")
+    person.page.get_by_role("button", name="Log in").click()
+    expect(person.page.get_by_role("alert")).to_contain_text("not valid")
+    person.complaints.clear()

@@ -1,0 +1,72 @@
+/** The server's resources as hooks: what is shown is asked for again after every change. */
+
+import { notifications } from "@mantine/notifications";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+
+import { all, ApiError, get, post, remove } from "./http";
+import type { Agent, Environment, Key, Me, Session } from "./types";
+
+export const useMe = () =>
+  useQuery({ queryKey: ["me"], queryFn: () => get<Me>("/auth/me"), staleTime: 60_000, retry: false });
+
+export const useSessions = (archived: boolean) =>
+  useQuery({
+    queryKey: ["sessions", archived],
+    queryFn: () => all<Session>(`/v1/sessions?include_archived=${archived}`),
+    refetchInterval: 5000,
+  });
+
+export const useSession = (id: string) =>
+  useQuery({ queryKey: ["session", id], queryFn: () => get<Session>(`/v1/sessions/${id}`) });
+
+export const useAgents = () =>
+  useQuery({ queryKey: ["agents"], queryFn: () => all<Agent>("/v1/agents") });
+
+export const useEnvironments = () =>
+  useQuery({ queryKey: ["environments"], queryFn: () => all<Environment>("/v1/environments") });
+
+export const useKeys = () =>
+  useQuery({ queryKey: ["keys"], queryFn: async () => (await get<{ data: Key[] }>("/roost/v1/keys")).data });
+
+/** A change of one kind of resource; a refusal is shown with its hint. */
+export function useChange<Given, Answer>(resource: string, change: (given: Given) => Promise<Answer>) {
+  const queries = useQueryClient();
+  return useMutation({
+    mutationFn: change,
+    onSuccess: () => queries.invalidateQueries({ queryKey: [resource] }),
+    onError: complain,
+  });
+}
+
+export function complain(error: unknown): void {
+  const known = error instanceof ApiError;
+  notifications.show({
+    color: "red",
+    title: error instanceof Error ? error.message : "That did not work.",
+    message: (known && error.hint) || "",
+    autoClose: 10_000,
+  });
+}
+
+export const changes = {
+  login: (key: string) => post("/auth/login", { api_key: key }),
+  logout: () => post("/auth/logout"),
+  createSession: (given: Record<string, unknown>) => post<Session>("/v1/sessions", given),
+  archiveSession: (id: string) => post<Session>(`/v1/sessions/${id}/archive`),
+  renameSession: (given: { id: string; title: string }) =>
+    post<Session>(`/v1/sessions/${given.id}`, { title: given.title }),
+  createAgent: (given: Record<string, unknown>) => post<Agent>("/v1/agents", given),
+  updateAgent: (given: { id: string } & Record<string, unknown>) => {
+    const { id, ...body } = given;
+    return post<Agent>(`/v1/agents/${id}`, body);
+  },
+  archiveAgent: (id: string) => post<Agent>(`/v1/agents/${id}/archive`),
+  createEnvironment: (given: Record<string, unknown>) => post<Environment>("/v1/environments", given),
+  updateEnvironment: (given: { id: string } & Record<string, unknown>) => {
+    const { id, ...body } = given;
+    return post<Environment>(`/v1/environments/${id}`, body);
+  },
+  archiveEnvironment: (id: string) => post<Environment>(`/v1/environments/${id}/archive`),
+  createKey: (given: Record<string, unknown>) => post<Key>("/roost/v1/keys", given),
+  revokeKey: (id: string) => remove(`/roost/v1/keys/${id}`),
+};

@@ -1,0 +1,78 @@
+/** What the server shows of its resources, as far as the app looks at it. */
+
+import type { SessionUsage } from "../log/events";
+
+export type Trust = "sandboxed" | "vault" | "full";
+
+export interface Page<T> {
+  data: T[];
+  next_page: string | null;
+}
+
+export interface Agent {
+  id: string;
+  name: string;
+  description: string | null;
+  version: number;
+  model: { id: string };
+  system: string | null;
+  tools: Toolset[];
+  archived_at: string | null;
+  created_at: string;
+}
+
+export interface Toolset {
+  type: string;
+  default_config?: { enabled: boolean; permission_policy: { type: string } };
+  configs?: { name: string; enabled: boolean; permission_policy: { type: string } }[];
+  [more: string]: unknown;
+}
+
+export interface Environment {
+  id: string;
+  name: string;
+  description: string | null;
+  config: {
+    type: string;
+    networking?: { type: string; allowed_hosts?: string[] };
+  };
+  archived_at: string | null;
+  created_at: string;
+}
+
+export interface Session {
+  id: string;
+  title: string | null;
+  status: "idle" | "running" | "rescheduling" | "terminated";
+  agent: { id: string; name: string; model: { id: string } };
+  environment_id: string;
+  created_at: string;
+  updated_at: string;
+  archived_at: string | null;
+  usage: SessionUsage;
+  stats: { active_seconds: number; duration_seconds: number };
+  trust_level: Trust;
+  workspace: string | null;
+  mount_scope: string;
+  harness: string;
+}
+
+export interface Key {
+  id: string;
+  name: string;
+  tenant: string;
+  role: "user" | "admin";
+  trust_ceiling: Trust;
+  hint: string;
+  created_at: string;
+  revoked_at: string | null;
+  secret?: string;
+}
+
+export interface Me {
+  key_id: string;
+  name: string;
+  tenant: string;
+  role: "user" | "admin";
+  trust_ceiling: Trust;
+}

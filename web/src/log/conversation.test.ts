@@ -1,0 +1,79 @@
+import { describe, expect, it } from "vitest";
+
+import { after, EMPTY, previewed, type Call, type Conversation, type Said } from "./conversation";
+import type { LogEvent } from "./events";
+
+let seq = 0;
+function event(type: string, fields: Partial<LogEvent> = {}): LogEvent {
+  seq += 1;
+  return { id: `e${seq}`, type, seq, processed_at: new Date(seq * 1000).toISOString(), ...fields };
+}
+
+const text = (words: string) => [{ type: "text", text: words }];
+const shown = (conversation: Conversation) =>
+  conversation.items.map((item) => (item.kind === "call" ? `${item.name}:${item.state}` : item.kind === "note" ? item.tone : "text" in item ? item.text : item.kind));
+
+describe("the log as a conversation", () => {
+  it("is the same whether events come at once, one by one, or twice", () => {
+    const log = [
+      event("user.message", { content: text("hello") }),
+      event("session.status_running"),
+      event("agent.message", { content: text("hi") }),
+      event("session.status_idle", { stop_reason: { type: "end_turn" } }),
+    ];
+    const atOnce = after(EMPTY, log);
+    const oneByOne = log.reduce((before, one) => after(before, [one]), EMPTY);
+    expect(oneByOne).toEqual(atOnce);
+    expect(after(atOnce, log)).toEqual(atOnce);
+    expect(shown(atOnce)).toEqual(["hello", "hi"]);
+    expect(atOnce.status).toBe("idle");
+  });
+
+  it("moves a queued message to where it was taken up", () => {
+    const working = after(EMPTY, [
+      event("user.message", { content: text("first") }),
+      event("user.message", { id: "q", content: text("second"), processed_at: null }),
+      event("agent.message", { content: text("answer") }),
+    ]);
+    expect(shown(working)).toEqual(["first", "answer", "second"]);
+    expect((working.items.at(-1) as Said).queued).toBe(true);
+    const taken = after(working, [event("user.message", { id: "q", content: text("second") })]);
+    expect(shown(taken)).toEqual(["first", "answer", "second"]);
+    expect((taken.items.at(-1) as Said).queued).toBe(false);
+  });
+
+  it("replaces a preview by its event and drops one that nothing came of", () => {
+    const begun = ["He", "llo"].reduce((before, words) => previewed(before, { event_id: "m", type: "agent.message", text: words }), EMPTY);
+    expect(shown(begun)).toEqual(["Hello"]);
+    const other = previewed(begun, { event_id: "n", type: "agent.message", text: "Good day" });
+    expect(shown(other)).toEqual(["Good day"]);
+    const done = after(other, [event("agent.message", { id: "n", content: text("Good day!") })]);
+    expect(shown(done)).toEqual(["Good day!"]);
+    expect(previewed(done, { event_id: "n", type: "agent.message", text: " late" })).toBe(done);
+  });
+
+  it("follows a call from the question to its result", () => {
+    const asked = after(EMPTY, [
+      event("session.status_running"),
+      event("agent.tool_use", { id: "call", name: "bash", input: { command: "ls" }, evaluated_permission: "ask" }),
+      event("session.status_idle", { stop_reason: { type: "requires_action", event_ids: ["call"] } }),
+    ]);
+    expect(shown(asked)).toEqual(["bash:waiting"]);
+    expect(asked.waitingFor).toEqual(["call"]);
+    const allowed = after(asked, [event("user.tool_confirmation", { tool_use_id: "call", result: "allow" })]);
+    expect(shown(allowed)).toEqual(["bash:running"]);
+    const done = after(allowed, [event("agent.tool_result", { tool_use_id: "call", content: text("a.txt") })]);
+    expect((done.items[0] as Call).output).toBe("a.txt");
+    expect(shown(done)).toEqual(["bash:done"]);
+  });
+
+  it("shows a call that was cut off as such when the turn is over", () => {
+    const log = [event("session.status_running"), event("agent.tool_use", { name: "bash", evaluated_permission: "allow" }), event("session.status_idle", { stop_reason: { type: "end_turn" } })];
+    expect(shown(after(EMPTY, log))).toEqual(["bash:unknown"]);
+  });
+
+  it("tells retries from failures", () => {
+    const error = (type: string) => event("session.error", { error: { type: "model_overloaded_error", message: "overloaded", retry_status: { type } } });
+    expect(shown(after(EMPTY, [error("retrying"), error("exhausted")]))).toEqual(["retry", "error"]);
+  });
+});

@@ -1,0 +1,233 @@
+/**
+ * The log as a conversation. A fold: the same events in the same order always give the same picture,
+ * so a page that was reloaded, or cut off and resumed after the newest `seq` it had, shows what any
+ * other shows. An event that comes twice changes nothing.
+ */
+
+import {
+  answeredCall,
+  CALLS,
+  textOf,
+  timeOf,
+  type Block,
+  type LogEvent,
+  type Preview,
+  type SessionUsage,
+} from "./events";
+
+export type CallState = "running" | "waiting" | "done" | "failed" | "denied" | "unknown";
+
+export interface Said {
+  kind: "user" | "agent";
+  id: string;
+  text: string;
+  images: Block[];
+  at?: number;
+  queued: boolean;
+  streaming: boolean;
+}
+
+export interface Thought {
+  kind: "thinking";
+  id: string;
+}
+
+export interface Call {
+  kind: "call";
+  id: string;
+  name: string;
+  server?: string;
+  custom: boolean;
+  input: Record<string, unknown>;
+  state: CallState;
+  output?: string;
+  startedAt?: number;
+  endedAt?: number;
+}
+
+export interface Note {
+  kind: "note";
+  id: string;
+  tone: "error" | "retry" | "info";
+  text: string;
+}
+
+export type Item = Said | Thought | Call | Note;
+export type Status = "idle" | "running" | "rescheduling" | "terminated";
+
+export interface Conversation {
+  items: Item[];
+  head: number;
+  status: Status;
+  stopReason?: string;
+  waitingFor: string[];
+  usage?: SessionUsage;
+}
+
+export const EMPTY: Conversation = { items: [], head: 0, status: "idle", waitingFor: [] };
+
+const STATUS: Record<string, Status> = {
+  "session.status_running": "running",
+  "session.status_rescheduled": "rescheduling",
+  "session.status_idle": "idle",
+  "session.status_terminated": "terminated",
+};
+
+const REASONS: Record<string, string> = {
+  retries_exhausted: "The turn was given up. Send a message to try again.",
+  refusal: "The model declined to answer.",
+  budget_exhausted: "The session has used up its budget.",
+};
+
+/** The conversation after some more events of the log. */
+export function after(before: Conversation, events: Iterable<LogEvent>): Conversation {
+  const next: Conversation = { ...before, items: [...before.items] };
+  for (const event of events) {
+    if (event.seq <= next.head) continue;
+    next.head = event.seq;
+    take(next, event);
+  }
+  return next;
+}
+
+/** Show text that is still being written. */
+export function previewed(before: Conversation, preview: Preview): Conversation {
+  if (preview.type !== "agent.message") return before;
+  const at = before.items.findIndex((item) => item.id === preview.event_id);
+  const known = before.items[at];
+  if (known?.kind === "agent" && !known.streaming) return before;
+  const items = [...before.items];
+  if (known?.kind === "agent") {
+    items[at] = { ...known, text: known.text + preview.text };
+  } else {
+    // One answer is written at a time: an older preview was void if nothing came of it.
+    const voided = items.filter((item) => !(item.kind === "agent" && item.streaming));
+    return { ...before, items: [...voided, said(preview.event_id, "agent", preview.text, true)] };
+  }
+  return { ...before, items };
+}
+
+function take(state: Conversation, event: LogEvent): void {
+  const status = STATUS[event.type];
+  if (status !== undefined) return moved(state, event, status);
+  if (CALLS.has(event.type)) return put(state, called(event));
+  switch (event.type) {
+    case "user.message":
+      return put(state, { ...heard(event, "user"), queued: event.processed_at === null });
+    case "agent.message":
+      return put(state, heard(event, "agent"));
+    case "agent.thinking":
+      return put(state, { kind: "thinking", id: event.id });
+    case "agent.tool_result":
+    case "agent.mcp_tool_result":
+    case "user.custom_tool_result":
+      return returned(state, event);
+    case "user.tool_confirmation":
+      return confirmed(state, event);
+    case "user.interrupt":
+      return event.processed_at === null ? undefined : put(state, note(event, "info", "Interrupted"));
+    case "agent.thread_context_compacted":
+      return put(state, note(event, "info", "The conversation grew long and was summarised."));
+    case "session.error":
+      return troubled(state, event);
+    case "session.usage":
+      state.usage = event.usage;
+  }
+}
+
+/** A queued message is shown where it was sent until it is taken up, then where that happened. */
+function put(state: Conversation, item: Item): void {
+  const at = state.items.findIndex((known) => known.id === item.id);
+  if (at >= 0) state.items.splice(at, 1);
+  if (item.kind === "agent") dropPreviews(state);
+  const queued = state.items.findIndex((known) => known.kind === "user" && known.queued);
+  if (queued >= 0 && !(item.kind === "user" && item.queued)) state.items.splice(queued, 0, item);
+  else state.items.push(item);
+}
+
+function dropPreviews(state: Conversation): void {
+  state.items = state.items.filter((item) => !(item.kind === "agent" && item.streaming));
+}
+
+function moved(state: Conversation, event: LogEvent, status: Status): void {
+  state.status = status;
+  state.stopReason = event.stop_reason?.type;
+  state.waitingFor = event.stop_reason?.event_ids ?? [];
+  if (status === "running") return;
+  dropPreviews(state);
+  const reason = REASONS[state.stopReason ?? ""];
+  if (reason !== undefined) put(state, note(event, "error", reason));
+  if (status === "terminated") put(state, note(event, "info", "This session has ended."));
+  if (status === "idle" && state.stopReason !== "requires_action") closeOpenCalls(state);
+}
+
+/** When a turn is over nothing of it runs any more; what had no result was cut off. */
+function closeOpenCalls(state: Conversation): void {
+  state.items = state.items.map((item) =>
+    item.kind === "call" && (item.state === "running" || item.state === "waiting")
+      ? { ...item, state: "unknown" }
+      : item,
+  );
+}
+
+function called(event: LogEvent): Call {
+  const custom = event.type === "agent.custom_tool_use";
+  const asks = custom || event.evaluated_permission === "ask";
+  const denied = event.evaluated_permission === "deny";
+  return {
+    kind: "call",
+    id: event.id,
+    name: event.name ?? "tool",
+    server: event.mcp_server_name,
+    custom,
+    input: event.input ?? {},
+    state: denied ? "denied" : asks ? "waiting" : "running",
+    startedAt: timeOf(event),
+  };
+}
+
+function returned(state: Conversation, event: LogEvent): void {
+  changeCall(state, answeredCall(event), (call) => ({
+    ...call,
+    state: call.state === "denied" ? "denied" : event.is_error ? "failed" : "done",
+    output: textOf(event.content),
+    endedAt: timeOf(event),
+  }));
+}
+
+function confirmed(state: Conversation, event: LogEvent): void {
+  changeCall(state, event.tool_use_id, (call) => ({
+    ...call,
+    state: event.result === "allow" ? "running" : "denied",
+    output: event.result === "deny" ? (event.deny_message ?? undefined) : call.output,
+  }));
+}
+
+function changeCall(state: Conversation, id: string | undefined, change: (call: Call) => Call): void {
+  state.items = state.items.map((item) =>
+    item.kind === "call" && item.id === id ? change(item) : item,
+  );
+}
+
+function troubled(state: Conversation, event: LogEvent): void {
+  const retry = event.error?.retry_status?.type === "retrying";
+  const text = event.error?.message ?? "Something went wrong.";
+  put(state, note(event, retry ? "retry" : "error", text));
+}
+
+function note(event: LogEvent, tone: Note["tone"], text: string): Note {
+  return { kind: "note", id: event.id, tone, text };
+}
+
+function heard(event: LogEvent, kind: "user" | "agent"): Said {
+  const blocks = Array.isArray(event.content) ? event.content : [];
+  const words = typeof event.content === "string" ? event.content : textOf(
+    blocks.filter((block) => block.type !== "image"),
+  );
+  const images = blocks.filter((block) => block.type === "image");
+  return { ...said(event.id, kind, words, false), images, at: timeOf(event) };
+}
+
+function said(id: string, kind: "user" | "agent", text: string, streaming: boolean): Said {
+  return { kind, id, text, images: [], queued: false, streaming };
+}

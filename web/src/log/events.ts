@@ -1,0 +1,71 @@
+/** The log's events, as far as the app looks into them. Whatever else they hold is passed over. */
+
+export interface Block {
+  type: string;
+  text?: string;
+  [more: string]: unknown;
+}
+
+export interface LogEvent {
+  id: string;
+  type: string;
+  seq: number;
+  processed_at: string | null;
+  content?: Block[] | string;
+  name?: string;
+  input?: Record<string, unknown>;
+  evaluated_permission?: "allow" | "ask" | "deny";
+  mcp_server_name?: string;
+  tool_use_id?: string;
+  mcp_tool_use_id?: string;
+  custom_tool_use_id?: string;
+  result?: "allow" | "deny";
+  deny_message?: string | null;
+  is_error?: boolean | null;
+  stop_reason?: { type: string; event_ids?: string[] };
+  error?: { type: string; message: string; retry_status?: { type: string } };
+  model_request_start_id?: string;
+  model_usage?: ModelUsage;
+  usage?: SessionUsage;
+}
+
+export interface ModelUsage {
+  input_tokens: number;
+  output_tokens: number;
+  cache_read_input_tokens: number;
+  cache_creation_input_tokens: number;
+}
+
+export interface SessionUsage {
+  input_tokens?: number;
+  output_tokens?: number;
+  cache_read_input_tokens?: number;
+  active_seconds?: number;
+}
+
+/** Text of an event to come. Never stored; the event with the same id is the truth. */
+export interface Preview {
+  event_id: string;
+  type: string;
+  text: string;
+}
+
+export const CALLS = new Set(["agent.tool_use", "agent.mcp_tool_use", "agent.custom_tool_use"]);
+
+/** The id of the call that an event answers, if it answers one. */
+export function answeredCall(event: LogEvent): string | undefined {
+  return event.custom_tool_use_id ?? event.mcp_tool_use_id ?? event.tool_use_id;
+}
+
+export function textOf(content: LogEvent["content"]): string {
+  if (content === undefined) return "";
+  if (typeof content === "string") return content;
+  return content
+    .map((block) => block.text ?? `[${block.type}]`)
+    .join("\n")
+    .trim();
+}
+
+export function timeOf(event: LogEvent): number | undefined {
+  return event.processed_at === null ? undefined : Date.parse(event.processed_at);
+}

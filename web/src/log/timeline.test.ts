@@ -1,0 +1,31 @@
+import { expect, it } from "vitest";
+
+import type { LogEvent } from "./events";
+import { turnsOf } from "./timeline";
+
+const at = (second: number) => new Date(second * 1000).toISOString();
+const event = (type: string, second: number, fields: Partial<LogEvent> = {}): LogEvent => ({ id: `${type}${second}`, type, seq: second, processed_at: at(second), ...fields });
+
+it("measures the model, the tools, and how long somebody was waited for", () => {
+  const usage = { input_tokens: 10, output_tokens: 2, cache_read_input_tokens: 0, cache_creation_input_tokens: 0 };
+  const turns = turnsOf([
+    event("session.status_running", 1),
+    event("user.message", 1, { content: [{ type: "text", text: "List the files\nplease" }] }),
+    event("span.model_request_start", 2, { id: "span" }),
+    event("span.model_request_end", 4, { model_request_start_id: "span", model_usage: usage }),
+    event("agent.tool_use", 4, { id: "call", name: "bash", evaluated_permission: "ask" }),
+    event("session.status_idle", 5, { stop_reason: { type: "requires_action" } }),
+    event("session.status_running", 60),
+    event("user.tool_confirmation", 60, { tool_use_id: "call", result: "allow" }),
+    event("agent.tool_result", 62, { tool_use_id: "call" }),
+    event("session.status_idle", 63, { stop_reason: { type: "end_turn" } }),
+    event("session.status_running", 100),
+  ]);
+  expect(turns.length).toBe(2);
+  const [first, second] = turns;
+  expect(first?.title).toBe("List the files");
+  expect(first?.bars.map(({ kind, from, to }) => [kind, (to! - from) / 1000])).toEqual([["wake", 1], ["model", 2], ["wait", 56], ["tool", 2]]);
+  expect(first?.outcome).toBe("end_turn");
+  expect(first?.usage.input_tokens).toBe(10);
+  expect(second?.to).toBeUndefined();
+});

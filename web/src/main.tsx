@@ -1,0 +1,41 @@
+import "@mantine/core/styles.css";
+import "@mantine/notifications/styles.css";
+import "./style.css";
+
+import { createTheme, MantineProvider } from "@mantine/core";
+import { Notifications } from "@mantine/notifications";
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { StrictMode } from "react";
+import { createRoot } from "react-dom/client";
+
+import { ApiError } from "./api/http";
+import { App } from "./app";
+
+const theme = createTheme({
+  primaryColor: "cyan",
+  primaryShade: 9,
+  fontFamily: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif",
+  defaultRadius: "md",
+  autoContrast: true,
+});
+
+const queries = new QueryClient({
+  defaultOptions: {
+    queries: {
+      staleTime: 2000,
+      // What was refused stays refused; what could not be reached is tried again.
+      retry: (count, error) => !(error instanceof ApiError && error.status > 0) && count < 3,
+    },
+  },
+});
+
+createRoot(document.getElementById("root")!).render(
+  <StrictMode>
+    <MantineProvider theme={theme} defaultColorScheme="auto">
+      <Notifications position="bottom-right" />
+      <QueryClientProvider client={queries}>
+        <App />
+      </QueryClientProvider>
+    </MantineProvider>
+  </StrictMode>,
+);

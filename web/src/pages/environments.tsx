@@ -1,0 +1,81 @@
+import { Button, Radio, Stack, TagsInput, TextInput } from "@mantine/core";
+import { useState, type FormEvent } from "react";
+
+import { changes, useChange, useEnvironments } from "../api/hooks";
+import type { Environment } from "../api/types";
+import { Loaded, Page } from "../parts/page";
+import { FormButton, ThingCard, Things } from "../parts/resource";
+
+export function EnvironmentsPage() {
+  const places = useEnvironments();
+  const archive = useChange("environments", changes.archiveEnvironment);
+  return (
+    <Page title="Environments" actions={<FormButton label="New environment" title="New environment" form={(done) => <EnvironmentForm done={done} />} />}>
+      <Loaded query={places}>
+        {(found) => (
+          <Things none="No environments yet. An environment says what a sandbox may reach.">
+            {found.map((place) => (
+              <ThingCard
+                key={place.id}
+                name={place.name}
+                archived={place.archived_at !== null}
+                about={reachOf(place)}
+                actions={
+                  place.archived_at === null && (
+                    <>
+                      <FormButton variant="default" label="Edit" title={`Edit ${place.name}`} form={(done) => <EnvironmentForm place={place} done={done} />} />
+                      <Button variant="default" size="xs" onClick={() => archive.mutate(place.id)}>
+                        Archive
+                      </Button>
+                    </>
+                  )
+                }
+              />
+            ))}
+          </Things>
+        )}
+      </Loaded>
+    </Page>
+  );
+}
+
+function EnvironmentForm({ place, done }: { place?: Environment; done: () => void }) {
+  const create = useChange("environments", changes.createEnvironment);
+  const update = useChange("environments", changes.updateEnvironment);
+  const [name, setName] = useState(place?.name ?? "");
+  const [reach, setReach] = useState(place?.config.networking?.type ?? "limited");
+  const [hosts, setHosts] = useState(place?.config.networking?.allowed_hosts ?? []);
+
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    const networking = reach === "limited" ? { type: reach, allowed_hosts: hosts } : { type: reach };
+    const body = { name, config: { type: "cloud", networking } };
+    if (place) update.mutate({ id: place.id, ...body }, { onSuccess: done });
+    else create.mutate(body, { onSuccess: done });
+  };
+
+  return (
+    <form onSubmit={submit}>
+      <Stack>
+        <TextInput label="Name" value={name} onChange={(event) => setName(event.currentTarget.value)} required data-autofocus />
+        <Radio.Group label="Network" value={reach} onChange={setReach}>
+          <Stack gap="xs" mt={4}>
+            <Radio value="limited" label="Only the hosts below" description="None named: the sandbox reaches nothing but the model." />
+            <Radio value="unrestricted" label="Everything but private addresses" />
+          </Stack>
+        </Radio.Group>
+        {reach === "limited" && <TagsInput label="Allowed hosts" placeholder="example.org, *.example.org" value={hosts} onChange={setHosts} />}
+        <Button type="submit" loading={create.isPending || update.isPending}>
+          Save
+        </Button>
+      </Stack>
+    </form>
+  );
+}
+
+function reachOf(place: Environment): string {
+  const networking = place.config.networking;
+  if (networking?.type === "unrestricted") return "reaches everything but private addresses";
+  const hosts = networking?.allowed_hosts ?? [];
+  return hosts.length === 0 ? "reaches nothing but the model" : `reaches ${hosts.join(", ")}`;
+}

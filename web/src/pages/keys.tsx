@@ -1,0 +1,89 @@
+import { Alert, Button, Code, CopyButton, Group, Select, Stack, TextInput } from "@mantine/core";
+import { useState, type FormEvent } from "react";
+
+import { changes, useChange, useKeys } from "../api/hooks";
+import type { Trust } from "../api/types";
+import { Loaded, Page } from "../parts/page";
+import { FormButton, ThingCard, Things } from "../parts/resource";
+import { TRUST, TrustBadge } from "../parts/trust";
+import { ago } from "../parts/words";
+
+export function KeysPage() {
+  const keys = useKeys();
+  const revoke = useChange("keys", changes.revokeKey);
+  return (
+    <Page title="API keys" actions={<FormButton label="New key" title="New API key" form={() => <KeyForm />} />}>
+      <Loaded query={keys}>
+        {(found) => (
+          <Things none="No keys.">
+            {found.filter((key) => key.revoked_at === null).map((key) => (
+              <ThingCard
+                key={key.id}
+                name={key.name}
+                archived={false}
+                about={
+                  <Group gap="xs">
+                    …{key.hint} · {key.role} · tenant {key.tenant} · made {ago(key.created_at)} · at most
+                    <TrustBadge trust={key.trust_ceiling} />
+                  </Group>
+                }
+                actions={
+                  <Button variant="default" size="xs" color="red" onClick={() => revoke.mutate(key.id)}>
+                    Revoke
+                  </Button>
+                }
+              />
+            ))}
+          </Things>
+        )}
+      </Loaded>
+    </Page>
+  );
+}
+
+function KeyForm() {
+  const create = useChange("keys", changes.createKey);
+  const [name, setName] = useState("");
+  const [role, setRole] = useState("user");
+  const [ceiling, setCeiling] = useState<string>("sandboxed");
+  if (create.data?.secret !== undefined) return <Secret secret={create.data.secret} />;
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    create.mutate({ name, role, trust_ceiling: ceiling });
+  };
+  return (
+    <form onSubmit={submit}>
+      <Stack>
+        <TextInput label="Name" value={name} onChange={(event) => setName(event.currentTarget.value)} required data-autofocus />
+        <Select label="Role" data={["user", "admin"]} value={role} onChange={(value) => setRole(value ?? "user")} allowDeselect={false} />
+        <Select
+          label="Most trust it may ask for"
+          data={(Object.keys(TRUST) as Trust[]).map((value) => ({ value, label: TRUST[value].word }))}
+          value={ceiling}
+          onChange={(value) => setCeiling(value ?? "sandboxed")}
+          allowDeselect={false}
+        />
+        <Button type="submit" loading={create.isPending}>
+          Create
+        </Button>
+      </Stack>
+    </form>
+  );
+}
+
+function Secret({ secret }: { secret: string }) {
+  return (
+    <Alert color="yellow" title="Copy it now: it is not shown again">
+      <Group mt="xs">
+        <Code block>{secret}</Code>
+        <CopyButton value={secret}>
+          {({ copied, copy }) => (
+            <Button size="xs" onClick={copy}>
+              {copied ? "Copied" : "Copy"}
+            </Button>
+          )}
+        </CopyButton>
+      </Group>
+    </Alert>
+  );
+}

@@ -1,0 +1,94 @@
+import { ActionIcon, Group, Tabs, Text, TextInput, Tooltip } from "@mantine/core";
+import { useQueryClient } from "@tanstack/react-query";
+import { ChartGantt, MessageSquare, Pencil } from "lucide-react";
+import { useState, type FormEvent } from "react";
+import { useNavigate, useParams } from "react-router";
+
+import { changes, useChange, useSession } from "../api/hooks";
+import type { Session } from "../api/types";
+import { useLiveSession, type LiveSession } from "../live/session";
+import { Chat } from "../parts/chat";
+import { Loaded } from "../parts/page";
+import { StatusBadge } from "../parts/status";
+import { Timeline } from "../parts/timeline";
+import { TrustBadge } from "../parts/trust";
+import { tokens } from "../parts/words";
+import { nameOf } from "./sessions";
+
+export function SessionPage() {
+  const { id = "", view = "chat" } = useParams();
+  const session = useSession(id);
+  const live = useLiveSession(id);
+  const navigate = useNavigate();
+  return (
+    <Loaded query={session}>
+      {(found) => (
+        <Tabs value={view} onChange={(value) => navigate(`/sessions/${id}/${value}`)} keepMounted={false} className="chat">
+          <Heading session={found} live={live} />
+          <Tabs.List px="sm">
+            <Tabs.Tab value="chat" leftSection={<MessageSquare size={14} aria-hidden />}>
+              Chat
+            </Tabs.Tab>
+            <Tabs.Tab value="timeline" leftSection={<ChartGantt size={14} aria-hidden />}>
+              Timeline
+            </Tabs.Tab>
+          </Tabs.List>
+          <Tabs.Panel value="chat" className="fill">
+            <Chat live={live} ended={found.archived_at !== null} />
+          </Tabs.Panel>
+          <Tabs.Panel value="timeline" className="fill scroll">
+            <Timeline events={live.events} />
+          </Tabs.Panel>
+        </Tabs>
+      )}
+    </Loaded>
+  );
+}
+
+function Heading({ session, live }: { session: Session; live: LiveSession }) {
+  const usage = live.conversation.usage ?? session.usage;
+  const waits = live.conversation.stopReason === "requires_action";
+  return (
+    <Group px="sm" pt="xs" gap="xs" className="heading">
+      <Title session={session} />
+      <TrustBadge trust={session.trust_level} />
+      <StatusBadge status={waits ? "waiting" : live.loaded ? live.conversation.status : session.status} />
+      <Text size="xs" c="dimmed">
+        {session.agent.name} · {tokens((usage.input_tokens ?? 0) + (usage.output_tokens ?? 0))} tokens
+      </Text>
+    </Group>
+  );
+}
+
+function Title({ session }: { session: Session }) {
+  const queries = useQueryClient();
+  const rename = useChange("sessions", changes.renameSession);
+  const [draft, setDraft] = useState<string>();
+  const save = (event: FormEvent) => {
+    event.preventDefault();
+    rename.mutate(
+      { id: session.id, title: draft ?? "" },
+      { onSuccess: () => queries.invalidateQueries({ queryKey: ["session", session.id] }) },
+    );
+    setDraft(undefined);
+  };
+  if (draft !== undefined) {
+    return (
+      <form onSubmit={save}>
+        <TextInput size="xs" aria-label="Title" value={draft} onChange={(event) => setDraft(event.currentTarget.value)} onBlur={() => setDraft(undefined)} autoFocus />
+      </form>
+    );
+  }
+  return (
+    <Group gap={4} wrap="nowrap" miw={0}>
+      <Text component="h1" fw={700} size="md" truncate m={0}>
+        {nameOf(session)}
+      </Text>
+      <Tooltip label="Rename">
+        <ActionIcon variant="subtle" color="gray" size="sm" aria-label="Rename" onClick={() => setDraft(session.title ?? "")}>
+          <Pencil size={13} aria-hidden />
+        </ActionIcon>
+      </Tooltip>
+    </Group>
+  );
+}

@@ -1,0 +1,38 @@
+import { Alert, Container, Group, Skeleton, Stack, Title } from "@mantine/core";
+import type { UseQueryResult } from "@tanstack/react-query";
+import { CircleAlert } from "lucide-react";
+import type { ReactNode } from "react";
+
+/** A page with a heading and what can be done there. */
+export function Page({ title, actions, children }: { title: string; actions?: ReactNode; children: ReactNode }) {
+  return (
+    <Container size="lg" py="md" px={{ base: "sm", sm: "md" }}>
+      <Group justify="space-between" mb="md">
+        <Title order={1} size="h2">
+          {title}
+        </Title>
+        <Group gap="xs">{actions}</Group>
+      </Group>
+      {children}
+    </Container>
+  );
+}
+
+/** What was asked for, once it is there; until then that it is coming, or why it is not. */
+export function Loaded<T>({ query, children }: { query: UseQueryResult<T>; children: (data: T) => ReactNode }) {
+  if (query.data !== undefined) return <>{children(query.data)}</>;
+  if (query.error !== null) {
+    return (
+      <Alert color="red" icon={<CircleAlert size={18} />} title="This could not be loaded">
+        {query.error.message}
+      </Alert>
+    );
+  }
+  return (
+    <Stack gap="xs" aria-busy="true" aria-label="Loading">
+      {[1, 2, 3].map((n) => (
+        <Skeleton key={n} h={56} />
+      ))}
+    </Stack>
+  );
+}

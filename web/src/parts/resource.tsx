@@ -1,0 +1,58 @@
+import { Button, Card, Group, Modal, Stack, Text } from "@mantine/core";
+import { useState, type ReactNode } from "react";
+
+/** A card of a thing that has a name, with what is known of it and what can be done with it. */
+export function ThingCard({ name, about, archived, actions }: { name: string; about: ReactNode; archived: boolean; actions: ReactNode }) {
+  return (
+    <Card withBorder padding="sm" component="li">
+      <Group justify="space-between" align="flex-start">
+        <Stack gap={2} miw={0} flex={1}>
+          <Text fw={600} truncate>
+            {name}
+            {archived && (
+              <Text span c="dimmed" fw={400}>
+                {" "}
+                (archived)
+              </Text>
+            )}
+          </Text>
+          <Text size="sm" c="dimmed" component="div">
+            {about}
+          </Text>
+        </Stack>
+        <Group gap="xs">{actions}</Group>
+      </Group>
+    </Card>
+  );
+}
+
+export function Things({ children, none }: { children: ReactNode[]; none: string }) {
+  if (children.length === 0) {
+    return (
+      <Text c="dimmed" ta="center" py="xl">
+        {none}
+      </Text>
+    );
+  }
+  return (
+    <Stack gap="xs" component="ul" p={0} m={0} style={{ listStyle: "none" }}>
+      {children}
+    </Stack>
+  );
+}
+
+/** A button that opens a form in a dialogue; the form closes it when it is done. */
+export function FormButton({ label, title, variant = "filled", form }: { label: string; title: string; variant?: string; form: (done: () => void) => ReactNode }) {
+  const [opened, setOpened] = useState(false);
+  const close = () => setOpened(false);
+  return (
+    <>
+      <Button variant={variant} size={variant === "filled" ? "sm" : "xs"} onClick={() => setOpened(true)}>
+        {label}
+      </Button>
+      <Modal opened={opened} onClose={close} title={title} size="lg">
+        {form(close)}
+      </Modal>
+    </>
+  );
+}

@@ -1,0 +1,118 @@
+import { Badge, Container, Group, Paper, Stack, Text, Tooltip } from "@mantine/core";
+import { useEffect, useMemo, useState } from "react";
+
+import type { LogEvent } from "../log/events";
+import { turnsOf, type Bar, type BarKind, type Turn } from "../log/timeline";
+import { lasted, tokens } from "./words";
+
+const LANES: Record<BarKind, { row: number; colour: string; word: string }> = {
+  wake: { row: 0, colour: "gray", word: "Start" },
+  model: { row: 0, colour: "cyan", word: "Model" },
+  tool: { row: 1, colour: "teal", word: "Tools" },
+  wait: { row: 2, colour: "grape", word: "Waits for you" },
+  retry: { row: 3, colour: "orange", word: "Retries" },
+};
+
+export function Timeline({ events }: { events: LogEvent[] }) {
+  const turns = useMemo(() => turnsOf(events), [events]);
+  const now = useNow(turns.some((turn) => turn.to === undefined));
+  if (turns.length === 0) {
+    return (
+      <Text c="dimmed" ta="center" py="xl">
+        Nothing has happened yet.
+      </Text>
+    );
+  }
+  return (
+    <Container size="lg" py="md">
+      <Legend />
+      <Stack mt="sm">
+        {turns.map((turn, nth) => (
+          <TurnView key={turn.number} turn={turn} before={turns[nth - 1]} now={now} />
+        ))}
+      </Stack>
+    </Container>
+  );
+}
+
+/** The time, moving while something is under way. */
+function useNow(moving: boolean): number {
+  const [now, setNow] = useState(Date.now());
+  useEffect(() => {
+    if (!moving) return;
+    const timer = setInterval(() => setNow(Date.now()), 500);
+    return () => clearInterval(timer);
+  }, [moving]);
+  return now;
+}
+
+function Legend() {
+  return (
+    <Group gap="xs">
+      {Object.values(LANES).map(({ colour, word }) => (
+        <Badge key={word} color={colour} variant="light" tt="none">
+          {word}
+        </Badge>
+      ))}
+    </Group>
+  );
+}
+
+function TurnView({ turn, before, now }: { turn: Turn; before?: Turn; now: number }) {
+  const end = turn.to ?? now;
+  const { input_tokens, output_tokens, cache_read_input_tokens } = turn.usage;
+  return (
+    <section aria-label={`Turn ${turn.number}`}>
+      {before?.to !== undefined && turn.from - before.to > 1000 && (
+        <Text size="xs" c="dimmed" ta="center" mb="xs">
+          rested for {lasted(turn.from - before.to)}
+        </Text>
+      )}
+      <Paper withBorder p="sm">
+        <Group justify="space-between" mb={6} wrap="nowrap">
+          <Text size="sm" fw={600} truncate>
+            {turn.number}. {turn.title || "(no message)"}
+          </Text>
+          <Text size="xs" c="dimmed" style={{ flexShrink: 0 }}>
+            {lasted(end - turn.from)} · {turn.outcome ?? "at work"}
+          </Text>
+        </Group>
+        <div className="turn-bars" role="img" aria-label={described(turn, end)}>
+          {turn.bars.map((bar) => (
+            <BarView key={bar.id} bar={bar} turn={turn} end={end} />
+          ))}
+        </div>
+        <Text size="xs" c="dimmed" mt={6}>
+          {new Date(turn.from).toLocaleString()} · {tokens(input_tokens)} in, {tokens(output_tokens)} out, {tokens(cache_read_input_tokens)} from cache
+        </Text>
+      </Paper>
+    </section>
+  );
+}
+
+function BarView({ bar, turn, end }: { bar: Bar; turn: Turn; end: number }) {
+  const whole = Math.max(end - turn.from, 1);
+  const to = bar.to ?? end;
+  const { row, colour } = LANES[bar.kind];
+  const shown = bar.failed ? "red" : colour;
+  return (
+    <Tooltip label={`${bar.label}: ${lasted(to - bar.from)}${bar.failed ? ", failed" : ""}`}>
+      <span
+        style={{
+          top: 4 + row * 20,
+          left: `${((bar.from - turn.from) / whole) * 100}%`,
+          width: `${Math.max(((to - bar.from) / whole) * 100, 0.3)}%`,
+          background: `var(--mantine-color-${shown}-light-hover)`,
+          borderLeft: `3px solid var(--mantine-color-${shown}-filled)`,
+        }}
+      >
+        {(to - bar.from) / whole > 0.12 ? bar.label : ""}
+      </span>
+    </Tooltip>
+  );
+}
+
+function described(turn: Turn, end: number): string {
+  const parts = turn.bars.map((bar) => `${bar.label} ${lasted((bar.to ?? end) - bar.from)}`);
+  return `Turn ${turn.number}: ${parts.join(", ") || "nothing but waiting"}`;
+}

@@ -1,0 +1,13 @@
+import react from "@vitejs/plugin-react";
+import { defineConfig, loadEnv } from "vite";
+
+export default defineConfig(({ mode }) => {
+  // `npm run dev` talks to the server that `make up` started.
+  const target = loadEnv(mode, ".", "ROOST_").ROOST_URL ?? "http://127.0.0.1:8700";
+  const proxy = Object.fromEntries(["/v1", "/roost", "/auth"].map((path) => [path, { target }]));
+  return {
+    plugins: [react()],
+    build: { outDir: "../src/roost/web/dist", emptyOutDir: true, chunkSizeWarningLimit: 1200 },
+    server: { proxy: { ...proxy, "/ws": { target, ws: true } } },
+  };
+});
