@@ -54,6 +54,10 @@ class Settings(BaseModel):
         None,
         description="The database, `sqlite:///PATH`; by default `roost.db` in the data directory.",
     )
+    blobs_url: str | None = Field(
+        None,
+        description="Where snapshots of sessions' files are kept, `file:///PATH` or `s3://BUCKET/PREFIX`; by default `blobs` in the data directory.",
+    )
     api_key: SecretStr | None = Field(
         None, description="The administrator's API key; by default one is made at the first start."
     )

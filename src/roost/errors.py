@@ -32,6 +32,11 @@
   + Unavailable                     the server is starting, stopping, or its disk refused
   + SandboxFailed                   the place broke, not the command in it
     - SandboxUnavailable            this machine cannot give such a place now
+  + BlobsFailed                     the blob store cannot be reached, or refuses
+    - BlobNotFound                  no such object
+    - BlobChanged                   somebody else has moved the pointer
+    - SnapshotCorrupt               what came back is not what was stored
+  + WorkspaceTooLarge               more files than a snapshot may hold
   + LeaseLost                       another runner owns the session now; drop everything
   + StartupError                    the server cannot start, and would fail the same way again
     - DataDirLocked                 another server has this data directory open
@@ -271,6 +276,39 @@ class SandboxUnavailable(SandboxFailed):
 
     code = "sandbox_unavailable"
     hint = "Run `roost doctor`: it says what is missing and how to get it."
+
+
+class BlobsFailed(RoostError):
+    """The blob store cannot be reached, or refuses."""
+
+    code = "blobs_failed"
+    hint = "Look at ROOST_BLOBS_URL and at the store; what could not be stored is tried again."
+
+
+class BlobNotFound(BlobsFailed):
+    """The blob store has no such object."""
+
+    code = "blob_not_found"
+
+
+class BlobChanged(BlobsFailed):
+    """Somebody else has changed the pointer."""
+
+    code = "blob_changed"
+
+
+class SnapshotCorrupt(BlobsFailed):
+    """A snapshot is damaged; nothing was restored from the damaged part."""
+
+    code = "snapshot_corrupt"
+    hint = "Restore an earlier snapshot, or bring the object store back to a good state."
+
+
+class WorkspaceTooLarge(RoostError):
+    """The workspace has more files than a snapshot may hold."""
+
+    code = "workspace_too_large"
+    hint = "Remove what is not needed from the workspace; it is not stored until then."
 
 
 class LeaseLost(RoostError):

@@ -271,6 +271,18 @@ def test_the_doctor_refuses_a_data_directory_on_a_network(
     assert doctor.data_directory(settings(data=tmp_path)).level == "fail"
 
 
+def test_the_doctor_tries_the_blob_store(tmp_path: Path) -> None:
+    assert doctor.blob_store(settings(data=tmp_path)).level == "ok"
+    kept = tmp_path / "kept"
+    assert doctor.blob_store(settings(data=tmp_path, blobs_url=f"file://{kept}")).level == "ok"
+    assert [path for path in kept.rglob("*") if path.is_file() and path.name != ".lock"] == []
+    (tmp_path / "file").touch()
+    broken = doctor.blob_store(settings(data=tmp_path, blobs_url=f"file://{tmp_path}/file"))
+    assert broken.level == "fail"
+    unknown = doctor.blob_store(settings(data=tmp_path, blobs_url="ftp://somewhere"))
+    assert (unknown.level, "file:///PATH" in unknown.fix) == ("fail", True)
+
+
 def test_the_doctor_warns_of_a_slow_disk_and_few_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

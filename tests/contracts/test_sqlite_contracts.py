@@ -12,6 +12,7 @@ from roost.testing.catalog_contract import CatalogContract
 from roost.testing.keys_contract import KeysContract
 from roost.testing.log_contract import LogContract
 from roost.testing.sessions_contract import SessionsContract
+from roost.testing.workspaces_contract import WorkspacesContract
 
 
 class OnSqlite:
@@ -34,4 +35,8 @@ class TestSqliteCatalog(OnSqlite, CatalogContract):
 
 
 class TestSqliteKeys(OnSqlite, KeysContract):
+    pass
+
+
+class TestSqliteWorkspaces(OnSqlite, WorkspacesContract):
     pass

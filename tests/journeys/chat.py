@@ -35,14 +35,13 @@ class Chat:
         server: LiveServer,
         *,
         networking: dict[str, Any] | None = None,
+        key: str | None = None,
         budget: Any = anthropic.omit,
         agent: dict[str, Any] | None = None,
         **options: str,
     ) -> None:
-        self.server = server
-        self.client = anthropic.Anthropic(base_url=server.url, api_key=server.key, max_retries=0)
-        # A server closes connections that were idle for a while, perhaps in the moment of a request.
-        self._reading = self.client.with_options(max_retries=5)
+        self._key = key or server.key
+        self.move_to(server)
         fields = {"tools": [{"type": "agent_toolset_20260401"}], **(agent or {})}
         self._agent = self.client.beta.agents.create(
             name="coder", model="claude-opus-5-5", **fields
@@ -71,6 +70,13 @@ class Chat:
             extra_body={"harness": "claude"},
         )
         return other
+
+    def move_to(self, server: LiveServer) -> None:
+        """Go on with another server that has the same database."""
+        self.server = server
+        self.client = anthropic.Anthropic(base_url=server.url, api_key=self._key, max_retries=0)
+        # A server closes connections that were idle for a while, perhaps in the moment of a request.
+        self._reading = self.client.with_options(max_retries=5)
 
     def send(self, text: str) -> None:
         content = [{"type": "text", "text": text}]

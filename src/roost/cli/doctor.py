@@ -21,10 +21,11 @@ import httpx2
 import msgspec
 
 import roost
+from roost.blobs import choice as blobs
 from roost.cli.environment import server_url
 from roost.cli.table import print_json
 from roost.config import Settings
-from roost.errors import RoostError, SandboxFailed
+from roost.errors import BlobChanged, RoostError, SandboxFailed
 from roost.harnesses.claude.launch import PINNED, bundled_cli
 from roost.sandboxes.choice import chosen
 
@@ -179,11 +180,38 @@ def claude(settings: Settings) -> Finding:
     return Finding("ok", f"claude {PINNED}")
 
 
+def blob_store(settings: Settings) -> Finding:
+    """Writes to it, and makes sure that it does not let two move one pointer."""
+    if settings.blobs_url is None:
+        return Finding("ok", "a folder in the data directory")
+    try:
+        return anyio.run(_blob_store, settings)
+    except RoostError as error:
+        return Finding("fail", error.message, error.hint or "")
+
+
+async def _blob_store(settings: Settings) -> Finding:
+    store, key = blobs.chosen(settings), f"doctor/{os.urandom(6).hex()}"
+    await store.swap(key, b"first", None)
+    try:
+        await store.swap(key, b"second", None)
+    except BlobChanged:
+        return Finding("ok", f"{settings.blobs_url} takes objects and conditional writes")
+    finally:
+        await store.delete([key])
+    return Finding(
+        "fail",
+        f"{settings.blobs_url} ignores the conditions of conditional writes",
+        "Choose a store that honours If-None-Match and If-Match.",
+    )
+
+
 CHECKS: dict[str, Check] = {
     "python": python,
     "sqlite": sqlite,
     "data directory": data_directory,
     "disk": fsync,
+    "blob store": blob_store,
     "open files": open_files,
     "server": server,
     "model": model,

@@ -15,7 +15,7 @@ from roost.ports.catalog import Catalog, Record, RecordQuery
 class Agents:
     """Agents have versions; a session keeps the one it was created with."""
 
-    def __init__(self, catalog: Catalog, skills: Skills) -> None:
+    def __init__(self, catalog: Catalog, skills: Skills | None = None) -> None:
         self._catalog = catalog
         self._skills = skills
 
@@ -26,7 +26,7 @@ class Agents:
 
         :raises InvalidRequest: a skill does not exist
         """
-        if not params.get("skills"):
+        if self._skills is None or not params.get("skills"):
             return params
         skills = await self._skills.pinned(tenant, params["skills"], f"{at}skills")
         return {**params, "skills": skills}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,6 +22,7 @@ import anyio
 from msgspec.structs import replace
 
 from roost.core.budgets import Budgets
+from roost.core.files import Files
 from roost.core.skills import Skills
 from roost.domain.budget import Spent, price_of
 from roost.domain.session import SANDBOXED_ONLY, Lease, SandboxKind, Session, Spec, TrustLevel
@@ -72,6 +73,7 @@ class Places:
         levels: Sequence[TrustLevel] = SANDBOXED_ONLY,
         data: Path | None = None,
         person: Path | None = None,
+        files: Files | None = None,
         skills: Skills | None = None,
         budgets: Budgets | None = None,
         on_account: OnAccount = lambda account: None,
@@ -89,6 +91,7 @@ class Places:
         self._budgets = budgets or Budgets()
         self._on_account = on_account
         self._open: dict[str, Sandbox] = {}
+        self._files = files
 
     async def stats(self, session_id: str) -> Stats | None:
         """What a session's sandbox uses now; None if it has none open here."""
@@ -155,12 +158,37 @@ class Places:
     ) -> AsyncGenerator[Sandbox, None]:
         """The session's place, for as long as the context lasts; all in it is dead afterwards.
 
-        What it is refused and what it spends is told as it happens.
+        What it is refused and what it spends is told as it happens. Its files are the newest,
+        restored first if they are not here, and stored when it ends.
 
         :raises SandboxUnavailable: it cannot be made
+        :raises BlobsFailed: its files cannot be restored
         """
         home = self._home(session)
         home.mkdir(parents=True, exist_ok=True)
+        async with (
+            self._kept(session.id, lease.generation),
+            self._opened(lease, session, home, mounts, on_refusal) as sandbox,
+        ):
+            yield sandbox
+
+    def rested(self, session_id: str, seq: int) -> None:
+        """A turn is over, with this entry of the log: the files it changed are stored soon."""
+        if self._files is not None:
+            self._files.changed(session_id, seq)
+
+    def _kept(self, session_id: str, generation: int) -> AbstractAsyncContextManager[None]:
+        return self._files.open(session_id, generation) if self._files else nullcontext()
+
+    @asynccontextmanager
+    async def _opened(
+        self,
+        lease: Lease,
+        session: Session,
+        home: Path,
+        mounts: Sequence[Mount],
+        on_refusal: OnRefusal,
+    ) -> AsyncGenerator[Sandbox, None]:
         grant = Grant(
             session_id=session.id,
             generation=lease.generation,

@@ -267,6 +267,8 @@ class Runner:
         if written is None:
             return False
         self._bell.ring(session.id)
+        if self._places is not None:
+            self._places.rested(session.id, written[-1].seq if written else head)
         return True
 
     async def _close_what_waits(

@@ -47,6 +47,14 @@ def open_beneath(root: Path, path: str, flags: int = os.O_RDONLY, mode: int = 0o
     raise OSError(errno.EINVAL, "not a regular file", path)
 
 
+def open_at(top: int, path: str, flags: int, mode: int = 0o600) -> int:
+    """A descriptor of whatever is at `path` below an open directory; over no link, and not outside.
+
+    :raises OSError: it is not there, or leads over a link or out of the directory
+    """
+    return _open_by_kernel(top, path, flags | _ALWAYS, mode)
+
+
 def _open_by_kernel(top: int, path: str, flags: int, mode: int) -> int:
     how = struct.pack("=QQQ", flags, mode if flags & os.O_CREAT else 0, _BENEATH_AND_NO_LINKS)
     opened = _libc.syscall(_OPENAT2, top, os.fsencode(path), how, len(how))

@@ -12,11 +12,14 @@ from typing import cast
 import anyio
 from pydantic import SecretStr
 
+from roost.blobs import choice as blobs
 from roost.config import Settings, words
 from roost.core.budgets import Budgets
+from roost.core.files import Files
 from roost.core.places import OnAccount, Places
 from roost.core.skills import Skills
 from roost.core.trust import Trust
+from roost.core.workspaces import Snapshots
 from roost.domain.session import TrustLevel
 from roost.egress import host as egress
 from roost.egress.options import USUAL_PORTS, Options, anthropic
@@ -24,9 +27,13 @@ from roost.errors import RoostError
 from roost.guest import forward
 from roost.harnesses.claude.harness import ClaudeHarness
 from roost.harnesses.scripted import ScriptedHarness
+from roost.ports.bell import Bell
 from roost.ports.catalog import Catalog
 from roost.ports.harness import Harness
+from roost.ports.workspaces import Workspaces
+from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.choice import chosen, others
+from roost.sandboxes.tree import LocalTree
 from roost.serve.http import listening
 from roost.serve.prices import priced
 from roost.testing.scripted_model import scripted_model
@@ -52,28 +59,37 @@ class Workforce:
     default: str
     places: Places
     trust: Trust
+    files: Files
     budgets: Budgets
     model: str
 
 
 @asynccontextmanager
 async def workforce(
-    settings: Settings, catalog: Catalog, skills: Skills, on_account: OnAccount
+    settings: Settings,
+    catalog: Catalog,
+    workspaces: Workspaces,
+    bell: Bell,
+    skills: Skills,
+    on_account: OnAccount,
 ) -> AsyncGenerator[Workforce, None]:
     """Everything that works on sessions, until the context ends. :raises StartupError:"""
     budgets = priced(settings)
     async with _model(settings) as model, egress.serving(_egress(settings, model)) as way_out:
         levels = cast(list[TrustLevel], words(settings.trust_levels))
+        vault = (settings.vault or settings.data / "vault").absolute()
+        files = _files(settings, vault, workspaces, bell)
         places = Places(
             chosen(settings),
             way_out,
             catalog,
-            vault=(settings.vault or settings.data / "vault").absolute(),
+            vault=vault,
             forwarder=Path(forward.__file__),
             others=others(settings),
             levels=levels,
             data=settings.data.absolute(),
             person=Path.home(),
+            files=files,
             skills=skills,
             budgets=budgets,
             on_account=on_account,
@@ -84,7 +100,7 @@ async def workforce(
         trust = Trust(levels, places)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(places.sweep)  # an engine that hangs must not hold up the start
-            yield Workforce(harnesses, default, places, trust, budgets, model.name)
+            yield Workforce(harnesses, default, places, trust, files, budgets, model.name)
 
 
 def _egress(settings: Settings, model: Model) -> Options:
@@ -95,6 +111,15 @@ def _egress(settings: Settings, model: Model) -> Options:
         allow_networks=settings.egress_networks or (),
         package_hosts=settings.package_hosts or (),
     )
+
+
+def _files(settings: Settings, vault: Path, workspaces: Workspaces, bell: Bell) -> Files:
+    notes = settings.data.absolute() / "copies"
+
+    def tree_of(workspace_id: str) -> LocalTree:
+        return LocalTree(vault / ".workspaces" / workspace_id, notes, DEFAULT_UIDS)
+
+    return Files(Snapshots(blobs.chosen(settings)), workspaces, tree_of, bell)
 
 
 def _harnesses(settings: Settings, model: Model) -> dict[str, Harness]:

@@ -32,6 +32,7 @@ from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
 from roost.core.skills import Skills
 from roost.core.taskboard import Errands, Taskboard
+from roost.core.tasks import alongside
 from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
 from roost.domain.ids import mint
@@ -74,13 +75,15 @@ class Roost:
 @asynccontextmanager
 async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
     """Open everything in order; close it in reverse when the context ends."""
+    bell, registry = LocalBell(), CollectorRegistry()
+    counts = ModelMeters(registry).count
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(SqliteStore.open(_database(settings)))
         skills = Skills(store.catalog, FolderSkills(settings.data.absolute() / "skills"))
-        registry = CollectorRegistry()
-        counts = ModelMeters(registry).count
-        hands = await stack.enter_async_context(workforce(settings, store.catalog, skills, counts))
-        bell = LocalBell()
+        hands = await stack.enter_async_context(
+            workforce(settings, store.catalog, store.workspaces, bell, skills, counts)
+        )
+        await stack.enter_async_context(alongside(hands.files.run))
         # What is started ahead counts as kept awake: so there is always room for it.
         most = max(1, settings.max_live - settings.pool)
         warmth = Warmth(bell, seconds=settings.sleep_after, most=most)

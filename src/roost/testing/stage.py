@@ -13,6 +13,7 @@ from roost.ports.catalog import Catalog
 from roost.ports.keys import Keys
 from roost.ports.log import Accepted, Log
 from roost.ports.sessions import Sessions
+from roost.ports.workspaces import Workspaces
 
 TENANT = "tenant_1"
 NODE = "node_1"
@@ -30,6 +31,8 @@ class Store(Protocol):
     def catalog(self) -> Catalog: ...  # noqa: D102
     @property
     def keys(self) -> Keys: ...  # noqa: D102
+    @property
+    def workspaces(self) -> Workspaces: ...  # noqa: D102
 
 
 def spec(environment_id: str = "env_1", agent_id: str = "agent_1", **fields: Any) -> Spec:

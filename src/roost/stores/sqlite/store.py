@@ -21,6 +21,7 @@ from roost.stores.sqlite.readers import Readers
 from roost.stores.sqlite.sessions import SqliteSessions
 from roost.stores.sqlite.sweep import sweep
 from roost.stores.sqlite.transaction import Transaction
+from roost.stores.sqlite.workspaces import SqliteWorkspaces
 from roost.stores.sqlite.writer import Writer
 
 _READERS: Final = 4
@@ -39,6 +40,7 @@ class SqliteStore:
         self.sessions = SqliteSessions(writer, readers, clock)
         self.catalog = SqliteCatalog(writer, readers)
         self.keys = SqliteKeys(writer, readers)
+        self.workspaces = SqliteWorkspaces(writer, readers)
         self._writer = writer
         self._readers = readers
 

@@ -1,0 +1,1 @@
+"""Where snapshots and files are kept: a folder, or a bucket."""

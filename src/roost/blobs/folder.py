@@ -1,0 +1,151 @@
+"""Objects as files. Each is written beside its place, made durable, and renamed."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import anyio
+from anyio import to_thread
+
+from roost.errors import BlobChanged, BlobNotFound, BlobsFailed
+from roost.ports.blobs import Pointer, Stored
+
+_FRESH: Final = ".fresh-"
+_LOCK: Final = ".lock"
+
+
+class FolderBlobs:
+    """`ports.blobs.Blobs`. Several processes of one machine may share the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._threads = anyio.CapacityLimiter(8)
+
+    async def put(self, key: str, data: bytes) -> None:
+        await to_thread.run_sync(self._put, key, data, limiter=self._threads)
+
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        return await to_thread.run_sync(self._get, key, start, end, limiter=self._threads)
+
+    async def list(self, prefix: str) -> Sequence[Stored]:
+        return await to_thread.run_sync(self._list, prefix, limiter=self._threads)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await to_thread.run_sync(self._delete, keys, limiter=self._threads)
+
+    async def read(self, key: str) -> Pointer | None:
+        try:
+            data = await self.get(key)
+        except BlobNotFound:
+            return None
+        return Pointer(data, _version(data))
+
+    async def swap(self, key: str, data: bytes, version: str | None) -> str:
+        work = partial(self._swap, key, data, version)
+        return await to_thread.run_sync(work, limiter=self._threads)
+
+    def _put(self, key: str, data: bytes) -> None:
+        with _explained(key):
+            path = self._path(key)
+            fresh = path.with_name(f"{_FRESH}{os.urandom(6).hex()}")
+            try:
+                _write(fresh, data)
+                fresh.replace(path)
+            except OSError:
+                fresh.unlink(missing_ok=True)
+                raise
+            _make_durable(path.parent)
+
+    def _get(self, key: str, start: int, end: int | None) -> bytes:
+        with _explained(key), self._path(key).open("rb") as file:
+            file.seek(start)
+            return file.read() if end is None else file.read(end - start)
+
+    def _list(self, prefix: str) -> Sequence[Stored]:
+        with _explained(prefix):
+            above = self._folder / prefix.rpartition("/")[0]
+            return [
+                Stored(key, path.stat().st_size)
+                for path in above.rglob("*")
+                if not path.name.startswith(".") and path.is_file()
+                if (key := path.relative_to(self._folder).as_posix()).startswith(prefix)
+            ]
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            with _explained(key):
+                self._path(key).unlink(missing_ok=True)
+
+    def _swap(self, key: str, data: bytes, version: str | None) -> str:
+        with _explained(key), self._locked():
+            try:
+                now = _version(self._path(key).read_bytes())
+            except FileNotFoundError:
+                now = None
+            if now != version:
+                raise BlobChanged(f"the pointer {key} was changed by somebody else")
+            self._put(key, data)
+        return _version(data)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One swap at a time, among all processes."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (self._folder / _LOCK).open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _path(self, key: str) -> Path:
+        names = key.split("/")
+        if any(not name or name.startswith(".") for name in names) or "\0" in key:
+            raise BlobsFailed(f"{key[:200]!r} is no key")
+        return self._folder.joinpath(*names)
+
+
+def _version(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        _make_folders(path.parent)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _make_folders(path: Path) -> None:
+    """Each one durable in the one above it."""
+    if not path.is_dir():
+        _make_folders(path.parent)
+        path.mkdir(exist_ok=True, mode=0o700)
+        _make_durable(path.parent)
+
+
+def _make_durable(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _explained(key: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise BlobNotFound(f"there is no object {key}") from None
+    except OSError as error:
+        raise BlobsFailed(f"{key}: {error.strerror or error}") from error

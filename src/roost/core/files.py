@@ -1,0 +1,267 @@
+"""A workspace's files, where somebody is going to work: here already, or restored first.
+
+Which copy of the files is the living one is a row, and the copy knows its own name. A machine whose copy
+has that name has the newest files, however old the newest snapshot is. Any other machine, or this one
+after its directory was lost, restores the newest snapshot, and its copy is the living one from then on.
+The steps are ordered so that dying between any two means restoring again, and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Literal
+
+import anyio
+import msgspec
+from anyio import to_thread
+from msgspec.structs import replace
+
+from roost.core.sync import Pace, Sync
+from roost.core.tasks import alongside
+from roost.core.workspaces import Progress, Snapshots
+from roost.core.workspaces.restore import restored
+from roost.domain.ids import mint
+from roost.domain.snapshot import Snapshot
+from roost.domain.sync import SyncState
+from roost.errors import RoostError
+from roost.ports.bell import Bell
+from roost.ports.tree import Root, Tree
+from roost.ports.workspaces import Workspace, Workspaces
+
+_log = logging.getLogger(__name__)
+_NOTE = "copy"
+_LOOK_AGAIN = 300.0  # seconds between two tries to store what could not be stored
+
+Phase = Literal[
+    "restore_started",
+    "restoring",
+    "restored",
+    "restore_skipped",
+    "restore_failed",
+    "sync_recovered",
+]
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """What is going on with a workspace's files on this node. A hint, kept in memory only."""
+
+    phase: Phase = "restore_skipped"
+    progress: Progress | None = None
+    sync: SyncState = SyncState.IDLE
+
+
+class _Copy(msgspec.Struct, frozen=True, kw_only=True):
+    """What a copy knows of itself. `clean`: nothing was changed since it was stored.
+
+    `boot`: it was restored in this start of the machine, and may not be on disk yet.
+    """
+
+    name: str
+    root: str
+    boot: str = ""
+    clean: bool = False
+
+
+def topic(workspace_id: str) -> str:
+    """What the bell rings when a workspace's status has changed."""
+    return f"files:{workspace_id}"
+
+
+class Files:
+    """The files of all workspaces, on this node. `tree_of` says where a workspace's are."""
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        rows: Workspaces,
+        tree_of: Callable[[str], Tree],
+        bell: Bell,
+        pace: Pace | None = None,
+    ) -> None:
+        self._snapshots = snapshots
+        self._rows = rows
+        self._tree_of = tree_of
+        self._bell = bell
+        self._pace = pace or Pace()
+        self._living: dict[str, Sync] = {}
+        self._status: dict[str, Status] = {}
+        self._locks: dict[str, anyio.Lock] = defaultdict(anyio.Lock)
+
+    def status(self, workspace_id: str) -> Status | None:
+        """What is going on; None if nothing is, here."""
+        return self._status.get(workspace_id)
+
+    def changed(self, workspace_id: str, mark: int) -> None:
+        """A turn is over: what it did to the files is stored soon."""
+        if living := self._living.get(workspace_id):
+            living.changed(mark)
+
+    @asynccontextmanager
+    async def open(self, workspace_id: str, generation: int) -> AsyncGenerator[None, None]:
+        """The newest files are in place while the body runs, and stored when it ends.
+
+        :raises BlobsFailed: they are not here, and cannot be restored now
+        :raises LeaseLost: a newer generation has the workspace
+        """
+        tree = self._tree_of(workspace_id)
+        async with self._locks[workspace_id]:
+            before = await self._rows.find(workspace_id)
+            row = await self._brought_here(before, workspace_id, tree, generation)
+        tell = partial(self._tell_state, workspace_id)
+        sync = Sync(
+            row, tree, self._snapshots, self._rows, self._pace, self._locks[workspace_id], tell
+        )
+        self._living[workspace_id] = sync
+        if before is not None and before.state is not SyncState.IDLE:
+            sync.changed(0)
+        try:
+            async with alongside(sync.run):
+                yield
+        finally:
+            await sync.flush()
+            await self._left(workspace_id, sync, tree)
+
+    async def run(self) -> None:
+        """Store what an earlier server, or a failing store, has left unstored; remove what belonged to
+        deleted sessions. Until cancelled.
+        """
+        while True:
+            for look, work in (
+                (self._rows.unsynced, self._recover),
+                (self._rows.orphans, self._remove),
+            ):
+                try:
+                    for row in await look():
+                        await work(row)
+                except (RoostError, OSError) as error:
+                    _log.warning("cannot tidy up: %s", error, extra={"action": "recover"})
+            await anyio.sleep(_LOOK_AGAIN)
+
+    async def _brought_here(
+        self, row: Workspace | None, workspace_id: str, tree: Tree, generation: int
+    ) -> Workspace:
+        root, copy = await to_thread.run_sync(_look, tree)
+        if row is None or _is_living(row, root, copy, tree):
+            self._tell(workspace_id, phase="restore_skipped")
+            name = copy.name if row is not None and copy is not None else mint("copy")
+            boot = copy.boot if row is not None and copy is not None else ""
+            if root is not None:
+                await to_thread.run_sync(
+                    _sign, tree, _Copy(name=name, root=root.identity, boot=boot)
+                )
+            return await self._rows.hold(workspace_id, name, generation)
+        newest = (await self._snapshots.fence(workspace_id, generation)).newest
+        if newest is None:
+            self._tell(workspace_id, phase="restore_skipped")
+            name = await to_thread.run_sync(_sign_anew, tree)
+            return await self._rows.hold(workspace_id, name, generation)
+        keep = root is not None and not root.empty and not (copy is not None and copy.clean)
+        return await self._restored(workspace_id, tree, newest, generation, keep)
+
+    async def _restored(
+        self, workspace_id: str, tree: Tree, newest: Snapshot, generation: int, keep: bool
+    ) -> Workspace:
+        self._tell(workspace_id, phase="restore_started")
+        about = {"action": "restore", "session": workspace_id}
+
+        def progressed(progress: Progress) -> None:
+            self._tell(workspace_id, phase="restoring", progress=progress)
+
+        try:
+            async with restored(self._snapshots.fetch, newest, tree, progressed) as whole:
+                copy = _Copy(name=mint("copy"), root=whole.root.identity, boot=tree.boot())
+                await to_thread.run_sync(_sign, tree, copy)
+                row = await self._rows.hold(workspace_id, copy.name, generation)
+                await to_thread.run_sync(partial(whole.staging.replace, keep=keep))
+        except (RoostError, OSError) as error:
+            _log.error("cannot restore the files: %s", error, extra=about)
+            self._tell(workspace_id, phase="restore_failed")
+            raise
+        _log.info("restored %d files", newest.totals.entries, extra=about)
+        self._tell(workspace_id, phase="restored")
+        return row
+
+    async def _left(self, workspace_id: str, sync: Sync, tree: Tree) -> None:
+        """Whoever worked here is gone."""
+        if self._living.get(workspace_id) is not sync:
+            return  # a newer generation has come already
+        del self._living[workspace_id]
+        self._status.pop(workspace_id, None)
+        if sync.state is SyncState.IDLE:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(_sign_off, tree)
+
+    async def _recover(self, row: Workspace) -> None:
+        if row.id in self._living:
+            return
+        tree = self._tree_of(row.id)
+        async with self._locks[row.id]:
+            root, copy = await to_thread.run_sync(_look, tree)
+            if row.id in self._living or not _is_living(row, root, copy, tree):
+                return
+            taken = await self._snapshots.take(row.id, tree, row.generation)
+            sequence = taken.snapshot.sequence
+            stored = replace(row, state=SyncState.IDLE, sequence=sequence, attempts=0, error="")
+            await self._rows.note(stored)
+        _log.info("stored what was left", extra={"action": "recover", "session": row.id})
+        self._tell(row.id, phase="sync_recovered")
+
+    async def _remove(self, row: Workspace) -> None:
+        """Its session was deleted. The row goes last: until then, this is done again."""
+        async with self._locks[row.id]:
+            await to_thread.run_sync(self._tree_of(row.id).remove)
+            await self._snapshots.delete(row.id)
+            await self._snapshots.tidy(row.id)
+            await self._rows.forget(row.id)
+        _log.info("removed the files", extra={"action": "remove", "session": row.id})
+
+    def _tell_state(self, workspace_id: str, state: SyncState) -> None:
+        self._tell(workspace_id, sync=state)
+
+    def _tell(self, workspace_id: str, **fields: object) -> None:
+        before = self._status.get(workspace_id, Status())
+        self._status[workspace_id] = replace(before, **fields)
+        self._bell.ring(topic(workspace_id))
+
+
+def _look(tree: Tree) -> tuple[Root | None, _Copy | None]:
+    data = tree.recall(_NOTE)
+    try:
+        copy = msgspec.json.decode(data, type=_Copy) if data else None
+    except msgspec.DecodeError:
+        copy = None
+    return tree.root(), copy
+
+
+def _is_living(row: Workspace, root: Root | None, copy: _Copy | None, tree: Tree) -> bool:
+    """Whether the directory that is there is the living copy, and was not emptied behind our back."""
+    if root is None or copy is None or (copy.name, copy.root) != (row.copy, root.identity):
+        return False
+    if copy.boot and copy.boot != tree.boot():
+        return False
+    return not (root.empty and row.sequence)
+
+
+def _sign(tree: Tree, copy: _Copy) -> None:
+    tree.remember(_NOTE, msgspec.json.encode(copy))
+
+
+def _sign_anew(tree: Tree) -> str:
+    root = tree.root()
+    copy = _Copy(name=mint("copy"), root=root.identity if root else "")
+    _sign(tree, copy)
+    return copy.name
+
+
+def _sign_off(tree: Tree) -> None:
+    """It is stored, and nobody works in it. What was restored is given time to reach the disk now."""
+    _, copy = _look(tree)
+    if copy is None:
+        return
+    if copy.boot:
+        tree.make_durable()
+    _sign(tree, replace(copy, boot="", clean=True))

@@ -1,0 +1,162 @@
+"""Keeping the newest snapshot close to a workspace's files while somebody works in them.
+
+After each change it waits until it has been quiet for a while, but not for ever; a failing store is tried
+again with growing pauses; when the work ends, everything is stored at once. `domain.sync` has the states.
+A change that comes while a snapshot is being taken may not be in it, and is stored by the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import anyio
+import msgspec
+from msgspec.structs import replace
+
+from roost.core.workspaces import Snapshots
+from roost.core.workspaces.gather import Report
+from roost.domain.sync import SyncMove, SyncState, step
+from roost.errors import LeaseLost, NotFound, RoostError, WorkspaceTooLarge
+from roost.ports.tree import Tree
+from roost.ports.workspaces import Workspace, Workspaces
+
+_log = logging.getLogger(__name__)
+_HOPELESS = (WorkspaceTooLarge, NotFound)  # trying again at once would end in the same way
+_TIDY_EVERY = 16  # snapshots
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """When to store: after `quiet` seconds without a change, and `longest` after the first at most.
+
+    `pauses` are between tries, `flush` is how long an end may be delayed.
+    """
+
+    quiet: float = 2.0
+    longest: float = 10.0
+    pauses: Sequence[float] = (1.0, 5.0, 25.0)
+    flush: float = 10.0
+
+
+class Sync:
+    """One living copy of one workspace. `tell` is called whenever the state changes."""
+
+    def __init__(
+        self,
+        row: Workspace,
+        tree: Tree,
+        snapshots: Snapshots,
+        rows: Workspaces,
+        pace: Pace,
+        lock: anyio.Lock,
+        tell: Callable[[SyncState], None],
+    ) -> None:
+        self.state = SyncState.IDLE
+        self._row = row
+        self._tree = tree
+        self._snapshots = snapshots
+        self._rows = rows
+        self._pace = pace
+        self._lock = lock
+        self._tell = tell
+        self._mark = 0
+        self._changed_at = 0.0
+        self._changed = anyio.Event()
+
+    def changed(self, mark: int) -> None:
+        """The files may have changed; `mark` is what whoever changed them has come to."""
+        self._mark = mark
+        self._changed_at = anyio.current_time()
+        self._changed.set()
+        if self.state is not SyncState.FLUSHING:
+            self._move(SyncMove.CHANGE)
+
+    async def run(self) -> None:
+        """Store changes as they come, until cancelled, or until a newer generation has the workspace."""
+        try:
+            while True:
+                await self._changed.wait()
+                await self._until_quiet()
+                await self._store(SyncMove.START)
+        except LeaseLost as lost:
+            _log.info("sync ends: %s", lost.message, extra=self._about("lost"))
+        except RoostError as error:  # the database; what was to be noted is noted at the end
+            _log.warning("sync ends: %s", error.message, extra=self._about("fail"))
+
+    async def flush(self) -> None:
+        """Store everything now; what cannot be stored in time is recovered later. After `run` ended."""
+        with anyio.CancelScope(shield=True), anyio.move_on_after(self._pace.flush):
+            try:
+                if await self._store(SyncMove.FLUSH):
+                    await self._note(SyncState.IDLE)
+            except LeaseLost as lost:
+                _log.info("not stored: %s", lost.message, extra=self._about("lost"))
+            except RoostError as error:
+                _log.warning("not stored: %s", error.message, extra=self._about("flush"))
+
+    async def _until_quiet(self) -> None:
+        latest = self._changed_at + self._pace.longest
+        while True:
+            wait = min(self._changed_at + self._pace.quiet, latest) - anyio.current_time()
+            if wait <= 0:
+                return
+            await anyio.sleep(wait)
+
+    async def _store(self, move: SyncMove) -> bool:
+        """Whether the newest snapshot has everything; False if that was given up."""
+        for attempt in range(1, len(self._pace.pauses) + 2):
+            self._move(move)
+            try:
+                await self._store_once()
+                return True
+            except LeaseLost:
+                raise
+            except (RoostError, OSError) as error:
+                last = attempt > len(self._pace.pauses) or isinstance(error, _HOPELESS)
+                self._move(SyncMove.GIVE_UP if last else SyncMove.FAIL)
+                await self._note(self.state, attempt, str(error))
+                if last:
+                    return False
+            await anyio.sleep(self._pace.pauses[attempt - 1])
+            move = SyncMove.START
+        return False
+
+    async def _store_once(self) -> None:
+        self._changed = anyio.Event()
+        async with self._lock:
+            await self._refuse_if_stale()
+            taken = await self._snapshots.take(
+                self._row.id, self._tree, self._row.generation, self._mark
+            )
+            if taken.stored and not taken.snapshot.sequence % _TIDY_EVERY:
+                await self._snapshots.tidy(self._row.id)
+        self._move(SyncMove.DONE)
+        if self._changed.is_set():
+            self._move(SyncMove.CHANGE)
+        self._report(taken.report)
+        if taken.snapshot.sequence != self._row.sequence:
+            self._row = replace(self._row, sequence=taken.snapshot.sequence)
+            await self._note(SyncState.PENDING)
+
+    async def _refuse_if_stale(self) -> None:
+        row = await self._rows.find(self._row.id)
+        if row is None or (row.copy, row.generation) != (self._row.copy, self._row.generation):
+            raise LeaseLost(f"{self._row.id} is held by somebody else")
+
+    async def _note(self, state: SyncState, attempts: int = 0, error: str = "") -> None:
+        row = replace(self._row, state=state, attempts=attempts, error=error[:1000])
+        self._row = await self._rows.note(row)
+        if error:
+            _log.warning("cannot store the files: %s", error, extra=self._about(state))
+
+    def _report(self, report: Report) -> None:
+        if report.counts:
+            left = ", ".join(f"{count} {why}" for why, count in report.counts.items())
+            _log.warning("left out of the snapshot: %s", left, extra=self._about("skip"))
+
+    def _move(self, move: SyncMove) -> None:
+        self.state = step(self.state, move)
+        self._tell(self.state)
+
+    def _about(self, action: str) -> dict[str, str]:
+        return {"action": action, "session": self._row.id}

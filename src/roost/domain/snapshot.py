@@ -1,0 +1,210 @@
+"""What a snapshot is: a tree's entries, where their content lies, and which snapshot is the newest.
+
+    head ──▶ manifest ──▶ segments ──▶ entries ──▶ parts ──▶ frames of packs
+
+A *part* is up to `PART` bytes of a file, named by its hash and stored once. Parts, and the lists of entries
+(*segments*), are compressed together in *packs*: one object holds what hundreds of small files
+contain. A *manifest* names the segments and every pack they need. The *head* of a workspace names its
+manifests, the newest last, and is the only object that is ever changed.
+
+Every attempt at a snapshot writes under names of its own, which begin with the sequence it builds on.
+Only the attempt that finds the head still at that sequence can become the next one. So what an attempt
+left behind is known to be garbage, without a clock, as soon as the head has moved on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final, Literal, TypeVar
+
+import msgspec
+import zstandard
+from msgspec.structs import replace
+
+from roost.domain.events import Micros
+from roost.errors import SnapshotCorrupt
+
+PART: Final = 1 << 20
+LONGEST_PATH: Final = 4095
+_DIGEST: Final = 32
+_MAGIC: Final = b"roost1\n\0"
+_MOST_SEALED: Final = 1 << 30
+
+T = TypeVar("T")
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Bytes of a file: `size` of them at `start` in a frame of a pack. Without a digest: a hole."""
+
+    digest: bytes
+    pack: str
+    frame: int
+    start: int
+    size: int
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One name in a tree. `owner`: a uid and a gid that are not those of the tree's own directory.
+
+    `target` is where a symbolic link leads, as it was written, or the entry whose other name a hard
+    link is.
+    """
+
+    kind: Literal["directory", "file", "symlink", "link"]
+    path: bytes
+    mode: int = 0
+    mtime: int = 0
+    size: int = 0
+    parts: tuple[Part, ...] = ()
+    target: bytes = b""
+    owner: tuple[int, int] | None = None
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """How much a snapshot holds."""
+
+    entries: int = 0
+    bytes: int = 0
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot: segments in the order of the tree, and every pack that any of it lies in."""
+
+    workspace: str
+    sequence: int
+    mode: int
+    mtime: int
+    owner: tuple[int, int]
+    segments: tuple[Part, ...]
+    packs: tuple[str, ...]
+    totals: Totals
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A manifest as the head lists it. `mark`: what the caller had come to, such as a position in a log."""
+
+    key: str
+    digest: bytes
+    sequence: int
+    at: Micros
+    mark: int = 0
+    totals: Totals = Totals()
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Another workspace began with this snapshot and may need its packs for as long as it lives."""
+
+    snapshot: Snapshot
+    by: str
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """Which snapshots a workspace has, the newest last. `generation`: of the last one that wrote it."""
+
+    sequence: int = 0
+    generation: int = 0
+    snapshots: tuple[Snapshot, ...] = ()
+    holds: tuple[Hold, ...] = ()
+    deleted: bool = False
+
+    @property
+    def newest(self) -> Snapshot | None:
+        """The snapshot a workspace is restored from."""
+        return self.snapshots[-1] if self.snapshots else None
+
+    def followed_by(self, snapshot: Snapshot, generation: int, keep: int) -> Head:
+        """With one more; the oldest of more than `keep` are dropped."""
+        kept = (*self.snapshots, snapshot)[-keep:]
+        return replace(self, sequence=snapshot.sequence, generation=generation, snapshots=kept)
+
+    def live(self) -> list[Snapshot]:
+        """The snapshots that anybody may restore."""
+        return [*self.snapshots, *(hold.snapshot for hold in self.holds)]
+
+
+def digest_of(data: bytes) -> bytes:
+    """The name of some content."""
+    return hashlib.blake2b(data, digest_size=_DIGEST).digest()
+
+
+def order(path: bytes) -> list[bytes]:
+    """What a tree is sorted by: a directory, then what is in it, then what is beside it."""
+    return path.split(b"/")
+
+
+def encode_entries(entries: Sequence[Entry]) -> bytes:
+    """A segment's bytes; the same entries have the same."""
+    return msgspec.msgpack.encode(entries)
+
+
+def decode_entries(data: bytes) -> list[Entry]:
+    """What `encode_entries` was given. :raises SnapshotCorrupt: it was given nothing like that"""
+    return _decoded(data, list[Entry])
+
+
+def seal(thing: Manifest | Head) -> bytes:
+    """An object's bytes, which say themselves whether they are whole."""
+    packed = zstandard.compress(msgspec.msgpack.encode(thing), 3)
+    return _MAGIC + digest_of(packed) + packed
+
+
+def unseal(data: bytes, kind: type[T]) -> T:
+    """What was sealed. :raises SnapshotCorrupt: not one byte may differ"""
+    body = len(_MAGIC) + _DIGEST
+    packed = data[body:]
+    if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : body] != digest_of(packed):
+        raise SnapshotCorrupt("an object of a snapshot is damaged")
+    return _decoded(decompressed(packed, _MOST_SEALED), kind)
+
+
+def decompressed(packed: bytes, most: int) -> bytes:
+    """What was compressed, if it is no more than `most` bytes. :raises SnapshotCorrupt:"""
+    try:
+        size = zstandard.frame_content_size(packed)
+        if not 0 <= size <= most:
+            raise SnapshotCorrupt("a part of a snapshot is larger than it says")
+        return zstandard.ZstdDecompressor().decompress(packed)
+    except zstandard.ZstdError as error:
+        raise SnapshotCorrupt(f"a part of a snapshot cannot be unpacked: {error}") from None
+
+
+def check_tree(before: Entry | None, entry: Entry) -> None:
+    """An entry may follow another one in a manifest: in order, and nothing that leads out of the tree.
+
+    :raises SnapshotCorrupt: whoever wrote this would write elsewhere
+    """
+    names = order(entry.path)
+    if len(entry.path) > LONGEST_PATH or b"\0" in entry.path or {b"", b".", b".."} & set(names):
+        raise SnapshotCorrupt(f"a snapshot has an entry with the name {entry.path[:200]!r}")
+    if before is not None and order(before.path) >= names:
+        raise SnapshotCorrupt(f"a snapshot's entries are out of order at {entry.path[:200]!r}")
+    if entry.kind == "file" and sum(part.size for part in entry.parts) != entry.size:
+        raise SnapshotCorrupt(f"a snapshot's parts do not make up {entry.path[:200]!r}")
+
+
+def head_key(workspace: str) -> str:
+    """Where a workspace's head is."""
+    return f"workspaces/{workspace}/head"
+
+
+def manifest_key(workspace: str, sequence: int, attempt: str) -> str:
+    """Where the manifest of an attempt at a snapshot goes."""
+    return f"workspaces/{workspace}/snapshots/{sequence - 1}-{attempt}"
+
+
+def pack_key(workspace: str, sequence: int, attempt: str, number: int) -> str:
+    """Where a pack of an attempt at a snapshot goes."""
+    return f"workspaces/{workspace}/packs/{sequence - 1}-{attempt}-{number}"
+
+
+def base_of(key: str) -> int:
+    """The sequence that the attempt built on which wrote this manifest or pack."""
+    return int(key.rpartition("/")[2].partition("-")[0])
+
+
+def _decoded(data: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise SnapshotCorrupt(f"an object of a snapshot cannot be read: {error}") from None

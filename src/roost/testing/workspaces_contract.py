@@ -1,0 +1,76 @@
+"""The contract of workspaces' rows: subclass, give the fixture `store`, inherit the tests."""
+
+# ruff: noqa: D102 - the names are sentences
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from roost.domain.sync import SyncState
+from roost.errors import LeaseLost
+from roost.testing.stage import TENANT, Stage
+from roost.testing.store_contract import StoreContract
+
+
+class WorkspacesContract(StoreContract):
+    """What syncing relies on, whichever database is behind it."""
+
+    async def test_what_was_never_held_is_not_found(self, stage: Stage) -> None:
+        assert await stage.store.workspaces.find("w") is None
+        assert list(await stage.store.workspaces.unsynced()) == []
+
+    async def test_a_held_workspace_is_pending_until_it_is_noted_as_stored(
+        self, stage: Stage
+    ) -> None:
+        rows = stage.store.workspaces
+        held = await rows.hold("w", "copy_1", 3)
+        assert (held.copy, held.generation, held.state) == ("copy_1", 3, SyncState.PENDING)
+        assert held.updated_at > 0
+        assert list(await rows.unsynced()) == [held]
+        stored = await rows.note(replace(held, state=SyncState.IDLE, sequence=7))
+        assert await rows.find("w") == stored
+        assert stored.sequence == 7
+        assert list(await rows.unsynced()) == []
+        assert (await rows.hold("w", "copy_1", 4)).sequence == 7
+
+    async def test_how_storing_failed_is_kept(self, stage: Stage) -> None:
+        rows = stage.store.workspaces
+        held = await rows.hold("w", "copy_1", 1)
+        failed = replace(held, state=SyncState.ERROR, attempts=4, error="500 ä€")
+        assert await rows.note(failed) == await rows.find("w")
+        (found,) = await rows.unsynced()
+        assert (found.state, found.attempts, found.error) == (SyncState.ERROR, 4, "500 ä€")
+
+    async def test_an_older_generation_is_refused(self, stage: Stage) -> None:
+        rows = stage.store.workspaces
+        old = await rows.hold("w", "copy_1", 1)
+        new = await rows.hold("w", "copy_2", 2)
+        with pytest.raises(LeaseLost):
+            await rows.hold("w", "copy_1", 1)
+        with pytest.raises(LeaseLost):
+            await rows.note(replace(old, state=SyncState.IDLE))
+        assert await rows.find("w") == new
+
+    async def test_a_forgotten_workspace_is_not_found(self, stage: Stage) -> None:
+        rows = stage.store.workspaces
+        held = await rows.hold("w", "copy_1", 1)
+        other = await rows.hold("x", "copy_2", 1)
+        await rows.forget("w")
+        await rows.forget("w")
+        assert await rows.find("w") is None
+        with pytest.raises(LeaseLost):
+            await rows.note(held)
+        assert list(await rows.unsynced()) == [other]
+
+    async def test_a_row_outlives_its_session_as_an_orphan_once_nobody_uses_it(
+        self, stage: Stage
+    ) -> None:
+        rows, session_id = stage.store.workspaces, await stage.session()
+        held = await rows.hold(session_id, "copy_1", 1)
+        idle = await rows.note(replace(held, state=SyncState.IDLE))
+        assert list(await rows.orphans()) == []
+        await stage.store.sessions.delete(TENANT, session_id)
+        assert list(await rows.orphans()) == [idle]
+        await rows.hold(session_id, "copy_1", 2)
+        assert list(await rows.orphans()) == []

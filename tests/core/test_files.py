@@ -1,0 +1,386 @@
+"""Where a workspace's living files are, when they are stored, and what happens in between."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from pkgutil import resolve_name
+
+import anyio
+import pytest
+from tests.workspaces.trees import UIDS
+
+from roost.blobs.folder import FolderBlobs
+from roost.core.files import Files, Status, topic
+from roost.core.sync import Pace
+from roost.core.workspaces import Snapshots
+from roost.domain.snapshot import Snapshot
+from roost.domain.sync import TABLE, SyncMove, SyncState, step
+from roost.errors import BlobsFailed, LeaseLost, RoostError
+from roost.ports.blobs import Blobs
+from roost.sandboxes.tree import LocalTree
+from roost.stores.bell import LocalBell
+from roost.stores.sqlite import SqliteStore
+from roost.testing.faulty_blobs import Fault, FaultyBlobs
+from roost.testing.stage import TENANT, Stage
+
+QUICK = Pace(quiet=0.05, longest=0.2, pauses=(0.01, 0.01), flush=5)
+LAZY = Pace(quiet=60, longest=60, pauses=(), flush=5)
+
+
+@dataclass
+class Machine:
+    """A directory for homes, and what works in them; `told` is every status of workspace `w`."""
+
+    folder: Path
+    store: SqliteStore
+    blobs: Blobs
+    pace: Pace = LAZY
+    bell: LocalBell = field(default_factory=LocalBell)
+    told: list[Status] = field(default_factory=list)
+    workspace: str = "w"
+
+    def __post_init__(self) -> None:
+        self.snapshots = Snapshots(self.blobs)
+        self.files = Files(
+            self.snapshots, self.store.workspaces, self._tree, self.bell, pace=self.pace
+        )
+        ring = self.bell.ring
+
+        def overhear(name: str) -> None:
+            ring(name)
+            if name == topic("w") and (status := self.files.status("w")):
+                self.told.append(status)
+
+        self.bell.ring = overhear  # type: ignore[method-assign]
+
+    def _tree(self, workspace: str) -> LocalTree:
+        return LocalTree(self.folder / "homes" / workspace, self.folder / "notes", UIDS)
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "homes" / self.workspace
+
+    @asynccontextmanager
+    async def at_work(self, generation: int = 1) -> AsyncGenerator[Path, None]:
+        self.home.mkdir(parents=True, exist_ok=True)
+        async with self.files.open(self.workspace, generation):
+            yield self.home
+
+    async def stored(self) -> list[Snapshot]:
+        return list((await self.snapshots.head("w")).snapshots)
+
+    async def until(self, true: Callable[[], Awaitable[bool]]) -> None:
+        with anyio.fail_after(20), self.bell.listen(topic("w")) as ear:
+            while not await true():
+                await ear.wait(0.05)
+                ear.rung()
+
+    async def until_stored(self, count: int) -> None:
+        async def stored() -> bool:
+            status = self.files.status("w")
+            settled = status is not None and status.sync is SyncState.IDLE
+            return settled and len(await self.stored()) >= count
+
+        await self.until(stored)
+
+    @property
+    def phases(self) -> list[str]:
+        return list(dict.fromkeys(status.phase for status in self.told))
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncGenerator[SqliteStore]:
+    async with SqliteStore.open(tmp_path / "roost.db") as store:
+        yield store
+
+
+@pytest.fixture
+def machine(tmp_path: Path, store: SqliteStore) -> Machine:
+    return Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"))
+
+
+@pytest.fixture
+def another(tmp_path: Path, store: SqliteStore) -> Machine:
+    return Machine(tmp_path / "second", store, FolderBlobs(tmp_path / "blobs"))
+
+
+async def test_what_was_made_is_stored_when_the_work_ends(machine: Machine, store: SqliteStore):
+    async with machine.at_work() as home:
+        (home / "file").write_text("mine")
+        row = await store.workspaces.find("w")
+        assert row is not None
+        assert row.state is SyncState.PENDING
+    assert len(await machine.stored()) == 1
+    row = await store.workspaces.find("w")
+    assert row is not None
+    assert (row.state, row.sequence) == (SyncState.IDLE, 1)
+    assert machine.phases == ["restore_skipped"]
+
+
+async def test_living_files_are_left_alone_though_they_are_newer_than_any_snapshot(
+    machine: Machine,
+):
+    async with machine.at_work() as home:
+        (home / "file").write_text("stored")
+    (home / "file").write_text("written since, by the person whose files these are")
+    async with machine.at_work(2) as home:
+        assert (home / "file").read_text().startswith("written since")
+    assert machine.phases == ["restore_skipped"]
+
+
+async def test_a_machine_that_has_no_copy_restores_one_and_tells_how_far_it_is(
+    machine: Machine, another: Machine
+):
+    async with machine.at_work() as home:
+        (home / "file").write_bytes(b"mine" * 1000)
+    async with another.at_work(2) as home:
+        assert (home / "file").read_bytes() == b"mine" * 1000
+        (home / "file").write_text("theirs")
+    assert another.phases == ["restore_started", "restoring", "restored"]
+    progress = [status.progress for status in another.told if status.phase == "restoring"]
+    assert progress[-1] is not None
+    assert (progress[-1].files, progress[-1].bytes) == (1, 4000)
+    # The first machine has a copy, but not the living one any more.
+    async with machine.at_work(3) as home:
+        assert (home / "file").read_text() == "theirs"
+    assert not (home.parent / ".w.aside").exists()
+
+
+@pytest.mark.parametrize("loss", ["removed", "emptied", "replaced"])
+async def test_a_lost_directory_is_restored(machine: Machine, loss: str):
+    async with machine.at_work() as home:
+        (home / "file").write_text("mine")
+        (home / "folder").mkdir()
+    shutil.rmtree(home)
+    if loss != "removed":
+        home.mkdir()
+    if loss == "replaced":
+        (home / "other").write_text("from a backup of some other day")
+    async with machine.at_work(2) as home:
+        assert (home / "file").read_text() == "mine"
+        assert not (home / "other").exists()
+
+
+async def test_a_copy_that_was_never_stored_is_kept_aside_when_another_one_lives(
+    tmp_path: Path, store: SqliteStore, another: Machine
+):
+    down = FaultyBlobs(FolderBlobs(tmp_path / "blobs"), lambda call: "refused")
+    machine = Machine(tmp_path / "first", store, down)
+    async with machine.at_work() as home:
+        (home / "file").write_text("never stored")
+    async with another.at_work(2) as there:
+        assert list(there.iterdir()) == []
+        (there / "file").write_text("newer")
+    back = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"))
+    async with back.at_work(3) as home:
+        assert (home / "file").read_text() == "newer"
+    assert (home.parent / ".w.aside" / "file").read_text() == "never stored"
+
+
+async def test_changes_are_stored_once_it_is_quiet(tmp_path: Path, store: SqliteStore):
+    machine = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"), QUICK)
+    async with machine.at_work() as home:
+        for number in range(5):
+            (home / "file").write_text(f"{number}")
+            machine.files.changed("w", number)
+            await anyio.sleep(0.01)
+        await machine.until_stored(1)
+        assert (await machine.stored())[0].mark == 4
+    states = [status.sync for status in machine.told]
+    assert list(dict.fromkeys(states[1:])) == ["pending", "syncing", "idle", "flushing"]
+
+
+async def test_changes_without_a_pause_are_stored_all_the_same(tmp_path: Path, store: SqliteStore):
+    machine = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"), QUICK)
+    async with machine.at_work() as home:
+        for number in range(60):
+            (home / "file").write_text(f"{number}")
+            machine.files.changed("w", number)
+            await anyio.sleep(0.02)
+        stored = len(await machine.stored())
+        assert stored >= 2
+
+
+async def test_a_change_while_a_snapshot_is_taken_is_in_the_next_one(
+    tmp_path: Path, store: SqliteStore
+):
+    machine = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"), QUICK)
+    async with machine.at_work() as home:
+        put = machine.blobs.put
+
+        async def slow(key: str, data: bytes) -> None:
+            if not (home / "late").exists():
+                (home / "late").write_text("after the walk")
+                machine.files.changed("w", 2)
+            await put(key, data)
+
+        machine.blobs.put = slow  # type: ignore[method-assign]
+        (home / "file").write_text("early")
+        machine.files.changed("w", 1)
+        await machine.until_stored(2)
+        assert [snapshot.mark for snapshot in await machine.stored()] == [1, 2]
+        assert (await machine.stored())[-1].totals.entries == 2
+
+
+async def test_a_failing_store_is_tried_again_then_noted_and_recovered_later(
+    tmp_path: Path, store: SqliteStore
+):
+    faults: list[Fault | None] = ["refused"] * 100
+    blobs = FaultyBlobs(FolderBlobs(tmp_path / "blobs"), lambda call: faults[0] if faults else None)
+    machine = Machine(tmp_path / "first", store, blobs, QUICK)
+    async with machine.at_work() as home:
+        (home / "file").write_text("mine")
+        machine.files.changed("w", 1)
+
+        async def given_up() -> bool:
+            row = await store.workspaces.find("w")
+            return row is not None and row.state is SyncState.ERROR
+
+        await machine.until(given_up)
+        row = await store.workspaces.find("w")
+        assert row is not None
+        assert (row.attempts, row.error) == (3, "500 Internal Server Error")
+    (row,) = await store.workspaces.unsynced()
+    assert row.state is SyncState.ERROR
+    faults.clear()
+    later = Machine(tmp_path / "first", store, blobs)
+    await recovered(later)
+    assert list(await store.workspaces.unsynced()) == []
+    assert len(await later.stored()) == 1
+    assert later.phases == ["sync_recovered"]
+
+
+async def recovered(machine: Machine) -> None:
+    """A server starts, and finds nothing left to store."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(machine.files.run)
+
+        async def nothing_left() -> bool:
+            return not await machine.store.workspaces.unsynced()
+
+        await machine.until(nothing_left)
+        tasks.cancel_scope.cancel()
+
+
+async def test_only_the_machine_with_the_living_copy_recovers_it(
+    machine: Machine, another: Machine, store: SqliteStore
+):
+    held = await store.workspaces.hold("w", "copy_elsewhere", 1)
+    another.home.mkdir(parents=True)
+    (another.home / "file").write_text("not the living one")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(another.files.run)
+        await anyio.sleep(0.1)
+        tasks.cancel_scope.cancel()
+    assert list(await store.workspaces.unsynced()) == [held]
+    assert await another.stored() == []
+
+
+async def test_the_files_of_a_deleted_session_are_removed_everywhere(
+    machine: Machine, store: SqliteStore, tmp_path: Path
+):
+    stage = Stage(store)
+    machine.workspace = await stage.session()
+    async with machine.at_work() as home:
+        (home / "file").write_text("mine")
+    await store.sessions.delete(TENANT, machine.workspace)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(machine.files.run)
+
+        async def gone() -> bool:
+            return await store.workspaces.find(machine.workspace) is None
+
+        await machine.until(gone)
+        tasks.cancel_scope.cancel()
+    assert [path.name for path in files_of(machine.workspace, tmp_path)] == ["head"]
+
+
+def files_of(workspace: str, folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if workspace in f"{path}" and path.is_file()]
+
+
+async def test_an_older_generation_stores_nothing_any_more(machine: Machine, another: Machine):
+    async with AsyncExitStack() as old:
+        home = await old.enter_async_context(machine.at_work(1))
+        (home / "file").write_text("before")
+        async with another.at_work(2) as there:
+            (there / "file").write_text("of the new one")
+        (home / "file").write_text("of the old one")
+    async with another.at_work(3) as there:
+        assert (there / "file").read_text() == "of the new one"
+    with pytest.raises(LeaseLost):
+        async with machine.at_work(1):
+            pass
+
+
+async def test_files_that_cannot_be_restored_are_an_error_and_not_an_empty_directory(
+    machine: Machine, tmp_path: Path, store: SqliteStore
+):
+    async with machine.at_work() as home:
+        (home / "file").write_text("mine")
+    down = FaultyBlobs(
+        FolderBlobs(tmp_path / "blobs"), lambda call: "refused" if call > 2 else None
+    )
+    another = Machine(tmp_path / "second", store, down)
+    with pytest.raises(BlobsFailed):
+        async with another.at_work(2):
+            pass
+    assert another.phases[-1] == "restore_failed"
+    back = Machine(tmp_path / "second", store, FolderBlobs(tmp_path / "blobs"))
+    async with back.at_work(3) as there:
+        assert (there / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("step", ["_sign", "hold", "replace"])
+@pytest.mark.parametrize("after", [False, True])
+async def test_dying_between_any_two_steps_of_a_restore_means_restoring_again(
+    machine: Machine,
+    another: Machine,
+    store: SqliteStore,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    after: bool,
+):
+    async with machine.at_work() as home:
+        (home / "file").write_text("mine")
+    where = {
+        "_sign": "roost.core.files._sign",
+        "hold": "roost.stores.sqlite.workspaces._hold",
+        "replace": "roost.sandboxes.tree.stage.LocalStaging.replace",
+    }[step]
+    with monkeypatch.context() as patched:
+        patched.setattr(where, dying(where, after=after))
+        with pytest.raises(RuntimeError, match="the machine goes down"):
+            async with another.at_work(2):
+                pass
+    fresh = Machine(another.folder, store, another.blobs)
+    async with fresh.at_work(3) as there:
+        assert (there / "file").read_text() == "mine"
+        (there / "file").write_text("more")
+    async with Machine(another.folder, store, another.blobs).at_work(4) as there:
+        assert (there / "file").read_text() == "more"
+
+
+def dying(where: str, *, after: bool):
+    original = resolve_name(where)
+
+    def work(*args, **kwargs):
+        if after:
+            original(*args, **kwargs)
+        raise RuntimeError("the machine goes down")
+
+    return work
+
+
+def test_every_state_has_a_way_out_and_what_is_not_in_the_table_is_refused():
+    for state in SyncState:
+        assert any(one is state for one, _ in TABLE)
+        moves = [move for move in SyncMove if (state, move) not in TABLE]
+        for move in moves:
+            with pytest.raises(RoostError):
+                step(state, move)
+    assert set(TABLE.values()) == set(SyncState)
