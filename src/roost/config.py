@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -23,6 +26,18 @@ _LISTS = {
     "trust_levels": ("sandboxed", "vault", "full"),
     "sandbox_fallbacks": ("bubblewrap", "docker"),
 }
+
+
+def _listed(value: object) -> object:
+    """A list as an environment variable has it: with commas between."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+_Port = Annotated[int, Field(ge=1, le=65535)]
+_Host = Annotated[str, Field(pattern=r"^(\*\.)?[A-Za-z0-9_.-]{1,253}$")]
+Ports = Annotated[frozenset[_Port], BeforeValidator(_listed)]
+Hosts = Annotated[tuple[_Host, ...], BeforeValidator(_listed)]
+Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_listed)]
 
 
 class Settings(BaseModel):
@@ -84,6 +99,35 @@ class Settings(BaseModel):
     docker_runtime: str | None = Field(
         None, description="Another runtime of the engine for containers, such as `runsc`."
     )
+    egress_ports: Ports | None = Field(
+        None,
+        description="The ports a sandbox may connect to, with commas between; by default 80 and 443.",
+    )
+    egress_networks: Networks | None = Field(
+        None,
+        description="Networks a sandbox may reach though they are not public, such as `10.1.0.0/16`, with commas between.",
+    )
+    package_hosts: Hosts | None = Field(
+        None,
+        description="The hosts that `allow_package_managers` stands for, such as `pypi.org,*.pythonhosted.org`; by default none.",
+    )
+    prices: Path | None = Field(
+        None,
+        description="A JSON file with the models' list prices; docs/egress.md shows one. Without, nothing has a cost.",
+    )
+    budget_requests: int = Field(
+        0, ge=0, description="How many requests to the model a session may make; 0: no limit."
+    )
+    budget_tokens: int = Field(
+        0,
+        ge=0,
+        description="How many tokens a session may use, without what comes from the prompt cache; 0: no limit.",
+    )
+    budget_dollars: Decimal = Field(
+        Decimal(0),
+        ge=0,
+        description="What a session may cost at list prices, in US dollars; 0: no limit.",
+    )
     sleep_after: float = Field(
         600.0,
         ge=0,
@@ -113,7 +157,9 @@ class Settings(BaseModel):
         64, ge=1, description="How many sessions work at the same time on this node; the rest wait."
     )
     max_queued: int = Field(
-        1000, ge=1, description="How many unread inputs a session holds before it refuses more."
+        1000,
+        ge=1,
+        description="How many unread inputs a session holds before it refuses more; each 64 KiB of one count as another.",
     )
     max_sessions: int = Field(
         0,
@@ -129,6 +175,9 @@ class Settings(BaseModel):
         0,
         ge=0,
         description="Reading requests per minute and key, unless the key says otherwise; 0: no limit.",
+    )
+    max_streams: int = Field(
+        0, ge=0, description="How many event streams a key may have open at a time; 0: no limit."
     )
     max_body_bytes: int = Field(
         32 * 1024 * 1024, ge=1024, description="The largest request body, in bytes."

@@ -9,6 +9,8 @@
     - ConfigTypeChanged             cloud stays cloud, self-hosted stays self-hosted
     - BudgetRefused                 there is no list price to count against
     - BudgetCreateOnly              a budget comes with a session or not at all
+    - BudgetNotRaised               so much is spent already
+    - BudgetReached                 nothing is left to work with
     - MethodNotAllowed              the path is right, the method is not
     - NotJson                       a WebSocket frame that is no JSON object with a type
     - NotStarted                    a WebSocket message before `start`
@@ -26,6 +28,7 @@
   + RateLimited                     too much, for now; carries when to come back
     - QuotaExceeded                 too much, until something is archived or deleted
     - QueueFull                     the session has too many unread inputs
+    - TooManyStreams                the key has too many streams open
   + Unavailable                     the server is starting, stopping, or its disk refused
   + SandboxFailed                   the place broke, not the command in it
     - SandboxUnavailable            this machine cannot give such a place now
@@ -104,15 +107,30 @@ class ConfigTypeChanged(InvalidRequest):
 
 
 class BudgetRefused(InvalidRequest):
-    """A budget needs list prices, which this server does not have for any model."""
+    """A budget needs a list price for the session's model, which this server does not have."""
 
     code = "model_not_budgetable"
+    hint = "The operator sets list prices with ROOST_PRICES."
 
 
 class BudgetCreateOnly(InvalidRequest):
     """A budget cannot be added to a session that was created without one."""
 
     code = "budget_create_only"
+
+
+class BudgetNotRaised(InvalidRequest):
+    """The session has spent as much already."""
+
+    code = "budget_not_raised"
+    hint = "Give a budget above the session's `usage.list_cost`."
+
+
+class BudgetReached(InvalidRequest):
+    """The session's budget is used up."""
+
+    code = "budget_reached"
+    hint = "Raise the session's budget; if it is the operator's limit, begin a new session."
 
 
 class MethodNotAllowed(InvalidRequest):
@@ -232,6 +250,13 @@ class QueueFull(RateLimited):
 
     code = "queue_full"
     hint = "Wait until the session has worked off its queue, or interrupt it."
+
+
+class TooManyStreams(RateLimited):
+    """This key has as many event streams open as it may."""
+
+    code = "too_many_streams"
+    hint = "Close a stream first; one stream shows all that happens in its session."
 
 
 class Unavailable(RoostError):

@@ -19,6 +19,7 @@ from roost.api.auth import MANAGED_AGENTS
 from roost.api.deps import Deps
 from roost.api.tokens import Tokens
 from roost.config import Settings, words
+from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
 from roost.core.follow import Follow
 from roost.core.intake import Intake
@@ -26,6 +27,7 @@ from roost.core.keys import Keyring
 from roost.core.logins import Logins
 from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
+from roost.core.skills import Skills
 from roost.core.taskboard import Taskboard
 from roost.core.trust import Trust
 from roost.domain.ledger import Batch
@@ -33,6 +35,7 @@ from roost.domain.session import Lease
 from roost.errors import Unavailable
 from roost.harnesses.scripted import ScriptedHarness
 from roost.stores.bell import LocalBell
+from roost.stores.skills import FolderSkills
 from roost.stores.sqlite import SqliteStore
 
 TENANT = "tenant_1"
@@ -70,6 +73,10 @@ class House:
     async def agent(self, **fields: Any) -> Any:
         return await self.post("/v1/agents", {"name": "helper", "model": "claude-x", **fields})
 
+    async def skill(self, name: str = "greeting", **more: bytes) -> Any:
+        """A skill, with these files besides its manifest."""
+        return await self.post("/v1/skills", files=skill_files(name, **more))
+
     async def environment(self, name: str = "home", **fields: Any) -> Any:
         return await self.post("/v1/environments", {"name": name, **fields})
 
@@ -103,6 +110,13 @@ class House:
         self.bell.ring(lease.session_id)
 
 
+def skill_files(name: str, description: str = "Greets.", **more: bytes) -> Any:
+    """A skill as the form of an upload."""
+    manifest = f"---\nname: {name}\ndescription: {description}\n---\nSay hello.\n".encode()
+    files = {"SKILL.md": manifest, **more}
+    return [("files[]", (f"{name}/{path}", data)) for path, data in files.items()]
+
+
 def client_of(app: ASGIApp, secret: str, **headers: str) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(
         transport=httpx2.ASGITransport(app),
@@ -127,7 +141,8 @@ async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
             return {"node": "node_1"}
 
         bell = LocalBell()
-        deps = _deps(wanted, store, bell, keyring, ready, lambda: made[0].draining)
+        skills = Skills(store.catalog, FolderSkills(data / "skills"))
+        deps = _deps(wanted, store, skills, bell, keyring, ready, lambda: made[0].draining)
         app = build_app(deps)
         async with client_of(app, secret) as client:
             made.append(House(store, deps, app, bell, keyring, client))
@@ -137,12 +152,13 @@ async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
 def _deps(
     settings: Settings,
     store: SqliteStore,
+    skills: Skills,
     bell: LocalBell,
     keyring: Keyring,
     ready: Any,
     draining: Any,
 ) -> Deps:
-    agents, environments = Agents(store.catalog), Environments(store.catalog)
+    agents, environments = Agents(store.catalog, skills), Environments(store.catalog)
     tasks = Taskboard(store.catalog)
     lifecycle = Lifecycle(
         store.sessions,
@@ -170,6 +186,8 @@ def _deps(
         lifecycle=lifecycle,
         agents=agents,
         environments=environments,
+        skills=skills,
+        budgets=Budgets(),
         log=store.log,
         keyring=keyring,
         logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),

@@ -20,8 +20,9 @@ CUSTOM = {
 
 async def test_an_agent_comes_back_with_every_default_filled_in(tmp_path: Path):
     async with house(tmp_path) as roost:
+        skill = await roost.skill()
         agent = await roost.agent(
-            tools=[TOOLSET, CUSTOM], skills=[{"type": "custom", "skill_id": "s"}]
+            tools=[TOOLSET, CUSTOM], skills=[{"type": "custom", "skill_id": skill["id"]}]
         )
         official(beta.BetaManagedAgentsAgent, agent)
         assert agent["version"] == 1
@@ -36,7 +37,8 @@ async def test_an_agent_comes_back_with_every_default_filled_in(tmp_path: Path):
             "default_config": {"enabled": True, "permission_policy": {"type": "always_allow"}},
             "configs": [],
         }
-        assert agent["skills"] == [{"type": "custom", "skill_id": "s", "version": "latest"}]
+        pinned = {"type": "custom", "skill_id": skill["id"], "version": skill["latest_version_id"]}
+        assert agent["skills"] == [pinned]
         assert agent["execution_identity"] == {"type": "service_account"}
         assert agent["multiagent"] is agent["description"] is agent["archived_at"] is None
         assert await roost.get(f"/v1/agents/{agent['id']}") == agent
@@ -198,7 +200,11 @@ async def test_an_archived_agent_is_hidden_and_cannot_be_changed(tmp_path: Path)
         ),
         (
             {"skills": [{"type": "anthropic", "skill_id": "pdf"}]},
-            "skills: skills need the `read` tool",
+            "skills.0: 'pdf' is one of Anthropic's own skills",
+        ),
+        (
+            {"skills": [{"type": "custom", "skill_id": "skill_1"}]},
+            "skills.0.skill_id: skill skill_1 was not found",
         ),
     ],
 )

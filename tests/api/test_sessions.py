@@ -93,7 +93,7 @@ async def test_an_override_cannot_take_away_what_is_needed(
         agent = await roost.agent(
             tools=[TOOLSET, {"type": "mcp_toolset", "mcp_server_name": "x"}],
             mcp_servers=[{"type": "url", "name": "x", "url": "https://x.example"}],
-            skills=[{"type": "anthropic", "skill_id": "pdf"}],
+            skills=[{"type": "custom", "skill_id": (await roost.skill())["id"]}],
         )
         if "tools" in overrides:
             overrides = {**overrides, "mcp_servers": None}

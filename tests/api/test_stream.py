@@ -169,6 +169,25 @@ async def test_a_stream_that_cannot_be_is_refused_before_it_opens(
         assert words in error_of(response, 400)["message"]
 
 
+async def test_a_key_has_no_more_streams_open_than_the_operator_allows(tmp_path: Path):
+    async with served(tmp_path, max_streams=1) as (roost, client):
+        session = await roost.session()
+        path = f"/v1/sessions/{session['id']}/events/stream"
+        async with stream(client, session):
+            refused = await client.get(path)
+            error = error_of(refused, 429)
+            assert error["details"]["error_code"] == "too_many_streams"
+            _, secret = await roost.keyring.create(tenant="tenant_1", name="another")
+            client.headers["x-api-key"] = secret
+            async with stream(client, session):
+                assert len(roost.deps.streams) == 2
+        with anyio.fail_after(10):
+            while len(roost.deps.streams):  # noqa: ASYNC110 - the server notices by itself
+                await anyio.sleep(0.01)
+        async with stream(client, session):
+            pass
+
+
 async def test_previews_come_before_their_event_and_only_if_asked_for(tmp_path: Path):
     async with served(tmp_path) as (roost, client):
         session = await roost.session()

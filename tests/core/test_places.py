@@ -207,3 +207,12 @@ def test_an_environment_says_what_its_sessions_may_reach():
     assert networking_of({"networking": limited}).allowed_hosts == ["a.example"]
     assert networking_of({"networking": limited}).package_managers
     assert networking_of({}).kind == "none"
+
+
+def test_an_agents_mcp_servers_can_be_reached_where_the_environment_says_so():
+    servers = [{"url": "https://tools.example:8443/mcp"}, {"url": "http://[::1]/"}]
+    limited = {"type": "limited", "allowed_hosts": ["a.example"], "allow_mcp_servers": False}
+    assert networking_of({"networking": limited}, servers).allowed_hosts == ["a.example"]
+    limited["allow_mcp_servers"] = True
+    allowed = networking_of({"networking": limited}, servers).allowed_hosts
+    assert allowed == ["a.example", "tools.example", "::1"]

@@ -14,7 +14,7 @@ from tests.core.node import AGENT, TENANT, Node, node, texts
 from tests.core.test_places import Door, Housed, Landlord
 from tests.core.test_wakes import Slow
 
-from roost.core.places import Places
+from roost.core.places import Notes, Places
 from roost.core.pool import Pool
 from roost.core.runner import Runner
 from roost.core.wakes import Wakes
@@ -228,7 +228,7 @@ async def test_what_a_place_is_refused_is_told_to_the_session_that_has_it(tmp_pa
         await house.ready()
         (spare,) = house.pool._spares
         await spare.refused(refused)
-        spare.on_refusal = hear
+        spare.notes = Notes(hear, spare.spent)
         await spare.refused(refused)
         assert heard == [refused]
 

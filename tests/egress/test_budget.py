@@ -8,9 +8,10 @@ import anyio
 import pytest
 from anyio.abc import ByteStream
 
+from roost.domain.budget import Budget, Price, Spent
 from roost.domain.usage import Usage
 from roost.egress.usage import BodyScan, StreamScan
-from roost.ports.egress import Account, Budget, Price, Spent
+from roost.ports.egress import Account
 from tests.egress.places import House, Seen, answer, connect, frame, message, spoken, streamed
 
 PRICE = Price(
@@ -84,7 +85,7 @@ async def test_counters_carry_a_budget_over_a_restart(house: House):
         async with house.opened(budget=budget, spent=spent, generation=generation) as inside:
             statuses.append((await inside.ask()).status_code)
         for account in house.accounts:
-            spent = spent.plus(account.usage, None)
+            spent = spent.plus(Spent.on(account.usage, None))
         house.accounts.clear()
     assert statuses == [200, 200, 200, 402]
     assert (spent.requests, spent.tokens) == (3, 150)

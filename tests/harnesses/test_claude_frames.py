@@ -33,6 +33,7 @@ from roost.harnesses.claude.ids import Ids
 from roost.harnesses.claude.launch import Launch, bundled_cli
 from roost.harnesses.claude.past import Past
 from roost.harnesses.claude.tools import Toolbox
+from roost.harnesses.claude.unknown import Unknown
 from roost.ports.harness import Emit, Show, Trouble
 
 
@@ -70,7 +71,7 @@ class TestReading:
             *[emits[2].drafts[0].id] * 2,
         ]
         assert emits[-1].spent == Usage(10, 7, 5, 0)
-        assert reading.unknown == {}
+        assert reading.unknown.counts == {}
 
     def test_an_answer_in_one_piece_is_a_span_too(self):
         reading = self.reading()
@@ -137,7 +138,7 @@ class TestReading:
         reading = self.reading()
         text = {"type": "text", "text": "API Error: 400"}
         assert reading.take(said(text, error="unknown")) == []
-        assert reading.take(said(text, parent_tool_use_id="t9")) == []
+        assert told(reading.take(said(text, parent_tool_use_id="t9"))) == ["roost.agent_frame"]
 
     @given(
         st.fixed_dictionaries(
@@ -168,11 +169,33 @@ class TestReading:
     def test_no_frame_can_break_the_turn(self, frame: dict[str, Any]):
         self.reading().take(frame)
 
-    def test_frames_nobody_knows_are_counted(self):
+    def test_frames_nobody_knows_are_passed_on_as_they_are(self):
         reading = self.reading()
-        assert reading.take({"type": "rate_limit_event", "limit": 3}) == []
-        assert reading.take({"type": "system", "subtype": "brand_new"}) == []
-        assert reading.unknown == {"rate_limit_event": 1, "system brand_new": 1}
+        frame = {"type": "system", "subtype": "brand_new", "news": [1]}
+        (emit,) = reading.take(frame)
+        assert isinstance(emit, Emit)
+        assert emit.aside
+        assert emit.drafts[0].type == "roost.agent_frame"
+        assert msgspec.json.decode(emit.drafts[0].body) == {
+            "harness": "claude",
+            "kind": "system brand_new",
+            "frame": frame,
+        }
+        (cut,) = reading.take({"type": "news", "text": "x" * 20_000})
+        assert isinstance(cut, Emit)
+        fields = msgspec.json.decode(cut.drafts[0].body)
+        assert fields["bytes"] > 20_000
+        assert len(fields["excerpt"]) == 8192
+
+    def test_a_flood_of_frames_is_counted_and_told_once(self):
+        unknown = Unknown()
+        shown = [unknown.pass_on({"type": f"kind {n % 30}"}) for n in range(300)]
+        assert sum(map(len, shown)) == 60
+        (emit,) = unknown.told()
+        left_out = msgspec.json.decode(emit.drafts[0].body)["left_out"]
+        assert sum(left_out.values()) == 240
+        assert left_out["others"] == 100
+        assert unknown.told() == []
 
 
 class TestNames:
@@ -220,6 +243,16 @@ class TestLaunch:
         settings = next(a for a in argv if a.startswith("--settings="))
         asked = json.loads(settings.removeprefix("--settings="))["permissions"]["ask"]
         assert {"Bash", "Read", "WebSearch", "mcp__custom"} <= set(asked)
+
+    def test_skills_bring_their_tool_and_the_place_where_they_are(self):
+        body = agent(toolset(enabled=False))
+        assert not any(
+            "plugin-dir" in argument for argument in self.launch(body).argv(resume=False)
+        )
+        body["skills"] = [{"type": "custom", "skill_id": "s", "version": "v"}]
+        argv = self.launch(body).argv(resume=False)
+        assert "--plugin-dir=/run/roost/agent" in argv
+        assert "--tools=Skill" in argv
 
     def test_the_environment_has_a_placeholder_and_no_more_than_it_needs(self):
         environ = self.launch(agent(custom("Bash"))).environ({"EXTRA": "1"})

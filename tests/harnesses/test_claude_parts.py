@@ -120,6 +120,13 @@ class TestPermissions:
         assert acts.evaluation == {"type": "auto", "evaluated_permission": judged}
         assert policy.judge(Tool("mcp", "read", "docs"), {}).permission == "ask"
 
+    def test_to_load_a_skill_is_to_read_its_file(self):
+        own = {"name": "read", "enabled": True, "permission_policy": {"type": "always_ask"}}
+        body = agent(toolset("always_allow", own))
+        assert Policy(body).judge(Tool("builtin", "Skill"), {}) == Verdict("deny")
+        named = body | {"skills": [{"type": "custom", "skill_id": "s", "version": "v"}]}
+        assert Policy(named).judge(Tool("builtin", "Skill"), {}).permission == "ask"
+
 
 class TestCalls:
     def test_a_call_that_may_run_is_let_through_and_one_that_may_not_is_refused(self):

@@ -48,7 +48,7 @@ def house(tmp_path: Path, *program: str) -> Housed:
     return Housed(ClaudeHarness(cli, mounted=False), tmp_path / "homes")
 
 
-async def test_junk_is_dropped_and_the_turn_goes_on(
+async def test_junk_is_dropped_what_is_new_is_shown_and_the_turn_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(wire, "MAX_LINE", 10_000)
@@ -70,6 +70,8 @@ async def test_junk_is_dropped_and_the_turn_goes_on(
     assert await desk.run(desk.say("Hello?")) == {"type": "end_turn"}
     assert desk.texts() == ["Yes."]
     assert "a line of more than" in caplog.text
+    kinds = [entry.fields["kind"] for entry in desk.events("roost.agent_frame")]
+    assert kinds == ["rate_limit_event", "control_request", "system", "user"]
 
 
 async def test_a_program_that_keeps_dying_is_given_up_with_its_last_words(tmp_path: Path):

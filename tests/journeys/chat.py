@@ -36,24 +36,28 @@ class Chat:
         *,
         networking: dict[str, Any] | None = None,
         key: str | None = None,
+        budget: Any = anthropic.omit,
+        agent: dict[str, Any] | None = None,
         **options: str,
     ) -> None:
         self._key = key or server.key
         self.move_to(server)
+        fields = {"tools": [{"type": "agent_toolset_20260401"}], **(agent or {})}
         self._agent = self.client.beta.agents.create(
-            name="coder", model="claude-opus-5-5", tools=[{"type": "agent_toolset_20260401"}]
+            name="coder", model="claude-opus-5-5", **fields
         )
         self._place = self.client.beta.environments.create(
             name=f"place {time.time_ns()}",
             config={"type": "cloud", "networking": networking or {"type": "limited"}},
         )
-        self.session = self.begin(**options)
+        self.session = self.begin(budget, **options)
 
-    def begin(self, **options: str) -> Any:
+    def begin(self, budget: Any = anthropic.omit, **options: str) -> Any:
         """Another session, of the same agent and in the same environment."""
         return self.client.beta.sessions.create(
             agent=self._agent.id,
             environment_id=self._place.id,
+            budget=budget,
             extra_body={"harness": "claude", **options},
         )
 

@@ -132,6 +132,21 @@ def test_a_full_queue_refuses_the_whole_request():
     assert ledger.admit(state, [say("a"), say("b")], NOW, 3).state.queued == 3
 
 
+def test_a_large_message_takes_more_than_one_place():
+    large = say("x" * 3 * ledger.PLACE)
+    state = ledger.admit(claimed(), [large], NOW, 5).state
+    assert state.queued == 1 + 4
+    with pytest.raises(QueueFull):
+        ledger.admit(state, [say("a")], NOW, 5)
+    empty = State(thread_id="sthr_1", agent_name="a")
+    assert ledger.admit(empty, [large], NOW, 2).state.queued == 4, "there is always room for one"
+    with pytest.raises(QueueFull):
+        ledger.admit(empty, [say("a"), say("b"), say("c")], NOW, 2)
+    waits = ledger.admit(waiting("sevt_a"), [large], NOW, 4).state
+    answer = Draft.of("user.custom_tool_result", custom_tool_use_id="sevt_a", content="x" * 10**8)
+    assert ledger.admit(waits, [answer], NOW, 4).state.queued == 5, "an answer is always let in"
+
+
 def test_a_full_queue_still_takes_what_empties_it():
     full = ledger.admit(waiting("sevt_a"), [say("a"), say("b")], NOW, 2).state
     with pytest.raises(QueueFull):

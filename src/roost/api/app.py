@@ -73,9 +73,10 @@ class Api:
         if not operation.open:
             await self._admit(call, operation, answer)
         call.query = operation.query.parse(call.scope["query_string"])
-        if operation.body is not None:
+        if operation.body is not None or operation.uploads:
             limit = self._deps.settings.max_body_bytes
             call.raw = await read(call.headers, receive, limit)
+        if operation.body is not None:
             call.body = operation.body.parse(decoded(call.raw, call.headers))
         return await operation.handler(call)
 
@@ -89,7 +90,7 @@ class Api:
             check_change(operation.method, call.headers, call.scope["scheme"], allowed)
         self._deps.rates.count(call.caller, operation.kind, answer.headers)
         if operation.official and operation.served:
-            check_headers(call.headers, call.caller.tenant)
+            check_headers(call.headers, call.caller.tenant, beta=operation.beta)
 
 
 class _Answer:

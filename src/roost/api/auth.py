@@ -12,6 +12,7 @@ from roost.errors import InvalidRequest, NotFound, Unauthenticated
 from roost.ports.keys import Key
 
 MANAGED_AGENTS: Final = "managed-agents-2026-04-01"
+_OLD_SKILLS: Final = "skills-2025-10-02"
 VERSIONS: Final = ("2023-06-01", "2026-10-21")
 
 _BETA = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*-(\d{4}-\d\d-\d\d|\d{8})")  # older ones: no dashes
@@ -50,8 +51,10 @@ def cookie_in(headers: Mapping[str, str]) -> str | None:
     return None
 
 
-def check_headers(headers: Mapping[str, str], tenant: str) -> None:
+def check_headers(headers: Mapping[str, str], tenant: str, *, beta: bool = True) -> None:
     """The headers that say which API is meant, on every path below `/v1`.
+
+    `beta`: the path belongs to the beta of managed agents.
 
     :raises InvalidRequest: a version, beta or workspace this server does not have
     :raises NotFound: the beta that these paths belong to is not asked for
@@ -62,12 +65,17 @@ def check_headers(headers: Mapping[str, str], tenant: str) -> None:
     if version not in VERSIONS:
         raise InvalidRequest(f"anthropic-version: {version[:40]!r} is not a valid version")
     betas = [beta.strip() for beta in headers.get("anthropic-beta", "").split(",")]
-    for beta in betas:
-        if beta and not _BETA.fullmatch(beta):
+    for name in betas:
+        if name and not _BETA.fullmatch(name):
             raise InvalidRequest(
-                f"Unexpected value(s) `{beta[:80]}` for the `anthropic-beta` header"
+                f"Unexpected value(s) `{name[:80]}` for the `anthropic-beta` header"
             )
-    if MANAGED_AGENTS not in betas:
+    if not beta and _OLD_SKILLS in betas:
+        raise InvalidRequest(
+            f"anthropic-beta: the shapes of `{_OLD_SKILLS}` are not served",
+            hint="Use an SDK from 1.0 on, or leave that header out.",
+        )
+    if beta and MANAGED_AGENTS not in betas:
         raise NotFound(
             "There is nothing here without the beta header.",
             hint=f"Send `anthropic-beta: {MANAGED_AGENTS}`.",

@@ -14,6 +14,7 @@ from roost.api.rates import Rates
 from roost.api.sse import Streams
 from roost.api.tokens import Tokens
 from roost.config import Settings
+from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
 from roost.core.follow import Follow
 from roost.core.intake import Intake
@@ -21,6 +22,7 @@ from roost.core.keys import Keyring
 from roost.core.logins import Logins
 from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
+from roost.core.skills import Skills
 from roost.core.taskboard import Taskboard
 from roost.ports.log import Log
 
@@ -38,6 +40,8 @@ class Deps:
     lifecycle: Lifecycle
     agents: Agents
     environments: Environments
+    skills: Skills
+    budgets: Budgets
     log: Log
     keyring: Keyring
     logins: Logins

@@ -26,6 +26,7 @@ async def send(call: Call) -> ASGIApp:
     """Inputs: answered when they are durable, with their place in the log."""
     session = await call.deps.lifecycle.within_reach(call.key, call.params["session_id"])
     drafts = drafts_of(call.body["events"], "events", session.state.thread_id)
+    call.deps.budgets.admit(session, drafts)
     receipts = receipts_of(call.body["events"], call.idempotency_key, call.raw)
     accepted = await call.deps.intake.accept(session.id, drafts, receipts)
     if not accepted.repeated:
@@ -66,6 +67,7 @@ async def listed(call: Call, session: Session) -> ASGIApp:
 def streamed(call: Call, session: Session) -> ASGIApp:
     """A session's events from now on, or from where the client says it was."""
     deps = call.deps
+    deps.streams.check(call.key.id, deps.settings.max_streams)
     return EventStream(
         deps.follow,
         deps.streams,

@@ -50,6 +50,17 @@ _OFFICIAL_HEADERS = [
 ]
 
 
+_UPLOAD = {
+    "type": "object",
+    "required": ["files[]"],
+    "properties": {
+        "files[]": {"type": "array", "items": {"type": "string", "format": "binary"}},
+        "display_name": {"type": "string"},
+    },
+}
+_MEDIA = {"metrics": "text/plain", "skills.versions.download": "application/zip"}
+
+
 def described(operations: Sequence[Operation]) -> dict[str, Any]:
     """The OpenAPI 3.1 document. Operations that are refused are listed, not described."""
     served = [operation for operation in operations if operation.served]
@@ -100,6 +111,11 @@ def _operation(operation: Operation, schemas: dict[tuple[str, str], Any]) -> dic
             "required": bool(operation.body.adapter.json_schema().get("required")),
             "content": {"application/json": {"schema": schema}},
         }
+    if operation.uploads:
+        described["requestBody"] = {
+            "required": True,
+            "content": {"multipart/form-data": {"schema": _UPLOAD}},
+        }
     return described
 
 
@@ -114,13 +130,13 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
         {"name": name, "in": "query", "required": False, "schema": schema}
         for name, schema in known.items()
     ]
-    return in_path + in_query + (_OFFICIAL_HEADERS if operation.official else [])
+    headers = _OFFICIAL_HEADERS[: 2 if operation.beta else 1] if operation.official else []
+    return in_path + in_query + headers
 
 
 def _responses(operation: Operation, schemas: dict[tuple[str, str], Any]) -> dict[str, Any]:
     kind = "text/event-stream" if operation.form == "stream" else "application/json"
-    if operation.name == "metrics":
-        kind = "text/plain"
+    kind = _MEDIA.get(operation.name, kind)
     schema = schemas.get((operation.name, "serialization"), {})
     if operation.form in ("page", "pages"):
         schema = _page(schema, both=operation.form == "pages")

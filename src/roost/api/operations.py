@@ -7,7 +7,7 @@ test walks the installed SDK and fails when it has an operation that is not in t
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 from anthropic.types import beta
 from anthropic.types.beta import agents as agents_types
@@ -28,28 +28,11 @@ from roost.api import (
     threads,
 )
 from roost.api.call import Call, reply
-from roost.api.query import Query
-from roost.api.routes import Handler, Operation, refused
-from roost.api.shapes import Shape
-
-
-class Nothing(TypedDict):
-    """An empty body."""
-
-
-def _get(name: str, path: str, handler: Handler, query: Any = None, **more: Any) -> Operation:
-    path_fields = [part[1:-1] for part in path.split("/") if part.startswith("{")]
-    parameters = Query(query, path=path_fields)
-    return Operation(name=name, method="GET", path=path, handler=handler, query=parameters, **more)
-
-
-def _post(name: str, path: str, handler: Handler, body: Any = Nothing, **more: Any) -> Operation:
-    return Operation(name=name, method="POST", path=path, handler=handler, body=Shape(body), **more)
-
-
-def _delete(name: str, path: str, handler: Handler, **more: Any) -> Operation:
-    return Operation(name=name, method="DELETE", path=path, handler=handler, **more)
-
+from roost.api.routes import Operation, refused
+from roost.api.routes import delete as _delete
+from roost.api.routes import get as _get
+from roost.api.routes import post as _post
+from roost.api.skills_table import SKILLS
 
 _AGENT = beta.BetaManagedAgentsAgent
 _ENVIRONMENT = beta.BetaEnvironment
@@ -329,17 +312,6 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
     "the primary thread ends with its session; archive the session.": (
         "sessions.threads.archive POST /v1/sessions/{session_id}/threads/{thread_id}/archive",
     ),
-    "skills cannot be uploaded in this release; agents may name them.": (
-        "skills.create POST /v1/skills",
-        "skills.list GET /v1/skills",
-        "skills.retrieve GET /v1/skills/{skill_id}",
-        "skills.delete DELETE /v1/skills/{skill_id}",
-        "skills.versions.create POST /v1/skills/{skill_id}/versions",
-        "skills.versions.list GET /v1/skills/{skill_id}/versions",
-        "skills.versions.retrieve GET /v1/skills/{skill_id}/versions/{version}",
-        "skills.versions.delete DELETE /v1/skills/{skill_id}/versions/{version}",
-        "skills.versions.download GET /v1/skills/{skill_id}/versions/{version}/content",
-    ),
     "tunnels lead from Anthropic's servers to private ones; this server needs none.": (
         "tunnels.create POST /v1/tunnels",
         "tunnels.list GET /v1/tunnels",
@@ -389,6 +361,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *_ENVIRONMENTS,
     *_SESSIONS,
     *_THREADS,
+    *SKILLS,
     *_KEYS,
     *_TASKS,
     *_LOGINS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from starlette.types import ASGIApp
 
@@ -31,6 +31,8 @@ class Operation:
     query: Query = field(default_factory=Query)
     reply: Any = None
     form: Literal["one", "page", "pages", "stream", "other"] = "one"
+    uploads: bool = False
+    """Whether its body is a form with files."""
     open: bool = False
     served: bool = True
 
@@ -43,6 +45,37 @@ class Operation:
     def official(self) -> bool:
         """Whether it is part of the Managed Agents API, with its headers."""
         return self.path.startswith("/v1/")
+
+    @property
+    def beta(self) -> bool:
+        """Whether it exists only for clients that ask for the beta; skills have left it behind."""
+        return self.official and not self.path.startswith("/v1/skills")
+
+
+class Nothing(TypedDict):
+    """An empty body."""
+
+
+def get(name: str, path: str, handler: Handler, query: Any = None, **more: Any) -> Operation:
+    """An operation that reads."""
+    path_fields = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    parameters = Query(query, path=path_fields)
+    return Operation(name=name, method="GET", path=path, handler=handler, query=parameters, **more)
+
+
+def post(name: str, path: str, handler: Handler, body: Any = Nothing, **more: Any) -> Operation:
+    """An operation with a JSON body."""
+    return Operation(name=name, method="POST", path=path, handler=handler, body=Shape(body), **more)
+
+
+def upload(name: str, path: str, handler: Handler, **more: Any) -> Operation:
+    """An operation that takes files."""
+    return Operation(name=name, method="POST", path=path, handler=handler, uploads=True, **more)
+
+
+def delete(name: str, path: str, handler: Handler, **more: Any) -> Operation:
+    """An operation that removes."""
+    return Operation(name=name, method="DELETE", path=path, handler=handler, **more)
 
 
 def refused(name: str, method: str, path: str, why: str) -> Operation:

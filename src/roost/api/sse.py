@@ -22,7 +22,7 @@ from roost.api.errors import envelope
 from roost.core.follow import Follow, Pause, Shown
 from roost.domain.events import Draft, Entry, Preview, iso
 from roost.domain.session import Session, Status
-from roost.errors import RoostError
+from roost.errors import RoostError, TooManyStreams
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -47,6 +47,11 @@ class Streams:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def check(self, key_id: str, most: int) -> None:
+        """Whether a key may open another one. :raises TooManyStreams: it has `most`, if not 0"""
+        if most and sum(key == key_id for key, _ in self._open.values()) >= most:
+            raise TooManyStreams(f"this key has {most} event streams open already")
 
     def close(self, opener: str | None = None) -> None:
         """End all of them, or those of one key or login: each client sees a clean end."""

@@ -30,6 +30,31 @@ def environment(record: Record) -> dict[str, Any]:
     }
 
 
+def skill(record: Record) -> dict[str, Any]:
+    """The `skill` object."""
+    return {
+        "type": "skill",
+        "id": record.id,
+        "display_name": record.body["display_name"],
+        "latest_version_id": record.body["versions"][-1]["id"],
+        "source": {"type": "custom"},
+        "created_at": iso(record.created_at),
+        "updated_at": iso(record.updated_at),
+    }
+
+
+def skill_version(record: Record, version: dict[str, Any]) -> dict[str, Any]:
+    """The `skill_version` object."""
+    return {
+        "type": "skill_version",
+        "id": version["id"],
+        "skill_id": record.id,
+        "name": record.body["name"],
+        "description": version["description"],
+        "created_at": iso(version["created_at"]),
+    }
+
+
 def session(session: Session) -> dict[str, Any]:
     """The `session` object, with what Roost adds to it at the end."""
     spec, state = session.spec, session.state
@@ -46,7 +71,7 @@ def session(session: Session) -> dict[str, Any]:
         "resources": spec.resources,
         "metadata": spec.metadata,
         "outcome_evaluations": [],
-        "usage": state.usage.for_session(stats["active_seconds"]),
+        "usage": state.shown_usage(stats["active_seconds"]),
         "stats": stats,
         "budget": spec.budget,
         **_times(session.created_at, session.updated_at, state.archived_at),
@@ -74,7 +99,7 @@ def thread(session: Session) -> dict[str, Any]:
         "agent": agent,
         "status": state.status,
         "stats": stats,
-        "usage": state.usage.for_session(stats["active_seconds"]),
+        "usage": state.shown_usage(stats["active_seconds"]),
         "workflow_run_id": None,
         **_times(session.created_at, session.updated_at, state.archived_at),
     }

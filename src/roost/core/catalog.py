@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from roost.core.skills import Skills
 from roost.domain import agent, environment
 from roost.domain.ids import mint
 from roost.errors import EnvironmentArchived, EnvironmentNotFound, InvalidRequest, NotFound
@@ -14,12 +15,25 @@ from roost.ports.catalog import Catalog, Record, RecordQuery
 class Agents:
     """Agents have versions; a session keeps the one it was created with."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, skills: Skills | None = None) -> None:
         self._catalog = catalog
+        self._skills = skills
+
+    async def pinned(
+        self, tenant: str, params: Mapping[str, Any], at: str = ""
+    ) -> Mapping[str, Any]:
+        """The params with the versions that the skills in them now stand for.
+
+        :raises InvalidRequest: a skill does not exist
+        """
+        if self._skills is None or not params.get("skills"):
+            return params
+        skills = await self._skills.pinned(tenant, params["skills"], f"{at}skills")
+        return {**params, "skills": skills}
 
     async def create(self, tenant: str, params: Mapping[str, Any]) -> Record:
         """A new agent at version 1. :raises InvalidRequest: naming the field"""
-        body = agent.created(params)
+        body = agent.created(await self.pinned(tenant, params))
         return await self._catalog.add("agent", tenant, mint("agent"), body, unique_name=False)
 
     async def get(self, tenant: str, agent_id: str, version: int | None = None) -> Record:
@@ -54,6 +68,7 @@ class Agents:
             return agent.updated(record.body, params)
 
         await self.get(tenant, agent_id)
+        params = await self.pinned(tenant, params)
         return await self._catalog.change(
             "agent", tenant, agent_id, change, expected=params.get("version")
         )

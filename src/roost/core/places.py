@@ -15,12 +15,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 import anyio
 from msgspec.structs import replace
 
+from roost.core.budgets import Budgets
 from roost.core.files import Files
+from roost.core.skills import Skills
+from roost.domain.budget import Spent, price_of
 from roost.domain.session import SANDBOXED_ONLY, Lease, SandboxKind, Session, Spec, TrustLevel
 from roost.errors import InvalidRequest, NotFound, SandboxFailed, SandboxUnavailable
 from roost.ports.catalog import Catalog
@@ -38,6 +42,15 @@ _WORKSPACES: Final = ".workspaces"
 _log = logging.getLogger(__name__)
 
 OnRefusal = Callable[[Refused], Awaitable[None]]
+OnSpending = Callable[[Spent], Awaitable[None]]
+OnAccount = Callable[[Account], None]
+
+
+class Notes(NamedTuple):
+    """Who is told of what a place is refused, and of what it spends."""
+
+    refused: OnRefusal
+    spent: OnSpending
 
 
 class Places:
@@ -61,6 +74,9 @@ class Places:
         data: Path | None = None,
         person: Path | None = None,
         files: Files | None = None,
+        skills: Skills | None = None,
+        budgets: Budgets | None = None,
+        on_account: OnAccount = lambda account: None,
     ) -> None:
         self._default = sandboxes.name
         self._providers = {provider.name: provider for provider in (*others, sandboxes)}
@@ -71,6 +87,9 @@ class Places:
         self._levels = levels
         self._data = data
         self._person = person
+        self._skills = skills
+        self._budgets = budgets or Budgets()
+        self._on_account = on_account
         self._open: dict[str, Sandbox] = {}
         self._files = files
 
@@ -125,13 +144,22 @@ class Places:
             except SandboxFailed as error:
                 _log.warning("cannot sweep: %s", error.message, extra={"action": "sweep"})
 
+    async def skills_of(self, session: Session) -> tuple[list[Mount], list[str]]:
+        """What has to be mounted of a session's skills, and what of them is gone, in words."""
+        return await self._skills.mounts(session) if self._skills is not None else ([], [])
+
     @asynccontextmanager
     async def open(
-        self, lease: Lease, session: Session, mounts: Sequence[Mount], on_refusal: OnRefusal
+        self,
+        lease: Lease,
+        session: Session,
+        mounts: Sequence[Mount],
+        notes: Notes,
     ) -> AsyncGenerator[Sandbox, None]:
         """The session's place, for as long as the context lasts; all in it is dead afterwards.
 
-        Its files are the newest, restored first if they are not here, and stored when it ends.
+        What it is refused and what it spends is told as it happens. Its files are the newest,
+        restored first if they are not here, and stored when it ends.
 
         :raises SandboxUnavailable: it cannot be made
         :raises BlobsFailed: its files cannot be restored
@@ -164,17 +192,21 @@ class Places:
         grant = Grant(
             session_id=session.id,
             generation=lease.generation,
-            account=_note,
-            refused=on_refusal,
+            account=partial(self._account, notes.spent),
+            refused=notes.refused,
+            budget=self._budgets.of(session),
+            spent=self._budgets.spent(session),
+            prices=self._budgets.prices,
             networking=await self.networking(session),
         )
+        skills, _ = await self.skills_of(session)
         async with self._egress.open(grant) as way:
             plan = Plan(
                 session_id=session.id,
                 generation=lease.generation,
                 home=home,
                 workspace=self._workspace(session),
-                mounts=[*mounts, *way.mounts, *self._shown(session.spec)],
+                mounts=[*mounts, *skills, *way.mounts, *self._shown(session.spec)],
                 environ={**way.environ, **self._environ(session.spec)},
             )
             async with self._providers[self._kind(session.spec)].open(plan) as sandbox:
@@ -183,6 +215,12 @@ class Places:
                     yield _Forwarded(sandbox, way) if way.forwards else sandbox
                 finally:
                     del self._open[session.id]
+
+    async def _account(self, on_spending: OnSpending, account: Account) -> None:
+        _note(account)
+        self._on_account(account)
+        price = price_of(self._budgets.prices, account.model)
+        await on_spending(Spent.on(account.usage, price))
 
     def bounds(self, session: Session) -> Bounds | None:
         """What its harness has to keep the agent's tools in; None where walls do, or nothing does."""
@@ -236,7 +274,8 @@ class Places:
             )
         except NotFound:
             return Networking()
-        allowed = networking_of(found.body.get("config") or {})
+        servers = session.spec.agent.get("mcp_servers") or ()
+        allowed = networking_of(found.body.get("config") or {}, servers)
         if session.spec.trust_level == "sandboxed":
             return allowed
         if allowed.kind == "limited":
@@ -247,21 +286,25 @@ class Places:
         return Networking()  # the host's own network needs no way out of a sandbox
 
 
-def networking_of(config: Mapping[str, Any]) -> Networking:
-    """What an environment's configuration allows."""
+def networking_of(
+    config: Mapping[str, Any], mcp_servers: Sequence[Mapping[str, Any]] = ()
+) -> Networking:
+    """What an environment's configuration allows to an agent with these MCP servers."""
     rules = config.get("networking") or {}
     if rules.get("type") == "unrestricted":
         return Networking(kind="unrestricted")
     if rules.get("type") != "limited":
         return Networking()
+    servers = mcp_servers if rules.get("allow_mcp_servers") else ()
+    hosts = [urlsplit(server["url"]).hostname for server in servers]
     return Networking(
         kind="limited",
-        allowed_hosts=rules.get("allowed_hosts") or (),
+        allowed_hosts=[*(rules.get("allowed_hosts") or ()), *filter(None, hosts)],
         package_managers=bool(rules.get("allow_package_managers")),
     )
 
 
-async def _note(account: Account) -> None:
+def _note(account: Account) -> None:
     _log.info(
         "model request: %d in %.1f s",
         account.status,

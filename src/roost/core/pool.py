@@ -22,8 +22,9 @@ from anyio.abc import TaskGroup, TaskStatus
 from msgspec.structs import replace
 
 from roost.core.history import history
-from roost.core.places import OnRefusal, Places
+from roost.core.places import Notes, Places
 from roost.core.wakes import Wakes
+from roost.domain.budget import Spent
 from roost.domain.ids import mint
 from roost.domain.session import Lease, Session, Spec
 from roost.errors import NotFound
@@ -52,14 +53,19 @@ class Spare:
         self.networking = Networking()
         self.since = anyio.current_time()
         self.conversation: Conversation | None = None
-        self.on_refusal: OnRefusal | None = None
+        self.notes: Notes | None = None
         self.over = anyio.Event()
         self.closed = anyio.Event()
 
     async def refused(self, refused: Refused) -> None:
         """Its place was refused something."""
-        if self.on_refusal is not None:
-            await self.on_refusal(refused)
+        if self.notes is not None:
+            await self.notes.refused(refused)
+
+    async def spent(self, spent: Spent) -> None:
+        """Something in its place has asked the model."""
+        if self.notes is not None:
+            await self.notes.spent(spent)
 
     async def is_up(self) -> bool:
         """Whether it can be given away."""
@@ -69,7 +75,7 @@ class Spare:
 
     async def until_over(self) -> None:
         """Wait until nobody needs it any more; or until it has died, while nobody uses it."""
-        while not self.over.is_set() and (self.on_refusal is not None or await self.is_up()):
+        while not self.over.is_set() and (self.notes is not None or await self.is_up()):
             with anyio.move_on_after(_LOOK_AGAIN):
                 await self.over.wait()
 
@@ -160,7 +166,7 @@ class Pool:
 
     @asynccontextmanager
     async def taken(
-        self, lease: Lease, session: Session, on_refusal: OnRefusal
+        self, lease: Lease, session: Session, notes: Notes
     ) -> AsyncGenerator[Conversation | None, None]:
         """The agent that was started for this session, if it was and is still what it should be.
 
@@ -171,7 +177,7 @@ class Pool:
             yield None
             return
         try:
-            spare.on_refusal = on_refusal
+            spare.notes = notes
             fits = lease.generation == _GENERATION and await self._fits(spare, session)
             if not fits:
                 await spare.end()
@@ -267,10 +273,11 @@ class Pool:
         harness = self._harnesses[session.spec.harness]
         brief = Brief(session, partial(history, self._log, session.id), resumed=False, ahead=True)
         lease = Lease(session.id, _POOL, _GENERATION)
+        notes = Notes(spare.refused, spare.spent)
         await self._wakes.begin(session.id)
         try:
             async with (
-                self._places.open(lease, session, harness.mounts or (), spare.refused) as sandbox,
+                self._places.open(lease, session, harness.mounts or (), notes) as sandbox,
                 harness.open(replace(brief, sandbox=sandbox)) as conversation,
             ):
                 with anyio.fail_after(_COMES_UP_WITHIN):

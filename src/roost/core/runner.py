@@ -16,15 +16,17 @@ from typing import Any
 import anyio
 from msgspec.structs import replace
 
+from roost.core.budgets import Budgets
 from roost.core.history import history
 from roost.core.intake import inbox
-from roost.core.places import OnRefusal, Places
+from roost.core.places import Notes, Places
 from roost.core.pool import Pool
 from roost.core.taskboard import Errands
 from roost.core.tasks import alongside
 from roost.core.turn import Terminated, Turn
 from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
+from roost.domain.budget import Spent
 from roost.domain.events import Entry, trouble
 from roost.domain.ledger import Batch, requires_action
 from roost.domain.session import Lease, Session, Status
@@ -62,6 +64,7 @@ class Runner:
         wakes: Wakes | None = None,
         pool: Pool | None = None,
         errands: Errands | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         self._log = log
         self._sessions = sessions
@@ -69,6 +72,7 @@ class Runner:
         self._harnesses = harnesses
         self._places = places
         self._errands = errands
+        self._budgets = budgets or Budgets()
         self._warmth = Warmth(bell, seconds=0, most=1) if warmth is None else warmth
         self.wakes = Wakes(bell, most=64) if wakes is None else wakes
         self._pool = pool
@@ -141,8 +145,9 @@ class Runner:
             async with harness.open(brief) as conversation:
                 yield conversation
             return
-        session, note = brief.session, partial(_note_refusal, turn)
-        async with self._started_before(lease, session, note) as ready:
+        session, notes = brief.session, _notes_of(turn)
+        await self._tell_what_is_gone(turn, session)
+        async with self._started_before(lease, session, notes) as ready:
             if ready is not None:
                 self.wakes.end(session.id)
                 yield ready
@@ -152,7 +157,7 @@ class Runner:
         await self.wakes.begin(session.id)
         try:
             async with (
-                places.open(lease, session, harness.mounts, note) as sandbox,
+                places.open(lease, session, harness.mounts, notes) as sandbox,
                 harness.open(
                     replace(brief, sandbox=sandbox, bounds=places.bounds(session), ahead=ahead)
                 ) as conversation,
@@ -162,12 +167,19 @@ class Runner:
         finally:
             self.wakes.end(session.id)
 
+    async def _tell_what_is_gone(self, turn: Turn, session: Session) -> None:
+        """A skill that is gone stops nobody, as an MCP server that is away does not."""
+        _, gone = await self._places.skills_of(session) if self._places else ([], [])
+        for text in gone:
+            said = trouble("unknown_error", f"{text}; the agent works without it", "retrying")
+            await turn.append(Batch(drafts=[said]))
+
     def _started_before(
-        self, lease: Lease, session: Session, note: OnRefusal
+        self, lease: Lease, session: Session, notes: Notes
     ) -> AbstractAsyncContextManager[Conversation | None]:
         if self._pool is None:
             return nullcontext(None)
-        return self._pool.taken(lease, session, note)
+        return self._pool.taken(lease, session, notes)
 
     async def _see_it_up(self, conversation: Conversation, session_id: str) -> None:
         await conversation.up()
@@ -244,8 +256,11 @@ class Runner:
     async def _rest(
         self, lease: Lease, session: Session, batch: Batch, stop_reason: dict[str, Any]
     ) -> bool:
+        batch = replace(batch, budget=session.spec.budget)
         if pending := session.state.pending:
             stop_reason = requires_action(pending)
+        elif stop_reason["type"] == "retries_exhausted" and self._budgets.reached(session):
+            stop_reason = {"type": "budget_reached"}
         # The lease is kept until the agent is closed: nobody may open another one beside it.
         head = session.state.head
         written = await self._log.finish(lease, head, batch, stop_reason, keep=True)
@@ -311,11 +326,22 @@ class Runner:
         return found
 
 
+def _notes_of(turn: Turn) -> Notes:
+    return Notes(partial(_note_refusal, turn), partial(_note_spending, turn))
+
+
+async def _note_spending(turn: Turn, spent: Spent) -> None:
+    await turn.append(Batch(counted=spent))
+
+
 async def _note_refusal(turn: Turn, refused: Refused) -> None:
     """What the sandbox was not allowed to reach is in the session's log."""
     more = f" ({refused.unreported} more were refused)" if refused.unreported else ""
-    text = f"the sandbox may not reach {refused.host}:{refused.port}: {refused.reason}{more}"
-    await turn.append(Batch(drafts=[trouble("unknown_error", text, "retrying")]))
+    error, text = "unknown_error", f"the sandbox may not reach {refused.host}:{refused.port}"
+    if refused.reason == "budget_reached":
+        error, text = "billing_error", "a request to the model was refused"
+    said = trouble(error, f"{text}: {refused.reason}{more}", "retrying")
+    await turn.append(Batch(drafts=[said]))
 
 
 def _ready(session: Session, inputs: Sequence[Entry]) -> list[Entry]:

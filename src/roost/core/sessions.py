@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
+from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
 from roost.core.intake import inbox
 from roost.core.places import networking_of
@@ -21,7 +22,6 @@ from roost.domain.ids import conversation_id, mint
 from roost.domain.session import Fallback, MountScope, Session, Spec, Status, TrustLevel
 from roost.domain.task import TOOL
 from roost.errors import (
-    BudgetCreateOnly,
     BudgetRefused,
     EnvironmentArchived,
     InvalidRequest,
@@ -57,6 +57,7 @@ class Lifecycle:
         harnesses: Mapping[str, Harness],
         default_harness: str,
         max_sessions: int,
+        budgets: Budgets | None = None,
         trust: Trust | None = None,
         pool: Pool | None = None,
         tasks: Taskboard | None = None,
@@ -68,6 +69,7 @@ class Lifecycle:
         self._harnesses = harnesses
         self._default_harness = default_harness
         self._max_sessions = max_sessions
+        self._budgets = budgets or Budgets()
         self._trust = trust or Trust()
         self._pool = pool
         self._tasks = tasks
@@ -120,6 +122,7 @@ class Lifecycle:
             environment_id=params["environment_id"],
             title=params.get("title"),
             metadata=dict(params.get("metadata") or {}),
+            budget=self._budget(params.get("budget"), agent, asked),
             **{**defaults_of(environment.body), **asked},
         )
         self._trust.check(caller, spec)
@@ -169,7 +172,7 @@ class Lifecycle:
             raise InvalidRequest("vault_ids: cannot be changed after the session was created")
         await self.within_reach(caller, session_id)
         session = await self._sessions.revise(
-            caller.tenant, session_id, lambda before: _revision(before, params)
+            caller.tenant, session_id, lambda before: _revision(before, params, self._budgets)
         )
         self._bell.ring(session_id)
         return session
@@ -209,12 +212,25 @@ class Lifecycle:
             )
         return options
 
+    def _budget(
+        self, given: dict[str, Any] | None, agent: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Budgets are kept on the way out of a sandbox: an agent without one cannot have any."""
+        budget = self._budgets.new(given, agent["model"]["id"])
+        if budget is not None and self._harnesses[options["harness"]].mounts is None:
+            raise BudgetRefused(
+                f"budget: the requests of {options['harness']!r} agents are not counted",
+                hint="Ask for another `harness`.",
+            )
+        return budget
+
     async def _agent(self, tenant: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
         reference: Mapping[str, Any] = {"id": given} if isinstance(given, str) else given
         record = await self._agents.get(tenant, reference["id"], reference.get("version"))
         if record.archived_at is not None:
             raise InvalidRequest(f"agent: agent {record.id} is archived")
-        return overridden(snapshot(record.id, record.version, record.body), reference)
+        overrides = await self._agents.pinned(tenant, reference, "agent.")
+        return overridden(snapshot(record.id, record.version, record.body), overrides)
 
     async def _check_task(self, tenant: str, task_id: str) -> None:
         if self._tasks is None:
@@ -243,8 +259,6 @@ def _refuse_unbuilt(params: Mapping[str, Any]) -> None:
 
 def _options_of(params: Mapping[str, Any]) -> dict[str, Any]:
     """What a session asks for beyond the API: fields of its own, or reserved metadata keys."""
-    if params.get("budget") is not None:
-        raise BudgetRefused("budget: no model has a list price here (model_not_budgetable)")
     noted = {
         key.removeprefix(RESERVED): value
         for key, value in (params.get("metadata") or {}).items()
@@ -266,21 +280,22 @@ def _options_of(params: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _revision(session: Session, params: Mapping[str, Any]) -> tuple[Spec, list[Draft]]:
+def _revision(
+    session: Session, params: Mapping[str, Any], budgets: Budgets
+) -> tuple[Spec, list[Draft]]:
     if session.state.status is Status.TERMINATED:
         raise SessionClosed("a session that is terminated cannot be updated")
-    if params.get("budget") is not None:
-        raise BudgetCreateOnly()
     before = session.spec
     after = replace(
         before,
         title=params.get("title", before.title),
         metadata=_patched(before.metadata, params.get("metadata")),
         agent=_retooled(session, params["agent"]) if "agent" in params else before.agent,
+        budget=budgets.changed(session, params),
     )
     changed = {
         field: getattr(after, field)
-        for field in ("title", "metadata", "agent")
+        for field in ("title", "metadata", "agent", "budget")
         if getattr(after, field) != getattr(before, field)
     }
     if not changed.get("metadata", True):

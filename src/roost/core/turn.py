@@ -82,6 +82,8 @@ class Turn:
             case Show(event_id, type, text):
                 preview = Preview(event_id, type, text, self._head)
                 self._bell.publish(self._lease.session_id, preview)
+            case Emit(drafts, aside=True):
+                await self.append(Batch(drafts=drafts))
             case Emit(drafts, spent, blocks):
                 recovered = self._status is Status.RESCHEDULING
                 self._status = Status.RUNNING

@@ -185,6 +185,13 @@ def _servers(servers: Sequence[Body] | None) -> list[Body]:
 
 
 def _skills(skills: Sequence[Body] | None) -> list[Body]:
+    for i, skill in enumerate(skills or []):
+        if skill["type"] != "custom":
+            raise InvalidRequest(
+                f"skills.{i}: {skill['skill_id']!r} is one of Anthropic's own skills, which are not "
+                "available here",
+                hint="Upload a skill of your own to /v1/skills, and name it with the type `custom`.",
+            )
     return [{**skill, "version": skill.get("version") or "latest"} for skill in skills or []]
 
 

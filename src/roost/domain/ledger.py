@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from roost.domain.budget import Spent
 from roost.domain.events import Draft, Entry, Micros
 from roost.domain.session import Lease, Move, Pending, State, Status, step
 from roost.domain.usage import Usage
@@ -33,7 +34,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """What a runner writes at once.
 
     `takes` are queued inputs it hands to the agent now; `blocks` and `unblocks` are the events the
-    session begins or ceases to wait for; `turn` marks that a turn begins (True) or is over (False).
+    session begins or ceases to wait for; `counted` is what the way out has seen it spend, and `budget`
+    what it may spend, for the account that is given at rest; `turn` marks that a turn begins (True) or is over (False).
     At rest a turn is over, unless `turn` is True: then it is taken again when the session wakes.
     """
 
@@ -41,6 +43,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     takes: Sequence[Entry] = ()
     move: Move | None = None
     spent: Usage | None = None
+    counted: Spent | None = None
+    budget: dict[str, Any] | None = None
     blocks: Sequence[Pending] = ()
     unblocks: Sequence[str] = ()
     turn: bool | None = None
@@ -58,6 +62,9 @@ _HEARD = {
 }
 _KEPT_WAITING = {"user.message", "system.message"}
 _RESERVE = 100  # places in a queue for interrupts and answers only
+PLACE = 64 * 1024
+"""Bytes. A message takes one place in the queue, and one more for each of these that it has: so the
+limit on places bounds what a queue weighs, too. What empties the queue takes one, whatever its size."""
 _SHOWN_AS_QUEUED = {
     "user.message",
     "user.interrupt",
@@ -70,14 +77,14 @@ def admit(state: State, drafts: Sequence[Draft], now: Micros, max_queued: int) -
     """Inputs from a client: queue them, settle what they answer, wake the session if that makes work.
 
     :raises SessionClosed: it is terminated
-    :raises QueueFull: more inputs would wait than the operator allows
+    :raises QueueFull: more inputs would wait than the operator allows, or more in them
     :raises InvalidRequest: an answer to something the session does not wait for
     """
     if state.status is Status.TERMINATED:
         raise SessionClosed()
     pen = _Pen(state, now)
     heard = {pen.hear(draft) for draft in drafts}
-    if pen.state.queued > max_queued:
+    if pen.state.queued > max_queued and (state.queued or len(drafts) > max_queued):
         _check_reserve(state, drafts, pen.state.queued - max_queued)
     if state.status is Status.IDLE:
         if "interrupt" in heard or (not pen.state.pending and heard & {"answer", "message"}):
@@ -90,7 +97,9 @@ def admit(state: State, drafts: Sequence[Draft], now: Micros, max_queued: int) -
 def _check_reserve(state: State, drafts: Sequence[Draft], over: int) -> None:
     """A full queue must not lock out what empties it: an interrupt, or the answer it waits behind."""
     if over > _RESERVE or any(draft.type in _KEPT_WAITING for draft in drafts):
-        raise QueueFull(f"the session already has {state.queued} inputs waiting")
+        raise QueueFull(
+            f"{state.queued} places in the session's queue are taken, and these inputs do not fit in"
+        )
 
 
 def work(state: State, lease: Lease, batch: Batch, now: Micros) -> Change:
@@ -118,7 +127,7 @@ def rest(
         return None
     pen = _written(state, batch, now)
     pen.move(Move.REST)
-    pen.rest(stop_reason)
+    pen.rest(stop_reason, batch.budget)
     turn = state.turn if batch.turn else None
     pen.state = replace(pen.state, turn=turn, owner=state.owner if keep else None)
     return pen.change()
@@ -196,10 +205,15 @@ def _written(state: State, batch: Batch, now: Micros) -> _Pen:
         pen.state,
         pending=kept + tuple(batch.blocks),
         usage=pen.state.usage.plus(batch.spent) if batch.spent else pen.state.usage,
+        spent=pen.state.spent.plus(batch.counted) if batch.counted else pen.state.spent,
     )
     if batch.move is Move.END:
         pen.end()
     return pen
+
+
+def _places(event: Draft | Entry) -> int:
+    return 1 + (len(event.body) // PLACE if event.type in _KEPT_WAITING else 0)
 
 
 class _Pen:
@@ -240,7 +254,7 @@ class _Pen:
         self.opened.append(entry)
         self.state = replace(
             self.state,
-            queued=self.state.queued + 1,
+            queued=self.state.queued + _places(draft),
             run=entry.seq if first_since_rest else self.state.run,
             sent=entry.seq,
             sent_at=self.now,
@@ -250,7 +264,7 @@ class _Pen:
         if entry.queued:
             self.write(entry.taken_up())
         self.consumed.append(entry.seq)
-        self.state = replace(self.state, queued=self.state.queued - 1)
+        self.state = replace(self.state, queued=self.state.queued - _places(entry))
 
     def settle(self, draft: Draft) -> None:
         kind, field = _ANSWERS[draft.type]
@@ -276,10 +290,10 @@ class _Pen:
         elif after is Status.RUNNING:
             self._announce("running")
 
-    def rest(self, stop_reason: dict[str, Any]) -> None:
+    def rest(self, stop_reason: dict[str, Any], budget: dict[str, Any] | None = None) -> None:
         self._thread("idle", stop_reason=stop_reason)
-        usage = self.state.usage.for_session(self.state.active_seconds(self.now))
-        self.write(Draft.of("session.usage", usage=usage, budget=None))
+        usage = self.state.shown_usage(self.state.active_seconds(self.now))
+        self.write(Draft.of("session.usage", usage=usage, budget=budget))
         trust = self.state.trust_level
         self.write(Draft.of("session.status_idle", stop_reason=stop_reason, trust_level=trust))
 

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from roost.domain.budget import Spent, monetary
 from roost.domain.events import Micros
 from roost.domain.usage import Usage
 from roost.errors import InvalidRequest
@@ -121,8 +122,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     `turn` has the seqs of the inputs handed to the agent for its current turn, None between turns:
     after a crash, those are the ones to hand to it again. `run` is the seq of the first input since
-    the session last rested, `sent` of the newest input, and `sent_at` its moment. `trust_level` is the
-    spec's, for entries to say.
+    the session last rested, `queued` the places that waiting inputs take in the queue, `sent` the seq
+    of the newest input, and `sent_at` its moment. `usage` is what the agent says its requests have
+    used, `spent` what the way out has counted. `trust_level` is the spec's, for entries to say.
     """
 
     thread_id: str
@@ -135,6 +137,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     pending: tuple[Pending, ...] = ()
     queued: int = 0
     usage: Usage = Usage()
+    spent: Spent = Spent()
     turn: tuple[int, ...] | None = None
     run: int = 0
     sent: int = 0
@@ -147,6 +150,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         """How long the session has worked in all, up to now."""
         running = now - self.active_since if self.active_since else 0
         return (self.active + running) / 1_000_000
+
+    def shown_usage(self, active_seconds: float) -> dict[str, object]:
+        """The API's `usage` object; with the cost, where there are list prices to tell it by."""
+        cost = monetary(self.spent.cost) if self.spent.cost else None
+        return self.usage.for_session(active_seconds, cost)
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):

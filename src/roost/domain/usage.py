@@ -22,9 +22,12 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
             self.cache_creation_input_tokens + other.cache_creation_input_tokens,
         )
 
-    def for_session(self, active_seconds: float) -> dict[str, object]:
+    def for_session(
+        self, active_seconds: float, list_cost: dict[str, str] | None
+    ) -> dict[str, object]:
         """The `usage` object of a session and of `session.usage` events."""
-        return {
+        priced = {} if list_cost is None else {"list_cost": list_cost}
+        return priced | {
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
             "cache_read_input_tokens": self.cache_read_input_tokens,

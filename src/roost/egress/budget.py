@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from decimal import Decimal
-
 import msgspec
+from msgspec.structs import replace
 
+from roost.domain.budget import Budget, Price, Prices, Spent, price_of
 from roost.domain.usage import Usage
 from roost.egress.refusal import Refusal
-from roost.ports.egress import Budget, Price, Spent
 
-_DATE = re.compile(r"-[0-9]{8}$")
 _RETRY_SECONDS = 2
 
 
@@ -31,7 +27,7 @@ class Meter:
     long as anything is left, so that a budget can be used up.
     """
 
-    def __init__(self, budget: Budget, spent: Spent, prices: Mapping[str, Price]) -> None:
+    def __init__(self, budget: Budget, spent: Spent, prices: Prices) -> None:
         self.spent = spent
         self._budget = budget
         self._prices = prices
@@ -45,7 +41,7 @@ class Meter:
             raise _reached(f"the session's budget of {limit} is used up")
         held = self.spent
         for other in self._holds:
-            held = held.plus(other.most, self._price(other.model))
+            held = held.plus(Spent.on(other.most, self._price(other.model)))
         if self._holds and self._over(held, 0) is not None:
             raise Refusal(
                 429,
@@ -59,25 +55,13 @@ class Meter:
     def settle(self, hold: Hold, used: Usage) -> None:
         """A request is over."""
         self._holds.remove(hold)
-        self.spent = self.spent.plus(used, self._price(hold.model))
+        self.spent = self.spent.plus(Spent.on(used, self._price(hold.model)))
 
     def _over(self, spent: Spent, under_way: int) -> str | None:
-        budget = self._budget
-        if _used_up(spent.requests + under_way, budget.max_requests):
-            return f"{budget.max_requests} requests"
-        if _used_up(spent.tokens, budget.max_tokens):
-            return f"{budget.max_tokens} tokens"
-        if _used_up(spent.cost, budget.max_cost):
-            return f"{budget.max_cost} US dollars"
-        return None
+        return self._budget.reached(replace(spent, requests=spent.requests + under_way))
 
     def _price(self, model: str) -> Price | None:
-        # `name-20260101` is one date's edition of `name`, at its price.
-        return self._prices.get(model) or self._prices.get(_DATE.sub("", model))
-
-
-def _used_up(spent: int | Decimal, limit: int | Decimal | None) -> bool:
-    return limit is not None and spent >= limit
+        return price_of(self._prices, model)
 
 
 def _reached(message: str) -> Refusal:

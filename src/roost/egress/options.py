@@ -27,6 +27,7 @@ RESPONSES_ROUTES = (
     "GET /v1/models/*",
 )
 
+USUAL_PORTS = frozenset((80, 443))
 CARRIED_HEADERS = (
     "accept",
     "content-type",
@@ -138,7 +139,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     directory: Path
     upstreams: Mapping[str, Upstream] = {}
-    ports: frozenset[int] = frozenset((80, 443))
+    ports: frozenset[int] = USUAL_PORTS
     allow_networks: Sequence[IPv4Network | IPv6Network] = ()
     package_hosts: Sequence[str] = ()
     resolve: Resolver = resolve

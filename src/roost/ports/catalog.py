@@ -9,7 +9,7 @@ import msgspec
 
 from roost.domain.events import Micros
 
-Kind = Literal["agent", "environment", "login", "task", "run"]
+Kind = Literal["agent", "environment", "login", "task", "run", "skill"]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +89,6 @@ class Catalog(Protocol):
     async def delete(self, kind: Kind, tenant: str, record_id: str) -> None:
         """Remove it with all versions.
 
-        :raises NotFound: :raises Conflict: a session uses it
+        :raises NotFound: :raises Conflict: it is an agent or an environment that a session uses
         """
         ...

@@ -9,61 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from decimal import Decimal
 from typing import Literal, Protocol
 
 import msgspec
 
+from roost.domain.budget import Budget, Prices, Spent
 from roost.domain.usage import Usage
 from roost.ports.sandbox import Mount
-
-
-class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's list price in US dollars per million tokens."""
-
-    input: Decimal
-    output: Decimal
-    cache_read: Decimal
-    cache_write: Decimal
-
-    def cost(self, usage: Usage) -> Decimal:
-        """What that usage costs, in US dollars."""
-        total = (
-            usage.input_tokens * self.input
-            + usage.output_tokens * self.output
-            + usage.cache_read_input_tokens * self.cache_read
-            + usage.cache_creation_input_tokens * self.cache_write
-        )
-        return total / 1_000_000
-
-
-class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session may spend over its whole life; None: no limit.
-
-    Tokens are those read and written, without what came from the prompt cache: that would grow with
-    the number of requests, which has a limit of its own. `max_cost` is in US dollars.
-    """
-
-    max_requests: int | None = None
-    max_tokens: int | None = None
-    max_cost: Decimal | None = None
-
-
-class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session has spent so far: the sum of its `Account`s, kept by whoever opens the grant."""
-
-    requests: int = 0
-    tokens: int = 0
-    cost: Decimal = Decimal(0)
-
-    def plus(self, usage: Usage, price: Price | None) -> Spent:
-        """One more request; without a price it costs nothing."""
-        fresh = usage.input_tokens + usage.cache_creation_input_tokens + usage.output_tokens
-        return Spent(
-            requests=self.requests + 1,
-            tokens=self.tokens + fresh,
-            cost=self.cost + (price.cost(usage) if price is not None else 0),
-        )
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +87,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     models: Sequence[str] | None = None
     budget: Budget = Budget()
     spent: Spent = Spent()
-    prices: Mapping[str, Price] = {}
+    prices: Prices = {}
     networking: Networking = Networking()
 
 

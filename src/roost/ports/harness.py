@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -20,13 +20,20 @@ from roost.domain.session import Pending, Session
 from roost.domain.usage import Usage
 from roost.ports.sandbox import Mount, Sandbox
 
+SKILLS: Final = "/run/roost/agent/skills"
+"""Where a sandbox shows the agent's skills, each in a directory of its name, read-only."""
+
 
 class Emit(msgspec.Struct, frozen=True):
-    """Events to log. `spent` is what they cost; `blocks` are those the session must wait for."""
+    """Events to log. `spent` is what they cost; `blocks` are those the session must wait for.
+
+    What is said `aside` tells nothing of how the agent fares: one that is trying again still does.
+    """
 
     drafts: Sequence[Draft]
     spent: Usage | None = None
     blocks: Sequence[Pending] = ()
+    aside: bool = False
 
 
 class Show(msgspec.Struct, frozen=True):

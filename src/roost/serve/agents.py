@@ -14,13 +14,15 @@ from pydantic import SecretStr
 
 from roost.blobs import choice as blobs
 from roost.config import Settings, words
+from roost.core.budgets import Budgets
 from roost.core.files import Files
-from roost.core.places import Places
+from roost.core.places import OnAccount, Places
+from roost.core.skills import Skills
 from roost.core.trust import Trust
 from roost.core.workspaces import Snapshots
 from roost.domain.session import TrustLevel
 from roost.egress import host as egress
-from roost.egress.options import Options, anthropic
+from roost.egress.options import USUAL_PORTS, Options, anthropic
 from roost.errors import RoostError
 from roost.guest import forward
 from roost.harnesses.claude.harness import ClaudeHarness
@@ -33,6 +35,7 @@ from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.choice import chosen, others
 from roost.sandboxes.tree import LocalTree
 from roost.serve.http import listening
+from roost.serve.prices import priced
 from roost.testing.scripted_model import scripted_model
 
 _REAL_MODEL = "https://api.anthropic.com"
@@ -57,43 +60,57 @@ class Workforce:
     places: Places
     trust: Trust
     files: Files
+    budgets: Budgets
     model: str
 
 
 @asynccontextmanager
 async def workforce(
-    settings: Settings, catalog: Catalog, workspaces: Workspaces, bell: Bell
+    settings: Settings,
+    catalog: Catalog,
+    workspaces: Workspaces,
+    bell: Bell,
+    skills: Skills,
+    on_account: OnAccount,
 ) -> AsyncGenerator[Workforce, None]:
-    """Everything that works on sessions, until the context ends."""
-    async with _model(settings) as model:
-        options = Options(
-            directory=settings.data.absolute() / "run",
-            upstreams={"anthropic": anthropic(model.url, model.key)},
+    """Everything that works on sessions, until the context ends. :raises StartupError:"""
+    budgets = priced(settings)
+    async with _model(settings) as model, egress.serving(_egress(settings, model)) as way_out:
+        levels = cast(list[TrustLevel], words(settings.trust_levels))
+        vault = (settings.vault or settings.data / "vault").absolute()
+        files = _files(settings, vault, workspaces, bell)
+        places = Places(
+            chosen(settings),
+            way_out,
+            catalog,
+            vault=vault,
+            forwarder=Path(forward.__file__),
+            others=others(settings),
+            levels=levels,
+            data=settings.data.absolute(),
+            person=Path.home(),
+            files=files,
+            skills=skills,
+            budgets=budgets,
+            on_account=on_account,
         )
-        async with egress.serving(options) as way_out:
-            levels = cast(list[TrustLevel], words(settings.trust_levels))
-            vault = (settings.vault or settings.data / "vault").absolute()
-            files = _files(settings, vault, workspaces, bell)
-            places = Places(
-                chosen(settings),
-                way_out,
-                catalog,
-                vault=vault,
-                forwarder=Path(forward.__file__),
-                others=others(settings),
-                levels=levels,
-                data=settings.data.absolute(),
-                person=Path.home(),
-                files=files,
-            )
-            harnesses = _harnesses(settings, model)
-            wanted = settings.harness or ("claude" if model.key else "scripted")
-            default = wanted if wanted in harnesses else "scripted"
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(places.sweep)  # an engine that hangs must not hold up the start
-                yield Workforce(
-                    harnesses, default, places, Trust(levels, places), files, model.name
-                )
+        harnesses = _harnesses(settings, model)
+        wanted = settings.harness or ("claude" if model.key else "scripted")
+        default = wanted if wanted in harnesses else "scripted"
+        trust = Trust(levels, places)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(places.sweep)  # an engine that hangs must not hold up the start
+            yield Workforce(harnesses, default, places, trust, files, budgets, model.name)
+
+
+def _egress(settings: Settings, model: Model) -> Options:
+    return Options(
+        directory=settings.data.absolute() / "run",
+        upstreams={"anthropic": anthropic(model.url, model.key)},
+        ports=settings.egress_ports or USUAL_PORTS,
+        allow_networks=settings.egress_networks or (),
+        package_hosts=settings.package_hosts or (),
+    )
 
 
 def _files(settings: Settings, vault: Path, workspaces: Workspaces, bell: Bell) -> Files:

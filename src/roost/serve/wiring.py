@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from roost.core.pool import Pool
 from roost.core.runner import Runner
 from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
+from roost.core.skills import Skills
 from roost.core.taskboard import Errands, Taskboard
 from roost.core.tasks import alongside
 from roost.core.wakes import Wakes
@@ -37,9 +38,11 @@ from roost.core.warmth import Warmth
 from roost.domain.ids import mint
 from roost.errors import StartupError
 from roost.gateway.app import Gateway, Surface
+from roost.serve.accounts import ModelMeters
 from roost.serve.agents import Workforce, workforce
 from roost.serve.first_start import ensure_administrator, token_secret
 from roost.stores.bell import LocalBell
+from roost.stores.skills import FolderSkills
 from roost.stores.sqlite import SqliteStore
 from roost.web.site import Site
 
@@ -72,12 +75,15 @@ class Roost:
 @asynccontextmanager
 async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
     """Open everything in order; close it in reverse when the context ends."""
-    bell = LocalBell()
-    async with (
-        SqliteStore.open(_database(settings)) as store,
-        workforce(settings, store.catalog, store.workspaces, bell) as hands,
-        alongside(hands.files.run),
-    ):
+    bell, registry = LocalBell(), CollectorRegistry()
+    counts = ModelMeters(registry).count
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(SqliteStore.open(_database(settings)))
+        skills = Skills(store.catalog, FolderSkills(settings.data.absolute() / "skills"))
+        hands = await stack.enter_async_context(
+            workforce(settings, store.catalog, store.workspaces, bell, skills, counts)
+        )
+        await stack.enter_async_context(alongside(hands.files.run))
         # What is started ahead counts as kept awake: so there is always room for it.
         most = max(1, settings.max_live - settings.pool)
         warmth = Warmth(bell, seconds=settings.sleep_after, most=most)
@@ -106,6 +112,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
             wakes,
             pool,
             Errands(store.log, intake, tasks),
+            hands.budgets,
         )
         dispatcher = Dispatcher(
             mint("node"),
@@ -117,7 +124,11 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         )
         keyring, drain = Keyring(store.keys), Drain()
         admin_key = await ensure_administrator(keyring, settings)
-        deps = _deps(settings, store, bell, keyring, dispatcher, pool, drain, hands, intake, tasks)
+        deps = _deps(
+            *(settings, store, bell, keyring, dispatcher, pool, drain, hands, intake, tasks),
+            skills,
+            registry,
+        )
         gateway = Gateway(
             deps, Fanout(store.log, store.sessions, bell, hands.files.status), hands.places.stats
         )
@@ -140,9 +151,10 @@ def _deps(
     hands: Workforce,
     intake: Intake,
     tasks: Taskboard,
+    skills: Skills,
+    registry: CollectorRegistry,
 ) -> Deps:
-    agents, environments = Agents(store.catalog), Environments(store.catalog)
-    registry = CollectorRegistry()
+    agents, environments = Agents(store.catalog, skills), Environments(store.catalog)
     runners = Gauge("roost_runners", "Sessions at work now.", registry=registry)
     runners.set_function(lambda: dispatcher.busy)
     warm = Gauge("roost_warm_agents", "Agents kept started for idle sessions.", registry=registry)
@@ -165,6 +177,7 @@ def _deps(
         bell,
         harnesses=hands.harnesses,
         default_harness=hands.default,
+        budgets=hands.budgets,
         trust=hands.trust,
         tasks=tasks,
         pool=pool,
@@ -184,6 +197,8 @@ def _deps(
         lifecycle=lifecycle,
         agents=agents,
         environments=environments,
+        skills=skills,
+        budgets=hands.budgets,
         log=store.log,
         keyring=keyring,
         logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),

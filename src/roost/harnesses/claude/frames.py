@@ -2,13 +2,13 @@
 
 A model request is a span: it opens when the CLI says that it asks, or when an answer begins, and ends
 with the answer, or as an error when the CLI tries again or gives up. What the model says is an event
-per block, as soon as the block is complete, under the id its previews had. Frames of subagents are
-not shown: the API has threads for them, and no agent is given the tool that starts one.
+per block, as soon as the block is complete, under the id its previews had. Frames that are not
+understood are passed on as they are (`unknown`); so are those of subagents: the API has threads for
+them, and no agent is given the tool that starts one.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable
 
@@ -30,14 +30,15 @@ from roost.harnesses.claude.shapes import (
     System,
     read,
 )
+from roost.harnesses.claude.unknown import Unknown
 from roost.harnesses.retries import refused
 from roost.ports.harness import Emit, Output, Show, Trouble
 
-_log = logging.getLogger(__name__)
 _QUIET = {"thinking_tokens", "session_state_changed"}  # known, and nothing for the log
 _OUT = {  # how the CLI says that it cannot use an MCP server, and what the API calls that
     "failed": ("mcp_connection_failed_error", "cannot be reached"),
-    "needs-auth": ("mcp_authentication_failed_error", "wants other credentials"),
+    # A 403 is the server's or that of the way out: the session's log has a line of the latter.
+    "needs-auth": ("mcp_authentication_failed_error", "refuses the connection"),
 }
 _SYNTHETIC = "<synthetic>"  # the model's name on messages that the CLI itself has written
 
@@ -84,11 +85,11 @@ class Scribe:
 
 
 class Reading:
-    """What one process of the CLI has said so far. `unknown` counts what nobody here understands."""
+    """What one process of the CLI has said so far. `unknown` has what nobody here understands."""
 
     def __init__(self, ids: Ids, calls: Calls) -> None:
         self.result: Result | None = None
-        self.unknown: Counter[str] = Counter()
+        self.unknown = Unknown()
         self._ids = ids
         self._scribe = Scribe(ids, calls)
         self._span: _Span | None = None
@@ -99,13 +100,10 @@ class Reading:
         return self._span is not None
 
     def take(self, frame: Json) -> list[Output]:
-        """The outputs of a frame. One that is not understood has none, and is counted."""
+        """The outputs of a frame. One that is not understood is passed on as it is."""
         handle = _HANDLERS.get(frame["type"])
         outputs = handle(self, frame) if handle else None
-        if outputs is None:
-            self.unknown[f"{frame['type']} {frame.get('subtype') or ''}".strip()] += 1
-            _log.debug("a frame that is not understood: %.500r", frame)
-        return outputs or []
+        return [*self.unknown.pass_on(frame)] if outputs is None else outputs
 
     def close_span(self, *, error: bool) -> list[Output]:
         """End the model request that is under way, if there is one."""

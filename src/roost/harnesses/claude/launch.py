@@ -18,8 +18,8 @@ from roost.domain.session import Session
 from roost.errors import RoostError
 from roost.harnesses.claude.ids import Ids
 from roost.harnesses.claude.shapes import Json
-from roost.harnesses.claude.tools import BUILT_IN, QUESTION, Toolbox
-from roost.ports.harness import Bounds
+from roost.harnesses.claude.tools import BUILT_IN, QUESTION, SKILL, Toolbox
+from roost.ports.harness import SKILLS, Bounds
 
 PINNED: Final = "2.1.325"
 """The CLI this code was tried with. It relies on variables that are documented nowhere."""
@@ -35,6 +35,7 @@ _ENVIRON: Final[Mapping[str, str]] = {
     "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS": "1",
     # A background task would outlive the turn, and with it the lease.
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+    "CLAUDE_CODE_DISABLE_BUNDLED_SKILLS": "1",  # an agent has the skills it was given
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
     "DISABLE_ERROR_REPORTING": "1",
@@ -42,6 +43,7 @@ _ENVIRON: Final[Mapping[str, str]] = {
     "ENABLE_TOOL_SEARCH": "false",  # a tool that has to be found first is one the agent is not given
     "MCP_TOOL_TIMEOUT": "2147483647",  # a person may take days to answer a custom tool
 }
+_PLUGIN = SKILLS.removesuffix("/skills")  # the CLI looks for skills below a plugin's directory
 GO_ON: Final[Mapping[str, str]] = {
     "CLAUDE_CODE_RESUME_INTERRUPTED_TURN": "1",
     "CLAUDE_CODE_RESUME_SHOWS_CUT_OFF_CALLS": "1",
@@ -104,6 +106,7 @@ class Launch:
             f"--disallowedTools={','.join(_NEVER)}",
             f"--settings={json.dumps(self._settings())}",
             f"--mcp-config={json.dumps({'mcpServers': self._servers()})}",
+            *([f"--plugin-dir={_PLUGIN}"] if self._toolbox.has_skills else []),
             *([f"--effort={effort}"] if effort in _EFFORTS else []),
             f"--{'resume' if resume else 'session-id'}={self._conversation}",
         ]
@@ -124,12 +127,18 @@ class Launch:
 
     def _offered(self) -> list[str]:
         asks = [QUESTION] if self._toolbox.asks_questions else []
-        return [BUILT_IN[name] for name in self._toolbox.built_in] + asks
+        skills = [SKILL] if self._toolbox.has_skills else []
+        return [BUILT_IN[name] for name in self._toolbox.built_in] + asks + skills
 
     def _settings(self) -> Json:
         servers = [f"mcp__{name}" for name in self._servers()]
         return {
-            "permissions": {"ask": [*BUILT_IN.values(), *servers], "deny": self._never_read()},
+            "permissions": {
+                "ask": [*BUILT_IN.values(), SKILL, *servers],
+                "deny": self._never_read(),
+            },
+            "disableSkillShellExecution": True,  # commands in its text would run without a call
+            "skillOverrides": {"plugin-authoring": "off"},  # the one that is not bundled, yet there
             "skipWebFetchPreflight": True,  # it would ask a host that a sandbox cannot reach
         }
 

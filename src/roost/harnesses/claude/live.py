@@ -93,6 +93,9 @@ class Live:
 
     def rest(self) -> list[Output]:
         """How the turn ends."""
+        return [*self._reading.unknown.told(), *self._why_it_rests()]
+
+    def _why_it_rests(self) -> list[Output]:
         if not self.done:
             return [Rest({"type": "requires_action", "event_ids": self.calls.unanswered})]
         result = self._reading.result
@@ -104,7 +107,7 @@ class Live:
 
     def not_understood(self) -> dict[str, int]:
         """How many lines and frames were left alone, by what they were."""
-        return dict(self._reading.unknown + self.cli.dropped)
+        return dict(self._reading.unknown.counts + self.cli.dropped)
 
     def last_words(self) -> list[Output]:
         """What is left to say once it has died."""

@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from roost.harnesses.claude.shapes import Json
-from roost.harnesses.claude.tools import FETTERED, Tool
+from roost.harnesses.claude.tools import FETTERED, SKILL, Tool
 from roost.harnesses.fence import Fence, Outside
 from roost.ports.harness import Bounds
 
@@ -53,6 +53,7 @@ class Policy:
         self._built_in = next((t for t in tools if t["type"] == "agent_toolset_20260401"), None)
         self._mcp = {t["mcp_server_name"]: t for t in tools if t["type"] == "mcp_toolset"}
         self._custom = {t["name"] for t in tools if t["type"] == "custom"}
+        self._has_skills = bool(agent.get("skills"))
 
     def judge(self, tool: Tool, given: Json) -> Verdict:
         """What is to happen to a call of this tool."""
@@ -65,6 +66,8 @@ class Policy:
         if tool.kind == "custom":
             return Verdict("ask") if tool.name in self._custom else _NOT_ENABLED
         toolset = self._mcp.get(tool.server) if tool.kind == "mcp" else self._built_in
+        if tool.kind == "builtin" and tool.name == SKILL and self._has_skills:
+            tool = Tool("builtin", "read")  # to load a skill is to read its file
         if toolset is None:
             return _NOT_ENABLED
         return _evaluated(tool, _config(tool, toolset))

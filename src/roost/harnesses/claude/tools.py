@@ -38,8 +38,9 @@ FETTERED: Final[Mapping[str, str]] = {
 
 _NOT_KEPT_IN = {"bash", "web_fetch"}
 QUESTION: Final = "AskUserQuestion"
+SKILL: Final = "Skill"
 _OUR_NAMES = {theirs: ours for ours, theirs in BUILT_IN.items()}
-_THEIRS = {QUESTION, *BUILT_IN.values()}
+_THEIRS = {QUESTION, SKILL, *BUILT_IN.values()}
 _PROTOCOL = "2025-06-18"
 _NOT_FOUND = {"code": -32601, "message": "This server offers tools and nothing else."}
 
@@ -65,6 +66,7 @@ class Toolbox:
         self.custom = [tool for tool in tools if tool["type"] == "custom"]
         left_out = _NOT_KEPT_IN if kept_in else set()
         self.built_in = [name for name in _enabled(tools) if name not in left_out]
+        self.has_skills = bool(agent.get("skills"))
         self.servers: dict[str, str] = {s["name"]: s["url"] for s in agent.get("mcp_servers") or []}
         self.custom_server = _free_name(self.servers)
         self.custom_names_are_free = _THEIRS.isdisjoint(tool["name"] for tool in self.custom)

@@ -1,0 +1,80 @@
+"""Budgets: the operator's for every session, and a session's own in the API's terms.
+
+What was spent is in the session's state, counted by the way out request by request. A crash can lose
+the count of requests that were under way, but not what the agent's own account in the log says they
+used: of the two, the larger one holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from roost.domain.budget import Budget, Prices, Spent, dollars, price_of
+from roost.domain.events import Draft
+from roost.domain.session import Session
+from roost.errors import BudgetCreateOnly, BudgetNotRaised, BudgetReached, BudgetRefused
+
+_LET_THROUGH = {"user.interrupt", "user.tool_confirmation", "user.custom_tool_result"}
+
+
+class Budgets:
+    """`default` holds for every session; `prices` are list prices by model."""
+
+    def __init__(self, default: Budget | None = None, prices: Prices | None = None) -> None:
+        self.prices = prices or {}
+        self._default = default or Budget()
+
+    def new(self, given: dict[str, Any] | None, model: str) -> dict[str, Any] | None:
+        """The budget of a new session. :raises BudgetRefused: its model has no list price"""
+        if given is not None:
+            self._check_price(model)
+        return given
+
+    def changed(self, session: Session, params: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A session's budget after an update.
+
+        :raises BudgetCreateOnly: it has none :raises BudgetNotRaised: so much is spent already
+        :raises BudgetRefused: its model has no list price
+        """
+        before = session.spec.budget
+        given: dict[str, Any] | None = params.get("budget", before)
+        if given is None or given == before:
+            return given
+        if before is None:
+            raise BudgetCreateOnly()
+        self._check_price(session.spec.agent["model"]["id"])
+        if dollars(given["max_list_cost"]) <= self.spent(session).cost:
+            raise BudgetNotRaised()
+        return given
+
+    def of(self, session: Session) -> Budget:
+        """What a session may spend: the least that anybody allows."""
+        if session.spec.budget is None:
+            return self._default
+        own = dollars(session.spec.budget["max_list_cost"])
+        most = self._default.max_cost
+        return replace(self._default, max_cost=own if most is None else min(own, most))
+
+    def spent(self, session: Session) -> Spent:
+        """What a session has spent."""
+        price = price_of(self.prices, session.spec.agent["model"]["id"])
+        told = Spent.on(session.state.usage, price, requests=0)
+        return session.state.spent.at_least(told)
+
+    def reached(self, session: Session) -> str | None:
+        """The limit that a session has used up, in words."""
+        return self.of(session).reached(self.spent(session))
+
+    def admit(self, session: Session, drafts: Sequence[Draft]) -> None:
+        """Refuse inputs that could only fail. :raises BudgetReached:"""
+        if all(draft.type in _LET_THROUGH for draft in drafts):
+            return
+        if limit := self.reached(session):
+            raise BudgetReached(f"the session's budget of {limit} is used up")
+
+    def _check_price(self, model: str) -> None:
+        if price_of(self.prices, model) is None:
+            raise BudgetRefused(f"budget: {model!r} has no list price here (model_not_budgetable)")

@@ -1,0 +1,32 @@
+"""Where the files of skills are: written once, shown to sandboxes, read back whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from roost.domain.skill import File
+
+
+class SkillFiles(Protocol):
+    """Directories of files by key. A key is an id that was minted for it, and is never used again."""
+
+    async def keep(self, key: str, files: Sequence[File]) -> None:
+        """Write a directory, durable and whole, or nothing. Called before anybody hears of the key.
+
+        :raises Unavailable: the disk refused
+        """
+        ...
+
+    async def where(self, key: str) -> Path | None:
+        """The directory, readable for everybody who is shown it; None if it is not there."""
+        ...
+
+    async def read(self, key: str) -> list[File]:
+        """Its files, by path. :raises NotFound:"""
+        ...
+
+    async def drop(self, key: str) -> None:
+        """Remove it; nothing happens if it is not there."""
+        ...
