@@ -66,9 +66,11 @@ class Machine:
 
     @asynccontextmanager
     async def at_work(self, generation: int = 1) -> AsyncGenerator[Path, None]:
+        """A turn in it is over when the body ends."""
         self.home.mkdir(parents=True, exist_ok=True)
         async with self.files.open(self.workspace, generation):
             yield self.home
+            self.files.changed(self.workspace, 0)
 
     async def stored(self) -> list[Snapshot]:
         return list((await self.snapshots.head("w")).snapshots)
@@ -111,6 +113,7 @@ def another(tmp_path: Path, store: SqliteStore) -> Machine:
 async def test_what_was_made_is_stored_when_the_work_ends(machine: Machine, store: SqliteStore):
     async with machine.at_work() as home:
         (home / "file").write_text("mine")
+        machine.files.changed("w", 1)
         row = await store.workspaces.find("w")
         assert row is not None
         assert row.state is SyncState.PENDING
@@ -119,6 +122,18 @@ async def test_what_was_made_is_stored_when_the_work_ends(machine: Machine, stor
     assert row is not None
     assert (row.state, row.sequence) == (SyncState.IDLE, 1)
     assert machine.phases == ["restore_skipped"]
+
+
+async def test_what_was_made_ready_for_nobody_is_not_stored_and_can_be_forgotten(
+    machine: Machine, store: SqliteStore
+):
+    machine.home.mkdir(parents=True)
+    async with machine.files.open("w", 1):
+        (machine.home / "settings").write_text("of an agent that was started ahead")
+    assert await machine.stored() == []
+    await machine.files.forget("w")
+    assert await store.workspaces.find("w") is None
+    assert not machine.home.exists()
 
 
 async def test_living_files_are_left_alone_though_they_are_newer_than_any_snapshot(

@@ -111,11 +111,16 @@ class Files:
         async with self._locks[workspace_id]:
             before = await self._rows.find(workspace_id)
             row = await self._brought_here(before, workspace_id, tree, generation)
-        tell = partial(self._tell_state, workspace_id)
-        sync = Sync(
-            row, tree, self._snapshots, self._rows, self._pace, self._locks[workspace_id], tell
+        sync = self._living[workspace_id] = Sync(
+            row,
+            tree,
+            self._snapshots,
+            self._rows,
+            self._pace,
+            self._locks[workspace_id],
+            partial(self._tell_state, workspace_id),
+            used=before is not None,
         )
-        self._living[workspace_id] = sync
         if before is not None and before.state is not SyncState.IDLE:
             sync.changed(0)
         try:
@@ -124,6 +129,11 @@ class Files:
         finally:
             await sync.flush()
             await self._left(workspace_id, sync, tree)
+
+    async def forget(self, workspace_id: str) -> None:
+        """Remove the files of a session that never was; none of them was ever stored."""
+        await to_thread.run_sync(self._tree_of(workspace_id).remove)
+        await self._rows.forget(workspace_id)
 
     async def run(self) -> None:
         """Store what an earlier server, or a failing store, has left unstored; remove what belonged to
@@ -191,7 +201,7 @@ class Files:
             return  # a newer generation has come already
         del self._living[workspace_id]
         self._status.pop(workspace_id, None)
-        if sync.state is SyncState.IDLE:
+        if sync.used and sync.state is SyncState.IDLE:
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(_sign_off, tree)
 

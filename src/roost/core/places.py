@@ -263,6 +263,8 @@ class Places:
 
     async def remove(self, session_id: str) -> None:
         """Remove the directory of a session that never was."""
+        if self._files is not None:
+            await self._files.forget(session_id)
         home = self._vault / _WORKSPACES / session_id
         await anyio.to_thread.run_sync(partial(shutil.rmtree, home, ignore_errors=True))
 

@@ -39,7 +39,11 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sync:
-    """One living copy of one workspace. `tell` is called whenever the state changes."""
+    """One living copy of one workspace. `tell` is called whenever the state changes.
+
+    `used`: somebody has worked in it. Until then there is nothing to store when it ends: it may have been
+    made for a session that never comes to be.
+    """
 
     def __init__(
         self,
@@ -50,8 +54,11 @@ class Sync:
         pace: Pace,
         lock: anyio.Lock,
         tell: Callable[[SyncState], None],
+        *,
+        used: bool,
     ) -> None:
         self.state = SyncState.IDLE
+        self.used = used
         self._row = row
         self._tree = tree
         self._snapshots = snapshots
@@ -65,6 +72,7 @@ class Sync:
 
     def changed(self, mark: int) -> None:
         """The files may have changed; `mark` is what whoever changed them has come to."""
+        self.used = True
         self._mark = mark
         self._changed_at = anyio.current_time()
         self._changed.set()
@@ -85,6 +93,8 @@ class Sync:
 
     async def flush(self) -> None:
         """Store everything now; what cannot be stored in time is recovered later. After `run` ended."""
+        if not self.used:
+            return
         with anyio.CancelScope(shield=True), anyio.move_on_after(self._pace.flush):
             try:
                 if await self._store(SyncMove.FLUSH):
