@@ -168,7 +168,7 @@ class Places:
         home.mkdir(parents=True, exist_ok=True)
         async with (
             self._kept(session.id, lease.generation),
-            self._opened(lease, session, home, mounts, on_refusal) as sandbox,
+            self._opened(lease, session, home, mounts, notes) as sandbox,
         ):
             yield sandbox
 
@@ -187,7 +187,7 @@ class Places:
         session: Session,
         home: Path,
         mounts: Sequence[Mount],
-        on_refusal: OnRefusal,
+        notes: Notes,
     ) -> AsyncGenerator[Sandbox, None]:
         grant = Grant(
             session_id=session.id,
