@@ -88,18 +88,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         most = max(1, settings.max_live - settings.pool)
         warmth = Warmth(bell, seconds=settings.sleep_after, most=most)
         wakes = Wakes(bell, settings.max_wakes or 2 * (os.cpu_count() or 1))
-        pool = Pool(
-            store.log,
-            store.sessions,
-            bell,
-            hands.harnesses,
-            hands.places,
-            wakes,
-            notes=settings.data / "pool",
-            size=settings.pool if settings.sleep_after else 0,
-            seconds=settings.sleep_after,
-            room=lambda: settings.max_live - len(warmth),
-        )
+        pool = _pool(settings, store, bell, hands, wakes, warmth)
         tasks = Taskboard(store.catalog)
         intake = Intake(store.log, bell, max_queued=settings.max_queued)
         runner = Runner(
@@ -138,6 +127,28 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
             app = Site(Surface(build_app(deps), gateway))
             yield Roost(app, dispatcher, pool, drain, admin_key, hands.model)
             services.cancel_scope.cancel()
+
+
+def _pool(
+    settings: Settings,
+    store: SqliteStore,
+    bell: LocalBell,
+    hands: Workforce,
+    wakes: Wakes,
+    warmth: Warmth,
+) -> Pool:
+    return Pool(
+        store.log,
+        store.sessions,
+        bell,
+        hands.harnesses,
+        hands.places,
+        wakes,
+        notes=settings.data / "pool",
+        size=settings.pool if settings.sleep_after else 0,
+        seconds=settings.sleep_after,
+        room=lambda: settings.max_live - len(warmth),
+    )
 
 
 def _deps(
