@@ -35,12 +35,11 @@ from roost.core.tasks import alongside
 from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
 from roost.domain.ids import mint
-from roost.errors import StartupError
 from roost.gateway.app import Gateway, Surface
+from roost.ports.bell import Bell
 from roost.serve.agents import Workforce, workforce
+from roost.serve.database import Store, opened
 from roost.serve.first_start import ensure_administrator, token_secret
-from roost.stores.bell import LocalBell
-from roost.stores.sqlite import SqliteStore
 from roost.web.site import Site
 
 
@@ -72,9 +71,8 @@ class Roost:
 @asynccontextmanager
 async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
     """Open everything in order; close it in reverse when the context ends."""
-    bell = LocalBell()
     async with (
-        SqliteStore.open(_database(settings)) as store,
+        opened(settings) as (store, bell),
         workforce(settings, store.catalog, store.workspaces, bell) as hands,
         alongside(hands.files.run),
     ):
@@ -129,8 +127,8 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
 
 def _deps(
     settings: Settings,
-    store: SqliteStore,
-    bell: LocalBell,
+    store: Store,
+    bell: Bell,
     keyring: Keyring,
     dispatcher: Dispatcher,
     pool: Pool,
@@ -193,16 +191,3 @@ def _deps(
         draining=lambda: drain.draining,
         streams=drain.streams,
     )
-
-
-def _database(settings: Settings) -> Path:
-    url = settings.database_url
-    if url is None:
-        return settings.data / "roost.db"
-    scheme, _, path = url.partition(":///")
-    if scheme != "sqlite" or not path:
-        raise StartupError(
-            f"ROOST_DATABASE_URL: {url!r} is not a database this version can open",
-            hint="It opens sqlite:///PATH, with a fourth slash if the path is absolute.",
-        )
-    return Path(path)
