@@ -34,12 +34,20 @@ def _programs(version: int) -> Path:
     return Path(found.origin).parent / folder / "bin"
 
 
+def _room() -> str:
+    """In memory if there is plenty; in any case a short path, because sockets are in it."""
+    memory = Path("/dev/shm")
+    if memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2**31:
+        return str(memory)
+    return "/tmp"
+
+
 class PostgresServer:
     """Listens on a unix socket only. Survives `kill` and `start` with the same data."""
 
     def __init__(self, version: int = 18) -> None:
         self._bin = _programs(version)
-        self.folder = Path(tempfile.mkdtemp(prefix="roost-pg-", dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix="roost-pg-", dir=_room()))
         self.data = self.folder / "data"
         self._as: dict[str, int] = {}
         if os.geteuid() == 0:

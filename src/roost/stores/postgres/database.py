@@ -13,15 +13,15 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import anyio
-import asyncpg
 
 from roost.domain.ids import mint
 from roost.errors import Unavailable
 from roost.stores.postgres import driver
 from roost.stores.postgres.driver import NOW, Connection
+from roost.stores.postgres.lines import Line, Pool
 
 T = TypeVar("T")
 Work = Callable[[Connection], Awaitable[T]]
@@ -49,38 +49,14 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND applic
 """
 
 
-class Line:
-    """One connection, made when it is needed, and again when it was lost. For one user at a time."""
+class Database:
+    """Connections to one database."""
 
     def __init__(self, url: str, name: str) -> None:
         self._url = url
         self._name = name
-        self._connection: Connection | None = None
-
-    @asynccontextmanager
-    async def acquire(self, timeout: float) -> AsyncGenerator[Connection]:
-        """The connection, with no transaction open on it; as a pool's `acquire`."""
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await driver.connect(self._url, self._name)
-        try:
-            yield self._connection
-        finally:
-            if not self._connection.is_closed():
-                await driver.clean(self._connection)
-
-    def close(self) -> None:
-        """At once."""
-        if self._connection is not None:
-            self._connection.terminate()
-
-
-class Database:
-    """Connections to one database."""
-
-    def __init__(self, pool: Any, url: str, name: str) -> None:
-        self._pool = pool
-        self._url = url
-        self._name = name
+        self._lines: list[Line] = []
+        self._shared = Pool([self.line() for _ in range(_CONNECTIONS)])
         self._batches = count(1)
         self._closed = False
         self._answered = time.monotonic()
@@ -89,22 +65,13 @@ class Database:
     @asynccontextmanager
     async def open(cls, url: str) -> AsyncGenerator[Database]:
         """Connected, and closed when the context ends."""
-        name = mint("roost")
-        pool = await asyncpg.create_pool(
-            url,
-            min_size=1,
-            max_size=_CONNECTIONS,
-            init=driver.prepare,
-            reset=driver.clean,
-            **driver.options(name),
-        )
-        database = cls(pool, url, name)
+        database = cls(url, mint("roost"))
         try:
             yield database
         finally:
             database._closed = True
-            with anyio.CancelScope(shield=True):
-                await _close(pool)
+            for line in database._lines:
+                line.close()
 
     async def read(self, question: Work[T]) -> T:
         """The answer to a question, which may be asked again if the connection breaks."""
@@ -118,12 +85,14 @@ class Database:
         :raises Unavailable: the database was away for too long since then, and nothing was kept
         """
         since = time.monotonic() if since is None else since
-        source = line or self._pool
+        source = line or self._shared
         return await self._patiently(lambda: self._commit(change, source), since)
 
     def line(self) -> Line:
         """A connection for one who uses it all the time."""
-        return Line(self._url, self._name)
+        line = Line(self._url, self._name)
+        self._lines.append(line)
+        return line
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]], since: float) -> T:
         """Try until it works, or the database has been away for too long."""
@@ -149,32 +118,23 @@ class Database:
         return away or now - since > _BUSY_PATIENCE
 
     async def _ask(self, question: Work[T]) -> T:
-        async with self._pool.acquire(timeout=driver.PATIENCE) as connection:
-            try:
-                return await question(connection)
-            except Exception as error:
-                _drop_if_lost(connection, error)
-                raise
+        async with self._shared.connected() as connection:
+            return await question(connection)
 
-    async def _commit(self, change: Work[T], source: Any) -> T:
+    async def _commit(self, change: Work[T], source: Line | Pool) -> T:
         batch = next(self._batches)
-        async with source.acquire(timeout=driver.PATIENCE) as connection:
+        async with source.connected() as connection:
             pid = connection.get_server_pid()
-            try:
-                await connection.execute("BEGIN")
-                outcome = await change(connection)
-                await connection.execute(_MARK, self._writer(pid), batch)
-            except Exception as error:
-                _drop_if_lost(connection, error)
-                raise
+            await connection.execute("BEGIN")
+            outcome = await change(connection)
+            await connection.execute(_MARK, self._writer(pid), batch)
             try:
                 await connection.execute("COMMIT")
+                return outcome
             except Exception as error:
                 if not driver.is_lost(error):
                     raise
-                _drop_if_lost(connection, error)
-            else:
-                return outcome
+                connection.terminate()
         if await self._was_committed(pid, batch):
             return outcome
         return await self._commit(change, source)
@@ -197,16 +157,3 @@ class Database:
                 "the database went away while it committed, and has not come back",
                 hint="Whether this was kept is not known. Send it again with the same idempotency key.",
             ) from error
-
-
-def _drop_if_lost(connection: Any, error: Exception) -> None:
-    """The pool makes a new one in its place; this one may lead to a server that does not write."""
-    if driver.is_lost(error):
-        connection.terminate()
-
-
-async def _close(pool: Any) -> None:
-    with anyio.move_on_after(5):
-        await pool.close()
-        return
-    pool.terminate()

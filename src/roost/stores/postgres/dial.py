@@ -32,7 +32,7 @@ class Dial:
                 connection = await driver.connect(self._url, self._name)
                 pause = _PAUSE
                 try:
-                    await use(connection)
+                    await _while_there(connection, use)
                 finally:
                     connection.terminate()
             except Exception as error:  # noqa: BLE001 - whatever it is, there is another try
@@ -41,3 +41,12 @@ class Dial:
                 _log.debug("connecting again, because of: %s", error)
             await anyio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+async def _while_there(
+    connection: Connection, use: Callable[[Connection], Awaitable[None]]
+) -> None:
+    """Ends when the connection does, also while nothing is asked over it."""
+    with anyio.CancelScope() as scope:
+        connection.add_termination_listener(lambda _: scope.cancel())
+        await use(connection)

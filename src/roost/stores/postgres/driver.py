@@ -108,24 +108,13 @@ def options(name: str) -> Mapping[str, Any]:
 
 
 async def connect(url: str, name: str) -> Connection:
-    """One connection."""
+    """One connection. Acknowledged means on disk there, whatever the server's default is."""
     connection = await asyncpg.connect(url, **options(name))
-    await prepare(connection)
-    return connection
-
-
-async def prepare(connection: Connection) -> None:
-    """Acknowledged means on disk, whatever this server's default is."""
     await connection.execute(
         "SELECT set_config('synchronous_commit', 'on', false) "
         "WHERE current_setting('synchronous_commit') = 'off'"
     )
-
-
-async def clean(connection: Connection) -> None:
-    """A connection that goes back to the pool takes no transaction with it; it has nothing else."""
-    if connection.is_in_transaction():
-        await connection.execute("ROLLBACK")
+    return connection
 
 
 def numbered(sql: str) -> str:
