@@ -70,8 +70,9 @@ class Database:
             yield database
         finally:
             database._closed = True
-            for line in database._lines:
-                line.close()
+            async with anyio.create_task_group() as closing:
+                for line in database._lines:
+                    closing.start_soon(line.close)
 
     async def read(self, question: Work[T]) -> T:
         """The answer to a question, which may be asked again if the connection breaks."""

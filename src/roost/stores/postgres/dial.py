@@ -34,7 +34,7 @@ class Dial:
                 try:
                     await _while_there(connection, use)
                 finally:
-                    connection.terminate()
+                    await driver.close(connection)
             except Exception as error:  # noqa: BLE001 - whatever it is, there is another try
                 if not driver.is_passing(error):
                     _log.exception("unexpected on a connection that is kept")

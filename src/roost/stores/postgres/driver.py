@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any, Final
 
+import anyio
+import anyio.lowlevel
 import asyncpg
 
 from roost.errors import InvalidRequest, RoostError, Unavailable
@@ -19,6 +21,7 @@ PATIENCE: Final = 10.0
 
 STATEMENT_SECONDS: Final = 30.0
 _CONNECT_SECONDS: Final = 5.0
+_GOODBYE_SECONDS: Final = 1.0
 
 NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 """The database's time: nobody else's counts."""
@@ -115,6 +118,16 @@ async def connect(url: str, name: str) -> Connection:
         "WHERE current_setting('synchronous_commit') = 'off'"
     )
     return connection
+
+
+async def close(connection: Connection) -> None:
+    """Say goodbye to the server if that is quick; and see the socket closed in any case."""
+    with anyio.CancelScope(shield=True):
+        try:
+            await connection.close(timeout=_GOODBYE_SECONDS)
+        except Exception:  # noqa: BLE001 - it is gone, one way or the other
+            connection.terminate()
+        await anyio.lowlevel.checkpoint()
 
 
 def numbered(sql: str) -> str:

@@ -37,10 +37,10 @@ class Line:
             connection.terminate()  # given up half-way: nobody knows what it is in the middle of
             raise
 
-    def close(self) -> None:
-        """At once."""
+    async def close(self) -> None:
+        """Nobody uses it any more."""
         if self._connection is not None:
-            self._connection.terminate()
+            await driver.close(self._connection)
 
 
 async def _tidy(connection: Connection) -> None:

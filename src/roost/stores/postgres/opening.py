@@ -39,7 +39,7 @@ async def prepare(url: str) -> None:
     except asyncpg.PostgresError as error:
         raise _unfit(url, error) from None
     finally:
-        await connection.close(timeout=5)
+        await driver.close(connection)
 
 
 async def _connected(url: str) -> Connection:

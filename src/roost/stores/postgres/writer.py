@@ -119,16 +119,13 @@ class _Lane:
         self._something.set()
 
     async def run(self) -> None:
-        try:
-            while True:
-                await self._something.wait()
-                jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), _MOST_AT_ONCE))]
-                if not self._jobs:
-                    self._something = anyio.Event()
-                for job, outcome in zip(jobs, await self._commit(jobs), strict=True):
-                    _answer(job.future, outcome)
-        finally:
-            self._line.close()
+        while True:
+            await self._something.wait()
+            jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), _MOST_AT_ONCE))]
+            if not self._jobs:
+                self._something = anyio.Event()
+            for job, outcome in zip(jobs, await self._commit(jobs), strict=True):
+                _answer(job.future, outcome)
 
     async def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
         try:
