@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.parts import need
+
 if TYPE_CHECKING:
+    from roost.testing.postgres import PostgresServer
     from tests.engines import LiveEngine
-    from tests.postgres import PostgresServer
 
 pytest.register_assert_rewrite("roost.testing")
 
@@ -40,8 +42,9 @@ def podman() -> Generator[LiveEngine, None, None]:
 @pytest.fixture(scope="session")
 def postgres() -> Generator[PostgresServer, None, None]:
     """A PostgreSQL server, started for the tests that ask for it."""
-    from tests.postgres import PostgresServer
+    from roost.testing.postgres import PostgresServer, programs
 
+    need("PostgreSQL", programs(), "make setup")
     server = PostgresServer()
     try:
         server.make()

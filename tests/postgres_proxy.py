@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from tests.postgres import PostgresServer
+from roost.testing.postgres import PostgresServer
 
 COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"  # as the driver sends it
 

@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator
 
 import asyncpg
 import pytest
-from tests.postgres import PostgresServer
 
 from roost.stores.postgres import PostgresStore
 from roost.testing.catalog_contract import CatalogContract
 from roost.testing.keys_contract import KeysContract
 from roost.testing.log_contract import LogContract
+from roost.testing.postgres import PostgresServer
 from roost.testing.sessions_contract import SessionsContract
 
 TABLES = "sessions specs entries receipts creations graves records versions keys nodes commits"

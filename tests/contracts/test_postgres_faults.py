@@ -12,7 +12,6 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from tests.postgres import PostgresServer
 from tests.postgres_proxy import Cut, Proxy
 
 from roost.domain.events import Draft
@@ -21,6 +20,7 @@ from roost.errors import Unavailable
 from roost.ports.log import Receipt
 from roost.stores.postgres import PostgresStore, driver
 from roost.stores.postgres.sweep import Sweep
+from roost.testing.postgres import PostgresServer
 from roost.testing.stage import Stage, message, numbers
 
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import settings
 from tests.contracts import test_sqlite_model as walks
-from tests.postgres import PostgresServer
 
 from roost.stores.postgres import PostgresStore
+from roost.testing.postgres import PostgresServer
 
 
 class OnPostgres(walks.Machine):

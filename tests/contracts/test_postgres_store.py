@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import asyncpg
 import pytest
-from tests.postgres import PASSWORD, PostgresServer
 
 from roost.domain.events import Draft, Preview
 from roost.domain.ledger import Batch
@@ -18,6 +17,7 @@ from roost.errors import LeaseLost, SchemaTooNew, StartupError
 from roost.ports.bell import WORK
 from roost.stores.postgres import PostgresBell, PostgresStore, driver, migrate, opening, writer
 from roost.stores.sql.steps import Migration
+from roost.testing.postgres import PASSWORD, PostgresServer
 from roost.testing.stage import TENANT, Stage, answer, message, numbers
 
 

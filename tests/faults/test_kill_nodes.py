@@ -14,11 +14,11 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.postgres import PostgresServer
 
 from roost.domain.session import Spec
 from roost.ports.log import Receipt
 from roost.stores.postgres import PostgresStore
+from roost.testing.postgres import PostgresServer
 from roost.testing.stage import Stage, message, numbers
 
 WORKER = Path(__file__).with_name("node_worker.py")

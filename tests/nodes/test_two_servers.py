@@ -17,10 +17,10 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from tests.postgres import PASSWORD, PostgresServer
 from tests.sdk.test_official_sdks import check
 
 from roost.testing.live import LiveServer
+from roost.testing.postgres import PASSWORD, PostgresServer
 
 KEY = "roost_the_same_key_on_every_node_0123456789"
 HEADERS = {

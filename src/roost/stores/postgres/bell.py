@@ -43,10 +43,16 @@ class PostgresBell(LocalBell):
     async def open(cls, url: str) -> AsyncGenerator[PostgresBell]:
         """A bell that other nodes hear, too. It need not be connected for this node's to."""
         bell, dial = cls(), Dial(url)
+        failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(dial.keep_up, bell._exchange)
-            yield bell
+            try:
+                yield bell
+            except Exception as error:  # noqa: BLE001 - a task group would wrap it in another
+                failure = error
             tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
     def ring(self, topic: str) -> None:
         super().ring(topic)

@@ -130,7 +130,8 @@ class Database:
             outcome = await change(connection)
             await connection.execute(_MARK, self._writer(pid), batch)
             try:
-                await connection.execute("COMMIT")
+                done = await connection.execute("COMMIT")
+                assert done == "COMMIT", "a statement failed, and its error was swallowed"
                 return outcome
             except Exception as error:
                 if not driver.is_lost(error):

@@ -60,6 +60,12 @@ _SETTINGS: Final = {
 }
 
 
+_DURABLE: Final = """
+SELECT set_config('synchronous_commit', 'on', false)
+WHERE current_setting('synchronous_commit') = 'off'
+"""
+
+
 def is_lost(error: Exception) -> bool:
     """Whether the connection failed, and not what was asked of it."""
     return isinstance(error, _LOST) and not _is_unfit(error)
@@ -113,10 +119,11 @@ def options(name: str) -> Mapping[str, Any]:
 async def connect(url: str, name: str) -> Connection:
     """One connection. Acknowledged means on disk there, whatever the server's default is."""
     connection = await asyncpg.connect(url, **options(name))
-    await connection.execute(
-        "SELECT set_config('synchronous_commit', 'on', false) "
-        "WHERE current_setting('synchronous_commit') = 'off'"
-    )
+    try:
+        await connection.execute(_DURABLE)
+    except BaseException:
+        connection.terminate()
+        raise
     return connection
 
 

@@ -50,12 +50,17 @@ class PostgresStore:
             await writer.start()
             tasks.start_soon(nodes.watch)
             tasks.start_soon(sweep.run)
+            failure: Exception | None = None
             try:
                 yield cls(writer, database, nodes, sweep)
+            except Exception as error:  # noqa: BLE001 - a task group would wrap it in another
+                failure = error
             finally:
                 with anyio.CancelScope(shield=True):
                     await writer.close()
                 tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
     async def ping(self) -> None:
         """Returns once the database has taken a commit. :raises Unavailable: it does not"""

@@ -1,5 +1,5 @@
 """Removes what nobody needs any more, a slice at a time: the logs of deleted sessions, and the marks of
-connections that are long gone. Any node does it; two never at once. What a crash cuts off goes on
+connections and nodes that are long gone. Any node does it; two never at once. What a crash cuts off goes on
 when the next one looks.
 """
 
@@ -38,8 +38,12 @@ _SLICES: Final = (
 # Nothing of it is left.
 _DONE = "UPDATE graves SET swept = 1 WHERE kind = 'session' AND num = $1"
 
-# A connection that has been silent for a day has long learnt how its last transaction ended.
-_FORGET = f"DELETE FROM commits WHERE at < {NOW} - 86400000000"
+# A connection that has been silent for a day has long learnt how its last transaction ended, and a
+# node whose time ran out a day ago owns nothing.
+_FORGET: Final = (
+    f"DELETE FROM commits WHERE at < {NOW} - 86400000000",
+    f"DELETE FROM nodes WHERE expires < {NOW} - 86400000000",
+)
 
 
 class Sweep:
@@ -68,7 +72,8 @@ class Sweep:
 
 
 async def _forget(connection: Connection) -> None:
-    await connection.execute(_FORGET)
+    for statement in _FORGET:
+        await connection.execute(statement)
 
 
 async def _sweep(connection: Connection) -> bool:

