@@ -6,13 +6,15 @@ The server is started for this, syncs its disk, and shares the machine with ever
 loop: so many sessions, each waiting for its own durable commit before it sends again, divided among the
 processes. The baseline does nothing but copy the gathered rows into one table with the same columns and
 the same index, and commit. Then: one process appends at a given rate, another one follows, through its
-own bell and its own connections; the time is from before the append to the entry in hand.
+own bell and its own connections; the time is from before the append to the entry in hand. Then: one
+process owns many sessions, and is killed or stopped; the time is until another one has claimed them all.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import subprocess
 import sys
 import time
@@ -33,6 +35,7 @@ from roost.testing.stage import Stage, message
 
 SAID = "It takes a fairly ordinary sentence or two to make an event of the usual size. " * 3
 EVENT = Draft.of("user.message", content=[{"type": "text", "text": SAID}])
+TTL = 3.0
 TABLE = """
 CREATE TABLE IF NOT EXISTS bare (session bigint, seq bigint, at bigint, queued boolean, taken bigint,
                                  id text, type text, body bytea, PRIMARY KEY (session, seq))
@@ -139,6 +142,38 @@ async def appended(url: str, lease: Lease, rate: int, count: int) -> None:
             tasks.create_task(one())
 
 
+async def own(url: str, sessions: int) -> None:
+    """Be a node that has claimed so many sessions, until killed."""
+    async with PostgresStore.open(url) as store:
+        await store.log.renew("node_dying", TTL)
+        await asyncio.gather(*(Stage(store).session(message()) for _ in range(sessions)))
+        assert len(await store.log.claim("node_dying", sessions)) == sessions
+        print("ready", flush=True)
+        while True:
+            await store.log.renew("node_dying", TTL)
+            await asyncio.sleep(TTL / 3)
+
+
+async def taken_over(server: PostgresServer, sessions: int, how: signal.Signals) -> float:
+    """Seconds until all sessions of a node that got the signal are somebody else's."""
+    url = await server.new()
+    async with PostgresStore.open(url) as store:
+        dying = worker("own", url, sessions)
+        assert dying.stdout is not None
+        await asyncio.to_thread(dying.stdout.readline)
+        await store.log.renew("node_heir", 600)
+        await asyncio.sleep(1)  # until its lock has been seen
+        dying.send_signal(how)
+        start, taken = time.perf_counter(), 0
+        while taken < sessions:
+            taken += len(await store.log.claim("node_heir", sessions))
+            await asyncio.sleep(0.01)
+        seconds = time.perf_counter() - start
+        dying.kill()
+        dying.communicate()
+        return seconds
+
+
 def figures(latencies: list[float], seconds: float) -> str:
     latencies.sort()
     p99 = latencies[int(len(latencies) * 0.99)]
@@ -165,6 +200,9 @@ async def work(what: str, url: str, *rest: str) -> None:
         await asyncio.sleep(max(0, float(begin) - time.time()))
         run = bare if what == "bare" else accepts
         found = await run(url, range(int(first), int(last)), float(seconds))
+    elif what == "own":
+        await own(url, int(rest[0]))
+        return
     else:
         lease = Lease(rest[0], rest[1], int(rest[2]))
         found = await followed(url, lease, int(rest[3]))
@@ -206,6 +244,14 @@ async def compare_follow(server: PostgresServer, seconds: float) -> None:
         print(f"  {rate:>6,} offered  {figures(found, seconds)}", flush=True)
 
 
+async def compare_takeover(server: PostgresServer) -> None:
+    print(f"\nall sessions of a node are another's after; its lease is {TTL:g} s")
+    for sessions in (1, 100, 2_000):
+        killed = await taken_over(server, sessions, signal.SIGKILL)
+        stopped = await taken_over(server, sessions, signal.SIGSTOP)
+        print(f"  {sessions:>6,} sessions   SIGKILL {killed:5.2f} s   SIGSTOP {stopped:5.2f} s")
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="a second for each run, not five")
@@ -220,6 +266,7 @@ async def main() -> None:
         server.start()
         await compare_accepts(server, 1.0 if options.quick else 5.0)
         await compare_follow(server, 1.0 if options.quick else 5.0)
+        await compare_takeover(server)
     finally:
         server.stop()
 

@@ -7,9 +7,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import asyncpg
 import pytest
 
+from roost.cli import doctor as doctors
+from roost.config import Settings
 from roost.domain.events import Draft, Preview
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Session
@@ -89,6 +92,20 @@ async def test_what_keeps_it_from_starting_is_said_without_the_password(
     assert "not a URL" in malformed.message
     monkeypatch.setattr(opening, "_OLDEST", 99)
     assert "needs 99 or newer" in (await refusal(url)).message
+
+
+async def test_roost_doctor_says_which_database_it_is_or_why_not(
+    postgres: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def doctor(found: str) -> doctors.Finding:
+        return doctors.database(Settings.read({"ROOST_DATABASE_URL": found}))
+
+    healthy = await anyio.to_thread.run_sync(doctor, url)
+    assert (healthy.level, healthy.said.split()[0]) == ("ok", "PostgreSQL")
+    assert PASSWORD not in healthy.said
+    sick = await anyio.to_thread.run_sync(doctor, postgres.url("nowhere"))
+    assert (sick.level, bool(sick.fix)) == ("fail", True)
+    assert doctor("sqlite:///x.db").said.startswith("SQLite")
 
 
 async def test_a_standby_is_not_taken_for_a_server_that_writes(

@@ -17,7 +17,10 @@ from roost.ports.sessions import Sessions
 from roost.stores.bell import LocalBell
 from roost.stores.sqlite import SqliteStore
 
-_POSTGRES = ("postgresql", "postgres")
+
+def is_postgres(url: str) -> bool:
+    """Whether a URL names a PostgreSQL database."""
+    return url.startswith(("postgresql://", "postgres://"))
 
 
 class Store(Protocol):
@@ -46,12 +49,13 @@ async def opened(settings: Settings) -> AsyncGenerator[tuple[Store, Bell]]:
     if scheme == "sqlite" and path.removeprefix("///") not in (path, ""):
         async with SqliteStore.open(Path(path.removeprefix("///"))) as store:
             yield store, LocalBell()
-    elif scheme in _POSTGRES:
+    elif is_postgres(secret):
         async with _postgres(secret) as both:
             yield both
     else:
+        kind = f"{scheme}://" if path.startswith("//") else "that"  # what follows may be secret
         raise StartupError(
-            "ROOST_DATABASE_URL: that is not a database this version can open",
+            f"ROOST_DATABASE_URL: {kind} is not a database this version can open",
             hint="It opens sqlite:///PATH, with a fourth slash if the path is absolute, and "
             "postgresql://USER:PASSWORD@HOST/NAME.",
         )

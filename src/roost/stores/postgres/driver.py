@@ -51,7 +51,7 @@ _IN_THE_WAY = (
 
 _SETTINGS: Final = {
     "default_transaction_isolation": "read committed",
-    "idle_in_transaction_session_timeout": "5s",  # the locks of a node that was stopped come free
+    "idle_in_transaction_session_timeout": "2s",  # the locks of a node that was stopped come free
     "jit": "off",
     # Every statement goes along an index. What the planner believes of a table that has just grown
     # must not make it read the whole of it, or of a log.

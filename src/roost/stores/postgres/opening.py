@@ -42,6 +42,17 @@ async def prepare(url: str) -> None:
         await driver.close(connection)
 
 
+async def examine(url: str) -> str:
+    """What database that is, for a person. :raises StartupError: it cannot be used"""
+    connection = await _connected(url)
+    try:
+        await _check(connection)
+        version = await connection.fetchval("SHOW server_version")
+        return f"PostgreSQL {version.split()[0]} at {place_of(url)}"
+    finally:
+        await driver.close(connection)
+
+
 async def _connected(url: str) -> Connection:
     deadline = time.monotonic() + driver.PATIENCE
     while True:
