@@ -14,7 +14,9 @@ from roost.testing.log_contract import LogContract
 from roost.testing.postgres import PostgresServer
 from roost.testing.sessions_contract import SessionsContract
 
-TABLES = "sessions specs entries receipts creations graves records versions keys nodes commits"
+TABLES = (
+    "sessions specs entries receipts creations graves records versions keys nodes commits shared"
+)
 
 
 async def emptied(server: PostgresServer) -> str:

@@ -182,6 +182,13 @@ async def test_nodes_at_work_do_not_notice_that_a_newer_one_adds_to_the_schema(
         assert (await Stage(store).claim())[0].session_id == session_id
 
 
+async def test_servers_agree_on_what_the_first_one_brought(store: PostgresStore, url: str) -> None:
+    async with PostgresStore.open(url) as other:
+        assert await store.share("tokens", b"first") == b"first"
+        assert await other.share("tokens", b"second") == b"first"
+        assert await other.share("more", b"third") == b"third"
+
+
 # Groups
 
 

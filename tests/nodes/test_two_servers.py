@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+from tests.gateway.talk import Api, Talk, address
 from tests.sdk.test_official_sdks import check
 
 from roost.testing.live import LiveServer
@@ -156,6 +157,18 @@ def test_a_client_of_one_server_follows_what_the_other_runs(nodes: list[LiveServ
     assert types[-1] == "session.status_idle"
     assert types.count("agent.message") == 1
     assert "event_delta" in types, "previews do not come from the other server"
+
+
+def test_a_token_of_one_server_opens_a_socket_at_the_other(nodes: list[LiveServer]) -> None:
+    a, b = nodes
+    session_id = new_session(a)
+    with Api(a, KEY) as api:
+        token = api.token(session_id)
+    with Talk(address(b, token=token, sessionId=session_id)) as talk:
+        talk.say("start")
+        talk.until("agent_status")
+        say(a, session_id, text="heard at the other server")
+        talk.until(lambda message: "heard at the other server" in json.dumps(message))
 
 
 def test_the_sessions_of_a_killed_server_go_on_at_the_other(nodes: list[LiveServer]) -> None:

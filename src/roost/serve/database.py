@@ -35,6 +35,10 @@ class Store(Protocol):
     @property
     def keys(self) -> Keys: ...  # noqa: D102
 
+    async def share(self, name: str, value: bytes) -> bytes:
+        """The value that all servers of this database have under a name: the first one's."""
+        ...
+
     async def ping(self) -> None:
         """Returns once the database has taken a commit. :raises Unavailable: it does not"""
         ...

@@ -115,7 +115,11 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         )
         keyring, drain = Keyring(store.keys), Drain()
         admin_key = await ensure_administrator(keyring, settings)
-        deps = _deps(settings, store, bell, keyring, dispatcher, pool, drain, hands, intake, tasks)
+        secret = await store.share("tokens", token_secret(settings.data))
+        tokens = Tokens(secret, seconds=settings.token_seconds)
+        deps = _deps(
+            settings, store, bell, keyring, dispatcher, pool, drain, hands, intake, tasks, tokens
+        )
         gateway = Gateway(deps, Fanout(store.log, store.sessions, bell), hands.places.stats)
         async with anyio.create_task_group() as services:
             await services.start(gateway.run)
@@ -136,6 +140,7 @@ def _deps(
     hands: Workforce,
     intake: Intake,
     tasks: Taskboard,
+    tokens: Tokens,
 ) -> Deps:
     agents, environments = Agents(store.catalog), Environments(store.catalog)
     registry = CollectorRegistry()
@@ -185,7 +190,7 @@ def _deps(
         logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),
         tasks=tasks,
         runs=Runs(store.catalog, tasks, lifecycle, keyring, store.log, bell),
-        tokens=Tokens(token_secret(settings.data), seconds=settings.token_seconds),
+        tokens=tokens,
         registry=registry,
         ready=ready,
         draining=lambda: drain.draining,

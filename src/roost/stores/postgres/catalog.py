@@ -164,7 +164,7 @@ async def _archive(kind: Kind, tenant: str, record_id: str, connection: Connecti
 async def _delete(kind: Kind, tenant: str, record_id: str, connection: Connection) -> None:
     tx = await Transaction.begin(connection)
     num, _ = await _newest(kind, tenant, record_id, tx)
-    if await tx.ask(numbered(records.USED[kind]), record_id):
+    if kind in records.USED and await tx.ask(numbered(records.USED[kind]), record_id):
         raise records.in_use(kind)
     for statement in records.DELETE:
         await tx.ask(numbered(statement), num)

@@ -23,6 +23,9 @@ from roost.stores.postgres.writer import Writer
 
 _PING_SECONDS: Final = 3.0
 
+_OFFER = "INSERT INTO shared (name, value) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+_AGREED = "SELECT value FROM shared WHERE name = $1"
+
 
 class PostgresStore:
     """All stores of one server in one database, which other servers use at the same time."""
@@ -61,6 +64,16 @@ class PostgresStore:
                 tasks.cancel_scope.cancel()
         if failure is not None:
             raise failure
+
+    async def share(self, name: str, value: bytes) -> bytes:
+        """The value that all servers have under this name: the first one's."""
+
+        async def change(connection: Connection) -> bytes:
+            await connection.execute(_OFFER, name, value)
+            found: bytes = await connection.fetchval(_AGREED, name)
+            return found
+
+        return await self._writer.alone(change)
 
     async def ping(self) -> None:
         """Returns once the database has taken a commit. :raises Unavailable: it does not"""

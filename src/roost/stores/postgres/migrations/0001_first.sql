@@ -126,3 +126,9 @@ CREATE TABLE commits (
     batch  BIGINT NOT NULL,
     at     BIGINT NOT NULL
 ) WITH (fillfactor = 10);
+
+-- What all servers of this database must agree on, such as what tokens are signed with.
+CREATE TABLE shared (
+    name  TEXT  PRIMARY KEY,
+    value BYTEA NOT NULL
+);
