@@ -20,11 +20,12 @@ import anyio
 from roost.domain.ids import mint
 from roost.errors import Unavailable
 from roost.stores.postgres import driver
-from roost.stores.postgres.driver import NOW, Connection
+from roost.stores.postgres.driver import NOW, Connection, Mark
 from roost.stores.postgres.lines import Line, Pool
 
 T = TypeVar("T")
 Work = Callable[[Connection], Awaitable[T]]
+MarkedWork = Callable[[Connection, Mark], Awaitable[T]]
 
 _log = logging.getLogger(__name__)
 _CONNECTIONS: Final = 10
@@ -78,16 +79,25 @@ class Database:
         """The answer to a question, which may be asked again if the connection breaks."""
         return await self._patiently(lambda: self._ask(question), time.monotonic())
 
-    async def write(
-        self, change: Work[T], *, since: float | None = None, line: Line | None = None
-    ) -> T:
+    async def write(self, change: Work[T]) -> T:
         """What `change` returns, once it is committed; it may be run again.
 
-        :raises Unavailable: the database was away for too long since then, and nothing was kept
+        :raises Unavailable: the database was away for too long, and nothing was kept
         """
-        since = time.monotonic() if since is None else since
-        source = line or self._shared
-        return await self._patiently(lambda: self._commit(change, source), since)
+
+        async def marked(connection: Connection, mark: Mark) -> T:
+            outcome = await change(connection)
+            await connection.execute(_MARK, *mark)
+            return outcome
+
+        return await self._patiently(lambda: self._commit(marked, self._shared), time.monotonic())
+
+    async def write_on(self, line: Line, change: MarkedWork[T], since: float) -> T:
+        """The same on a line of its own, for a change that also writes its mark, if it writes.
+
+        Patience is counted since then.
+        """
+        return await self._patiently(lambda: self._commit(change, line), since)
 
     def line(self) -> Line:
         """A connection for one who uses it all the time."""
@@ -122,13 +132,12 @@ class Database:
         async with self._shared.connected() as connection:
             return await question(connection)
 
-    async def _commit(self, change: Work[T], source: Line | Pool) -> T:
-        batch = next(self._batches)
+    async def _commit(self, change: MarkedWork[T], source: Line | Pool) -> T:
         async with source.connected() as connection:
             pid = connection.get_server_pid()
+            mark = Mark(f"{self._name} {pid}", next(self._batches))
             await connection.execute("BEGIN")
-            outcome = await change(connection)
-            await connection.execute(_MARK, self._writer(pid), batch)
+            outcome = await change(connection, mark)
             try:
                 done = await connection.execute("COMMIT")
                 assert done == "COMMIT", "a statement failed, and its error was swallowed"
@@ -137,20 +146,17 @@ class Database:
                 if not driver.is_lost(error):
                     raise
                 connection.terminate()
-        if await self._was_committed(pid, batch):
+        if await self._was_committed(pid, mark):
             return outcome
         return await self._commit(change, source)
 
-    def _writer(self, pid: int) -> str:
-        return f"{self._name} {pid}"
-
-    async def _was_committed(self, pid: int, batch: int) -> bool:
+    async def _was_committed(self, pid: int, mark: Mark) -> bool:
         _log.warning("cut off while committing; looking whether it was done")
 
         async def look(connection: Connection) -> bool:
             await connection.execute(_END, pid, self._name)
-            last: int = await connection.fetchval(_LAST, self._writer(pid))
-            return last == batch
+            last: int = await connection.fetchval(_LAST, mark.writer)
+            return last == mark.batch
 
         try:
             return await self._patiently(lambda: self._ask(look), time.monotonic())

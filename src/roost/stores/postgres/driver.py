@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -15,6 +15,14 @@ from roost.errors import InvalidRequest, RoostError, Unavailable
 
 Connection = Any
 """The driver's connection, its own or a pool's; the driver ships no types."""
+
+
+class Mark(NamedTuple):
+    """A transaction, so that it can be found again: its connection, and its number."""
+
+    writer: str
+    batch: int
+
 
 PATIENCE: Final = 10.0
 """Seconds that an operation waits for a database that is away, before it says so."""

@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 
-from roost.errors import Unavailable
+from roost.errors import StartupError, Unavailable
 from roost.stores.postgres import opening
 from roost.stores.postgres.catalog import PostgresCatalog
 from roost.stores.postgres.database import Database
@@ -50,7 +50,10 @@ class PostgresStore:
         async with Database.open(url) as database, anyio.create_task_group() as tasks:
             writer, sweep = Writer(database, tasks), Sweep(database)
             nodes = Nodes(writer, Dial(url))
-            await writer.start()
+            try:
+                await writer.start()
+            except Unavailable as away:
+                raise StartupError(away.message, hint=away.hint) from away
             tasks.start_soon(nodes.watch)
             tasks.start_soon(sweep.run)
             failure: Exception | None = None

@@ -16,7 +16,7 @@ import msgspec
 from roost.domain.events import Entry, Micros
 from roost.domain.session import Session, Spec
 from roost.errors import NotFound
-from roost.stores.postgres.driver import NOW, Connection
+from roost.stores.postgres.driver import NOW, Connection, Mark
 from roost.stores.sql.rows import (
     ENTRY_COLUMNS,
     Hot,
@@ -84,6 +84,9 @@ WITH written AS (
 ), remembered AS (
     INSERT INTO receipts (session, key, fingerprint, seq)
     SELECT * FROM unnest($9::bigint[], $10::text[], $11::text[], $12::bigint[])
+), marked AS (
+    INSERT INTO commits (writer, batch, at) SELECT $28::text, $29::bigint, $30::bigint WHERE $28 IS NOT NULL
+    ON CONFLICT (writer) DO UPDATE SET batch = excluded.batch, at = excluded.at
 ), taken AS (
     UPDATE entries e SET taken = t.taken
     FROM unnest($13::bigint[], $14::bigint[], $15::bigint[]) AS t (taken, session, seq)
@@ -226,8 +229,8 @@ class Transaction(Sheet):
 
     # After the operations
 
-    async def flush(self) -> None:
-        """Write what came of them.
+    async def flush(self, mark: Mark | None = None) -> None:
+        """Write what came of them, and the transaction's mark if this is to do that, too.
 
         An input that this very batch wrote is not among those it takes: nobody has seen it yet.
         """
@@ -235,11 +238,11 @@ class Transaction(Sheet):
             new = [_new_columns(hot, spec) for hot, spec in self._new.values()]
             await self._connection.execute(_CREATE, *_columns(new, 19))
         if self._advanced:
-            await self.write()
+            await self.write(mark)
         self._new.clear()
         self._clear()
 
-    async def write(self) -> None:
+    async def write(self, mark: Mark | None = None) -> None:
         """All but new sessions, which are written as they are at the end."""
         receipts = [
             (num, key, mark, entry.seq) for (num, key), (mark, entry) in self._receipts.items()
@@ -253,6 +256,8 @@ class Transaction(Sheet):
             *_columns(receipts, 4),
             *_columns(self._taken, 3),
             *_columns(stands, 12),
+            *(mark or (None, None)),
+            self.now,
         )
 
 

@@ -24,11 +24,12 @@ from anyio.abc import TaskGroup
 
 from roost.errors import RoostError, Unavailable
 from roost.stores.postgres.database import Database, Work
-from roost.stores.postgres.driver import Connection
+from roost.stores.postgres.driver import Connection, Mark
 from roost.stores.postgres.transaction import Needs, Transaction
 
 T = TypeVar("T")
 Op = Callable[[Transaction], T]
+Ended = Callable[["asyncio.Future[Any]", Any], None]
 
 _log = logging.getLogger(__name__)
 _LANES: Final = 2
@@ -51,26 +52,26 @@ class Writer:
         self._closed = False
         self._under_way = 0
         self._done = anyio.Event()
-        self._lanes = [_Lane(database) for _ in range(_LANES)]
+        self._lanes = [_Lane(database, self._ended) for _ in range(_LANES)]
 
     async def start(self) -> None:
         """Ready for the first operation: connected, and every statement known to the database."""
-        async with anyio.create_task_group() as warming:
-            for lane in self._lanes:
-                warming.start_soon(lane.warm_up)
         for lane in self._lanes:
+            await lane.warm_up()
             self._tasks.start_soon(lane.run)
 
     async def do(self, op: Op[T], needs: Needs) -> T:
         """What `op` returns or raises, once it is durable. Giving up waiting does not undo it."""
+        future: asyncio.Future[T] = self._begun()
         lane = self._lanes[crc32(needs.session_id.encode()) % len(self._lanes)]
-        return await self._watched(lambda future: lane.put(op, needs, future))
+        lane.put(op, needs, future)
+        return await future
 
     async def alone(self, change: Work[T]) -> T:
         """The same for what is not grouped: `change` has a transaction of its own."""
-        return await self._watched(
-            lambda future: self._tasks.start_soon(self._alone, change, future)
-        )
+        future: asyncio.Future[T] = self._begun()
+        self._tasks.start_soon(self._alone, change, future)
+        return await future
 
     async def close(self) -> None:
         """Take nothing new, and wait until what was taken is done."""
@@ -78,41 +79,43 @@ class Writer:
         if self._under_way:
             await self._done.wait()
 
-    async def _watched(self, start: Callable[[asyncio.Future[T]], object]) -> T:
+    def _begun(self) -> asyncio.Future[T]:
         if self._closed:
             raise Unavailable("the store is closed")
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._under_way += 1
-        future.add_done_callback(self._ended)
-        start(future)
-        return await asyncio.shield(future)
+        return asyncio.get_running_loop().create_future()
 
-    def _ended(self, future: asyncio.Future[Any]) -> None:
+    def _ended(self, future: asyncio.Future[Any], outcome: Any) -> None:
         self._under_way -= 1
-        if not future.cancelled():
-            future.exception()  # seen, even if whoever asked has given up
         if self._closed and not self._under_way:
             self._done.set()
+        if future.done():  # whoever asked has given up
+            return
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
 
     async def _alone(self, change: Work[Any], future: asyncio.Future[Any]) -> None:
         try:
             outcome = await self._database.write(change)
         except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
             outcome = error
-        _answer(future, outcome)
+        self._ended(future, outcome)
 
 
 class _Lane:
     """One transaction after the other."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, ended: Ended) -> None:
         self._database = database
+        self._ended = ended
         self._line = database.line()
         self._jobs: deque[_Job] = deque()
         self._something = anyio.Event()
 
     async def warm_up(self) -> None:
-        await self._database.write(_rehearsal, line=self._line)
+        await self._database.write_on(self._line, _rehearsal, time.monotonic())
 
     def put(self, op: Op[Any], needs: Needs, future: asyncio.Future[Any]) -> None:
         self._jobs.append(_Job(op, needs, future, time.monotonic()))
@@ -125,12 +128,12 @@ class _Lane:
             if not self._jobs:
                 self._something = anyio.Event()
             for job, outcome in zip(jobs, await self._commit(jobs), strict=True):
-                _answer(job.future, outcome)
+                self._ended(job.future, outcome)
 
     async def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
         try:
             work = partial(_together, jobs)
-            return await self._database.write(work, since=jobs[0].since, line=self._line)
+            return await self._database.write_on(self._line, work, jobs[0].since)
         except Unavailable as away:
             return [Unavailable(away.message, hint=away.hint) for _ in jobs]
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to one of them only
@@ -140,17 +143,17 @@ class _Lane:
             return [(await self._commit([job]))[0] for job in jobs]
 
 
-async def _together(jobs: Sequence[_Job], connection: Connection) -> list[Any]:
+async def _together(jobs: Sequence[_Job], connection: Connection, mark: Mark) -> list[Any]:
     tx = await Transaction.begin(connection, [job.needs for job in jobs])
     outcomes = [_outcome(job.op, tx) for job in jobs]
-    await tx.flush()
+    await tx.flush(mark)
     return outcomes
 
 
-async def _rehearsal(connection: Connection) -> None:
+async def _rehearsal(connection: Connection, mark: Mark) -> None:
     """A batch that changes nothing."""
     tx = await Transaction.begin(connection, [Needs("")])
-    await tx.write()
+    await tx.write(mark)
 
 
 def _outcome(op: Op[Any], tx: Transaction) -> Any:
@@ -158,10 +161,3 @@ def _outcome(op: Op[Any], tx: Transaction) -> Any:
         return op(tx)
     except RoostError as refusal:
         return refusal
-
-
-def _answer(future: asyncio.Future[Any], outcome: Any) -> None:
-    if isinstance(outcome, Exception):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
