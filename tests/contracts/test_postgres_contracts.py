@@ -13,10 +13,9 @@ from roost.testing.keys_contract import KeysContract
 from roost.testing.log_contract import LogContract
 from roost.testing.postgres import PostgresServer
 from roost.testing.sessions_contract import SessionsContract
+from roost.testing.workspaces_contract import WorkspacesContract
 
-TABLES = (
-    "sessions specs entries receipts creations graves records versions keys nodes commits shared"
-)
+TABLES = "sessions specs entries receipts creations graves records versions keys nodes commits shared workspaces"
 
 
 async def emptied(server: PostgresServer) -> str:
@@ -53,4 +52,8 @@ class TestPostgresCatalog(OnPostgres, CatalogContract):
 
 
 class TestPostgresKeys(OnPostgres, KeysContract):
+    pass
+
+
+class TestPostgresWorkspaces(OnPostgres, WorkspacesContract):
     pass

@@ -14,6 +14,7 @@ from roost.ports.catalog import Catalog
 from roost.ports.keys import Keys
 from roost.ports.log import Log
 from roost.ports.sessions import Sessions
+from roost.ports.workspaces import Workspaces
 from roost.stores.bell import LocalBell
 from roost.stores.sqlite import SqliteStore
 
@@ -34,6 +35,8 @@ class Store(Protocol):
     def catalog(self) -> Catalog: ...  # noqa: D102
     @property
     def keys(self) -> Keys: ...  # noqa: D102
+    @property
+    def workspaces(self) -> Workspaces: ...  # noqa: D102
 
     async def share(self, name: str, value: bytes) -> bytes:
         """The value that all servers of this database have under a name: the first one's."""

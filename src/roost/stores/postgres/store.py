@@ -19,6 +19,7 @@ from roost.stores.postgres.log import PostgresLog
 from roost.stores.postgres.nodes import Nodes
 from roost.stores.postgres.sessions import PostgresSessions
 from roost.stores.postgres.sweep import Sweep
+from roost.stores.postgres.workspaces import PostgresWorkspaces
 from roost.stores.postgres.writer import Writer
 
 _PING_SECONDS: Final = 3.0
@@ -35,6 +36,7 @@ class PostgresStore:
         self.sessions = PostgresSessions(writer, database, sweep)
         self.catalog = PostgresCatalog(writer, database)
         self.keys = PostgresKeys(writer, database)
+        self.workspaces = PostgresWorkspaces(writer, database)
         self._writer = writer
         self._database = database
 
