@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.parts import need
+
 if TYPE_CHECKING:
+    from roost.testing.postgres import PostgresServer
     from tests.engines import LiveEngine
 
 pytest.register_assert_rewrite("roost.testing")
@@ -34,3 +37,18 @@ def podman() -> Generator[LiveEngine, None, None]:
 
     with engine("podman") as live:
         yield live
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Generator[PostgresServer, None, None]:
+    """A PostgreSQL server, started for the tests that ask for it."""
+    from roost.testing.postgres import PostgresServer, programs
+
+    need("PostgreSQL", programs(), "make setup")
+    server = PostgresServer()
+    try:
+        server.make()
+        server.start()
+        yield server
+    finally:
+        server.stop()

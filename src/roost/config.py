@@ -50,9 +50,9 @@ class Settings(BaseModel):
     port: int = Field(
         8700, ge=0, le=65535, description="The port to listen on; 0 takes a free one."
     )
-    database_url: str | None = Field(
+    database_url: SecretStr | None = Field(
         None,
-        description="The database, `sqlite:///PATH`; by default `roost.db` in the data directory.",
+        description="The database, `sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST/NAME`; by default `roost.db` in the data directory.",
     )
     blobs_url: str | None = Field(
         None,

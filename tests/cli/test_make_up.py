@@ -65,7 +65,7 @@ def test_down_is_not_fooled_by_a_process_that_has_ended_and_was_not_collected(ma
 def test_a_server_that_cannot_start_shows_why(make: Make) -> None:
     ran = make("up", ROOST_DATABASE_URL="mysql://x")
     assert ran.returncode == 1
-    assert "mysql://x" in ran.stderr and "sqlite:///PATH" in ran.stderr
+    assert "mysql://" in ran.stderr and "sqlite:///PATH" in ran.stderr
 
 
 def test_no_message_is_spent_on_a_real_model(make: Make) -> None:

@@ -279,6 +279,10 @@ class Machine(RuleBasedStateMachine):
     def reopen(self) -> None:
         self.opened.__exit__(None, None, None)
         self.open()
+        self.reopened()
+
+    def reopened(self) -> None:
+        """No node outlives the process."""
         self.living.clear()
 
     @rule(session_id=sessions, after=SEQS, limit=st.integers(1, 80))

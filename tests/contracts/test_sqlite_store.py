@@ -19,6 +19,7 @@ from roost.domain.session import Session
 from roost.errors import DataDirLocked, LeaseLost, SchemaTooNew, StartupError, Unavailable
 from roost.ports.keys import Key
 from roost.ports.log import Receipt
+from roost.stores.sql.steps import Migration
 from roost.stores.sqlite import SqliteStore, clock, migrate, sweep, transaction
 from roost.stores.sqlite.transaction import Transaction
 from roost.testing.stage import TENANT, Stage, answer, message, numbers
@@ -120,7 +121,7 @@ async def test_a_migration_that_fails_leaves_the_database_as_it_was(
 ) -> None:
     async with SqliteStore.open(path):
         pass
-    broken = migrate.Migration(9999, "9999_broken.sql", "CREATE TABLE half (a); SELECT nonsense;")
+    broken = Migration(9999, "9999_broken.sql", "CREATE TABLE half (a); SELECT nonsense;")
     steps = [*migrate.migrations(), broken]
     monkeypatch.setattr(migrate, "migrations", lambda: steps)
     with pytest.raises(StartupError, match="nonsense"):

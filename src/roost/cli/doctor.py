@@ -25,9 +25,10 @@ from roost.blobs import choice as blobs
 from roost.cli.environment import server_url
 from roost.cli.table import print_json
 from roost.config import Settings
-from roost.errors import BlobChanged, RoostError, SandboxFailed
+from roost.errors import BlobChanged, RoostError, SandboxFailed, StartupError
 from roost.harnesses.claude.launch import PINNED, bundled_cli
 from roost.sandboxes.choice import chosen
+from roost.serve.database import is_postgres
 
 _SLOW_FSYNC_MS = 20
 _FEW_FILES = 4096
@@ -64,13 +65,25 @@ def python(settings: Settings) -> Finding:
     return Finding("ok", f"{platform.python_implementation()} {platform.python_version()}")
 
 
-def sqlite(settings: Settings) -> Finding:
-    """The SQLite that counts is the one inside apsw, not the distribution's."""
+def database(settings: Settings) -> Finding:
+    """PostgreSQL must answer. The SQLite that counts is the one inside apsw, not the distribution's."""
+    url = settings.database_url.get_secret_value() if settings.database_url else ""
+    if is_postgres(url):
+        return _postgres(url)
     try:
         import apsw
     except ImportError as error:
         return Finding("fail", f"apsw cannot be imported: {error}", "Run `make setup` again.")
-    return Finding("ok", f"{apsw.sqlite_lib_version()}, in apsw {apsw.apsw_version()}")
+    return Finding("ok", f"SQLite {apsw.sqlite_lib_version()}, in apsw {apsw.apsw_version()}")
+
+
+def _postgres(url: str) -> Finding:
+    from roost.stores.postgres.opening import examine
+
+    try:
+        return Finding("ok", anyio.run(examine, url))
+    except StartupError as error:
+        return Finding("fail", error.message, error.hint or "")
 
 
 def data_directory(settings: Settings) -> Finding:
@@ -208,7 +221,7 @@ async def _blob_store(settings: Settings) -> Finding:
 
 CHECKS: dict[str, Check] = {
     "python": python,
-    "sqlite": sqlite,
+    "database": database,
     "data directory": data_directory,
     "disk": fsync,
     "blob store": blob_store,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,14 +36,13 @@ from roost.core.tasks import alongside
 from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
 from roost.domain.ids import mint
-from roost.errors import StartupError
 from roost.gateway.app import Gateway, Surface
+from roost.ports.bell import Bell
 from roost.serve.accounts import ModelMeters
 from roost.serve.agents import Workforce, workforce
+from roost.serve.database import Store, opened
 from roost.serve.first_start import ensure_administrator, token_secret
-from roost.stores.bell import LocalBell
 from roost.stores.skills import FolderSkills
-from roost.stores.sqlite import SqliteStore
 from roost.web.site import Site
 
 
@@ -72,55 +71,32 @@ class Roost:
     model: str
 
 
+@dataclass(frozen=True)
+class _Ground:
+    """What everything else stands on."""
+
+    settings: Settings
+    store: Store
+    bell: Bell
+    registry: CollectorRegistry
+    skills: Skills
+    hands: Workforce
+
+
 @asynccontextmanager
 async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
     """Open everything in order; close it in reverse when the context ends."""
-    bell, registry = LocalBell(), CollectorRegistry()
-    counts = ModelMeters(registry).count
-    async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(SqliteStore.open(_database(settings)))
-        skills = Skills(store.catalog, FolderSkills(settings.data.absolute() / "skills"))
-        hands = await stack.enter_async_context(
-            workforce(settings, store.catalog, store.workspaces, bell, skills, counts)
-        )
-        await stack.enter_async_context(alongside(hands.files.run))
-        # What is started ahead counts as kept awake: so there is always room for it.
-        most = max(1, settings.max_live - settings.pool)
-        warmth = Warmth(bell, seconds=settings.sleep_after, most=most)
-        wakes = Wakes(bell, settings.max_wakes or 2 * (os.cpu_count() or 1))
-        pool = _pool(settings, store, bell, hands, wakes, warmth)
+    async with _ground(settings) as ground:
+        store, bell, hands = ground.store, ground.bell, ground.hands
         tasks = Taskboard(store.catalog)
         intake = Intake(store.log, bell, max_queued=settings.max_queued)
-        runner = Runner(
-            store.log,
-            store.sessions,
-            bell,
-            hands.harnesses,
-            hands.places,
-            warmth,
-            wakes,
-            pool,
-            Errands(store.log, intake, tasks),
-            hands.budgets,
-        )
-        dispatcher = Dispatcher(
-            mint("node"),
-            store.log,
-            bell,
-            runner,
-            lease_seconds=settings.lease_seconds,
-            max_runners=settings.max_runners,
-        )
+        dispatcher, pool = _workers(ground, Errands(store.log, intake, tasks))
         keyring, drain = Keyring(store.keys), Drain()
         admin_key = await ensure_administrator(keyring, settings)
-        deps = _deps(
-            *(settings, store, bell, keyring, dispatcher, pool, drain, hands, intake, tasks),
-            skills,
-            registry,
-        )
-        gateway = Gateway(
-            deps, Fanout(store.log, store.sessions, bell, hands.files.status), hands.places.stats
-        )
+        secret = await store.share("tokens", token_secret(settings.data))
+        deps = _deps(ground, intake, tasks, dispatcher, pool, keyring, drain, secret)
+        fanout = Fanout(store.log, store.sessions, bell, hands.files.status)
+        gateway = Gateway(deps, fanout, hands.places.stats)
         async with anyio.create_task_group() as services:
             await services.start(gateway.run)
             await services.start(deps.runs.run)
@@ -129,15 +105,26 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
             services.cancel_scope.cancel()
 
 
-def _pool(
-    settings: Settings,
-    store: SqliteStore,
-    bell: LocalBell,
-    hands: Workforce,
-    wakes: Wakes,
-    warmth: Warmth,
-) -> Pool:
-    return Pool(
+@asynccontextmanager
+async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
+    registry = CollectorRegistry()
+    counts = ModelMeters(registry).count
+    async with opened(settings) as (store, bell):
+        skills = Skills(store.catalog, FolderSkills(settings.data.absolute() / "skills"))
+        async with (
+            workforce(settings, store.catalog, store.workspaces, bell, skills, counts) as hands,
+            alongside(hands.files.run),
+        ):
+            yield _Ground(settings, store, bell, registry, skills, hands)
+
+
+def _workers(ground: _Ground, errands: Errands) -> tuple[Dispatcher, Pool]:
+    settings, store, bell, hands = ground.settings, ground.store, ground.bell, ground.hands
+    # What is started ahead counts as kept awake: so there is always room for it.
+    most = max(1, settings.max_live - settings.pool)
+    warmth = Warmth(bell, seconds=settings.sleep_after, most=most)
+    wakes = Wakes(bell, settings.max_wakes or 2 * (os.cpu_count() or 1))
+    pool = Pool(
         store.log,
         store.sessions,
         bell,
@@ -149,33 +136,34 @@ def _pool(
         seconds=settings.sleep_after,
         room=lambda: settings.max_live - len(warmth),
     )
+    runner = Runner(
+        *(store.log, store.sessions, bell, hands.harnesses, hands.places),
+        *(warmth, wakes, pool, errands, hands.budgets),
+    )
+    dispatcher = Dispatcher(
+        mint("node"),
+        store.log,
+        bell,
+        runner,
+        lease_seconds=settings.lease_seconds,
+        max_runners=settings.max_runners,
+    )
+    return dispatcher, pool
 
 
 def _deps(
-    settings: Settings,
-    store: SqliteStore,
-    bell: LocalBell,
-    keyring: Keyring,
-    dispatcher: Dispatcher,
-    pool: Pool,
-    drain: Drain,
-    hands: Workforce,
+    ground: _Ground,
     intake: Intake,
     tasks: Taskboard,
-    skills: Skills,
-    registry: CollectorRegistry,
+    dispatcher: Dispatcher,
+    pool: Pool,
+    keyring: Keyring,
+    drain: Drain,
+    secret: bytes,
 ) -> Deps:
-    agents, environments = Agents(store.catalog, skills), Environments(store.catalog)
-    runners = Gauge("roost_runners", "Sessions at work now.", registry=registry)
-    runners.set_function(lambda: dispatcher.busy)
-    warm = Gauge("roost_warm_agents", "Agents kept started for idle sessions.", registry=registry)
-    warm.set_function(lambda: dispatcher.running - dispatcher.busy)
-
-    waking = Gauge("roost_waking_agents", "Agents that are being started.", registry=registry)
-    waking.set_function(lambda: dispatcher.waking)
-
-    ahead = Gauge("roost_pooled_agents", "Agents started ahead of a session.", registry=registry)
-    ahead.set_function(lambda: len(pool))
+    settings, store, bell, hands = ground.settings, ground.store, ground.bell, ground.hands
+    agents, environments = Agents(store.catalog, ground.skills), Environments(store.catalog)
+    _count(ground.registry, dispatcher, pool)
 
     async def ready() -> dict[str, Any]:
         await store.ping()
@@ -208,29 +196,30 @@ def _deps(
         lifecycle=lifecycle,
         agents=agents,
         environments=environments,
-        skills=skills,
+        skills=ground.skills,
         budgets=hands.budgets,
         log=store.log,
         keyring=keyring,
         logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),
         tasks=tasks,
         runs=Runs(store.catalog, tasks, lifecycle, keyring, store.log, bell),
-        tokens=Tokens(token_secret(settings.data), seconds=settings.token_seconds),
-        registry=registry,
+        tokens=Tokens(secret, seconds=settings.token_seconds),
+        registry=ground.registry,
         ready=ready,
         draining=lambda: drain.draining,
         streams=drain.streams,
     )
 
 
-def _database(settings: Settings) -> Path:
-    url = settings.database_url
-    if url is None:
-        return settings.data / "roost.db"
-    scheme, _, path = url.partition(":///")
-    if scheme != "sqlite" or not path:
-        raise StartupError(
-            f"ROOST_DATABASE_URL: {url!r} is not a database this version can open",
-            hint="It opens sqlite:///PATH, with a fourth slash if the path is absolute.",
-        )
-    return Path(path)
+def _count(registry: CollectorRegistry, dispatcher: Dispatcher, pool: Pool) -> None:
+    counts: dict[str, tuple[str, Callable[[], float]]] = {
+        "roost_runners": ("Sessions at work now.", lambda: dispatcher.busy),
+        "roost_warm_agents": (
+            "Agents kept started for idle sessions.",
+            lambda: dispatcher.running - dispatcher.busy,
+        ),
+        "roost_waking_agents": ("Agents that are being started.", lambda: dispatcher.waking),
+        "roost_pooled_agents": ("Agents started ahead of a session.", lambda: len(pool)),
+    }
+    for name, (about, count) in counts.items():
+        Gauge(name, about, registry=registry).set_function(count)

@@ -23,6 +23,11 @@ class LocalBell:
         for ear in self._ears.get(topic, ()):
             ear.hear()
 
+    def ring_all(self) -> None:
+        """Ring every topic that anybody listens at: whatever may have been missed is looked for."""
+        for topic in self._ears:
+            LocalBell.ring(self, topic)
+
     def publish(self, session_id: str, preview: Preview) -> None:
         for ear in self._ears.get(session_id, ()):
             ear.see(preview)

@@ -4,69 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import apsw
 
-from roost.errors import Conflict, NotFound
 from roost.ports.catalog import Kind, Record, RecordQuery
-from roost.stores.sqlite.driver import Row
-from roost.stores.sqlite.listing import Filter, position
+from roost.stores.sql import records
+from roost.stores.sql.listing import POSITION, position
+from roost.stores.sql.rows import decode, encode
 from roost.stores.sqlite.readers import Readers
-from roost.stores.sqlite.rows import decode, encode
 from roost.stores.sqlite.transaction import Transaction
 from roost.stores.sqlite.writer import Writer
-
-# Records at whichever version a condition picks.
-_SELECT = """
-SELECT r.num, r.kind, r.tenant, r.id, v.version, v.body, r.created_at, v.updated_at, r.archived_at
-FROM records r JOIN versions v ON v.record = r.num
-"""
-
-# A record at its newest version.
-_NEWEST = f"{_SELECT} WHERE r.id = ? AND r.kind = ? AND r.tenant = ? AND v.version = r.version"
-
-# A record at any version.
-_ANY = f"{_SELECT} WHERE r.id = ? AND r.kind = ? AND r.tenant = ? AND v.version = ?"
-
-# The versions of a record, newest first.
-_VERSIONS = f"""
-{_SELECT} WHERE r.id = ? AND r.kind = ? AND r.tenant = ? AND v.version < ?
-ORDER BY v.version DESC LIMIT ?
-"""
-
-# Whether a name is taken.
-_NAMED = """
-SELECT 1 FROM records WHERE tenant = ? AND kind = ? AND name = ? AND archived_at IS NULL LIMIT 1
-"""
-
-# A new record, without its first version.
-_ADD = """
-INSERT INTO records (id, kind, tenant, name, version, created_at, updated_at)
-VALUES (?, ?, ?, ?, 1, ?, ?) RETURNING num
-"""
-
-# A version of a record.
-_ADD_VERSION = "INSERT INTO versions (record, version, updated_at, body) VALUES (?, ?, ?, ?)"
-
-# The record stands at a new version.
-_ADVANCE = "UPDATE records SET version = ?, name = ?, updated_at = ? WHERE num = ?"
-
-# The record, and its newest version with it, is archived.
-_ARCHIVE = "UPDATE records SET archived_at = ?, updated_at = ? WHERE num = ?"
-_TOUCH = "UPDATE versions SET updated_at = ? WHERE record = ? AND version = ?"
-
-# Whether a session that still exists was made from a record.
-_USED: Final[dict[Kind, str]] = {
-    "agent": "SELECT 1 FROM sessions WHERE agent_id = ? LIMIT 1",
-    "environment": "SELECT 1 FROM sessions WHERE environment_id = ? LIMIT 1",
-}
-
-# A record goes; a listing may still go on after it.
-_DELETE: Final = ("DELETE FROM records WHERE num = ?", "DELETE FROM versions WHERE record = ?")
-_BURY = "INSERT INTO graves (kind, num, tenant, id, swept) VALUES (?, ?, ?, ?, 1)"
-
-_NO_VERSION: Final = 2**62
 
 
 class SqliteCatalog:
@@ -86,7 +34,7 @@ class SqliteCatalog:
     ) -> Record:
         found = await self._readers.ask(partial(_get, kind, tenant, record_id, version))
         if found is None:
-            raise _absent(kind, record_id, version)
+            raise records.absent(kind, record_id, version)
         return found
 
     async def page(self, query: RecordQuery) -> list[Record]:
@@ -95,7 +43,7 @@ class SqliteCatalog:
     async def versions(
         self, kind: Kind, tenant: str, record_id: str, *, before: int | None, limit: int
     ) -> list[Record]:
-        below = _NO_VERSION if before is None else before
+        below = records.NO_VERSION if before is None else before
         await self.get(kind, tenant, record_id)
         return await self._readers.ask(partial(_versions, kind, tenant, record_id, below, limit))
 
@@ -119,33 +67,14 @@ class SqliteCatalog:
         await self._writer.do(partial(_delete, kind, tenant, record_id))
 
 
-def _absent(kind: Kind, record_id: str, version: int | None = None) -> NotFound:
-    which = "" if version is None else f" with a version {version}"
-    return NotFound(f"there is no {kind} {record_id}{which}")
-
-
-def _record_of(row: Row) -> Record:
-    _, kind, tenant, id, version, body, created_at, updated_at, archived_at = row
-    return Record(
-        kind=kind,
-        tenant=tenant,
-        id=id,
-        version=version,
-        body=decode(body),
-        created_at=created_at,
-        updated_at=updated_at,
-        archived_at=archived_at,
-    )
-
-
 # What the writer does
 
 
 def _newest(kind: Kind, tenant: str, record_id: str, tx: Transaction) -> tuple[int, Record]:
-    found = tx.ask(_NEWEST, (record_id, kind, tenant))
+    found = tx.ask(records.NEWEST, (record_id, kind, tenant))
     if not found:
-        raise _absent(kind, record_id)
-    return found[0][0], _record_of(found[0])
+        raise records.absent(kind, record_id)
+    return found[0][0], records.record_of(found[0])
 
 
 def _add(
@@ -160,16 +89,14 @@ def _add(
     if unique_name:
         _check_name(kind, tenant, name, tx)
     text = encode(body)
-    [(num,)] = tx.ask(_ADD, (record_id, kind, tenant, name, tx.now, tx.now))
-    tx.ask(_ADD_VERSION, (num, 1, tx.now, text))
+    [(num,)] = tx.ask(records.ADD, (record_id, kind, tenant, name, tx.now, tx.now))
+    tx.ask(records.ADD_VERSION, (num, 1, tx.now, text))
     return _newest(kind, tenant, record_id, tx)[1]
 
 
 def _check_name(kind: Kind, tenant: str, name: str | None, tx: Transaction) -> None:
-    if tx.ask(_NAMED, (tenant, kind, name)):
-        raise Conflict(
-            f"there is a {kind} named {name!r} already", hint="Archive it, or take another name."
-        )
+    if tx.ask(records.NAMED, (tenant, kind, name)):
+        raise records.name_taken(kind, name)
 
 
 def _change(
@@ -182,16 +109,15 @@ def _change(
     tx: Transaction,
 ) -> Record:
     num, record = _newest(kind, tenant, record_id, tx)
-    if expected is not None and record.version != expected:
-        raise Conflict(f"the {kind} is at version {record.version}, not {expected}")
+    records.check_version(record, expected)
     text = encode(change(record))
     body = decode(text)
     if body == record.body:
         return record
     if unique_name and body.get("name") != record.body.get("name"):
         _check_name(kind, tenant, body.get("name"), tx)
-    tx.ask(_ADD_VERSION, (num, record.version + 1, tx.now, text))
-    tx.ask(_ADVANCE, (record.version + 1, body.get("name"), tx.now, num))
+    tx.ask(records.ADD_VERSION, (num, record.version + 1, tx.now, text))
+    tx.ask(records.ADVANCE, (record.version + 1, body.get("name"), tx.now, num))
     return _newest(kind, tenant, record_id, tx)[1]
 
 
@@ -199,20 +125,18 @@ def _archive(kind: Kind, tenant: str, record_id: str, tx: Transaction) -> Record
     num, record = _newest(kind, tenant, record_id, tx)
     if record.archived_at is not None:
         return record
-    tx.ask(_ARCHIVE, (tx.now, tx.now, num))
-    tx.ask(_TOUCH, (tx.now, num, record.version))
+    tx.ask(records.ARCHIVE, (tx.now, tx.now, num))
+    tx.ask(records.TOUCH, (tx.now, num, record.version))
     return _newest(kind, tenant, record_id, tx)[1]
 
 
 def _delete(kind: Kind, tenant: str, record_id: str, tx: Transaction) -> None:
     num, _ = _newest(kind, tenant, record_id, tx)
-    if kind in _USED and tx.ask(_USED[kind], (record_id,)):
-        raise Conflict(
-            f"the {kind} is used by a session", hint="Delete its sessions first, or archive it."
-        )
-    for statement in _DELETE:
+    if kind in records.USED and tx.ask(records.USED[kind], (record_id,)):
+        raise records.in_use(kind)
+    for statement in records.DELETE:
         tx.ask(statement, (num,))
-    tx.ask(_BURY, (kind, num, tenant, record_id))
+    tx.ask(records.BURY, (kind, num, tenant, record_id))
 
 
 # What readers answer
@@ -223,29 +147,22 @@ def _get(
 ) -> Record | None:
     which = (record_id, kind, tenant)
     if version is None:
-        row = db.execute(_NEWEST, which).fetchone()
+        row = db.execute(records.NEWEST, which).fetchone()
     else:
-        row = db.execute(_ANY, (*which, version)).fetchone()
-    return None if row is None else _record_of(row)
+        row = db.execute(records.ANY, (*which, version)).fetchone()
+    return None if row is None else records.record_of(row)
 
 
 def _page(query: RecordQuery, db: apsw.Connection) -> list[Record]:
-    where = Filter().equal("r.tenant", query.tenant).equal("r.kind", query.kind)
-    where.at_least("r.created_at", query.since)
-    where.at_most("r.created_at", query.until)
-    if not query.include_archived:
-        where.absent("r.archived_at")
+    beyond = None
     if query.after is not None:
-        where.beyond("r.num", position(db, query.kind, query.tenant, query.after), True)
-    rows = db.execute(
-        f"{_SELECT} WHERE {where.text} AND v.version = r.version ORDER BY r.num DESC LIMIT ?",
-        (*where.values, query.limit),
-    )
-    return [_record_of(row) for row in rows]
+        found = db.execute(POSITION, (query.kind, query.tenant, query.after)).fetchone()
+        beyond = position(found, query.kind, query.after)
+    return [records.record_of(row) for row in db.execute(*records.listed(query, beyond))]
 
 
 def _versions(
     kind: Kind, tenant: str, record_id: str, below: int, limit: int, db: apsw.Connection
 ) -> list[Record]:
-    rows = db.execute(_VERSIONS, (record_id, kind, tenant, below, limit))
-    return [_record_of(row) for row in rows]
+    rows = db.execute(records.VERSIONS, (record_id, kind, tenant, below, limit))
+    return [records.record_of(row) for row in rows]

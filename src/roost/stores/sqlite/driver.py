@@ -7,13 +7,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import apsw
 
 from roost.errors import DataDirLocked, RoostError, Unavailable
-
-Row = tuple[Any, ...]
 
 # The world refused, not the statement: the same call may work in a while.
 _REFUSED_BY_THE_WORLD = (

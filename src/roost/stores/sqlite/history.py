@@ -10,7 +10,7 @@ import apsw
 
 from roost.domain.events import Entry, Micros
 from roost.ports.log import EventQuery
-from roost.stores.sqlite.rows import ENTRY_COLUMNS, entry_of
+from roost.stores.sql.rows import ENTRY_COLUMNS, entry_of
 
 _DIRECTION: Final = {"asc": "ASC", "desc": "DESC"}
 

@@ -10,13 +10,13 @@ from typing import Any
 from roost.domain import ledger
 from roost.domain.events import Draft, Entry
 from roost.domain.ledger import Batch
-from roost.domain.session import Lease, Status
-from roost.errors import IdempotencyMismatch, LeaseLost, NotFound
+from roost.domain.session import Lease
+from roost.errors import LeaseLost
 from roost.ports.log import Accepted, EventQuery, Receipt
+from roost.stores.sql import operations
+from roost.stores.sql.rows import Row
 from roost.stores.sqlite import history
-from roost.stores.sqlite.driver import Row
 from roost.stores.sqlite.readers import Readers
-from roost.stores.sqlite.rows import Hot
 from roost.stores.sqlite.transaction import Transaction
 from roost.stores.sqlite.writer import Writer
 
@@ -54,9 +54,9 @@ class SqliteLog:
         max_queued: int = 1000,
     ) -> Accepted:
         if any(receipts):
-            op = partial(_accept_once, session_id, drafts, receipts, max_queued)
+            op = partial(operations.accept_once, session_id, drafts, receipts, max_queued)
         else:
-            op = partial(_accept, session_id, drafts, max_queued)
+            op = partial(operations.accept, session_id, drafts, max_queued)
         return await self._writer.do(op)
 
     async def claim(self, node: str, limit: int) -> list[Lease]:
@@ -66,7 +66,7 @@ class SqliteLog:
         await self._writer.do(partial(_renew, node, ttl))
 
     async def append(self, lease: Lease, batch: Batch) -> list[Entry]:
-        return await self._writer.do(partial(_append, lease, batch))
+        return await self._writer.do(partial(operations.append, lease, batch))
 
     async def finish(
         self,
@@ -77,10 +77,12 @@ class SqliteLog:
         *,
         keep: bool = False,
     ) -> list[Entry] | None:
-        return await self._writer.do(partial(_finish, lease, seen, batch, stop_reason, keep))
+        return await self._writer.do(
+            partial(operations.finish, lease, seen, batch, stop_reason, keep)
+        )
 
     async def release(self, lease: Lease) -> None:
-        await self._writer.do(partial(_release, lease))
+        await self._writer.do(partial(operations.release, lease))
 
     async def inputs(self, session_id: str, types: Sequence[str] = ()) -> list[Entry]:
         return await self._readers.ask(partial(history.inputs, session_id, types))
@@ -93,57 +95,6 @@ class SqliteLog:
 
 
 # What the writer does
-
-
-def _accept(session_id: str, drafts: Sequence[Draft], max_queued: int, tx: Transaction) -> Accepted:
-    hot = tx.session(session_id)
-    change = ledger.admit(hot.state, drafts, tx.now, max_queued)
-    woke = hot.state.status is Status.IDLE and change.state.status is Status.RUNNING
-    tx.apply(hot, change)
-    return Accepted(change.entries[: len(drafts)], woke)
-
-
-def _accept_once(
-    session_id: str,
-    drafts: Sequence[Draft],
-    receipts: Sequence[Receipt | None],
-    max_queued: int,
-    tx: Transaction,
-) -> Accepted:
-    """As `_accept`, without the drafts that came before, or twice in this request."""
-    hot = tx.session(session_id)
-    slots, fresh = _known_and_fresh(hot, drafts, receipts, tx)
-    if not fresh:
-        return Accepted([s for s in slots if isinstance(s, Entry)], woke=False, repeated=True)
-    written = _accept(session_id, fresh, max_queued, tx)
-    for slot, receipt in zip(slots, receipts, strict=True):
-        if receipt and isinstance(slot, int):
-            tx.note(hot, receipt, written.entries[slot])
-    entries = [written.entries[slot] if isinstance(slot, int) else slot for slot in slots]
-    return Accepted(entries, written.woke)
-
-
-def _known_and_fresh(
-    hot: Hot, drafts: Sequence[Draft], receipts: Sequence[Receipt | None], tx: Transaction
-) -> tuple[list[Entry | int], list[Draft]]:
-    """For each draft its first entry, or its place among the fresh drafts; and those."""
-    slots: list[Entry | int] = []
-    fresh: list[Draft] = []
-    places: dict[str, tuple[str, int]] = {}
-    for draft, receipt in zip(drafts, receipts, strict=True):
-        known = tx.recall(hot, receipt) if receipt else None
-        if known is not None:
-            slots.append(known)
-            continue
-        place = len(fresh)
-        if receipt:
-            fingerprint, place = places.setdefault(receipt.key, (receipt.fingerprint, place))
-            if fingerprint != receipt.fingerprint:
-                raise IdempotencyMismatch()
-        slots.append(place)
-        if place == len(fresh):
-            fresh.append(draft)
-    return slots, fresh
 
 
 def _claim(node: str, limit: int, tx: Transaction) -> list[Lease]:
@@ -171,44 +122,3 @@ def _renew(node: str, ttl: float, tx: Transaction) -> None:
         tx.nodes[node] = time.monotonic() + ttl
     else:
         tx.nodes.pop(node, None)
-
-
-def _append(lease: Lease, batch: Batch, tx: Transaction) -> list[Entry]:
-    hot = _owned(lease, tx)
-    change = ledger.work(hot.state, lease, batch, tx.now)
-    tx.apply(hot, change, batch.takes)
-    return change.entries
-
-
-def _finish(
-    lease: Lease,
-    seen: int,
-    batch: Batch,
-    stop_reason: dict[str, Any],
-    keep: bool,
-    tx: Transaction,
-) -> list[Entry] | None:
-    hot = _owned(lease, tx)
-    change = ledger.rest(hot.state, lease, seen, batch, stop_reason, tx.now, keep=keep)
-    if change is None:
-        return None
-    tx.apply(hot, change, batch.takes)
-    return change.entries
-
-
-def _release(lease: Lease, tx: Transaction) -> None:
-    try:
-        hot = tx.session(lease.session_id)
-    except NotFound:
-        return
-    state = ledger.give_back(hot.state, lease)
-    if state is not hot.state:
-        tx.put(hot, state)
-
-
-def _owned(lease: Lease, tx: Transaction) -> Hot:
-    """To its runner, a deleted session is one that it does not own any more."""
-    try:
-        return tx.session(lease.session_id)
-    except NotFound as gone:
-        raise LeaseLost(gone.message) from None

@@ -7,21 +7,16 @@ from functools import partial
 from typing import Any, Final
 
 import apsw
-import msgspec
 
 from roost.domain import ledger
 from roost.domain.events import Draft
-from roost.domain.ids import mint
 from roost.domain.ledger import Change
-from roost.domain.session import Session, Spec, State
-from roost.errors import IdempotencyMismatch, NotFound, QuotaExceeded
+from roost.domain.session import Session, Spec
 from roost.ports.log import Receipt
 from roost.ports.sessions import Revision, SessionQuery
-from roost.stores.sqlite.clock import Clock
-from roost.stores.sqlite.driver import Row
-from roost.stores.sqlite.listing import Filter, position
-from roost.stores.sqlite.readers import Readers
-from roost.stores.sqlite.rows import (
+from roost.stores.sql import sessions
+from roost.stores.sql.listing import POSITION, position
+from roost.stores.sql.rows import (
     SESSION_COLUMNS,
     Hot,
     encode,
@@ -30,6 +25,8 @@ from roost.stores.sqlite.rows import (
     spec_columns,
     state_columns,
 )
+from roost.stores.sqlite.clock import Clock
+from roost.stores.sqlite.readers import Readers
 from roost.stores.sqlite.sweep import sweep
 from roost.stores.sqlite.transaction import Transaction
 from roost.stores.sqlite.writer import Writer
@@ -80,16 +77,6 @@ INSERT INTO graves (kind, num, tenant, id, swept) VALUES ('session', ?, ?, ?, 0)
 """
 
 
-class _New(msgspec.Struct, frozen=True):
-    tenant: str
-    id: str
-    spec: Spec
-    state: State
-    drafts: Sequence[Draft]
-    receipt: Receipt | None
-    max_sessions: int | None
-
-
 class SqliteSessions:
     """`ports.sessions.Sessions`."""
 
@@ -108,12 +95,7 @@ class SqliteSessions:
         receipt: Receipt | None = None,
         max_sessions: int | None = None,
     ) -> Session:
-        state = State(
-            thread_id=mint("sthr"),
-            agent_name=str(spec.agent.get("name", "")),
-            trust_level=spec.trust_level,
-        )
-        new = _New(tenant, session_id, spec, state, drafts, receipt, max_sessions)
+        new = sessions.New.of(tenant, session_id, spec, drafts, receipt, max_sessions)
         return await self._writer.do(partial(_create, new))
 
     async def made(self, tenant: str, receipt: Receipt) -> Session | None:
@@ -123,13 +105,13 @@ class SqliteSessions:
     async def get(self, tenant: str, session_id: str) -> Session:
         session = await self.find(session_id)
         if session.tenant != tenant:
-            raise _absent(session_id)
+            raise sessions.absent(session_id)
         return session
 
     async def find(self, session_id: str) -> Session:
         found = await self._readers.ask(partial(_find, session_id, self._clock))
         if found is None:
-            raise _absent(session_id)
+            raise sessions.absent(session_id)
         return found
 
     async def page(self, query: SessionQuery) -> list[Session]:
@@ -145,14 +127,10 @@ class SqliteSessions:
         await self._writer.do(partial(_delete, tenant, session_id))
 
 
-def _absent(session_id: str) -> NotFound:
-    return NotFound(f"there is no session {session_id}")
-
-
 # What the writer does
 
 
-def _create(new: _New, tx: Transaction) -> Session:
+def _create(new: sessions.New, tx: Transaction) -> Session:
     made = _made_before(new, tx)
     if made is not None:
         return made
@@ -169,29 +147,17 @@ def _create(new: _New, tx: Transaction) -> Session:
     return hot.session(new.spec, tx.now)
 
 
-def _made_before(new: _New, tx: Transaction) -> Session | None:
+def _made_before(new: sessions.New, tx: Transaction) -> Session | None:
     if new.receipt is None:
         return None
-    session_id = _matching(tx.ask(_CREATED, (new.tenant, new.receipt.key)), new.receipt)
+    session_id = sessions.matching(tx.ask(_CREATED, (new.tenant, new.receipt.key)), new.receipt)
     return None if session_id is None else tx.whole(tx.session(session_id))
 
 
-def _matching(known: list[Row], receipt: Receipt) -> str | None:
-    if not known:
-        return None
-    fingerprint, session_id = known[0]
-    if fingerprint != receipt.fingerprint:
-        raise IdempotencyMismatch()
-    return str(session_id)
-
-
-def _check_quota(new: _New, tx: Transaction) -> None:
+def _check_quota(new: sessions.New, tx: Transaction) -> None:
     most = new.max_sessions
     if most is not None and tx.ask(_COUNT, (new.tenant, most))[0][0] >= most:
-        raise QuotaExceeded(
-            f"there are {most} sessions already, and no more are allowed",
-            hint="Archive or delete sessions that are no longer needed.",
-        )
+        raise sessions.too_many(most)
 
 
 def _revise(tenant: str, session_id: str, revision: Revision, tx: Transaction) -> Session:
@@ -229,7 +195,7 @@ def _delete(tenant: str, session_id: str, tx: Transaction) -> None:
 
 
 def _made(tenant: str, receipt: Receipt, db: apsw.Connection) -> str | None:
-    return _matching(db.execute(_CREATED, (tenant, receipt.key)).fetchall(), receipt)
+    return sessions.matching(db.execute(_CREATED, (tenant, receipt.key)).fetchall(), receipt)
 
 
 def _find(session_id: str, clock: Clock, db: apsw.Connection) -> Session | None:
@@ -238,20 +204,10 @@ def _find(session_id: str, clock: Clock, db: apsw.Connection) -> Session | None:
 
 
 def _page(query: SessionQuery, clock: Clock, db: apsw.Connection) -> list[Session]:
-    descending = (query.order == "desc") is not query.reverse
-    where = Filter().equal("s.tenant", query.tenant)
-    where.equal("s.agent_id", query.agent_id)
-    where.equal("s.agent_version", query.agent_version)
-    where.equal("s.environment_id", query.environment_id)
-    where.among("s.status", query.statuses)
-    where.at_least("s.created_at", query.since)
-    where.at_most("s.created_at", query.until)
-    if not query.include_archived:
-        where.absent("s.archived_at")
+    beyond = None
     if query.after is not None:
-        where.beyond("s.num", position(db, "session", query.tenant, query.after), descending)
-    order = f"ORDER BY s.num {'DESC' if descending else 'ASC'} LIMIT ?"
-    rows: list[Any] = db.execute(
-        f"{_SELECT} WHERE {where.text} {order}", (*where.values, query.limit)
-    ).fetchall()
+        found = db.execute(POSITION, ("session", query.tenant, query.after)).fetchone()
+        beyond = position(found, "session", query.after)
+    where, values = sessions.listed(query, beyond)
+    rows: list[Any] = db.execute(f"{_SELECT} {where}", values).fetchall()
     return [session_of(row, clock.now()) for row in (reversed(rows) if query.reverse else rows)]

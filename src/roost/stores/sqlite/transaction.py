@@ -13,25 +13,23 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import apsw
-from msgspec.structs import replace
 
-from roost.domain.events import Entry, Micros
-from roost.domain.ledger import Change
-from roost.domain.session import Session, State
-from roost.errors import IdempotencyMismatch, InvalidRequest, NotFound
-from roost.ports.log import Receipt
-from roost.stores.sqlite.clock import Clock
-from roost.stores.sqlite.driver import Row
-from roost.stores.sqlite.rows import (
+from roost.domain.events import Entry
+from roost.domain.session import Session
+from roost.errors import NotFound
+from roost.stores.sql.rows import (
     ENTRY_COLUMNS,
     SESSION_COLUMNS,
     Hot,
+    Row,
     entry_of,
     head_columns,
     hot_of,
     spec_of,
     state_columns,
 )
+from roost.stores.sql.sheet import Sheet
+from roost.stores.sqlite.clock import Clock
 
 _MOST_REMEMBERED: Final = 10_000
 
@@ -74,25 +72,17 @@ WHERE r.session = ? AND r.key = ?
 _REMEMBER = "INSERT INTO receipts (session, key, fingerprint, seq) VALUES (?, ?, ?, ?)"
 
 
-class Transaction:
+class Transaction(Sheet):
     """One batch after the other, on the writer's thread."""
 
     def __init__(self, db: apsw.Connection, clock: Clock) -> None:
-        self.now: Micros = clock.last
+        super().__init__(clock.last)
         self._clock = clock
         self.nodes: dict[str, float] = {}
         self.later: list[Callable[[Transaction], object]] = []
         self._db = db
         self._cursor = db.cursor()
         self._sessions: OrderedDict[str, Hot] = OrderedDict()
-        self._forget_pending()
-
-    def _forget_pending(self) -> None:
-        self._entries: list[Row] = []
-        self._taken: list[Row] = []
-        self._advanced: dict[int, Hot] = {}
-        self._stepped: dict[int, Hot] = {}
-        self._receipts: dict[tuple[int, str], tuple[str, Entry]] = {}
 
     # The life of a batch
 
@@ -111,7 +101,7 @@ class Transaction:
 
     def abandon(self) -> None:
         """Nothing of it happened; nothing remembered may be believed."""
-        self._forget_pending()
+        self._clear()
         self._sessions.clear()
         self.later.clear()
         self._roll_back()
@@ -135,7 +125,7 @@ class Transaction:
             self.run(
                 _REMEMBER, [(num, key, mark, entry.seq) for (num, key), (mark, entry) in known]
             )
-        self._forget_pending()
+        self._clear()
 
     # What operations do
 
@@ -159,13 +149,6 @@ class Transaction:
             raise NotFound(f"there is no session {session_id}")
         return self.remember(hot_of(row))
 
-    def session_of(self, tenant: str, session_id: str) -> Hot:
-        """:raises NotFound: no such session, or another tenant's"""
-        found = self.session(session_id)
-        if found.tenant != tenant:
-            raise NotFound(f"there is no session {session_id}")
-        return found
-
     def remember(self, hot: Hot) -> Hot:
         """Know this session from now on."""
         self._sessions[hot.id] = hot
@@ -180,60 +163,9 @@ class Transaction:
         """The session with its spec."""
         return hot.session(spec_of(self.ask(_SPEC, (hot.num,))[0][0]), self.now)
 
-    def apply(self, hot: Hot, change: Change, takes: Sequence[Entry] = ()) -> None:
-        """Write what a rule of the ledger decided. `takes` are the inputs it consumed.
+    def _waiting(self, hot: Hot) -> set[int]:
+        return {seq for (seq,) in self.ask(_WAITING, (hot.num, hot.waits_from))}
 
-        :raises InvalidRequest: one of them does not wait any more
-        """
-        if takes:
-            self._take(hot, change, takes)
-        num, opened = hot.num, [entry.seq for entry in change.opened]
-        self._entries += [
-            (num, e.seq, e.at, e.queued, 0 if e.seq in opened else None, e.id, e.type, e.body)
-            for e in change.entries
-        ]
-        if opened:
-            hot.waits_from = hot.waits_from or opened[0]
-            if hot.waiting is not None:
-                hot.waiting.update(opened)
-        self.put(hot, change.state)
-
-    def _take(self, hot: Hot, change: Change, takes: Sequence[Entry]) -> None:
-        if hot.waiting is None:
-            hot.waiting = {seq for (seq,) in self.ask(_WAITING, (hot.num, hot.waits_from))}
-        seqs = {entry.seq for entry in takes}
-        if len(seqs) < len(takes) or not seqs <= hot.waiting:
-            raise InvalidRequest("an input was taken up already")
-        hot.waiting -= seqs
-        hot.waits_from = min(hot.waiting, default=0)
-        again = {entry.id: entry.seq for entry in change.entries}
-        self._taken += [(again.get(e.id, e.seq), hot.num, e.seq) for e in takes]
-
-    def put(self, hot: Hot, state: State) -> None:
-        """Write where the session stands now."""
-        before, hot.state, hot.updated_at = hot.state, state, self.now
-        self._advanced[hot.num] = hot
-        if state != replace(
-            before, head=state.head, queued=state.queued, sent=state.sent, sent_at=state.sent_at
-        ):
-            self._stepped[hot.num] = hot
-
-    def recall(self, hot: Hot, receipt: Receipt) -> Entry | None:
-        """What was written under this receipt before, if anything.
-
-        :raises IdempotencyMismatch: something else was
-        """
-        known = self._receipts.get((hot.num, receipt.key))
-        if known is None:
-            row = self._cursor.execute(_RECALL, (hot.num, receipt.key)).fetchone()
-            if row is None:
-                return None
-            known = row[0], entry_of(row[1:])
-        fingerprint, entry = known
-        if fingerprint != receipt.fingerprint:
-            raise IdempotencyMismatch()
-        return entry
-
-    def note(self, hot: Hot, receipt: Receipt, entry: Entry) -> None:
-        """Remember an entry that was just written by its sender's key."""
-        self._receipts[hot.num, receipt.key] = receipt.fingerprint, entry
+    def _recalled(self, hot: Hot, key: str) -> tuple[str, Entry] | None:
+        row = self._cursor.execute(_RECALL, (hot.num, key)).fetchone()
+        return None if row is None else (row[0], entry_of(row[1:]))

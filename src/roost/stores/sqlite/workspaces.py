@@ -7,26 +7,15 @@ from functools import partial
 from typing import Final
 
 import apsw
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
-from roost.domain.sync import SyncState
-from roost.errors import LeaseLost
 from roost.ports.workspaces import Workspace
-from roost.stores.sqlite.driver import Row
+from roost.stores.sql import workspaces
 from roost.stores.sqlite.readers import Readers
 from roost.stores.sqlite.transaction import Transaction
 from roost.stores.sqlite.writer import Writer
 
-# Whole rows.
-_SELECT: Final = (
-    "SELECT id, copy, generation, state, sequence, attempts, error, updated_at FROM workspaces"
-)
-
-# Rows whose session is gone. One that is not idle may be in use: its session may still be being made.
-_ORPHANS: Final = (
-    f"{_SELECT} WHERE state = 'idle' AND NOT EXISTS "
-    "(SELECT 1 FROM sessions WHERE sessions.id = workspaces.id) LIMIT 1000"
-)
+_BY_ID: Final = f"{workspaces.SELECT} WHERE id = ?"
 
 # A row, new or in the place of the one before.
 _KEEP: Final = "INSERT OR REPLACE INTO workspaces VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -59,60 +48,32 @@ class SqliteWorkspaces:
 
 
 def _hold(workspace_id: str, copy: str, generation: int, tx: Transaction) -> Workspace:
-    before = _one(tx.ask(f"{_SELECT} WHERE id = ?", (workspace_id,)))
-    if before is not None and before.generation > generation:
-        raise LeaseLost(f"generation {before.generation} holds {workspace_id}")
-    held = Workspace(
-        id=workspace_id,
-        copy=copy,
-        generation=generation,
-        state=SyncState.PENDING,
-        sequence=before.sequence if before else 0,
-        updated_at=tx.now,
-    )
-    tx.ask(_KEEP, astuple(held))
-    return held
+    row = workspaces.held(_before(workspace_id, tx), workspace_id, copy, generation, tx.now)
+    tx.ask(_KEEP, astuple(row))
+    return row
 
 
 def _note(row: Workspace, tx: Transaction) -> Workspace:
-    before = _one(tx.ask(f"{_SELECT} WHERE id = ?", (row.id,)))
-    if before is None or (before.copy, before.generation) != (row.copy, row.generation):
-        raise LeaseLost(f"{row.id} is held by somebody else")
-    noted = replace(row, updated_at=tx.now)
-    tx.ask(_KEEP, astuple(noted))
-    return noted
+    row = workspaces.noted(_before(row.id, tx), row, tx.now)
+    tx.ask(_KEEP, astuple(row))
+    return row
+
+
+def _before(workspace_id: str, tx: Transaction) -> Workspace | None:
+    return workspaces.one_of(tx.ask(_BY_ID, (workspace_id,)))
 
 
 def _forget(workspace_id: str, tx: Transaction) -> None:
-    tx.ask("DELETE FROM workspaces WHERE id = ?", (workspace_id,))
+    tx.ask(workspaces.FORGET, (workspace_id,))
 
 
 def _find(workspace_id: str, db: apsw.Connection) -> Workspace | None:
-    return _one(db.execute(f"{_SELECT} WHERE id = ?", (workspace_id,)).fetchall())
+    return workspaces.one_of(db.execute(_BY_ID, (workspace_id,)).fetchall())
 
 
 def _unsynced(db: apsw.Connection) -> Sequence[Workspace]:
-    rows = db.execute(f"{_SELECT} WHERE state <> 'idle' ORDER BY updated_at")
-    return [_row(row) for row in rows]
+    return [workspaces.row_of(row) for row in db.execute(workspaces.UNSYNCED)]
 
 
 def _orphans(db: apsw.Connection) -> Sequence[Workspace]:
-    return [_row(row) for row in db.execute(_ORPHANS)]
-
-
-def _one(rows: Sequence[Row]) -> Workspace | None:
-    return _row(rows[0]) if rows else None
-
-
-def _row(row: Row) -> Workspace:
-    id, copy, generation, state, sequence, attempts, error, updated_at = row
-    return Workspace(
-        id=str(id),
-        copy=str(copy),
-        generation=int(generation),
-        state=SyncState(state),
-        sequence=int(sequence),
-        attempts=int(attempts),
-        error=str(error),
-        updated_at=int(updated_at),
-    )
+    return [workspaces.row_of(row) for row in db.execute(workspaces.ORPHANS)]

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import apsw
-
 from roost.errors import InvalidRequest
+from roost.stores.sql.rows import Row
 
 Value = str | int | None
 
 # Where a thing stands in its listing; also one that was deleted since the last page was read.
-_POSITION = """
+POSITION = """
 SELECT num FROM sessions WHERE ?1 = 'session' AND tenant = ?2 AND id = ?3
 UNION ALL SELECT num FROM records WHERE kind = ?1 AND tenant = ?2 AND id = ?3
 UNION ALL SELECT num FROM graves WHERE kind = ?1 AND tenant = ?2 AND id = ?3
 """
 
 
-def position(db: apsw.Connection, kind: str, tenant: str, thing_id: str) -> int:
-    """The thing's number. :raises InvalidRequest: there never was such a thing"""
-    found = db.execute(_POSITION, (kind, tenant, thing_id)).fetchone()
+def position(found: Row | None, kind: str, thing_id: str) -> int:
+    """The thing's number, from the answer to `POSITION`.
+
+    :raises InvalidRequest: there never was such a thing
+    """
     if found is None:
         raise InvalidRequest(f"a listing cannot go on after {thing_id!r}: there is no such {kind}")
     return int(found[0])

@@ -8,7 +8,8 @@ import msgspec
 
 from roost.domain.events import Entry, Micros
 from roost.domain.session import Session, Spec, State
-from roost.stores.sqlite.driver import Row
+
+Row = tuple[Any, ...]
 
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
@@ -25,12 +26,13 @@ SESSION_COLUMNS = """
        s.status, s.owner, s.active_since, s.archived_at, s.rest,
        h.head, h.queued, h.sent, h.sent_at, h.waits_from
 """
+"""Of `s`, the session's row, and `h`, which has what changes with each entry; one may be the other."""
 
 ENTRY_COLUMNS = "e.seq, e.id, e.type, e.body, e.at, e.queued"
 
 
 class Hot:
-    """A session as the writer knows it, ahead of the database until the batch is committed."""
+    """A session as a batch knows it, ahead of the database until that is committed."""
 
     __slots__ = (
         "created_at",

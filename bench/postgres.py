@@ -1,0 +1,275 @@
+"""How fast the store is on PostgreSQL, with one, two and four processes, beside a bare COPY loop.
+
+    python bench/postgres.py [--quick]
+
+The server is started for this, syncs its disk, and shares the machine with everything else here. Closed
+loop: so many sessions, each waiting for its own durable commit before it sends again, divided among the
+processes. The baseline does nothing but copy the gathered rows into one table with the same columns and
+the same index, and commit. Then: one process appends at a given rate, another one follows, through its
+own bell and its own connections; the time is from before the append to the entry in hand. Then: one
+process owns many sessions, and is killed or stopped; the time is until another one has claimed them all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from statistics import median
+
+import asyncpg
+import msgspec
+import uvloop
+
+from roost.domain.events import Draft
+from roost.domain.ledger import Batch
+from roost.domain.session import Lease
+from roost.stores.postgres import PostgresBell, PostgresStore
+from roost.testing.postgres import PostgresServer
+from roost.testing.stage import Stage, message
+
+SAID = "It takes a fairly ordinary sentence or two to make an event of the usual size. " * 3
+EVENT = Draft.of("user.message", content=[{"type": "text", "text": SAID}])
+TTL = 3.0
+TABLE = """
+CREATE TABLE IF NOT EXISTS bare (session bigint, seq bigint, at bigint, queued boolean, taken bigint,
+                                 id text, type text, body bytea, PRIMARY KEY (session, seq))
+"""
+Send = Callable[[int, int], Awaitable[object]]
+
+
+async def closed_loop(sessions: range, send: Send, seconds: float) -> list[float]:
+    latencies: list[float] = []
+    stop = time.perf_counter() + seconds
+
+    async def client(session: int) -> None:
+        n = 0
+        while (start := time.perf_counter()) < stop:
+            n += 1
+            await send(session, n)
+            latencies.append(time.perf_counter() - start)
+
+    await asyncio.gather(*(client(n) for n in sessions))
+    return latencies
+
+
+class Copies:
+    """Group commit at its least: whatever gathered is copied, and that is all."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection = connection
+        self._rows: list[tuple[object, ...]] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def send(self, row: tuple[object, ...]) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._rows.append(row)
+        self._waiting.append(future)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+        return future
+
+    async def _run(self) -> None:
+        while self._rows:
+            rows, waiting = self._rows, self._waiting
+            self._rows, self._waiting = [], []
+            await self._connection.copy_records_to_table("bare", records=rows)
+            for future in waiting:
+                future.set_result(None)
+
+
+async def bare(url: str, sessions: range, seconds: float) -> list[float]:
+    connection = await asyncpg.connect(url)
+    copies, now = Copies(connection), time.time_ns() // 1000
+
+    def send(session: int, n: int) -> Awaitable[None]:
+        row = (session, now + n, now, True, 0, EVENT.id, EVENT.type, EVENT.body)
+        return copies.send(row)
+
+    found = await closed_loop(sessions, send, seconds)
+    await connection.close()
+    return found
+
+
+async def accepts(url: str, sessions: range, seconds: float) -> list[float]:
+    async with PostgresStore.open(url) as store:
+
+        def send(session: int, n: int) -> Awaitable[object]:
+            return store.log.accept(f"sesn_{session}", [EVENT], max_queued=10**9)
+
+        return await closed_loop(sessions, send, seconds)
+
+
+async def followed(url: str, lease: Lease, count: int) -> list[float]:
+    """From each entry's own note of when its append began."""
+    latencies: list[float] = []
+    after = 0
+    async with PostgresStore.open(url) as store, PostgresBell.open(url) as bell:
+        with bell.listen(lease.session_id) as ear:
+            print("ready", flush=True)
+            while len(latencies) < count:
+                for entry in await store.log.read(lease.session_id, after, 500):
+                    after = entry.seq
+                    if entry.type == "agent.message":
+                        latencies.append(time.monotonic() - entry.fields["at"])
+                await ear.wait(1)
+                ear.rung()
+    return latencies
+
+
+async def appended(url: str, lease: Lease, rate: int, count: int) -> None:
+    async with (
+        PostgresStore.open(url) as store,
+        PostgresBell.open(url) as bell,
+        asyncio.TaskGroup() as tasks,
+    ):
+
+        async def one() -> None:
+            draft = Draft.of("agent.message", at=time.monotonic(), text=SAID)
+            await store.log.append(lease, Batch(drafts=[draft]))
+            bell.ring(lease.session_id)
+
+        start = time.perf_counter()
+        for n in range(count):
+            if (wait := start + n / rate - time.perf_counter()) > 0:
+                await asyncio.sleep(wait)
+            tasks.create_task(one())
+
+
+async def own(url: str, sessions: int) -> None:
+    """Be a node that has claimed so many sessions, until killed."""
+    async with PostgresStore.open(url) as store:
+        await store.log.renew("node_dying", TTL)
+        await asyncio.gather(*(Stage(store).session(message()) for _ in range(sessions)))
+        assert len(await store.log.claim("node_dying", sessions)) == sessions
+        print("ready", flush=True)
+        while True:
+            await store.log.renew("node_dying", TTL)
+            await asyncio.sleep(TTL / 3)
+
+
+async def taken_over(server: PostgresServer, sessions: int, how: signal.Signals) -> float:
+    """Seconds until all sessions of a node that got the signal are somebody else's."""
+    url = await server.new()
+    async with PostgresStore.open(url) as store:
+        dying = worker("own", url, sessions)
+        assert dying.stdout is not None
+        await asyncio.to_thread(dying.stdout.readline)
+        await store.log.renew("node_heir", 600)
+        await asyncio.sleep(1)  # until its lock has been seen
+        dying.send_signal(how)
+        start, taken = time.perf_counter(), 0
+        while taken < sessions:
+            taken += len(await store.log.claim("node_heir", sessions))
+            await asyncio.sleep(0.01)
+        seconds = time.perf_counter() - start
+        dying.kill()
+        dying.communicate()
+        return seconds
+
+
+def figures(latencies: list[float], seconds: float) -> str:
+    latencies.sort()
+    p99 = latencies[int(len(latencies) * 0.99)]
+    rate = len(latencies) / seconds
+    return f"{rate:>9,.0f}/s   p50 {median(latencies) * 1e3:7.2f} ms   p99 {p99 * 1e3:7.2f} ms"
+
+
+def worker(*arguments: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, __file__, "--worker", *(str(argument) for argument in arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE)
+
+
+def together(what: str, url: str, sessions: int, processes: int, seconds: float) -> list[float]:
+    """The latencies of all processes. They begin when the last one has been started."""
+    begin = time.time() + 1.0 + processes
+    bounds = [sessions * n // processes for n in range(processes + 1)]
+    workers = [worker(what, url, first, last, seconds, begin) for first, last in pairwise(bounds)]
+    return [x for one in workers for x in msgspec.json.decode(one.communicate()[0])]
+
+
+async def work(what: str, url: str, *rest: str) -> None:
+    if what in ("bare", "accepts"):
+        first, last, seconds, begin = rest
+        await asyncio.sleep(max(0, float(begin) - time.time()))
+        run = bare if what == "bare" else accepts
+        found = await run(url, range(int(first), int(last)), float(seconds))
+    elif what == "own":
+        await own(url, int(rest[0]))
+        return
+    else:
+        lease = Lease(rest[0], rest[1], int(rest[2]))
+        found = await followed(url, lease, int(rest[3]))
+    sys.stdout.buffer.write(msgspec.json.encode(found))
+
+
+async def compare_accepts(server: PostgresServer, seconds: float) -> None:
+    print("durable accepts, closed loop; last: the share of the bare COPY's")
+    for sessions in (1, 64, 1000):
+        url = await server.new()
+        async with PostgresStore.open(url) as store:
+            for n in range(sessions):
+                spec = (await Stage(store).look(await Stage(store).session())).spec
+                await store.sessions.create("tenant_1", f"sesn_{n}", spec, [message()])
+        await server.do(TABLE, url)
+        for processes in (1, 2, 4) if sessions >= 64 else (1,):
+            rates = {}
+            for what in ("bare", "accepts"):
+                await server.do("TRUNCATE bare", url)
+                found = together(what, url, sessions, processes, seconds)
+                rates[what] = len(found)
+                name = {"bare": "bare COPY", "accepts": "Log.accept"}[what]
+                share = f"{rates[what] / rates['bare']:5.2f}"
+                where = f"{sessions:>5} sessions, {processes} processes"
+                print(f"  {where}  {name:<10} {figures(found, seconds)}   {share}", flush=True)
+
+
+async def compare_follow(server: PostgresServer, seconds: float) -> None:
+    print("\nappend on one node to a follower on another")
+    for rate in (100, 1_000, 5_000):
+        url, count = await server.new(), int(rate * seconds)
+        async with PostgresStore.open(url) as store:
+            lease = await Stage(store).running()
+        follower = worker("followed", url, lease.session_id, lease.node, lease.generation, count)
+        assert follower.stdout is not None
+        await asyncio.to_thread(follower.stdout.readline)
+        await appended(url, lease, rate, count)
+        found = msgspec.json.decode((await asyncio.to_thread(follower.communicate))[0])
+        print(f"  {rate:>6,} offered  {figures(found, seconds)}", flush=True)
+
+
+async def compare_takeover(server: PostgresServer) -> None:
+    print(f"\nall sessions of a node are another's after; its lease is {TTL:g} s")
+    for sessions in (1, 100, 2_000):
+        killed = await taken_over(server, sessions, signal.SIGKILL)
+        stopped = await taken_over(server, sessions, signal.SIGSTOP)
+        print(f"  {sessions:>6,} sessions   SIGKILL {killed:5.2f} s   SIGSTOP {stopped:5.2f} s")
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="a second for each run, not five")
+    parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        await work(*options.worker)
+        return
+    server = PostgresServer(durable=True)
+    try:
+        server.make()
+        server.start()
+        await compare_accepts(server, 1.0 if options.quick else 5.0)
+        await compare_follow(server, 1.0 if options.quick else 5.0)
+        await compare_takeover(server)
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

@@ -1,0 +1,77 @@
+"""Which database stands behind the stores, and which bell goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+from roost.config import Settings
+from roost.errors import StartupError
+from roost.ports.bell import Bell
+from roost.ports.catalog import Catalog
+from roost.ports.keys import Keys
+from roost.ports.log import Log
+from roost.ports.sessions import Sessions
+from roost.ports.workspaces import Workspaces
+from roost.stores.bell import LocalBell
+from roost.stores.sqlite import SqliteStore
+
+
+def is_postgres(url: str) -> bool:
+    """Whether a URL names a PostgreSQL database."""
+    return url.startswith(("postgresql://", "postgres://"))
+
+
+class Store(Protocol):
+    """What every database has."""
+
+    @property
+    def log(self) -> Log: ...  # noqa: D102 - the port says it
+    @property
+    def sessions(self) -> Sessions: ...  # noqa: D102
+    @property
+    def catalog(self) -> Catalog: ...  # noqa: D102
+    @property
+    def keys(self) -> Keys: ...  # noqa: D102
+    @property
+    def workspaces(self) -> Workspaces: ...  # noqa: D102
+
+    async def share(self, name: str, value: bytes) -> bytes:
+        """The value that all servers of this database have under a name: the first one's."""
+        ...
+
+    async def ping(self) -> None:
+        """Returns once the database has taken a commit. :raises Unavailable: it does not"""
+        ...
+
+
+@asynccontextmanager
+async def opened(settings: Settings) -> AsyncGenerator[tuple[Store, Bell]]:
+    """The store that the settings name, and the bell by which its servers hear of each other."""
+    url = settings.database_url
+    secret = url.get_secret_value() if url else f"sqlite:///{settings.data / 'roost.db'}"
+    scheme, _, path = secret.partition(":")
+    if scheme == "sqlite" and path.removeprefix("///") not in (path, ""):
+        async with SqliteStore.open(Path(path.removeprefix("///"))) as store:
+            yield store, LocalBell()
+    elif is_postgres(secret):
+        async with _postgres(secret) as both:
+            yield both
+    else:
+        kind = f"{scheme}://" if path.startswith("//") else "that"  # what follows may be secret
+        raise StartupError(
+            f"ROOST_DATABASE_URL: {kind} is not a database this version can open",
+            hint="It opens sqlite:///PATH, with a fourth slash if the path is absolute, and "
+            "postgresql://USER:PASSWORD@HOST/NAME.",
+        )
+
+
+@asynccontextmanager
+async def _postgres(url: str) -> AsyncGenerator[tuple[Store, Bell]]:
+    # Imported only here: a server on SQLite need not load the driver.
+    from roost.stores.postgres import PostgresBell, PostgresStore
+
+    async with PostgresStore.open(url) as store, PostgresBell.open(url) as bell:
+        yield store, bell

@@ -1,0 +1,183 @@
+"""Versioned records, on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from roost.ports.catalog import Kind, Record, RecordQuery
+from roost.stores.postgres.database import Database
+from roost.stores.postgres.driver import Connection, numbered
+from roost.stores.postgres.transaction import Transaction
+from roost.stores.postgres.writer import Writer
+from roost.stores.sql import records
+from roost.stores.sql.listing import POSITION, position
+from roost.stores.sql.rows import decode, encode
+
+_NEWEST = numbered(records.NEWEST)
+_ANY = numbered(records.ANY)
+_VERSIONS = numbered(records.VERSIONS)
+_NAMED = numbered(records.NAMED)
+_ADD = numbered(records.ADD)
+_ADD_VERSION = numbered(records.ADD_VERSION)
+_ADVANCE = numbered(records.ADVANCE)
+_ARCHIVE = numbered(records.ARCHIVE)
+_TOUCH = numbered(records.TOUCH)
+_BURY = numbered(records.BURY)
+_POSITION = numbered(POSITION.replace("?1", "?1::text"))
+
+# Nobody else changes the record from here on. Its version is read afterwards: a statement that waited
+# for the lock would join the new row with a version of the old one.
+_LOCK = "SELECT num FROM records WHERE id = $1 AND kind = $2 AND tenant = $3 FOR UPDATE"
+
+# Those who want one name wait for each other, or two would both find it free.
+_ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended($1, 3))"
+
+
+class PostgresCatalog:
+    """`ports.catalog.Catalog`."""
+
+    def __init__(self, writer: Writer, database: Database) -> None:
+        self._writer = writer
+        self._database = database
+
+    async def add(
+        self, kind: Kind, tenant: str, record_id: str, body: dict[str, Any], *, unique_name: bool
+    ) -> Record:
+        return await self._writer.alone(partial(_add, kind, tenant, record_id, body, unique_name))
+
+    async def get(
+        self, kind: Kind, tenant: str, record_id: str, version: int | None = None
+    ) -> Record:
+        which = (record_id, kind, tenant)
+        statement, values = (_NEWEST, which) if version is None else (_ANY, (*which, version))
+        row = await self._database.read(lambda db: db.fetchrow(statement, *values))
+        if row is None:
+            raise records.absent(kind, record_id, version)
+        return records.record_of(row)
+
+    async def page(self, query: RecordQuery) -> list[Record]:
+        return await self._database.read(partial(_page, query))
+
+    async def versions(
+        self, kind: Kind, tenant: str, record_id: str, *, before: int | None, limit: int
+    ) -> list[Record]:
+        below = records.NO_VERSION if before is None else before
+        await self.get(kind, tenant, record_id)
+        rows = await self._database.read(
+            lambda db: db.fetch(_VERSIONS, record_id, kind, tenant, below, limit)
+        )
+        return [records.record_of(row) for row in rows]
+
+    async def change(
+        self,
+        kind: Kind,
+        tenant: str,
+        record_id: str,
+        change: Callable[[Record], dict[str, Any]],
+        *,
+        expected: int | None = None,
+        unique_name: bool = False,
+    ) -> Record:
+        op = partial(_change, kind, tenant, record_id, change, expected, unique_name)
+        return await self._writer.alone(op)
+
+    async def archive(self, kind: Kind, tenant: str, record_id: str) -> Record:
+        return await self._writer.alone(partial(_archive, kind, tenant, record_id))
+
+    async def delete(self, kind: Kind, tenant: str, record_id: str) -> None:
+        await self._writer.alone(partial(_delete, kind, tenant, record_id))
+
+
+# What is done in one transaction
+
+
+async def _newest(kind: Kind, tenant: str, record_id: str, tx: Transaction) -> tuple[int, Record]:
+    """The record, locked. The moment of the change is not before the last one's."""
+    await tx.ask(_LOCK, record_id, kind, tenant)
+    found = await tx.ask(_NEWEST, record_id, kind, tenant)
+    if not found:
+        raise records.absent(kind, record_id)
+    record = records.record_of(found[0])
+    tx.now = max(tx.now, record.updated_at)
+    return found[0][0], record
+
+
+async def _add(
+    kind: Kind,
+    tenant: str,
+    record_id: str,
+    body: dict[str, Any],
+    unique_name: bool,
+    connection: Connection,
+) -> Record:
+    tx = await Transaction.begin(connection)
+    name = body.get("name")
+    if unique_name:
+        await _check_name(kind, tenant, name, tx)
+    text = encode(body)
+    [(num,)] = await tx.ask(_ADD, record_id, kind, tenant, name, tx.now, tx.now)
+    await tx.ask(_ADD_VERSION, num, 1, tx.now, text)
+    return (await _newest(kind, tenant, record_id, tx))[1]
+
+
+async def _check_name(kind: Kind, tenant: str, name: str | None, tx: Transaction) -> None:
+    await tx.ask(_ONE_AT_A_TIME, f"{tenant} {kind} {name}")
+    if await tx.ask(_NAMED, tenant, kind, name):
+        raise records.name_taken(kind, name)
+
+
+async def _change(
+    kind: Kind,
+    tenant: str,
+    record_id: str,
+    change: Callable[[Record], dict[str, Any]],
+    expected: int | None,
+    unique_name: bool,
+    connection: Connection,
+) -> Record:
+    tx = await Transaction.begin(connection)
+    num, record = await _newest(kind, tenant, record_id, tx)
+    records.check_version(record, expected)
+    text = encode(change(record))
+    body = decode(text)
+    if body == record.body:
+        return record
+    if unique_name and body.get("name") != record.body.get("name"):
+        await _check_name(kind, tenant, body.get("name"), tx)
+    await tx.ask(_ADD_VERSION, num, record.version + 1, tx.now, text)
+    await tx.ask(_ADVANCE, record.version + 1, body.get("name"), tx.now, num)
+    return (await _newest(kind, tenant, record_id, tx))[1]
+
+
+async def _archive(kind: Kind, tenant: str, record_id: str, connection: Connection) -> Record:
+    tx = await Transaction.begin(connection)
+    num, record = await _newest(kind, tenant, record_id, tx)
+    if record.archived_at is not None:
+        return record
+    await tx.ask(_ARCHIVE, tx.now, tx.now, num)
+    await tx.ask(_TOUCH, tx.now, num, record.version)
+    return (await _newest(kind, tenant, record_id, tx))[1]
+
+
+async def _delete(kind: Kind, tenant: str, record_id: str, connection: Connection) -> None:
+    tx = await Transaction.begin(connection)
+    num, _ = await _newest(kind, tenant, record_id, tx)
+    if kind in records.USED and await tx.ask(numbered(records.USED[kind]), record_id):
+        raise records.in_use(kind)
+    for statement in records.DELETE:
+        await tx.ask(numbered(statement), num)
+    await tx.ask(_BURY, kind, num, tenant, record_id)
+
+
+# What is asked
+
+
+async def _page(query: RecordQuery, db: Connection) -> list[Record]:
+    beyond = None
+    if query.after is not None:
+        found = await db.fetchrow(_POSITION, query.kind, query.tenant, query.after)
+        beyond = position(found, query.kind, query.after)
+    statement, values = records.listed(query, beyond)
+    return [records.record_of(row) for row in await db.fetch(numbered(statement), *values)]

@@ -1,0 +1,151 @@
+"""The one place that knows the driver: how connections are made, and what its errors mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+import anyio
+import anyio.lowlevel
+import asyncpg
+
+from roost.errors import InvalidRequest, RoostError, Unavailable
+
+Connection = Any
+"""The driver's connection, its own or a pool's; the driver ships no types."""
+
+
+class Mark(NamedTuple):
+    """A transaction, so that it can be found again: its connection, and its number."""
+
+    writer: str
+    batch: int
+
+
+PATIENCE: Final = 10.0
+"""Seconds that an operation waits for a database that is away, before it says so."""
+
+STATEMENT_SECONDS: Final = 30.0
+_CONNECT_SECONDS: Final = 5.0
+_GOODBYE_SECONDS: Final = 1.0
+
+NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+"""The database's time: nobody else's counts."""
+
+# The connection or the server behind it is gone, or not one that writes: another may do.
+_LOST = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.IdleSessionTimeoutError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+
+# Somebody else was in the way: the same again will do.
+_IN_THE_WAY = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.LockNotAvailableError,
+)
+
+_SETTINGS: Final = {
+    "default_transaction_isolation": "read committed",
+    "idle_in_transaction_session_timeout": "2s",  # the locks of a node that was stopped come free
+    "jit": "off",
+    # Every statement goes along an index. What the planner believes of a table that has just grown
+    # must not make it read the whole of it, or of a log.
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+}
+
+
+_DURABLE: Final = """
+SELECT set_config('synchronous_commit', 'on', false)
+WHERE current_setting('synchronous_commit') = 'off'
+"""
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether the connection failed, and not what was asked of it."""
+    return isinstance(error, _LOST) and not _is_unfit(error)
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether the same may work in a moment."""
+    return is_lost(error) or isinstance(error, _IN_THE_WAY)
+
+
+def _is_unfit(error: Exception) -> bool:
+    """A value that the database has no place for, such as a text with a zero in it."""
+    ours = isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)
+    return ours or isinstance(error, asyncpg.DataError)
+
+
+def explained(error: Exception) -> Exception:
+    """The error as callers may see it: the driver's become Roost's, all others stay."""
+    if _is_unfit(error):
+        ours: RoostError = InvalidRequest(
+            f"the database has no place for that: {first_line(error)}"
+        )
+    elif is_passing(error) or isinstance(error, asyncpg.InsufficientResourcesError):
+        ours = Unavailable(
+            f"the database refused: {first_line(error)}",
+            hint="Nothing was kept. Look at the database server, and at the way to it.",
+        )
+    elif isinstance(error, asyncpg.PostgresError):
+        ours = RoostError(f"the database does not understand: {first_line(error)}")
+    else:
+        return error
+    ours.__cause__ = error
+    return ours
+
+
+def first_line(error: Exception) -> str:
+    """What the driver says, without the rows and statements that may follow."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def options(name: str) -> Mapping[str, Any]:
+    """How connections are made, in the driver's words; `name` is shown in `pg_stat_activity`."""
+    return {
+        "timeout": _CONNECT_SECONDS,
+        "command_timeout": STATEMENT_SECONDS,
+        "target_session_attrs": "read-write",
+        "server_settings": {**_SETTINGS, "application_name": name},
+    }
+
+
+async def connect(url: str, name: str) -> Connection:
+    """One connection. Acknowledged means on disk there, whatever the server's default is."""
+    connection = await asyncpg.connect(url, **options(name))
+    try:
+        await connection.execute(_DURABLE)
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
+
+
+async def close(connection: Connection) -> None:
+    """Say goodbye to the server if that is quick; and see the socket closed in any case."""
+    with anyio.CancelScope(shield=True):
+        try:
+            await connection.close(timeout=_GOODBYE_SECONDS)
+        except Exception:  # noqa: BLE001 - it is gone, one way or the other
+            connection.terminate()
+        await anyio.lowlevel.checkpoint()
+
+
+def numbered(sql: str) -> str:
+    """SQLite's placeholders as PostgreSQL's: `?` and `?2` become `$1` and `$2`."""
+    places = count(1)
+    return re.sub(r"\?(\d*)", lambda found: f"${found[1] or next(places)}", sql)

@@ -1,0 +1,73 @@
+"""Connections to use: each is made when it is needed, and again when it was lost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+
+from roost.stores.postgres import driver
+from roost.stores.postgres.driver import Connection
+
+
+class Line:
+    """One connection, for one user at a time."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self._url = url
+        self._name = name
+        self._connection: Connection | None = None
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncGenerator[Connection]:
+        """The connection; a transaction that is left open on it is rolled back."""
+        connection = self._connection
+        if connection is None or connection.is_closed():
+            self._connection = connection = await driver.connect(self._url, self._name)
+        try:
+            yield connection
+            await _tidy(connection)
+        except Exception as error:
+            if driver.is_lost(error):
+                connection.terminate()  # it may lead to a server that does not write any more
+            await _tidy(connection)
+            raise
+        except BaseException:
+            connection.terminate()  # given up half-way: nobody knows what it is in the middle of
+            raise
+
+    async def close(self) -> None:
+        """Nobody uses it any more."""
+        if self._connection is not None:
+            await driver.close(self._connection)
+
+
+async def _tidy(connection: Connection) -> None:
+    if connection.is_closed() or not connection.is_in_transaction():
+        return
+    try:
+        await connection.execute("ROLLBACK")
+    except Exception:  # noqa: BLE001 - the database rolls back what it has no connection for
+        connection.terminate()
+
+
+class Pool:
+    """Some lines, for whoever comes."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self._idle = list(lines)
+        self._places = anyio.Semaphore(len(lines))
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncGenerator[Connection]:
+        """The connection of a line that nobody uses. :raises TimeoutError: there was none"""
+        with anyio.fail_after(driver.PATIENCE):
+            await self._places.acquire()
+        line = self._idle.pop()
+        try:
+            async with line.connected() as connection:
+                yield connection
+        finally:
+            self._idle.append(line)
+            self._places.release()

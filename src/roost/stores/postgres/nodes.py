@@ -1,0 +1,184 @@
+"""Which nodes live, and who takes the sessions of one that does not.
+
+A node lives as long as its row says, by the database's clock. That finds a node that hangs, after the
+lease time. One that dies is found sooner: each node holds an advisory lock on a connection of its
+own, which the database frees with the connection. Whoever sees for half a second that a node's lock is
+free, ends its lease. Both are only about when a session may be claimed: that the old runner writes
+nothing any more is ensured by the claim itself, which raises the session's generation.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+import anyio
+import asyncpg
+
+from roost.domain import ledger
+from roost.domain.session import Lease
+from roost.errors import LeaseLost, RoostError
+from roost.ports.bell import WORK
+from roost.stores.postgres.channel import NOTIFY, rings
+from roost.stores.postgres.dial import Dial
+from roost.stores.postgres.driver import NOW, Connection
+from roost.stores.postgres.transaction import SESSION_COLUMNS, Transaction
+from roost.stores.postgres.writer import Writer
+from roost.stores.sql.rows import hot_of
+
+_log = logging.getLogger(__name__)
+_LOCKS: Final = 0x526F6F73  # "Roos": the kind of our advisory locks
+_TICK: Final = 0.25
+_SURE: Final = (
+    0.5  # seconds without its lock; a living node whose connection broke has it back by then
+)
+
+_STARTED = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
+
+_RENEW = f"""
+INSERT INTO nodes (id, ttl, expires, locked_at) VALUES ($1, $2, {NOW} + $2, 0)
+ON CONFLICT (id) DO UPDATE SET ttl = excluded.ttl, expires = excluded.expires
+"""
+_LEAVE = "DELETE FROM nodes WHERE id = $1"
+_LIVES = f"SELECT 1 FROM nodes WHERE id = $1 AND expires > {NOW}"
+
+# Who owns sessions that have work, and '' if some have no owner: one hop in the index for each. Of
+# these, those who do not live. A database that was down has let nobody renew: after it came up, each
+# node has its time once more.
+_DEAD = f"""
+WITH RECURSIVE owners (owner) AS (
+    SELECT min(owner) FROM sessions WHERE active_since > 0
+    UNION ALL
+    SELECT (SELECT min(s.owner) FROM sessions s WHERE s.active_since > 0 AND s.owner > owners.owner)
+    FROM owners WHERE owners.owner IS NOT NULL
+)
+SELECT owner FROM owners WHERE owner IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM nodes n WHERE n.id = owners.owner AND n.expires > 0
+    AND greatest(n.expires, {_STARTED} + n.ttl) > {NOW}
+)
+"""
+
+# The sessions with work that these owners have, those at work for longest first.
+_WORK = """
+SELECT s.id FROM sessions s WHERE s.owner = ANY($1) AND s.active_since > 0
+ORDER BY s.active_since, s.num LIMIT $2
+"""
+
+# Those of them that are still to be had, locked in the order in which everybody locks.
+_TAKE = f"""
+SELECT {SESSION_COLUMNS} FROM sessions s
+WHERE s.id = ANY($1) AND s.owner = ANY($2) AND s.active_since > 0 ORDER BY s.num FOR UPDATE
+"""
+_PATIENCE = "SET LOCAL lock_timeout = '300ms'"
+
+_HOLD = "SELECT pg_try_advisory_lock($1, hashtext($2))"
+_LET_GO = "SELECT pg_advisory_unlock($1, hashtext($2))"
+_HELD = f"UPDATE nodes SET locked_at = {NOW} WHERE id = $1"
+
+# The nodes whose lock is gone although their time has not run out. Locks from before the database
+# was started say nothing.
+_MISSING = f"""
+SELECT n.id, n.locked_at FROM nodes n
+WHERE n.expires > {NOW} AND n.locked_at > {_STARTED} AND NOT EXISTS (
+    SELECT 1 FROM pg_locks l
+    WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.classid::bigint = $1
+    AND l.objid::bigint = hashtext(n.id)::bigint & 4294967295
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+)
+"""
+_END = "UPDATE nodes SET expires = 0 WHERE id = $1 AND locked_at = $2 RETURNING id"
+
+
+async def claim(node: str, limit: int, writer: Writer) -> list[Lease]:
+    """Take what nobody living has. :raises LeaseLost: the node's own lease has run out
+
+    First what can be had at once. Then, if somebody is just writing to some, those when they are
+    done: a runner that does not know yet that it is dead may be writing all the time. But nobody
+    waits for a node that was stopped in the middle of a transaction.
+    """
+    claimed, missed = await writer.alone(partial(_claim, node, limit, " SKIP LOCKED"))
+    if missed:
+        with suppress(_InTheWay):
+            more, _ = await writer.alone(partial(_claim, node, limit - len(claimed), ""))
+            claimed += more
+    return claimed
+
+
+class _InTheWay(RoostError):
+    """Somebody holds a session that is to be claimed."""
+
+
+async def _claim(
+    node: str, limit: int, locked: str, connection: Connection
+) -> tuple[list[Lease], bool]:
+    if not await connection.fetchval(_LIVES, node):
+        raise LeaseLost(f"the lease of {node} has run out")
+    dead = [owner for (owner,) in await connection.fetch(_DEAD)]
+    ids = [id for (id,) in await connection.fetch(_WORK, dead, limit)] if dead else []
+    if not ids:
+        return [], False
+    tx = await Transaction.begin(connection)
+    await connection.execute(_PATIENCE)
+    try:
+        hots = [tx.remember(hot_of(row)) for row in await tx.ask(_TAKE + locked, ids, dead)]
+    except asyncpg.LockNotAvailableError:
+        raise _InTheWay() from None
+    for hot in hots:
+        tx.put(hot, ledger.take(hot.state, node))
+    await tx.flush()
+    order = {id: place for place, id in enumerate(ids)}
+    hots.sort(key=lambda hot: order[hot.id])
+    return [Lease(hot.id, node, hot.state.generation) for hot in hots], len(hots) < len(ids)
+
+
+class Nodes:
+    """The nodes of this process, and a watch on all others."""
+
+    def __init__(self, writer: Writer, dial: Dial) -> None:
+        self._writer = writer
+        self._dial = dial
+        self._ours: set[str] = set()
+        self._missing: dict[tuple[str, int], float] = {}
+
+    async def renew(self, node: str, ttl: float) -> None:
+        """Say that a node lives; with a `ttl` of 0, that it is gone."""
+        if ttl > 0:
+            await self._writer.alone(lambda db: db.execute(_RENEW, node, int(ttl * 1_000_000)))
+            self._ours.add(node)
+        else:
+            self._ours.discard(node)
+            await self._writer.alone(lambda db: db.execute(_LEAVE, node))
+
+    async def watch(self) -> None:
+        """Hold the locks of our nodes, and look for others that have lost theirs; for ever."""
+        await self._dial.keep_up(self._watch_on)
+
+    async def _watch_on(self, connection: Connection) -> None:
+        held: set[str] = set()
+        while True:
+            for node in self._ours - held:
+                if await connection.fetchval(_HOLD, _LOCKS, node):
+                    held.add(node)
+                    await connection.execute(_HELD, node)
+            for node in held - self._ours:
+                held.discard(node)
+                await connection.execute(_LET_GO, _LOCKS, node)
+            await self._end_the_dead(connection)
+            await anyio.sleep(_TICK)
+
+    async def _end_the_dead(self, connection: Connection) -> None:
+        now = time.monotonic()
+        missing = [tuple(row) for row in await connection.fetch(_MISSING, _LOCKS)]
+        self._missing = {key: self._missing.get(key, now) for key in missing}
+        for (node, locked_at), since in self._missing.items():
+            if now - since >= _SURE and node not in self._ours:
+                await self._writer.alone(partial(_end, node, locked_at))
+
+
+async def _end(node: str, locked_at: int, connection: Connection) -> None:
+    if await connection.fetchval(_END, node, locked_at):
+        _log.warning("%s is gone: its sessions can be claimed", node, extra={"action": "end"})
+        await connection.execute(NOTIFY, rings([WORK]))

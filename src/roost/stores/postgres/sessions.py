@@ -1,0 +1,221 @@
+"""Sessions as records, on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from roost.domain import ledger
+from roost.domain.events import Draft
+from roost.domain.session import Session, Spec
+from roost.ports.log import Receipt
+from roost.ports.sessions import Revision, SessionQuery
+from roost.stores.postgres.database import Database
+from roost.stores.postgres.driver import NOW, Connection, numbered
+from roost.stores.postgres.sweep import Sweep
+from roost.stores.postgres.transaction import SESSION_COLUMNS, Needs, Transaction
+from roost.stores.postgres.writer import Writer
+from roost.stores.sql import sessions
+from roost.stores.sql.listing import POSITION, position
+from roost.stores.sql.rows import (
+    Row,
+    encode,
+    session_of,
+    spec_columns,
+)
+
+# Whole sessions, and when they were read.
+_SELECT = f"""
+SELECT {SESSION_COLUMNS}, p.spec, {NOW} FROM sessions s JOIN specs p ON p.session = s.num
+"""
+_POSITION = numbered(POSITION.replace("?1", "?1::text"))
+
+# A session made under a creator's key.
+_CREATED = "SELECT fingerprint, session_id FROM creations WHERE tenant = $1 AND key = $2"
+
+# Remember a creator's key, unless it is known; waits for one who is about to.
+_REMEMBER = """
+INSERT INTO creations (tenant, key, fingerprint, session_id) VALUES ($1, $2, $3, $4)
+ON CONFLICT DO NOTHING RETURNING 1
+"""
+
+# How many sessions a tenant has that are not archived; counts no further than it matters. Those who
+# count for one tenant wait for each other, or two would both see the last free place.
+_ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended($1, 1))"
+_COUNT = """
+SELECT count(*) FROM (
+    SELECT 1 FROM sessions WHERE tenant = $1 AND archived_at IS NULL LIMIT $2
+) AS counted
+"""
+
+# A changed spec: the document, and what listings look for in it.
+_REVISE_SPEC = "UPDATE specs SET spec = $1 WHERE session = $2"
+_REVISE = """
+UPDATE sessions SET agent_id = $1, agent_version = $2, environment_id = $3 WHERE num = $4
+"""
+
+# A session goes: it is gone for everybody at once, its log follows slice by slice.
+_DELETE: Final = ("DELETE FROM sessions WHERE num = $1", "DELETE FROM specs WHERE session = $1")
+_BURY = """
+INSERT INTO graves (kind, num, tenant, id, swept) VALUES ('session', $1, $2, $3, 0)
+"""
+
+
+class PostgresSessions:
+    """`ports.sessions.Sessions`."""
+
+    def __init__(self, writer: Writer, database: Database, sweep: Sweep) -> None:
+        self._writer = writer
+        self._database = database
+        self._sweep = sweep
+
+    async def create(
+        self,
+        tenant: str,
+        session_id: str,
+        spec: Spec,
+        drafts: Sequence[Draft] = (),
+        *,
+        receipt: Receipt | None = None,
+        max_sessions: int | None = None,
+    ) -> Session:
+        new = sessions.New.of(tenant, session_id, spec, drafts, receipt, max_sessions)
+        if receipt is None and max_sessions is None:
+            return await self._writer.do(partial(_make, new), Needs(session_id, new=True))
+        return await self._writer.alone(partial(_make_if_due, new))
+
+    async def made(self, tenant: str, receipt: Receipt) -> Session | None:
+        known = await self._database.read(lambda db: db.fetch(_CREATED, tenant, receipt.key))
+        session_id = sessions.matching(known, receipt)
+        return None if session_id is None else await self.get(tenant, session_id)
+
+    async def get(self, tenant: str, session_id: str) -> Session:
+        session = await self.find(session_id)
+        if session.tenant != tenant:
+            raise sessions.absent(session_id)
+        return session
+
+    async def find(self, session_id: str) -> Session:
+        row = await self._database.read(
+            lambda db: db.fetchrow(f"{_SELECT} WHERE s.id = $1", session_id)
+        )
+        if row is None:
+            raise sessions.absent(session_id)
+        return _session_of(row)
+
+    async def page(self, query: SessionQuery) -> list[Session]:
+        return await self._database.read(partial(_page, query))
+
+    async def revise(self, tenant: str, session_id: str, revision: Revision) -> Session:
+        return await self._writer.alone(partial(_revise, tenant, session_id, revision))
+
+    async def archive(self, tenant: str, session_id: str) -> Session:
+        return await self._writer.alone(partial(_archive, tenant, session_id))
+
+    async def delete(self, tenant: str, session_id: str) -> None:
+        await self._writer.alone(partial(_delete, tenant, session_id))
+        self._sweep.soon()
+
+
+def _session_of(row: Row) -> Session:
+    session = session_of(row[:-1], row[-1])
+    if session.read_at >= session.updated_at:
+        return session
+    return msgspec.structs.replace(session, read_at=session.updated_at)
+
+
+# What is done in one transaction
+
+
+def _make(new: sessions.New, tx: Transaction) -> Session:
+    change = ledger.admit(new.state, new.drafts, tx.now, len(new.drafts))
+    hot = tx.add(new)
+    tx.apply(hot, change)
+    return hot.session(new.spec, tx.now)
+
+
+async def _make_if_due(new: sessions.New, connection: Connection) -> Session:
+    tx = await Transaction.begin(connection, [Needs(new.id, new=True)])
+    made = await _made_before(new, tx)
+    if made is not None:
+        return made
+    await _check_quota(new, tx)
+    session = _make(new, tx)
+    await tx.flush()
+    return session
+
+
+async def _made_before(new: sessions.New, tx: Transaction) -> Session | None:
+    """The session of this receipt; if there is none, the receipt is now this one's."""
+    receipt = new.receipt
+    if receipt is None or await tx.ask(
+        _REMEMBER, new.tenant, receipt.key, receipt.fingerprint, new.id
+    ):
+        return None
+    known = await tx.ask(_CREATED, new.tenant, receipt.key)
+    session_id = sessions.matching(known, receipt)
+    rows = await tx.ask(f"{_SELECT} WHERE s.id = $1", session_id)
+    if not rows:
+        raise sessions.absent(str(session_id))
+    return _session_of(rows[0])
+
+
+async def _check_quota(new: sessions.New, tx: Transaction) -> None:
+    most = new.max_sessions
+    if most is None:
+        return
+    await tx.ask(_ONE_AT_A_TIME, new.tenant)
+    [(count,)] = await tx.ask(_COUNT, new.tenant, most)
+    if count >= most:
+        raise sessions.too_many(most)
+
+
+async def _revise(
+    tenant: str, session_id: str, revision: Revision, connection: Connection
+) -> Session:
+    tx = await Transaction.begin(connection, [Needs(session_id)])
+    hot = tx.session_of(tenant, session_id)
+    before = await tx.whole(hot)
+    spec, drafts = revision(before)
+    if spec == before.spec and not drafts:
+        return before
+    tx.apply(hot, ledger.note(hot.state, drafts, tx.now))
+    await tx.ask(_REVISE_SPEC, encode(spec), hot.num)
+    await tx.ask(_REVISE, *spec_columns(spec), hot.num)
+    await tx.flush()
+    return hot.session(spec, tx.now)
+
+
+async def _archive(tenant: str, session_id: str, connection: Connection) -> Session:
+    tx = await Transaction.begin(connection, [Needs(session_id)])
+    hot = tx.session_of(tenant, session_id)
+    change = ledger.close(hot.state, tx.now)
+    if change.state is not hot.state:
+        tx.apply(hot, change)
+        await tx.flush()
+    return await tx.whole(hot)
+
+
+async def _delete(tenant: str, session_id: str, connection: Connection) -> None:
+    tx = await Transaction.begin(connection, [Needs(session_id)])
+    hot = tx.session_of(tenant, session_id)
+    ledger.leave(hot.state)
+    for statement in _DELETE:
+        await tx.ask(statement, hot.num)
+    await tx.ask(_BURY, hot.num, hot.tenant, hot.id)
+
+
+# What is asked
+
+
+async def _page(query: SessionQuery, db: Connection) -> list[Session]:
+    beyond = None
+    if query.after is not None:
+        found = await db.fetchrow(_POSITION, "session", query.tenant, query.after)
+        beyond = position(found, "session", query.after)
+    where, values = sessions.listed(query, beyond)
+    rows = await db.fetch(numbered(f"{_SELECT} {where}"), *values)
+    return [_session_of(row) for row in (reversed(rows) if query.reverse else rows)]

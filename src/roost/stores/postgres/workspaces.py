@@ -1,0 +1,80 @@
+"""Rows of workspaces, on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from msgspec.structs import astuple
+
+from roost.ports.workspaces import Workspace
+from roost.stores.postgres.database import Database
+from roost.stores.postgres.driver import Connection, numbered
+from roost.stores.postgres.transaction import Transaction
+from roost.stores.postgres.writer import Writer
+from roost.stores.sql import workspaces
+
+_BY_ID: Final = f"{workspaces.SELECT} WHERE id = $1"
+_FORGET: Final = numbered(workspaces.FORGET)
+
+# Those who hold one workspace wait for each other, also if it has no row yet.
+_ONE_AT_A_TIME: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1, 5))"
+
+# A row, new or in the place of the one before.
+_KEEP: Final = """
+INSERT INTO workspaces (id, copy, generation, state, sequence, attempts, error, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (id) DO UPDATE
+SET copy = excluded.copy, generation = excluded.generation, state = excluded.state,
+    sequence = excluded.sequence, attempts = excluded.attempts, error = excluded.error,
+    updated_at = excluded.updated_at
+"""
+
+
+class PostgresWorkspaces:
+    """`ports.workspaces.Workspaces`."""
+
+    def __init__(self, writer: Writer, database: Database) -> None:
+        self._writer = writer
+        self._database = database
+
+    async def find(self, workspace_id: str) -> Workspace | None:
+        rows = await self._database.read(lambda db: db.fetch(_BY_ID, workspace_id))
+        return workspaces.one_of(rows)
+
+    async def hold(self, workspace_id: str, copy: str, generation: int) -> Workspace:
+        return await self._writer.alone(partial(_hold, workspace_id, copy, generation))
+
+    async def note(self, row: Workspace) -> Workspace:
+        return await self._writer.alone(partial(_note, row))
+
+    async def unsynced(self) -> Sequence[Workspace]:
+        rows = await self._database.read(lambda db: db.fetch(workspaces.UNSYNCED))
+        return [workspaces.row_of(row) for row in rows]
+
+    async def orphans(self) -> Sequence[Workspace]:
+        rows = await self._database.read(lambda db: db.fetch(workspaces.ORPHANS))
+        return [workspaces.row_of(row) for row in rows]
+
+    async def forget(self, workspace_id: str) -> None:
+        await self._writer.alone(lambda db: db.execute(_FORGET, workspace_id))
+
+
+async def _hold(workspace_id: str, copy: str, generation: int, connection: Connection) -> Workspace:
+    tx = await Transaction.begin(connection)
+    before = await _locked(workspace_id, tx)
+    row = workspaces.held(before, workspace_id, copy, generation, tx.now)
+    await tx.ask(_KEEP, *astuple(row))
+    return row
+
+
+async def _note(row: Workspace, connection: Connection) -> Workspace:
+    tx = await Transaction.begin(connection)
+    row = workspaces.noted(await _locked(row.id, tx), row, tx.now)
+    await tx.ask(_KEEP, *astuple(row))
+    return row
+
+
+async def _locked(workspace_id: str, tx: Transaction) -> Workspace | None:
+    await tx.ask(_ONE_AT_A_TIME, workspace_id)
+    return workspaces.one_of(await tx.ask(_BY_ID, workspace_id))

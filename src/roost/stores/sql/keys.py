@@ -1,0 +1,42 @@
+"""API keys as rows: what both databases are asked, in one wording."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import asdict
+
+from roost.ports.keys import Key
+from roost.stores.sql.rows import Row, decode, encode
+
+_IN_COLUMNS: Final = ("id", "tenant", "digest", "created_at", "revoked_at")
+
+# Whole keys.
+SELECT = "SELECT id, tenant, digest, created_at, revoked_at, rest FROM keys"
+
+# A new key.
+ADD = """
+INSERT INTO keys (id, tenant, digest, created_at, revoked_at, rest) VALUES (?, ?, ?, ?, ?, ?)
+"""
+
+# A key that opens nothing any more.
+REVOKE = "UPDATE keys SET revoked_at = ? WHERE id = ?"
+
+# All keys, or one tenant's, oldest first.
+LIST = f"{SELECT} WHERE ?1 IS NULL OR tenant = ?1 ORDER BY num"
+
+
+def columns_of(key: Key) -> Row:
+    """What `ADD` takes."""
+    fields = asdict(key)
+    columns = [fields.pop(name) for name in _IN_COLUMNS]
+    return (*columns, encode(fields))
+
+
+def key_of(row: Row) -> Key:
+    """From a row of `SELECT`."""
+    *columns, rest = row
+    fields: dict[str, Any] = decode(rest)
+    fields.update(zip(_IN_COLUMNS, columns, strict=True))
+    return msgspec.convert(fields, Key, builtin_types=(bytes,))

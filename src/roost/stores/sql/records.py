@@ -1,0 +1,117 @@
+"""Versioned records as rows: what both databases are asked, in one wording.
+
+Placeholders are SQLite's; a store whose database wants others numbers them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from roost.errors import Conflict, NotFound
+from roost.ports.catalog import Kind, Record, RecordQuery
+from roost.stores.sql.listing import Filter, Value
+from roost.stores.sql.rows import Row, decode
+
+# Records at whichever version a condition picks.
+SELECT = """
+SELECT r.num, r.kind, r.tenant, r.id, v.version, v.body, r.created_at, v.updated_at, r.archived_at
+FROM records r JOIN versions v ON v.record = r.num
+"""
+
+# A record at its newest version.
+NEWEST = f"{SELECT} WHERE r.id = ? AND r.kind = ? AND r.tenant = ? AND v.version = r.version"
+
+# A record at any version.
+ANY = f"{SELECT} WHERE r.id = ? AND r.kind = ? AND r.tenant = ? AND v.version = ?"
+
+# The versions of a record, newest first.
+VERSIONS = f"""
+{SELECT} WHERE r.id = ? AND r.kind = ? AND r.tenant = ? AND v.version < ?
+ORDER BY v.version DESC LIMIT ?
+"""
+
+# Whether a name is taken.
+NAMED = """
+SELECT 1 FROM records WHERE tenant = ? AND kind = ? AND name = ? AND archived_at IS NULL LIMIT 1
+"""
+
+# A new record, without its first version.
+ADD = """
+INSERT INTO records (id, kind, tenant, name, version, created_at, updated_at)
+VALUES (?, ?, ?, ?, 1, ?, ?) RETURNING num
+"""
+
+# A version of a record.
+ADD_VERSION = "INSERT INTO versions (record, version, updated_at, body) VALUES (?, ?, ?, ?)"
+
+# The record stands at a new version.
+ADVANCE = "UPDATE records SET version = ?, name = ?, updated_at = ? WHERE num = ?"
+
+# The record, and its newest version with it, is archived.
+ARCHIVE = "UPDATE records SET archived_at = ?, updated_at = ? WHERE num = ?"
+TOUCH = "UPDATE versions SET updated_at = ? WHERE record = ? AND version = ?"
+
+# Whether a session that still exists was made from a record.
+USED: Final[dict[Kind, str]] = {
+    "agent": "SELECT 1 FROM sessions WHERE agent_id = ? LIMIT 1",
+    "environment": "SELECT 1 FROM sessions WHERE environment_id = ? LIMIT 1",
+}
+
+# A record goes; a listing may still go on after it.
+DELETE: Final = ("DELETE FROM records WHERE num = ?", "DELETE FROM versions WHERE record = ?")
+BURY = "INSERT INTO graves (kind, num, tenant, id, swept) VALUES (?, ?, ?, ?, 1)"
+
+NO_VERSION: Final = 2**62
+
+
+def absent(kind: Kind, record_id: str, version: int | None = None) -> NotFound:
+    """The error that says so."""
+    which = "" if version is None else f" with a version {version}"
+    return NotFound(f"there is no {kind} {record_id}{which}")
+
+
+def record_of(row: Row) -> Record:
+    """From a row of `SELECT`."""
+    _, kind, tenant, id, version, body, created_at, updated_at, archived_at = row
+    return Record(
+        kind=kind,
+        tenant=tenant,
+        id=id,
+        version=version,
+        body=decode(body),
+        created_at=created_at,
+        updated_at=updated_at,
+        archived_at=archived_at,
+    )
+
+
+def name_taken(kind: Kind, name: str | None) -> Conflict:
+    """The error that says so."""
+    return Conflict(
+        f"there is a {kind} named {name!r} already", hint="Archive it, or take another name."
+    )
+
+
+def in_use(kind: Kind) -> Conflict:
+    """The error that says so."""
+    return Conflict(
+        f"the {kind} is used by a session", hint="Delete its sessions first, or archive it."
+    )
+
+
+def check_version(record: Record, expected: int | None) -> None:
+    """:raises Conflict: it is another one"""
+    if expected is not None and record.version != expected:
+        raise Conflict(f"the {record.kind} is at version {record.version}, not {expected}")
+
+
+def listed(query: RecordQuery, beyond: int | None) -> tuple[str, list[Value]]:
+    """A page of records at their newest versions: the statement, and its values."""
+    where = Filter().equal("r.tenant", query.tenant).equal("r.kind", query.kind)
+    where.at_least("r.created_at", query.since)
+    where.at_most("r.created_at", query.until)
+    if not query.include_archived:
+        where.absent("r.archived_at")
+    where.beyond("r.num", beyond, descending=True)
+    order = "AND v.version = r.version ORDER BY r.num DESC LIMIT ?"
+    return f"{SELECT} WHERE {where.text} {order}", [*where.values, query.limit]

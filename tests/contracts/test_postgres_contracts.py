@@ -1,0 +1,59 @@
+"""PostgreSQL keeps the contract of every port it is behind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import asyncpg
+import pytest
+
+from roost.stores.postgres import PostgresStore
+from roost.testing.catalog_contract import CatalogContract
+from roost.testing.keys_contract import KeysContract
+from roost.testing.log_contract import LogContract
+from roost.testing.postgres import PostgresServer
+from roost.testing.sessions_contract import SessionsContract
+from roost.testing.workspaces_contract import WorkspacesContract
+
+TABLES = "sessions specs entries receipts creations graves records versions keys nodes commits shared workspaces"
+
+
+async def emptied(server: PostgresServer) -> str:
+    """A database that every test of this file uses, with nothing in it."""
+    url = server.url("contracts")
+    try:
+        connection = await asyncpg.connect(url)
+    except asyncpg.InvalidCatalogNameError:
+        await server.do("CREATE DATABASE contracts")
+        return url
+    for table in TABLES.split():
+        await connection.execute(f"DELETE FROM {table}")  # quicker than TRUNCATE if little is there
+    await connection.close()
+    return url
+
+
+class OnPostgres:
+    @pytest.fixture
+    async def store(self, postgres: PostgresServer) -> AsyncGenerator[PostgresStore]:
+        async with PostgresStore.open(await emptied(postgres)) as store:
+            yield store
+
+
+class TestPostgresLog(OnPostgres, LogContract):
+    pass
+
+
+class TestPostgresSessions(OnPostgres, SessionsContract):
+    pass
+
+
+class TestPostgresCatalog(OnPostgres, CatalogContract):
+    pass
+
+
+class TestPostgresKeys(OnPostgres, KeysContract):
+    pass
+
+
+class TestPostgresWorkspaces(OnPostgres, WorkspacesContract):
+    pass

@@ -1,0 +1,201 @@
+"""Two real servers on one PostgreSQL: any of them serves any client, and each goes on for the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from tests.gateway.talk import Api, Talk, address
+from tests.sdk.test_official_sdks import check
+
+from roost.testing.live import LiveServer
+from roost.testing.postgres import PASSWORD, PostgresServer
+
+KEY = "roost_the_same_key_on_every_node_0123456789"
+HEADERS = {
+    "anthropic-version": "2023-06-01",
+    "anthropic-beta": "managed-agents-2026-04-01",
+    "x-api-key": KEY,
+}
+pytestmark = pytest.mark.xdist_group("nodes")
+JOURNEY = Path(__file__).parent.parent / "sdk" / "journey.py"
+
+
+@pytest.fixture(scope="module")
+def nodes(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[LiveServer]]:
+    """Started at the same time, on a database that is empty."""
+    environ = {
+        "ROOST_DATABASE_URL": anyio.run(postgres.new),
+        "ROOST_API_KEY": KEY,
+        "ROOST_LEASE_SECONDS": "6",
+    }
+    data = tmp_path_factory.mktemp("nodes")
+    servers = [LiveServer(data / name, **environ) for name in ("a", "b")]
+    with ExitStack() as stack:
+        starting = [threading.Thread(target=server.start) for server in servers]
+        for thread in starting:
+            thread.start()
+        for server, thread in zip(servers, starting, strict=True):
+            thread.join()
+            stack.push(server.__exit__)
+        yield servers
+    for server in servers:
+        assert PASSWORD not in server.output
+
+
+def client_of(server: LiveServer) -> httpx2.Client:
+    return httpx2.Client(base_url=server.url, headers=HEADERS, timeout=30)
+
+
+def post(server: LiveServer, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    with client_of(server) as client:
+        answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def get(server: LiveServer, path: str) -> dict[str, Any]:
+    with client_of(server) as client:
+        answer = client.get(path)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def new_session(server: LiveServer) -> str:
+    agent = post(server, "/v1/agents", {"name": f"a {time.time_ns()}", "model": "scripted"})
+    environment = post(server, "/v1/environments", {"name": f"e {time.time_ns()}"})
+    body = {"agent": agent["id"], "environment_id": environment["id"]}
+    return str(post(server, "/v1/sessions", body)["id"])
+
+
+def say(server: LiveServer, session_id: str, **step: Any) -> None:
+    text = f"SCRIPT{json.dumps([step])}"
+    event = {"type": "user.message", "content": [{"type": "text", "text": text}]}
+    post(server, f"/v1/sessions/{session_id}/events", {"events": [event]})
+
+
+def eventually(look: Callable[[], Any], seconds: float = 40) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.05)
+    return found
+
+
+def said_of(server: LiveServer, session_id: str, what: str) -> bool:
+    return any(session_id in line and what in line for line in server.output.splitlines())
+
+
+def runs(server: LiveServer, session_id: str) -> bool:
+    return said_of(server, session_id, "runner starts")
+
+
+def run_at(node: LiveServer, asked: LiveServer, **step: Any) -> str:
+    """A session that was sent to one server, and whose turn another runs."""
+    for _ in range(20):
+        session_id = new_session(asked)
+        say(asked, session_id, **step)
+        eventually(lambda id=session_id: runs(node, id) or runs(asked, id))
+        if runs(node, session_id):
+            return session_id
+    raise AssertionError("one node takes everything")
+
+
+def follow(server: LiveServer, session_id: str, seen: list[dict[str, Any]]) -> None:
+    """Until the session rests, with previews."""
+    path = f"/v1/sessions/{session_id}/events/stream"
+    params = {"event_deltas[]": "agent.message", "after": "0"}
+    with client_of(server) as client, client.stream("GET", path, params=params) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data: "):
+                seen.append(json.loads(line.removeprefix("data: ")))
+                if seen[-1].get("type") == "session.status_idle":
+                    return
+
+
+def test_the_official_sdk_s_journey_and_one_that_changes_servers(nodes: list[LiveServer]) -> None:
+    a, b = nodes
+    command = [sys.executable, str(JOURNEY), b.url, KEY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    check(report, report["version"])
+    session_id = new_session(a)
+    for number in range(6):
+        say((a, b)[number % 2], session_id, text=f"answer {number}")
+        eventually(
+            lambda n=number: get((b, a)[n % 2], f"/v1/sessions/{session_id}")["status"] == "idle"
+        )
+    events = get(a, f"/v1/sessions/{session_id}/events")["data"]
+    said = [e["content"][0]["text"] for e in events if e["type"] == "agent.message"]
+    assert said == [f"answer {number}" for number in range(6)]
+
+
+def test_a_client_of_one_server_follows_what_the_other_runs(nodes: list[LiveServer]) -> None:
+    a, b = nodes
+    text = "word " * 40
+    session_id = run_at(b, a, text=text, delay=1, chunk_delay=0.02)
+    seen: list[dict[str, Any]] = []
+    follow(a, session_id, seen)
+    types = [event["type"] for event in seen]
+    assert types[-1] == "session.status_idle"
+    assert types.count("agent.message") == 1
+    assert "event_delta" in types, "previews do not come from the other server"
+
+
+def test_a_token_of_one_server_opens_a_socket_at_the_other(nodes: list[LiveServer]) -> None:
+    a, b = nodes
+    session_id = new_session(a)
+    with Api(a, KEY) as api:
+        token = api.token(session_id)
+    with Talk(address(b, token=token, sessionId=session_id)) as talk:
+        talk.say("start")
+        talk.until("agent_status")
+        say(a, session_id, text="heard at the other server")
+        talk.until(lambda message: "heard at the other server" in json.dumps(message))
+
+
+def test_the_sessions_of_a_killed_server_go_on_at_the_other(nodes: list[LiveServer]) -> None:
+    a, b = nodes
+    session_id = run_at(b, a, text="in the end", delay=3)
+    killed = time.monotonic()
+    b.kill()
+    eventually(lambda: runs(a, session_id))
+    print(f"taken over {time.monotonic() - killed:.2f} s after SIGKILL")
+    eventually(lambda: get(a, f"/v1/sessions/{session_id}")["status"] == "idle")
+    events = get(a, f"/v1/sessions/{session_id}/events")["data"]
+    said = [e["content"][0]["text"] for e in events if e["type"] == "agent.message"]
+    assert said == ["in the end"]
+    b.start()
+
+
+def test_a_server_that_was_stopped_is_refused_when_it_goes_on(nodes: list[LiveServer]) -> None:
+    a, b = nodes
+    session_id = run_at(b, a, text="in the end", delay=2)
+    os.kill(b.pid, signal.SIGSTOP)
+    try:
+        eventually(lambda: runs(a, session_id))
+        eventually(lambda: get(a, f"/v1/sessions/{session_id}")["status"] == "idle")
+    finally:
+        os.kill(b.pid, signal.SIGCONT)
+    eventually(lambda: said_of(b, session_id, "runner leaves"))
+    events = get(b, f"/v1/sessions/{session_id}/events")["data"]
+    said = [e["content"][0]["text"] for e in events if e["type"] == "agent.message"]
+    assert said == ["in the end"]
+    assert len({e["id"] for e in events}) == len(events)
