@@ -19,6 +19,7 @@ from roost.api.deps import Deps
 from roost.api.sse import Streams
 from roost.api.tokens import Tokens
 from roost.config import Settings
+from roost.core.announce import AnnouncedLog
 from roost.core.catalog import Agents, Environments
 from roost.core.dispatch import Dispatcher
 from roost.core.fanout import Fanout
@@ -95,9 +96,11 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
             room=lambda: settings.max_live - len(warmth),
         )
         tasks = Taskboard(store.catalog)
-        intake = Intake(store.log, bell, max_queued=settings.max_queued)
+        fanout = Fanout(store.log, store.sessions, bell, hands.files.status)
+        log = AnnouncedLog(store.log, fanout.committed)
+        intake = Intake(log, bell, max_queued=settings.max_queued)
         runner = Runner(
-            store.log,
+            log,
             store.sessions,
             bell,
             hands.harnesses,
@@ -118,9 +121,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         keyring, drain = Keyring(store.keys), Drain()
         admin_key = await ensure_administrator(keyring, settings)
         deps = _deps(settings, store, bell, keyring, dispatcher, pool, drain, hands, intake, tasks)
-        gateway = Gateway(
-            deps, Fanout(store.log, store.sessions, bell, hands.files.status), hands.places.stats
-        )
+        gateway = Gateway(deps, fanout, hands.places.stats)
         async with anyio.create_task_group() as services:
             await services.start(gateway.run)
             await services.start(deps.runs.run)
