@@ -90,6 +90,7 @@ class Channel:
         "reading",
         "seq",
         "stream",
+        "told",
     )
 
     def __init__(self, seq: int, agent: AgentStatus) -> None:
@@ -101,6 +102,7 @@ class Channel:
         self.stream: tuple[Preview, list[str]] | None = None
         self.reading = False
         self.again = False
+        self.told = False
         self.empty_since = 0.0
 
     def add(self, preview: Preview) -> None:
@@ -212,6 +214,24 @@ class Fanout:
             if channel.followers and channel.agent in ("running", "idle"):
                 yield session_id, channel
 
+    def committed(self, session_id: str, entries: Sequence[Entry]) -> None:
+        """Show right away what was just committed here, if that is what comes next.
+
+        A shortcut: the bell rings for it all the same, and then the log is read.
+        """
+        channel = self._channels.get(session_id)
+        if channel is None or channel.reading or any(map(is_rest, entries)):
+            return
+        if [entry.seq - channel.seq for entry in entries] != list(range(1, len(entries) + 1)):
+            return
+        self._pass_on_previews()  # those of these entries were published before
+        channel.told = True
+        for shown in channel.in_order(entries):
+            if isinstance(shown, Preview):
+                channel.show_preview(shown)
+            else:
+                channel.show_entry(shown, None)
+
     def files_of(self, session_id: str) -> Files:
         """What is going on with a session's files: nothing, unless it is said here."""
         return self._files_of(session_id) or Files()
@@ -249,12 +269,19 @@ class Fanout:
             channel.empty_since = anyio.current_time()
             self._empty[session_id] = channel
 
-    def _pass_on(self) -> None:
+    def _pass_on_previews(self) -> None:
         seen = set()
         for session_id, preview in self._board.previews():
             if channel := self._channels.get(session_id):
                 channel.add(preview)
                 seen.add(session_id)
+        for session_id in seen:
+            channel = self._channels[session_id]
+            if not channel.reading:
+                self._show_previews(channel)
+
+    def _pass_on(self) -> None:
+        self._pass_on_previews()
         for rung in self._board.rung():
             session_id = rung.removeprefix(_FILES)
             channel = self._channels.get(session_id)
@@ -262,10 +289,6 @@ class Fanout:
                 channel.show_files(self.files_of(session_id))
             elif channel is not None:
                 self._stir(session_id, channel)
-        for session_id in seen:
-            channel = self._channels[session_id]
-            if not channel.reading:
-                self._show_previews(channel)
 
     def _show_previews(self, channel: Channel) -> None:
         for shown in channel.in_order(()):
@@ -295,8 +318,9 @@ class Fanout:
 
     async def _read_page(self, session_id: str, channel: Channel) -> None:
         entries = await self._log.read(session_id, channel.seq, _PAGE)
-        if not entries:
+        if not entries and not channel.told:
             await self._look(session_id, channel)
+        channel.told = False
         for shown in channel.in_order(entries):
             if isinstance(shown, Preview):
                 channel.show_preview(shown)

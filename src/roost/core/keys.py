@@ -79,6 +79,8 @@ class Keyring:
                 self._by_id.pop(key_id, None)
                 raise Unauthenticated()
             _remember(self._by_id, key_id, key)
+        if key.tenant != tenant:
+            raise Unauthenticated()
         return key
 
     async def all(self) -> list[Key]:

@@ -41,7 +41,7 @@ async def admit(deps: Deps, scope: Scope) -> Admission:
     granted = deps.tokens.read(_one(query, "token") or "")
     key = await _key(deps, granted)
     deps.rates.count(key, "reads", {})
-    session_id = await _session(deps, granted, _one(query, "sessionId"))
+    session_id = await _session(deps, key, granted, _one(query, "sessionId"))
     return Admission(key, granted.login_id, session_id, _after(_one(query, "after")))
 
 
@@ -77,14 +77,14 @@ async def _key(deps: Deps, granted: Pass) -> Key:
     return login.key
 
 
-async def _session(deps: Deps, granted: Pass, asked: str | None) -> str | None:
+async def _session(deps: Deps, key: Key, granted: Pass, asked: str | None) -> str | None:
     if granted.session_id is not None and asked not in (None, granted.session_id):
         raise Forbidden("this token is for another session")
     session_id = asked or granted.session_id
     if session_id is None:
         return None
     try:
-        return (await deps.lifecycle.get(granted.tenant, session_id)).id
+        return (await deps.lifecycle.get(key.tenant, session_id)).id
     except NotFound:
         raise Forbidden("this token does not open that session") from None
 

@@ -19,6 +19,7 @@ from roost.api.deps import Deps
 from roost.api.sse import Streams
 from roost.api.tokens import Tokens
 from roost.config import Settings
+from roost.core.announce import AnnouncedLog
 from roost.core.catalog import Agents, Environments
 from roost.core.dispatch import Dispatcher
 from roost.core.fanout import Fanout
@@ -38,6 +39,7 @@ from roost.core.warmth import Warmth
 from roost.domain.ids import mint
 from roost.gateway.app import Gateway, Surface
 from roost.ports.bell import Bell
+from roost.ports.log import Log
 from roost.serve.accounts import ModelMeters
 from roost.serve.agents import Workforce, workforce
 from roost.serve.database import Store, opened
@@ -89,13 +91,14 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
     async with _ground(settings) as ground:
         store, bell, hands = ground.store, ground.bell, ground.hands
         tasks = Taskboard(store.catalog)
-        intake = Intake(store.log, bell, max_queued=settings.max_queued)
-        dispatcher, pool = _workers(ground, Errands(store.log, intake, tasks))
+        fanout = Fanout(store.log, store.sessions, bell, hands.files.status)
+        log = AnnouncedLog(store.log, fanout.committed)
+        intake = Intake(log, bell, max_queued=settings.max_queued)
+        dispatcher, pool = _workers(ground, log, Errands(store.log, intake, tasks))
         keyring, drain = Keyring(store.keys), Drain()
         admin_key = await ensure_administrator(keyring, settings)
         secret = await store.share("tokens", token_secret(settings.data))
         deps = _deps(ground, intake, tasks, dispatcher, pool, keyring, drain, secret)
-        fanout = Fanout(store.log, store.sessions, bell, hands.files.status)
         gateway = Gateway(deps, fanout, hands.places.stats)
         async with anyio.create_task_group() as services:
             await services.start(gateway.run)
@@ -118,7 +121,7 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
             yield _Ground(settings, store, bell, registry, skills, hands)
 
 
-def _workers(ground: _Ground, errands: Errands) -> tuple[Dispatcher, Pool]:
+def _workers(ground: _Ground, log: Log, errands: Errands) -> tuple[Dispatcher, Pool]:
     settings, store, bell, hands = ground.settings, ground.store, ground.bell, ground.hands
     # What is started ahead counts as kept awake: so there is always room for it.
     most = max(1, settings.max_live - settings.pool)
@@ -137,7 +140,7 @@ def _workers(ground: _Ground, errands: Errands) -> tuple[Dispatcher, Pool]:
         room=lambda: settings.max_live - len(warmth),
     )
     runner = Runner(
-        *(store.log, store.sessions, bell, hands.harnesses, hands.places),
+        *(log, store.sessions, bell, hands.harnesses, hands.places),
         *(warmth, wakes, pool, errands, hands.budgets),
     )
     dispatcher = Dispatcher(

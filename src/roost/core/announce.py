@@ -1,0 +1,66 @@
+"""A log that tells, on this node, what was just committed: followers need not read it again.
+
+Only a shortcut. Whoever is told may ignore it: the bell rings all the same, and the log has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from roost.domain.events import Draft, Entry
+from roost.domain.ledger import Batch
+from roost.domain.session import Lease
+from roost.ports.log import Accepted, Log, Receipt
+
+Committed = Callable[[str, Sequence[Entry]], None]
+
+
+class AnnouncedLog:
+    """`ports.log.Log`, over another one."""
+
+    def __init__(self, log: Log, committed: Committed) -> None:
+        self._log = log
+        self._committed = committed
+        self.claim = log.claim
+        self.renew = log.renew
+        self.release = log.release
+        self.inputs = log.inputs
+        self.read = log.read
+        self.page = log.page
+
+    async def accept(
+        self,
+        session_id: str,
+        drafts: Sequence[Draft],
+        *,
+        receipts: Sequence[Receipt | None] = (),
+        max_queued: int = 1000,
+    ) -> Accepted:
+        """As the port says; then told. What else it wrote, such as a status, is in the log only."""
+        accepted = await self._log.accept(
+            session_id, drafts, receipts=receipts, max_queued=max_queued
+        )
+        if not accepted.repeated:
+            self._committed(session_id, accepted.entries)
+        return accepted
+
+    async def append(self, lease: Lease, batch: Batch) -> list[Entry]:
+        """As the port says; then told."""
+        entries = await self._log.append(lease, batch)
+        self._committed(lease.session_id, entries)
+        return entries
+
+    async def finish(
+        self,
+        lease: Lease,
+        seen: int,
+        batch: Batch,
+        stop_reason: dict[str, Any],
+        *,
+        keep: bool = False,
+    ) -> list[Entry] | None:
+        """As the port says; then told."""
+        entries = await self._log.finish(lease, seen, batch, stop_reason, keep=keep)
+        self._committed(lease.session_id, entries or ())
+        return entries
