@@ -30,6 +30,7 @@ class LocalStaging:
         self._uids = uids
         self._owner = owner
         self._may_give = os.geteuid() == 0
+        self._resumes = path.exists()
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._folder = (b"", os.dup(self._top))
@@ -49,6 +50,8 @@ class LocalStaging:
             os.close(descriptor)
 
     def holds(self, entry: Entry) -> bool:
+        if not self._resumes:
+            return False
         at, name = self._parent(entry.path)
         try:
             status = os.stat(name, dir_fd=at, follow_symlinks=False)
@@ -68,7 +71,8 @@ class LocalStaging:
             flags |= os.O_CREAT | os.O_EXCL
             if not last:
                 self._begun.add(entry.path)
-        descriptor = os.open(name, flags, 0o600, dir_fd=folder)
+        # Nobody else can get here before it is whole, so it may have its mode from the start.
+        descriptor = os.open(name, flags, entry.mode & 0o777 | 0o200, dir_fd=folder)
         try:
             written = 0
             while written < len(data):
@@ -115,9 +119,6 @@ class LocalStaging:
             remove(aside)
             self._place.rename(aside)
         self._path.rename(self._place)
-        parent = os.open(self._place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        os.fsync(parent)
-        os.close(parent)
         if not keep:
             remove(aside)
 
@@ -157,14 +158,20 @@ class LocalStaging:
             os.close(descriptor)
 
     def _dress(self, descriptor: int, entry: Entry) -> None:
-        """Give it its owner and mode, the owner first: a change of owner takes set-id bits away."""
+        """Give it its owner and mode, the owner first: a change of owner takes set-id bits away.
+
+        Only where it has not got them already: each change is one more for the file system to write.
+        """
+        status = os.fstat(descriptor)
         mode = entry.mode & 0o7777
         if self._may_give:
-            uid, gid = self._given(entry)
-            os.fchown(descriptor, uid, gid)
-            if uid not in self._uids:
+            owner = self._given(entry)
+            if owner != (status.st_uid, status.st_gid):
+                os.fchown(descriptor, *owner)
+            if owner[0] not in self._uids:
                 mode &= ~_SET_ID
-        os.fchmod(descriptor, mode)
+        if mode != stat.S_IMODE(status.st_mode):
+            os.fchmod(descriptor, mode)
 
     def _given(self, entry: Entry) -> tuple[int, int]:
         """Only what sandboxes are given on this machine: another uid may be a person here."""
