@@ -204,7 +204,7 @@ class Fanout:
                 self._tasks.start_soon(self._look_at_all)
                 task_status.started()
                 while True:
-                    await self._board.wait(_LINGER if self._empty else _LOOK_AGAIN)
+                    await self._board.wait(_LINGER)
                     self._pass_on()
                     self._close_empty()
 

@@ -1,0 +1,210 @@
+"""Followers of one session: the log is read once for all, and each sees every entry once, in order."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.core.node import Node, message, node
+
+from roost.core import fanout as module
+from roost.core.fanout import AgentStatus, Fanout
+from roost.core.outcome import Outcome
+from roost.domain.events import Entry, Preview
+from roost.errors import Unavailable
+
+
+class Watcher:
+    """A follower that remembers."""
+
+    def __init__(self, seq: int = 0) -> None:
+        self.seq = seq
+        self.seen: list[Any] = []
+        self.agents: list[AgentStatus] = []
+        self.is_gone = False
+
+    def entry(self, entry: Entry, outcome: Outcome | None) -> None:
+        if entry.seq > self.seq:
+            self.seq = entry.seq
+            self.seen.append(entry.seq)
+
+    def preview(self, preview: Preview) -> None:
+        self.seen.append(preview.text)
+
+    def agent(self, status: AgentStatus, cause: Entry | None) -> None:
+        self.agents.append(status)
+
+    def files(self, phase: Any, progress: Any) -> None:
+        self.seen.append(phase)
+
+    def gone(self) -> None:
+        self.is_gone = True
+
+    async def drained(self) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    async def until(self, seq: int) -> None:
+        with anyio.fail_after(20):
+            while self.seq < seq:  # noqa: ASYNC110 - what it waits for is a callback of its own
+                await anyio.sleep(0.01)
+
+
+class Flaky:
+    """A log that cannot be read now and then."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self.failures = 0
+        self.reads = 0
+
+    async def read(self, session_id: str, after: int, limit: int) -> Sequence[Entry]:
+        self.reads += 1
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("the disk is away")
+        found: Sequence[Entry] = await self._log.read(session_id, after, limit)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+@asynccontextmanager
+async def following(data: Path) -> AsyncGenerator[tuple[Node, Fanout, Flaky], None]:
+    async with node(data, working=False) as roost, anyio.create_task_group() as tasks:
+        log = Flaky(roost.store.log)
+        fanout = Fanout(log, roost.store.sessions, roost.bell)  # type: ignore[arg-type]
+        await tasks.start(fanout.run)
+        yield roost, fanout, log
+        tasks.cancel_scope.cancel()
+
+
+async def test_who_comes_late_reads_what_was_missed_and_joins_the_others(tmp_path: Path) -> None:
+    async with following(tmp_path) as (roost, fanout, _):
+        session = await roost.session()
+        first, late = Watcher(), Watcher()
+        fanout.join(session.id, "asleep", first)
+        for number in range(5):
+            await roost.say(session, str(number))
+        await first.until(7)
+        await fanout.catch_up(session.id, late)
+        fanout.join(session.id, "waking", late)
+        await roost.say(session, "last")
+        for watcher in (first, late):
+            await watcher.until(8)
+            assert watcher.seen == list(range(1, 9))
+
+
+async def test_what_is_told_is_shown_at_once_and_not_again(tmp_path: Path) -> None:
+    async with following(tmp_path) as (roost, fanout, log):
+        session = await roost.session()
+        watcher = Watcher()
+        fanout.join(session.id, "asleep", watcher)
+        await anyio.sleep(0.05)
+        reads = log.reads
+        accepted = await roost.store.log.accept(session.id, [message("a")])
+        fanout.committed(session.id, accepted.entries)
+        assert watcher.seen == [1]
+        assert log.reads == reads
+        roost.bell.ring(session.id)  # and what else was committed with it comes by the log
+        await watcher.until(3)
+        assert watcher.seen == [1, 2, 3]
+
+
+@pytest.mark.parametrize("told", [[2], [1, 3], [3, 2, 1], []])
+async def test_what_is_told_out_of_order_is_left_to_the_log(
+    tmp_path: Path, told: list[int]
+) -> None:
+    async with following(tmp_path) as (roost, fanout, _):
+        session = await roost.session()
+        watcher = Watcher()
+        fanout.join(session.id, "asleep", watcher)
+        await anyio.sleep(0.05)
+        await roost.store.log.accept(session.id, [message("a")])
+        entries = {e.seq: e for e in await roost.store.log.read(session.id, 0, 10)}
+        fanout.committed(session.id, [entries[seq] for seq in told])
+        assert watcher.seen == []
+        roost.bell.ring(session.id)
+        await watcher.until(3)
+        assert watcher.seen == [1, 2, 3]
+
+
+async def test_previews_are_shown_between_the_entries_they_belong_between(tmp_path: Path) -> None:
+    async with following(tmp_path) as (roost, fanout, _):
+        session = await roost.session()
+        watcher = Watcher()
+        fanout.join(session.id, "asleep", watcher)
+        await anyio.sleep(0.05)
+        await roost.store.log.accept(session.id, [message("a")])
+        entries = await roost.store.log.read(session.id, 0, 10)
+        for text in ("", "x"):
+            roost.bell.publish(session.id, Preview("sevt_1", "agent.message", text, 1))
+        fanout.committed(session.id, entries[:1])
+        assert watcher.seen[:1] == [1]
+        roost.bell.ring(session.id)
+        await watcher.until(3)
+        assert watcher.seen == [1, "", "x", 2, 3]
+
+
+async def test_a_log_that_cannot_be_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BREATHE", 0.01)
+    async with following(tmp_path) as (roost, fanout, log):
+        session = await roost.session()
+        watcher = Watcher()
+        fanout.join(session.id, "asleep", watcher)
+        await anyio.sleep(0.05)
+        log.failures = 3
+        await roost.say(session, "a")
+        await watcher.until(3)
+        assert watcher.seen == [1, 2, 3]
+
+
+async def test_what_rang_and_was_lost_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_AGAIN", 0.05)
+    async with following(tmp_path) as (roost, fanout, _):
+        session = await roost.session()
+        watcher = Watcher()
+        fanout.join(session.id, "asleep", watcher)
+        await anyio.sleep(0.05)
+        await roost.store.log.accept(session.id, [message("a")])  # and nobody rings
+        await watcher.until(3)
+        assert watcher.agents[-1] == "waking"
+
+
+async def test_who_left_is_shown_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LINGER", 0.05)
+    async with following(tmp_path) as (roost, fanout, log):
+        session = await roost.session()
+        watcher = Watcher()
+        fanout.join(session.id, "asleep", watcher)
+        fanout.leave(session.id, watcher)
+        fanout.leave(session.id, watcher)
+        await anyio.sleep(0.3)
+        reads = log.reads
+        await roost.say(session, "a")
+        await anyio.sleep(0.05)
+        assert watcher.seen == []
+        assert log.reads == reads  # nobody follows it, so nobody reads it
+
+
+async def test_the_followers_of_a_deleted_session_are_told(tmp_path: Path) -> None:
+    async with following(tmp_path) as (roost, fanout, _):
+        session = await roost.session()
+        watcher = Watcher()
+        fanout.join(session.id, "asleep", watcher)
+        await anyio.sleep(0.05)
+        await roost.store.sessions.delete(session.tenant, session.id)
+        roost.bell.ring(session.id)
+        with anyio.fail_after(10):
+            while not watcher.is_gone:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
