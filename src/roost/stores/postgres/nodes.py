@@ -20,7 +20,7 @@ import asyncpg
 
 from roost.domain import ledger
 from roost.domain.session import Lease
-from roost.errors import LeaseLost, RoostError
+from roost.errors import LeaseLost
 from roost.ports.bell import WORK
 from roost.stores.postgres.channel import NOTIFY, rings
 from roost.stores.postgres.dial import Dial
@@ -107,7 +107,7 @@ async def claim(node: str, limit: int, writer: Writer) -> list[Lease]:
     return claimed
 
 
-class _InTheWay(RoostError):
+class _InTheWay(Exception):
     """Somebody holds a session that is to be claimed."""
 
 
