@@ -6,8 +6,10 @@ from collections.abc import AsyncGenerator
 
 import asyncpg
 import pytest
+from tests.contracts.postgres_bells import two_bells
 
-from roost.stores.postgres import PostgresStore
+from roost.stores.postgres import PostgresBell, PostgresStore
+from roost.testing.bell_contract import BellContract
 from roost.testing.catalog_contract import CatalogContract
 from roost.testing.keys_contract import KeysContract
 from roost.testing.log_contract import LogContract
@@ -57,3 +59,10 @@ class TestPostgresKeys(OnPostgres, KeysContract):
 
 class TestPostgresWorkspaces(OnPostgres, WorkspacesContract):
     pass
+
+
+class TestPostgresBell(BellContract):
+    @pytest.fixture
+    async def bell(self, postgres: PostgresServer) -> AsyncGenerator[PostgresBell]:
+        async with two_bells(await emptied(postgres)) as (bell, _):
+            yield bell

@@ -10,6 +10,7 @@ import anyio
 import anyio.to_thread
 import asyncpg
 import pytest
+from tests.contracts.postgres_bells import two_bells
 
 from roost.cli import doctor as doctors
 from roost.config import Settings
@@ -329,18 +330,8 @@ async def test_a_session_that_somebody_holds_keeps_no_other_from_being_claimed(
 
 @pytest.fixture
 async def bells(url: str) -> AsyncGenerator[tuple[PostgresBell, PostgresBell]]:
-    async with PostgresBell.open(url) as here, PostgresBell.open(url) as there:
-        with here.listen("hello") as ear:  # until both are connected
-            for _ in range(200):
-                there.ring("hello")
-                if await ear.wait(0.1) and ear.rung():
-                    break
-        with there.listen("hello") as ear:
-            for _ in range(200):
-                here.ring("hello")
-                if await ear.wait(0.1) and ear.rung():
-                    break
-        yield here, there
+    async with two_bells(url) as both:
+        yield both
 
 
 async def test_a_ring_is_heard_on_the_other_node(bells: tuple[PostgresBell, PostgresBell]) -> None:

@@ -20,14 +20,13 @@ import asyncpg
 
 from roost.domain import ledger
 from roost.domain.session import Lease
-from roost.errors import LeaseLost, RoostError
+from roost.errors import LeaseLost
 from roost.ports.bell import WORK
 from roost.stores.postgres.channel import NOTIFY, rings
 from roost.stores.postgres.dial import Dial
 from roost.stores.postgres.driver import NOW, Connection
 from roost.stores.postgres.transaction import SESSION_COLUMNS, Transaction
 from roost.stores.postgres.writer import Writer
-from roost.stores.sql.rows import hot_of
 
 _log = logging.getLogger(__name__)
 _LOCKS: Final = 0x526F6F73  # "Roos": the kind of our advisory locks
@@ -43,33 +42,34 @@ INSERT INTO nodes (id, ttl, expires, locked_at) VALUES ($1, $2, {NOW} + $2, 0)
 ON CONFLICT (id) DO UPDATE SET ttl = excluded.ttl, expires = excluded.expires
 """
 _LEAVE = "DELETE FROM nodes WHERE id = $1"
-_LIVES = f"SELECT 1 FROM nodes WHERE id = $1 AND expires > {NOW}"
 
-# Who owns sessions that have work, and '' if some have no owner: one hop in the index for each. Of
-# these, those who do not live. A database that was down has let nobody renew: after it came up, each
-# node has its time once more.
-_DEAD = f"""
+# Whether a node lives; who owns sessions that have work and does not live, '' if some have no owner; and
+# these sessions, those at work for longest first. Each owner is one hop in the index. A database that
+# was down has let nobody renew: after it came up, each node has its time once more.
+_LOOK = f"""
 WITH RECURSIVE owners (owner) AS (
     SELECT min(owner) FROM sessions WHERE active_since > 0
     UNION ALL
     SELECT (SELECT min(s.owner) FROM sessions s WHERE s.active_since > 0 AND s.owner > owners.owner)
     FROM owners WHERE owners.owner IS NOT NULL
+), dead (owner) AS (
+    SELECT owner FROM owners WHERE owner IS NOT NULL AND NOT EXISTS (
+        SELECT 1 FROM nodes n WHERE n.id = owners.owner AND n.expires > 0
+        AND greatest(n.expires, {_STARTED} + n.ttl) > {NOW}
+    )
 )
-SELECT owner FROM owners WHERE owner IS NOT NULL AND NOT EXISTS (
-    SELECT 1 FROM nodes n WHERE n.id = owners.owner AND n.expires > 0
-    AND greatest(n.expires, {_STARTED} + n.ttl) > {NOW}
-)
-"""
-
-# The sessions with work that these owners have, those at work for longest first.
-_WORK = """
-SELECT s.id FROM sessions s WHERE s.owner = ANY($1) AND s.active_since > 0
-ORDER BY s.active_since, s.num LIMIT $2
+SELECT EXISTS (SELECT 1 FROM nodes WHERE id = $1 AND expires > {NOW}),
+       ARRAY(SELECT owner FROM dead),
+       ARRAY(SELECT waiting.id FROM dead CROSS JOIN LATERAL (
+           SELECT s.id, s.active_since, s.num FROM sessions s
+           WHERE s.owner = dead.owner AND s.active_since > 0
+           ORDER BY s.active_since, s.num LIMIT $2
+       ) AS waiting ORDER BY waiting.active_since, waiting.num LIMIT $2)
 """
 
 # Those of them that are still to be had, locked in the order in which everybody locks.
 _TAKE = f"""
-SELECT {SESSION_COLUMNS} FROM sessions s
+SELECT {SESSION_COLUMNS}, {NOW} FROM sessions s
 WHERE s.id = ANY($1) AND s.owner = ANY($2) AND s.active_since > 0 ORDER BY s.num FOR UPDATE
 """
 _PATIENCE = "SET LOCAL lock_timeout = '300ms'"
@@ -107,23 +107,23 @@ async def claim(node: str, limit: int, writer: Writer) -> list[Lease]:
     return claimed
 
 
-class _InTheWay(RoostError):
+class _InTheWay(Exception):
     """Somebody holds a session that is to be claimed."""
 
 
 async def _claim(
     node: str, limit: int, locked: str, connection: Connection
 ) -> tuple[list[Lease], bool]:
-    if not await connection.fetchval(_LIVES, node):
+    lives, dead, ids = await connection.fetchrow(_LOOK, node, limit)
+    if not lives:
         raise LeaseLost(f"the lease of {node} has run out")
-    dead = [owner for (owner,) in await connection.fetch(_DEAD)]
-    ids = [id for (id,) in await connection.fetch(_WORK, dead, limit)] if dead else []
     if not ids:
         return [], False
-    tx = await Transaction.begin(connection)
-    await connection.execute(_PATIENCE)
+    tx = Transaction(connection)
+    if not locked:
+        await connection.execute(_PATIENCE)
     try:
-        hots = [tx.remember(hot_of(row)) for row in await tx.ask(_TAKE + locked, ids, dead)]
+        hots = await tx.take(_TAKE + locked, ids, dead)
     except asyncpg.LockNotAvailableError:
         raise _InTheWay() from None
     for hot in hots:

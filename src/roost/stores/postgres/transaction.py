@@ -144,11 +144,15 @@ class Transaction(Sheet):
         return tx
 
     async def _lock(self, session_ids: set[str]) -> None:
-        if not session_ids:
-            return
-        for row in await self._connection.fetch(_LOCK, list(session_ids)):
-            self.remember(hot_of(row[:-1]))
+        if session_ids:
+            await self.take(_LOCK, list(session_ids))
+
+    async def take(self, sql: str, *values: Any) -> list[Hot]:
+        """Know the sessions that a statement locks; it gives their columns and the time."""
+        rows = await self._connection.fetch(sql, *values)
+        for row in rows:
             self._at_least(row[-1])
+        return [self.remember(hot_of(row[:-1])) for row in rows]
 
     def _at_least(self, now: Micros) -> None:
         """The moment of the batch; never before the last one of a session in it."""
