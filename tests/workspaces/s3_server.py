@@ -106,7 +106,7 @@ def _until_it_takes_an_object(
     server: S3Server, process: subprocess.Popen[bytes], log: Path
 ) -> None:
     """A bucket is made when it is first written to."""
-    deadline = time.monotonic() + 50
+    deadline = time.monotonic() + 150
     while time.monotonic() < deadline:
         assert process.poll() is None, log.read_text()[-3000:]
         try:
