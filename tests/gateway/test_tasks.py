@@ -122,3 +122,8 @@ def test_a_run_needs_no_browser_and_survives_the_server(tmp_path: Path) -> None:
         assert after["outcome"] == done["outcome"]
         events = api.events(run["session_id"])
         assert [e["type"] for e in events].count("user.custom_tool_result") == 1
+
+        watching = api.talk(run["session_id"])
+        assert server.stop() == 0
+        code, reason = watching.close_code()
+        assert (code, reason) == (1012, "the server is stopping; reconnect")
