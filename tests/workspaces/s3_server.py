@@ -81,6 +81,9 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     finally:
         process.send_signal(signal.SIGKILL)  # it may not listen to anything gentler
         process.wait()
+        for port in ports:  # it puts these where it likes
+            for left in Path("/tmp").glob(f"seaweedfs-*-grpc-{port}.sock"):
+                left.unlink(missing_ok=True)
 
 
 def _options(folder: Path, ports: list[int]) -> list[str]:
@@ -89,6 +92,7 @@ def _options(folder: Path, ports: list[int]) -> list[str]:
     options = {
         **dict(zip(names, ports, strict=True)),
         "s3.port.iceberg": 0,
+        "s3.port.lance": 0,
         "dir": folder,
         "ip": "127.0.0.1",
         "ip.bind": "127.0.0.1",
