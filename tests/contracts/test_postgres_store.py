@@ -95,6 +95,22 @@ async def test_what_keeps_it_from_starting_is_said_without_the_password(
     assert "needs 99 or newer" in (await refusal(url)).message
 
 
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("postgresql://roost:secret@db:5432/name", "db:5432/name"),
+        ("postgresql://roost:123/secret@db/name", "db/name"),
+        ("postgresql://roost:1?secret@2@db/name?sslmode=require", "db/name"),
+        ("postgresql://roost:secret@one,two/name", "one,two/name"),
+        ("postgresql://roost:secret@/name?host=/run/pg", "/run/pg/name"),
+        ("postgresql:///name", "the local server/name"),
+        ("postgresql://db/name?password=secret@x", "the address in ROOST_DATABASE_URL"),
+    ],
+)
+def test_a_place_is_named_without_the_password_however_it_is_written(url: str, place: str) -> None:
+    assert opening.place_of(url) == place
+
+
 async def test_roost_doctor_says_which_database_it_is_or_why_not(
     postgres: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from typing import Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import anyio
 import asyncpg
@@ -112,10 +112,10 @@ def _unfit(url: str, error: asyncpg.PostgresError) -> StartupError:
 
 
 def place_of(url: str) -> str:
-    """Where the database is, without user and password."""
-    try:
-        parts = urlsplit(url)
-        hosts = parts.netloc.rpartition("@")[2] or parse_qs(parts.query).get("host", [""])[0]
-        return f"{hosts or 'the local server'}{parts.path}"
-    except ValueError:
-        return "ROOST_DATABASE_URL"
+    """Where the database is: nothing from before the last `@`, also if a password was not escaped."""
+    if "password=" in url:
+        return "the address in ROOST_DATABASE_URL"
+    place, _, query = url.partition("://")[2].rpartition("@")[2].partition("?")
+    host, slash, name = place.partition("/")
+    hosts = host or parse_qs(query).get("host", [""])[0]
+    return f"{hosts or 'the local server'}{slash}{name}"

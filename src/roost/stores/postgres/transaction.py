@@ -85,12 +85,21 @@ WITH written AS (
     INSERT INTO receipts (session, key, fingerprint, seq)
     SELECT * FROM unnest($9::bigint[], $10::text[], $11::text[], $12::bigint[])
 ), marked AS (
-    INSERT INTO commits (writer, batch, at) SELECT $28::text, $29::bigint, $30::bigint WHERE $28 IS NOT NULL
+    INSERT INTO commits (writer, batch, at)
+    SELECT $28::text, $29::bigint, $30::bigint WHERE $28 IS NOT NULL
     ON CONFLICT (writer) DO UPDATE SET batch = excluded.batch, at = excluded.at
 ), taken AS (
     UPDATE entries e SET taken = t.taken
     FROM unnest($13::bigint[], $14::bigint[], $15::bigint[]) AS t (taken, session, seq)
     WHERE e.session = t.session AND e.seq = t.seq
+), advanced AS (
+    UPDATE sessions s
+    SET head = n.head, queued = n.queued, waits_from = n.waits_from, sent = n.sent,
+        sent_at = n.sent_at, updated_at = n.updated_at
+    FROM unnest($31::bigint[], $32::bigint[], $33::bigint[], $34::bigint[], $35::bigint[],
+                $36::bigint[], $37::bigint[])
+         AS n (head, queued, waits_from, sent, sent_at, updated_at, num)
+    WHERE s.num = n.num
 )
 UPDATE sessions s
 SET head = n.head, queued = n.queued, waits_from = n.waits_from, sent = n.sent,
@@ -251,17 +260,22 @@ class Transaction(Sheet):
         receipts = [
             (num, key, mark, entry.seq) for (num, key), (mark, entry) in self._receipts.items()
         ]
-        stands = [
-            (*head_columns(hot), *state_columns(hot.state)) for hot in self._advanced.values()
+        old = [hot for num, hot in self._advanced.items() if num not in self._new]
+        advanced = [head_columns(hot) for hot in old if hot.num not in self._stepped]
+        stepped = [
+            (*head_columns(hot), *state_columns(hot.state))
+            for hot in old
+            if hot.num in self._stepped
         ]
         await self._connection.execute(
             _WRITE,
             *_columns(self._entries, 8),
             *_columns(receipts, 4),
             *_columns(self._taken, 3),
-            *_columns(stands, 12),
+            *_columns(stepped, 12),
             *(mark or (None, None)),
             self.now,
+            *_columns(advanced, 7),
         )
 
 

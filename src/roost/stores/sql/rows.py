@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from roost.domain.events import Entry, Micros
-from roost.domain.session import Session, Spec, State
+from roost.domain.session import Session, Spec, State, Status
 
 Row = tuple[Any, ...]
 
@@ -71,15 +73,30 @@ class Hot:
 
 def hot_of(row: Row) -> Hot:
     """From a row of `SESSION_COLUMNS`."""
-    num, id, tenant, created_at, updated_at, *columns, rest = row[:10]
-    fields: dict[str, Any] = decode(rest)
-    fields.update(zip(_IN_COLUMNS + _IN_HEADS, (*columns, *row[10:14]), strict=True))
-    fields["owner"] = fields["owner"] or None
-    hot = Hot(num, id, tenant, created_at, msgspec.convert(fields, State))
+    num, id, tenant, created_at, updated_at, status, owner, active_since, archived_at = row[:9]
+    rest, head, queued, sent, sent_at, waits_from = row[9:]
+    state = replace(
+        _rest_of_state(rest),
+        status=Status(status),
+        owner=owner or None,
+        active_since=active_since,
+        archived_at=archived_at,
+        head=head,
+        queued=queued,
+        sent=sent,
+        sent_at=sent_at,
+    )
+    hot = Hot(num, id, tenant, created_at, state)
     hot.updated_at = updated_at
-    hot.waits_from = row[14]
-    hot.waiting = None if hot.waits_from else set()
+    hot.waits_from = waits_from
+    hot.waiting = None if waits_from else set()
     return hot
+
+
+@lru_cache(maxsize=10_000)
+def _rest_of_state(rest: bytes) -> State:
+    """What has no column of its own. It is read again and again while a log grows, and seldom changes."""
+    return msgspec.convert(decode(rest), State)
 
 
 def session_of(row: Row, now: Micros) -> Session:
