@@ -129,12 +129,12 @@ async def test_a_command_does_not_begin_for_a_server_that_is_dead(tmp_path: Path
     async with hostile_place(tmp_path / "home") as sandbox:
         with sandbox._launcher.prepared(["touch", "begun"], None, "/workspace") as launch:
             child = await start(launch.argv, descriptors=launch.descriptors)
-        async with child:
-            assert child.stdin is not None
-            assert child.stdout is not None
+        try:
             assert await child.stdout.receive(1) == b"\n"
-            await child.stdin.aclose()  # as the kernel does for a process that is killed
+            child.stdin.close()  # as the kernel does for a process that is killed
             assert await child.wait() == 125
+        finally:
+            child.close()
     assert not (tmp_path / "home" / "begun").exists()
 
 

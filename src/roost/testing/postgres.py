@@ -134,6 +134,8 @@ class PostgresServer:
 
     async def new(self, template: str = "template1") -> str:
         """The URL of a database that nobody else uses."""
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "log").read_text()[-5000:]
         name = f"roost_{os.getpid()}_{next(self._databases)}"
         await self.do(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         return self.url(name)
