@@ -46,6 +46,7 @@ class TestBubblewrap(SandboxContract):
         )
 
 
+@pytest.mark.chaos
 class TestBubblewrapWithoutControlGroups(SandboxContract):
     factory = "tests.contracts.test_bubblewrap:make_without_groups"
     deviations: ClassVar = {
@@ -67,6 +68,7 @@ def open_directory() -> Generator[Path, None, None]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(os.geteuid() != 0, reason="the contract above has just been kept without root")
+@pytest.mark.chaos
 def test_the_contract_is_kept_by_a_server_that_is_not_root(open_directory: Path) -> None:
     os.chown(open_directory, _SOMEBODY, _SOMEBODY)
     tests = "tests/contracts/test_bubblewrap.py::TestBubblewrapWithoutControlGroups"

@@ -58,6 +58,7 @@ class TestHost(HostContract):
         )
 
 
+@pytest.mark.chaos
 class TestHostWithoutControlGroups(HostContract):
     factory = "tests.contracts.test_host_sandbox:make_without_groups"
     deviations: ClassVar = _ALWAYS | {

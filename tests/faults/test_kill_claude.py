@@ -104,6 +104,7 @@ def test_killed_at_a_hundred_random_moments(tmp_path: Path, victims: Sequence[st
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.chaos
 def test_a_server_killed_while_it_starts_the_agent_leaves_nothing_and_starts_it_again(
     tmp_path: Path,
 ):

@@ -111,7 +111,7 @@ def examples(count: int) -> settings:
     )
 
 
-@pytest.mark.parametrize("count", scale(6, 160))
+@pytest.mark.parametrize("count", scale(3, 160))
 def test_requests_that_break_the_published_schema_are_refused_properly(target: Target, count: int):
     """About 32 operations, each so many times in both of schemathesis's modes."""
     schema = schemathesis.openapi.from_url(f"{target.url}/openapi.json")
@@ -243,7 +243,7 @@ def mangled(draw: st.DrawFn) -> tuple[str, Any]:
     return path, body
 
 
-@pytest.mark.parametrize("count", scale(300, 4000))
+@pytest.mark.parametrize("count", scale(150, 4000))
 def test_mangled_bodies_are_refused_properly(target: Target, count: int):
     target.renew()
 
@@ -303,7 +303,7 @@ PATHS = st.sampled_from(
 ).map(lambda text: f"/v1/{text}")
 
 
-@pytest.mark.parametrize("count", scale(300, 4000))
+@pytest.mark.parametrize("count", scale(150, 4000))
 def test_bytes_paths_queries_and_headers_out_of_the_blue_are_refused_properly(
     target: Target, count: int
 ):

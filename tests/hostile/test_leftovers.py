@@ -58,9 +58,9 @@ def running(word: str) -> list[int]:
     ]
 
 
-async def kill_as_soon_as_it_starts(delay: float) -> None:
-    """Kill the one thing that this process has started, so long after it is there."""
-    while not (found := procfs.children(os.getpid())):  # noqa: ASYNC110 - nobody tells
+async def kill_as_soon_as_it_starts(delay: float, before: set[int]) -> None:
+    """Kill what this process starts besides what it had before, so long after it is there."""
+    while not (found := {*procfs.children(os.getpid())} - before):  # noqa: ASYNC110 - nobody tells
         await anyio.sleep(0.0005)
     await anyio.sleep(delay)
     for pid in found:
@@ -81,7 +81,7 @@ async def test_a_bwrap_killed_in_its_first_moments_leaves_nothing(
             places.open(plan_for(tmp_path / "home")) as sandbox,
             anyio.create_task_group() as tasks,
         ):
-            tasks.start_soon(kill_as_soon_as_it_starts, delay)
+            tasks.start_soon(kill_as_soon_as_it_starts, delay, {*procfs.children(os.getpid())})
             with pytest.raises(SandboxFailed):
                 process = await sandbox.spawn(["sh", "-c", "sleep 600", word])
                 await process.wait()

@@ -28,7 +28,10 @@ FREE = {"type": "unrestricted"}
 
 @pytest.fixture(
     scope="module",
-    params=["bubblewrap", pytest.param("docker", marks=pytest.mark.xdist_group("docker"))],
+    params=[
+        "bubblewrap",
+        pytest.param("docker", marks=[pytest.mark.chaos, pytest.mark.xdist_group("docker")]),
+    ],
 )
 def sandbox_kind(request: pytest.FixtureRequest) -> Kind:
     kind: Kind = request.param

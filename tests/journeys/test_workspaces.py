@@ -42,6 +42,7 @@ def remembers(chat: Chat) -> None:
 MAKE = bash("echo mine > note.txt; mkdir folder; ln -s ../note.txt folder/link")
 
 
+@pytest.mark.chaos
 def test_files_lost_while_the_session_sleeps_come_back(tmp_path: Path):
     with LiveServer(tmp_path / "data", ROOST_SLEEP_AFTER="0") as server:
         chat = Chat(server)
@@ -68,7 +69,7 @@ def test_a_turn_that_was_not_stored_when_the_server_was_killed_is_stored_at_the_
         remembers(chat)
 
 
-@pytest.mark.parametrize("store", ["folder", "s3"])
+@pytest.mark.parametrize("store", ["folder", pytest.param("s3", marks=pytest.mark.chaos)])
 def test_a_session_goes_on_on_another_machine(tmp_path: Path, store: str):
     """Another data directory, the same database and blobs: all that is left of the first machine."""
     database = tmp_path / "kept" / "roost.db"

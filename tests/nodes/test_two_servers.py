@@ -129,6 +129,7 @@ def follow(server: LiveServer, session_id: str, seen: list[dict[str, Any]]) -> N
                     return
 
 
+@pytest.mark.chaos
 def test_the_official_sdk_s_journey_and_one_that_changes_servers(nodes: list[LiveServer]) -> None:
     a, b = nodes
     command = [sys.executable, str(JOURNEY), b.url, KEY]
@@ -185,6 +186,7 @@ def test_the_sessions_of_a_killed_server_go_on_at_the_other(nodes: list[LiveServ
     b.start()
 
 
+@pytest.mark.chaos
 def test_a_server_that_was_stopped_is_refused_when_it_goes_on(nodes: list[LiveServer]) -> None:
     a, b = nodes
     session_id = run_at(b, a, text="in the end", delay=2)
