@@ -10,11 +10,7 @@ from typing import Protocol
 from roost.config import Settings
 from roost.errors import StartupError
 from roost.ports.bell import Bell
-from roost.ports.catalog import Catalog
-from roost.ports.keys import Keys
-from roost.ports.log import Log
-from roost.ports.sessions import Sessions
-from roost.ports.workspaces import Workspaces
+from roost.ports.store import Store
 from roost.stores.bell import LocalBell
 from roost.stores.sqlite import SqliteStore
 
@@ -24,19 +20,8 @@ def is_postgres(url: str) -> bool:
     return url.startswith(("postgresql://", "postgres://"))
 
 
-class Store(Protocol):
-    """What every database has."""
-
-    @property
-    def log(self) -> Log: ...  # noqa: D102 - the port says it
-    @property
-    def sessions(self) -> Sessions: ...  # noqa: D102
-    @property
-    def catalog(self) -> Catalog: ...  # noqa: D102
-    @property
-    def keys(self) -> Keys: ...  # noqa: D102
-    @property
-    def workspaces(self) -> Workspaces: ...  # noqa: D102
+class SharedStore(Store, Protocol):
+    """What a server needs of its database besides."""
 
     async def share(self, name: str, value: bytes) -> bytes:
         """The value that all servers of this database have under a name: the first one's."""
@@ -48,7 +33,7 @@ class Store(Protocol):
 
 
 @asynccontextmanager
-async def opened(settings: Settings) -> AsyncGenerator[tuple[Store, Bell]]:
+async def opened(settings: Settings) -> AsyncGenerator[tuple[SharedStore, Bell]]:
     """The store that the settings name, and the bell by which its servers hear of each other."""
     url = settings.database_url
     secret = url.get_secret_value() if url else f"sqlite:///{settings.data / 'roost.db'}"
@@ -69,7 +54,7 @@ async def opened(settings: Settings) -> AsyncGenerator[tuple[Store, Bell]]:
 
 
 @asynccontextmanager
-async def _postgres(url: str) -> AsyncGenerator[tuple[Store, Bell]]:
+async def _postgres(url: str) -> AsyncGenerator[tuple[SharedStore, Bell]]:
     # Imported only here: a server on SQLite need not load the driver.
     from roost.stores.postgres import PostgresBell, PostgresStore
 

@@ -42,7 +42,7 @@ from roost.ports.bell import Bell
 from roost.ports.log import Log
 from roost.serve.accounts import ModelMeters
 from roost.serve.agents import Workforce, workforce
-from roost.serve.database import Store, opened
+from roost.serve.database import SharedStore, opened
 from roost.serve.first_start import ensure_administrator, token_secret
 from roost.stores.skills import FolderSkills
 from roost.web.site import Site
@@ -78,7 +78,7 @@ class _Ground:
     """What everything else stands on."""
 
     settings: Settings
-    store: Store
+    store: SharedStore
     bell: Bell
     registry: CollectorRegistry
     skills: Skills

@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from roost.domain.events import Draft, Entry
 from roost.domain.ids import mint
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Pending, Session, Spec, State
-from roost.ports.catalog import Catalog
-from roost.ports.keys import Keys
-from roost.ports.log import Accepted, Log
-from roost.ports.sessions import Sessions
-from roost.ports.workspaces import Workspaces
+from roost.ports.log import Accepted
+from roost.ports.store import Store
 
 TENANT = "tenant_1"
 NODE = "node_1"
 END_TURN = {"type": "end_turn"}
-
-
-class Store(Protocol):
-    """All ports of one database."""
-
-    @property
-    def log(self) -> Log: ...  # noqa: D102 - the port says it
-    @property
-    def sessions(self) -> Sessions: ...  # noqa: D102
-    @property
-    def catalog(self) -> Catalog: ...  # noqa: D102
-    @property
-    def keys(self) -> Keys: ...  # noqa: D102
-    @property
-    def workspaces(self) -> Workspaces: ...  # noqa: D102
 
 
 def spec(environment_id: str = "env_1", agent_id: str = "agent_1", **fields: Any) -> Spec:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from roost.testing.stage import Stage, Store
+from roost.ports.store import Store
+from roost.testing.stage import Stage
 
 
 class StoreContract:

@@ -1,0 +1,26 @@
+"""The ports that one database stands behind."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from roost.ports.catalog import Catalog
+from roost.ports.keys import Keys
+from roost.ports.log import Log
+from roost.ports.sessions import Sessions
+from roost.ports.workspaces import Workspaces
+
+
+class Store(Protocol):
+    """All ports of one database."""
+
+    @property
+    def log(self) -> Log: ...  # noqa: D102 - the port says it
+    @property
+    def sessions(self) -> Sessions: ...  # noqa: D102
+    @property
+    def catalog(self) -> Catalog: ...  # noqa: D102
+    @property
+    def keys(self) -> Keys: ...  # noqa: D102
+    @property
+    def workspaces(self) -> Workspaces: ...  # noqa: D102
