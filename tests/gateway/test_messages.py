@@ -43,7 +43,7 @@ def test_a_start_is_answered_in_the_order_that_is_written_down(api: Api) -> None
         talk.until("agent_status")
         assert talk.seen == [
             {"type": "connection_status", "status": "connecting", "sandboxStatus": "connecting"},
-            {"type": "ack", "id": "s-1", "sessionId": session_id, "seq": 0},
+            {"type": "ack", "id": "s-1", "sessionId": session_id, "seq": 0, "head": 0},
             {"type": "session_status", "status": "restore_skipped"},
             {"type": "connection_status", "status": "connected", "sandboxStatus": "connected"},
             {"type": "agent_status", "status": "asleep"},

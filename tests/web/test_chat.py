@@ -44,7 +44,7 @@ def test_an_approval_is_asked_for_on_a_card_and_can_be_refused_with_a_reason(per
     person.waits_until("Waits for you")
     person.shoot("approval")
     card.get_by_role("button", name="Allow").click()
-    expect(card).to_contain_text("denied.txt", timeout=60_000)
+    expect(card).to_contain_text("denied.txt")
     card.get_by_label("If not, why").fill("Not that one.")
     card.get_by_role("button", name="Deny").click()
     person.hears("Done.")
@@ -87,11 +87,11 @@ def test_a_reload_in_the_middle_of_an_answer_misses_and_doubles_nothing(person: 
     person.log_in()
     person.begin_session("Reload")
     person.say(script({"text": words, "chunk_delay": 0.03}))
-    expect(person.log.locator("[data-streaming=true]")).to_contain_text("word9.", timeout=60_000)
+    expect(person.log.locator("[data-streaming=true]")).to_contain_text("word9.")
     person.page.reload()
     person.waits_until("Idle")
     expect(person.log.locator(".said-agent")).to_have_count(1)
-    assert person.log.locator(".said-agent").inner_text().strip() == words
+    expect(person.log.locator(".said-agent")).to_have_text(words)
     expect(person.log.locator(".said-user")).to_have_count(1)
 
 
@@ -131,7 +131,7 @@ def test_two_tabs_show_the_same_and_either_may_answer(person: Person):
     other = person.another_tab()
     other.goto(f"{person.server.url}/sessions/{session_id}")
     person.say(script(bash("echo hello"), {"text": "Both saw it."}))
-    other.get_by_role("button", name="Allow").click(timeout=60_000)
+    other.get_by_role("button", name="Allow").click()
     person.hears("Both saw it.")
     expect(other.get_by_text("Both saw it.", exact=True)).to_be_visible(timeout=60_000)
     expect(person.page.get_by_role("button", name="Allow")).to_have_count(0)

@@ -14,9 +14,10 @@ class _Shown(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Ack(_Shown, frozen=True, tag="ack"):
-    """An input is committed."""
+    """An input is committed; or, with `head`, the session is at hand, and its log ends there."""
 
     seq: int
+    head: int | None = None
     id: str | None = None
     event_id: str | None = None
     session_id: str | None = None

@@ -48,10 +48,10 @@ export function useLiveSession(id: string): LiveSession {
         event: (event) => batch.add(event),
         preview: (preview) => batch.preview(preview),
         connection: setConnection,
+        caughtUp: () => batch.settle(),
         refused: (frame) => complain(new ApiError(400, String(frame.message), frame.hint as string | undefined)),
         other: (frame) => {
           if (frame.type === "agent_status") setAgent(String(frame.status));
-          if (frame.type === "connection_status" && frame.status === "connected") batch.settle();
         },
       },
     });

@@ -25,6 +25,8 @@ export interface Handlers {
   /** Anything else the server says, such as `agent_status`. */
   other: (frame: Frame) => void;
   connection: (state: Connection, retryAt?: number) => void;
+  /** The log as it was when the session was opened has been shown. */
+  caughtUp: () => void;
   /** A message of ours was refused, and will not be sent again. */
   refused: (frame: Frame, sent?: Outgoing) => void;
 }
@@ -50,6 +52,7 @@ const LONGEST_PAUSE = 15_000;
 
 export class SessionSocket {
   private seq: number;
+  private head = 0;
   private unacknowledged: Outgoing[];
   private socket?: WebSocket;
   private started = false;
@@ -110,7 +113,9 @@ export class SessionSocket {
         const seq = Number(frame.seq);
         if (seq <= this.seq) return;
         this.seq = seq;
-        return handlers.event({ ...(frame.message as LogEvent), seq });
+        handlers.event({ ...(frame.message as LogEvent), seq });
+        if (seq >= this.head) handlers.caughtUp();
+        return;
       }
       case "stream_start":
         return handlers.preview({ event_id: String(frame.messageId), type: kindOf(frame), text: "" });
@@ -121,7 +126,7 @@ export class SessionSocket {
           text: String(frame.content),
         });
       case "ack":
-        if (frame.sessionId !== undefined) this.begin();
+        if (frame.sessionId !== undefined) this.begin(Number(frame.head));
         else this.acknowledged(String(frame.id));
         return;
       case "error":
@@ -131,10 +136,12 @@ export class SessionSocket {
     }
   }
 
-  private begin(): void {
+  private begin(head: number): void {
     this.started = true;
     this.pause = FIRST_PAUSE;
+    this.head = head;
     this.options.handlers.connection("connected");
+    if (this.seq >= head) this.options.handlers.caughtUp();
     for (const frame of this.unacknowledged) this.socket?.send(JSON.stringify(frame));
   }
 
