@@ -1,7 +1,7 @@
 # `make` alone lists the targets. Each one first makes sure that .venv is ready; that takes
 # seconds the first time and nothing afterwards.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test check format chaos bench lock clean
+.PHONY: help setup up down test check format chaos bench lock shapes clean
 export PYTHON
 
 help: ## List the targets
@@ -34,6 +34,10 @@ bench: setup ## Every benchmark in bench/, one after another
 
 lock: setup ## Resolve the dependencies again; ARGS=--upgrade takes the newest
 	@scripts/lock $(ARGS)
+	@$(MAKE) --no-print-directory shapes
+
+shapes: setup ## Write down the installed official package's types, which the server is built on
+	@.venv/bin/python scripts/official.py
 
 clean: ## Remove what setup and tests made; the server's data stays
 	@rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage*

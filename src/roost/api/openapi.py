@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
 from roost import __version__
+from roost.api import official
 from roost.api.auth import MANAGED_AGENTS, VERSIONS
 from roost.api.routes import Operation
 
-_REF = "#/components/schemas/{model}"
+REF: Final = "#/components/schemas/{model}"
 _ERROR = {
     "type": "object",
     "required": ["type", "error", "request_id"],
@@ -85,15 +86,18 @@ def described(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _schemas(served: Iterable[Operation]) -> tuple[dict[tuple[str, str], Any], dict[str, Any]]:
-    wanted: list[tuple[str, JsonSchemaMode, TypeAdapter[Any]]] = []
+    """The schemas of bodies and replies by operation and mode, and the ones they refer to."""
+    made: dict[tuple[str, str], Any] = {}
+    bodies: list[tuple[str, JsonSchemaMode, TypeAdapter[Any]]] = []
+    replies, components = official.replies()
     for operation in served:
         if operation.body is not None:
-            wanted.append((operation.name, "validation", operation.body.adapter))
+            bodies.append((operation.name, "validation", operation.body.adapter))
         if operation.reply is not None:
-            wanted.append((operation.name, "serialization", TypeAdapter(operation.reply)))
-    made, definitions = TypeAdapter.json_schemas(wanted, ref_template=_REF)
-    schemas = {(str(name), str(mode)): schema for (name, mode), schema in made.items()}
-    return schemas, definitions.get("$defs", {})
+            made[operation.name, "serialization"] = replies[operation.reply]
+    schemas, definitions = TypeAdapter.json_schemas(bodies, ref_template=REF)
+    made |= {(str(name), str(mode)): schema for (name, mode), schema in schemas.items()}
+    return made, dict(sorted({**components, **definitions.get("$defs", {})}.items()))
 
 
 def _operation(operation: Operation, schemas: dict[tuple[str, str], Any]) -> dict[str, Any]:
@@ -140,7 +144,7 @@ def _responses(operation: Operation, schemas: dict[tuple[str, str], Any]) -> dic
     schema = schemas.get((operation.name, "serialization"), {})
     if operation.form in ("page", "pages"):
         schema = _page(schema, both=operation.form == "pages")
-    error = {"application/json": {"schema": {"$ref": _REF.format(model="Error")}}}
+    error = {"application/json": {"schema": {"$ref": REF.format(model="Error")}}}
     return {
         "200": {"description": "Done.", "content": {kind: {"schema": schema}}},
         "default": {"description": "An error, in the one envelope.", "content": error},

@@ -9,10 +9,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-from anthropic.types import beta
-from anthropic.types.beta import agents as agents_types
-from anthropic.types.beta import sessions as sessions_types
-from anthropic.types.beta.sessions import threads as threads_types
 from starlette.types import ASGIApp
 
 from roost.api import (
@@ -34,29 +30,29 @@ from roost.api.routes import get as _get
 from roost.api.routes import post as _post
 from roost.api.skills_table import SKILLS
 
-_AGENT = beta.BetaManagedAgentsAgent
-_ENVIRONMENT = beta.BetaEnvironment
-_SESSION = beta.BetaManagedAgentsSession
-_THREAD = sessions_types.BetaManagedAgentsSessionThread
-_EVENT = sessions_types.BetaManagedAgentsSessionEvent
+_AGENT = "beta.BetaManagedAgentsAgent"
+_ENVIRONMENT = "beta.BetaEnvironment"
+_SESSION = "beta.BetaManagedAgentsSession"
+_THREAD = "beta.sessions.BetaManagedAgentsSessionThread"
+_EVENT = "beta.sessions.BetaManagedAgentsSessionEvent"
 
 _AGENTS = (
-    _post("agents.create", "/v1/agents", agents.create, beta.AgentCreateParams, reply=_AGENT),
+    _post("agents.create", "/v1/agents", agents.create, "beta.AgentCreateParams", reply=_AGENT),
     _get(
-        "agents.list", "/v1/agents", agents.list_, beta.AgentListParams, reply=_AGENT, form="page"
+        "agents.list", "/v1/agents", agents.list_, "beta.AgentListParams", reply=_AGENT, form="page"
     ),
     _get(
         "agents.retrieve",
         "/v1/agents/{agent_id}",
         agents.retrieve,
-        beta.AgentRetrieveParams,
+        "beta.AgentRetrieveParams",
         reply=_AGENT,
     ),
     _post(
         "agents.update",
         "/v1/agents/{agent_id}",
         agents.update,
-        beta.AgentUpdateParams,
+        "beta.AgentUpdateParams",
         reply=_AGENT,
     ),
     _post("agents.archive", "/v1/agents/{agent_id}/archive", agents.archive, reply=_AGENT),
@@ -64,7 +60,7 @@ _AGENTS = (
         "agents.versions.list",
         "/v1/agents/{agent_id}/versions",
         agents.list_versions,
-        agents_types.VersionListParams,
+        "beta.agents.VersionListParams",
         reply=_AGENT,
         form="page",
     ),
@@ -75,14 +71,14 @@ _ENVIRONMENTS = (
         "environments.create",
         "/v1/environments",
         environments.create,
-        beta.EnvironmentCreateParams,
+        "beta.EnvironmentCreateParams",
         reply=_ENVIRONMENT,
     ),
     _get(
         "environments.list",
         "/v1/environments",
         environments.list_,
-        beta.EnvironmentListParams,
+        "beta.EnvironmentListParams",
         reply=_ENVIRONMENT,
         form="page",
     ),
@@ -96,14 +92,14 @@ _ENVIRONMENTS = (
         "environments.update",
         "/v1/environments/{environment_id}",
         environments.update,
-        beta.EnvironmentUpdateParams,
+        "beta.EnvironmentUpdateParams",
         reply=_ENVIRONMENT,
     ),
     _delete(
         "environments.delete",
         "/v1/environments/{environment_id}",
         environments.delete,
-        reply=beta.BetaEnvironmentDeleteResponse,
+        reply="beta.BetaEnvironmentDeleteResponse",
     ),
     _post(
         "environments.archive",
@@ -115,13 +111,17 @@ _ENVIRONMENTS = (
 
 _SESSIONS = (
     _post(
-        "sessions.create", "/v1/sessions", sessions.create, beta.SessionCreateParams, reply=_SESSION
+        "sessions.create",
+        "/v1/sessions",
+        sessions.create,
+        "beta.SessionCreateParams",
+        reply=_SESSION,
     ),
     _get(
         "sessions.list",
         "/v1/sessions",
         sessions.list_,
-        beta.SessionListParams,
+        "beta.SessionListParams",
         reply=_SESSION,
         form="pages",
     ),
@@ -130,14 +130,14 @@ _SESSIONS = (
         "sessions.update",
         "/v1/sessions/{session_id}",
         sessions.update,
-        beta.SessionUpdateParams,
+        "beta.SessionUpdateParams",
         reply=_SESSION,
     ),
     _delete(
         "sessions.delete",
         "/v1/sessions/{session_id}",
         sessions.delete,
-        reply=beta.BetaManagedAgentsDeletedSession,
+        reply="beta.BetaManagedAgentsDeletedSession",
     ),
     _post(
         "sessions.archive", "/v1/sessions/{session_id}/archive", sessions.archive, reply=_SESSION
@@ -146,14 +146,14 @@ _SESSIONS = (
         "sessions.events.send",
         "/v1/sessions/{session_id}/events",
         events.send,
-        sessions_types.EventSendParams,
-        reply=sessions_types.BetaManagedAgentsSendSessionEvents,
+        "beta.sessions.EventSendParams",
+        reply="beta.sessions.BetaManagedAgentsSendSessionEvents",
     ),
     _get(
         "sessions.events.list",
         "/v1/sessions/{session_id}/events",
         events.list_,
-        sessions_types.EventListParams,
+        "beta.sessions.EventListParams",
         reply=_EVENT,
         form="page",
     ),
@@ -161,7 +161,7 @@ _SESSIONS = (
         "sessions.events.stream",
         "/v1/sessions/{session_id}/events/stream",
         events.stream,
-        sessions_types.EventStreamParams,
+        "beta.sessions.EventStreamParams",
         form="stream",
     ),
 )
@@ -171,7 +171,7 @@ _THREADS = (
         "sessions.threads.list",
         "/v1/sessions/{session_id}/threads",
         threads.list_,
-        sessions_types.ThreadListParams,
+        "beta.sessions.ThreadListParams",
         reply=_THREAD,
         form="page",
     ),
@@ -185,7 +185,7 @@ _THREADS = (
         "sessions.threads.events.list",
         "/v1/sessions/{session_id}/threads/{thread_id}/events",
         threads.list_events,
-        threads_types.EventListParams,
+        "beta.sessions.threads.EventListParams",
         reply=_EVENT,
         form="page",
     ),
@@ -193,7 +193,7 @@ _THREADS = (
         "sessions.threads.events.stream",
         "/v1/sessions/{session_id}/threads/{thread_id}/stream",
         threads.stream,
-        threads_types.EventStreamParams,
+        "beta.sessions.threads.EventStreamParams",
         form="stream",
     ),
 )

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from roost.api.bounds import EXTRAS, HEADERS, bound_of
-from roost.api.shapes import explained, strict_dict
+from roost.api.shapes import explained, source_of, strict_dict
 from roost.domain.events import Micros
 from roost.errors import InvalidRequest
 
@@ -54,18 +55,36 @@ class Query:
     """The parameters one operation takes. Without a source: none."""
 
     def __init__(self, source: Any = None, *, path: Iterable[str] = ()) -> None:
-        hints = get_type_hints(source) | EXTRAS.get(source.__name__, {}) if source else {}
-        owner = source.__name__ if source else "Nothing"
-        left_out = HEADERS | set(path)
-        self.kinds = {
-            _parameter(field): _kind(owner, field, hint)
-            for field, hint in hints.items()
-            if field not in left_out
+        self.source = source
+        """A TypedDict, or the name of an official one."""
+        self._left_out = HEADERS | set(path)
+
+    @cached_property
+    def kinds(self) -> dict[str, Any]:
+        """The type of each parameter."""
+        return {
+            _parameter(field): _kind(self._owner, field, hint)
+            for field, hint in self._hints.items()
+            if field not in self._left_out
         }
-        self._many = {field for field, hint in hints.items() if get_origin(hint) is list}
-        self.adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(
-            strict_dict(owner, self.kinds, extra="forbid")
-        )
+
+    @cached_property
+    def adapter(self) -> TypeAdapter[dict[str, Any]]:
+        """What checks them; made at the first use, because making all of them delays the start."""
+        return TypeAdapter(strict_dict(self._owner, self.kinds, extra="forbid"))
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        source = source_of(self.source)
+        return get_type_hints(source) | EXTRAS.get(self._owner, {}) if source else {}
+
+    @cached_property
+    def _owner(self) -> str:
+        return source_of(self.source).__name__ if self.source else "Nothing"
+
+    @cached_property
+    def _many(self) -> set[str]:
+        return {field for field, hint in self._hints.items() if get_origin(hint) is list}
 
     def parse(self, text: bytes) -> dict[str, Any]:
         """The parameters by name. :raises InvalidRequest: naming the one that is wrong"""

@@ -21,7 +21,7 @@ _ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One thing a client can do. `open`: without a key. `reply` is the official response model."""
+    """One thing a client can do. `open`: without a key. `reply`: the name of the official type."""
 
     name: str
     method: str
@@ -29,7 +29,7 @@ class Operation:
     handler: Handler
     body: Shape | None = None
     query: Query = field(default_factory=Query)
-    reply: Any = None
+    reply: str | None = None
     form: Literal["one", "page", "pages", "stream", "other"] = "one"
     uploads: bool = False
     """Whether its body is a form with files."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import (
     Annotated,
     Any,
@@ -26,6 +26,7 @@ from typing import (
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 from typing_extensions import TypedDict, is_typeddict
 
+from roost.api import official
 from roost.api.bounds import EXTRAS, HEADERS, LARGEST_INT, NULLABLE, bound_of
 from roost.errors import InvalidRequest
 
@@ -56,8 +57,13 @@ class Shape:
     """A request body: `parse` gives it back checked, or says which field is wrong."""
 
     def __init__(self, source: Any) -> None:
-        self.name: str = source.__name__
-        self.adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(derived(source))
+        self.source = source
+        """A TypedDict, or the name of an official one."""
+
+    @cached_property
+    def adapter(self) -> TypeAdapter[dict[str, Any]]:
+        """What checks it; made at the first use, because making all of them delays the start."""
+        return TypeAdapter(derived(source_of(self.source)))
 
     def parse(self, value: object) -> dict[str, Any]:
         """The value, checked. :raises InvalidRequest: names up to five fields that are wrong"""
@@ -75,6 +81,11 @@ def explained(error: ValidationError, root: str = "body") -> str:
     words = [_problem(problem, root) for problem in problems[:_MOST_PROBLEMS]]
     left = len(problems) - len(words)
     return "; ".join(words) + (f"; and {left} more" if left else "")
+
+
+def source_of(source: Any) -> Any:
+    """The TypedDict that is meant: itself, or the official one of that name."""
+    return official.request(source) if isinstance(source, str) else source
 
 
 @cache

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from anthropic.types import beta
-from anthropic.types.beta import skills as skills_types
-
 from roost.api import skills
 from roost.api.routes import delete, get, upload
 
-_SKILL = beta.BetaSkill
-_SKILL_VERSION = skills_types.BetaSkillVersion
+_SKILL = "beta.BetaSkill"
+_SKILL_VERSION = "beta.skills.BetaSkillVersion"
 
 SKILLS: Final = (
     upload("skills.create", "/v1/skills", skills.create, reply=_SKILL),
-    get("skills.list", "/v1/skills", skills.list_, beta.SkillListParams, reply=_SKILL, form="page"),
+    get(
+        "skills.list", "/v1/skills", skills.list_, "beta.SkillListParams", reply=_SKILL, form="page"
+    ),
     get("skills.retrieve", "/v1/skills/{skill_id}", skills.retrieve, reply=_SKILL),
-    delete("skills.delete", "/v1/skills/{skill_id}", skills.delete, reply=beta.BetaDeletedSkill),
+    delete("skills.delete", "/v1/skills/{skill_id}", skills.delete, reply="beta.BetaDeletedSkill"),
     upload(
         "skills.versions.create",
         "/v1/skills/{skill_id}/versions",
@@ -28,7 +27,7 @@ SKILLS: Final = (
         "skills.versions.list",
         "/v1/skills/{skill_id}/versions",
         skills.list_versions,
-        skills_types.VersionListParams,
+        "beta.skills.VersionListParams",
         reply=_SKILL_VERSION,
         form="page",
     ),
@@ -42,7 +41,7 @@ SKILLS: Final = (
         "skills.versions.delete",
         "/v1/skills/{skill_id}/versions/{version}",
         skills.delete_version,
-        reply=skills_types.BetaDeletedSkillVersion,
+        reply="beta.skills.BetaDeletedSkillVersion",
     ),
     get(
         "skills.versions.download",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from anthropic.types.beta import SessionCreateParams
-from anthropic.types.beta.sessions import EventSendParams
 
 from roost.api.call import fingerprint
 from roost.api.shapes import Shape
@@ -78,8 +76,8 @@ Word = Start | Input | Close
 
 _decode: Final = msgspec.json.Decoder(Word).decode
 _encode: Final = msgspec.json.Encoder().encode
-_events: Final = Shape(EventSendParams)
-_session: Final = Shape(SessionCreateParams)
+_events: Final = Shape("beta.sessions.EventSendParams")
+_session: Final = Shape("beta.SessionCreateParams")
 
 
 def read(frame: str) -> Word:
