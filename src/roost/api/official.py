@@ -62,7 +62,8 @@ def _field(hint: Any) -> Any:
     match hint:
         case {"required": inner}:
             return Required[_kind(inner)]
-    return _kind(hint)
+        case _:
+            return _kind(hint)
 
 
 def _kind(hint: Any) -> Any:
@@ -77,4 +78,5 @@ def _kind(hint: Any) -> Any:
             return _one_of[tuple(_kind(member) for member in members)]
         case {"request": name}:
             return request(name)
-    return _PLAIN[hint]
+        case _:
+            return _PLAIN[hint]

@@ -226,7 +226,7 @@ class Socket:
         self._fanout.join(session.id, agent_of(session), self)
 
     def _welcome(self, word: Start, session: Session) -> None:
-        ack = {"type": "ack", "id": word.id, "sessionId": session.id}
+        ack: dict[str, object] = {"type": "ack", "id": word.id, "sessionId": session.id}
         ack |= {"seq": self.seq, "head": self._head}
         files = self._fanout.files_of(session.id)
         self._agent = agent_of(session)
