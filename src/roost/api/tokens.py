@@ -1,11 +1,14 @@
-"""Short-lived tokens that open WebSockets: a browser cannot send a header with one."""
+"""Short-lived tokens that open WebSockets: a browser cannot send a header with one.
+
+`jwt` is imported with the first token: it brings a whole library of cryptography, and no start should
+wait for that.
+"""
 
 from __future__ import annotations
 
 import time
 from typing import Any, Final
 
-import jwt
 import msgspec
 
 from roost.errors import Unauthenticated
@@ -34,6 +37,8 @@ class Tokens:
 
     def sign(self, granted: Pass) -> str:
         """A token that says so, for a while."""
+        import jwt
+
         now = time.time()
         claims: dict[str, Any] = {
             "iss": _ISSUER,
@@ -49,6 +54,8 @@ class Tokens:
 
     def read(self, token: str) -> Pass:
         """What a token says. :raises Unauthenticated: it is not ours, or its time is over"""
+        import jwt
+
         try:
             if len(token) > _LONGEST:
                 raise jwt.InvalidTokenError("too long")

@@ -17,7 +17,6 @@ from io import BytesIO
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from roost.errors import InvalidRequest
 
@@ -161,6 +160,8 @@ def _head(manifest: bytes | None) -> dict[str, Any]:
         raise InvalidRequest(f"files: there is no {MANIFEST} in the skill's directory")
     if len(manifest) > _LARGEST_MANIFEST:
         raise InvalidRequest(f"files: {MANIFEST} is larger than {_LARGEST_MANIFEST:,} bytes")
+    import yaml  # with the first skill: a server that has none need not wait for it
+
     try:
         found = _HEAD.match(manifest.decode("utf-8-sig"))
         text = found[1] if found else ""
