@@ -48,6 +48,7 @@ class Landlord:
 
     def __init__(self, *, vacant: bool = True) -> None:
         self.vacant = vacant
+        self.sold = 0  # rooms that are gone between the question and the key
         self.plans: list[Plan] = []
         self.open_now = 0
         self._left = anyio.Event()
@@ -63,6 +64,9 @@ class Landlord:
 
     @asynccontextmanager
     async def open(self, plan: Plan) -> AsyncGenerator[Room, None]:
+        if self.sold:
+            self.sold -= 1
+            raise SandboxUnavailable("somebody was quicker")
         self.plans.append(plan)
         self.open_now += 1
         try:
@@ -147,6 +151,34 @@ async def test_where_there_is_no_room_the_input_waits_and_goes_on_by_itself(
         entries = await roost.until(session, "session.status_idle")
         assert types(entries).count("session.error") == 1
         assert len(texts(entries)) == 1
+
+
+async def test_a_room_that_is_gone_when_it_is_opened_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("roost.core.runner._PAUSES", (0.0, 0.0, 0.0))
+    landlord = Landlord()
+    async with house(tmp_path, landlord) as roost:
+        landlord.sold = 2
+        session = await roost.session(message("Hello?"), harness="housed")
+        entries = await roost.until(session, "session.status_idle")
+        assert len(texts(entries)) == 1
+        errors = [entry.fields["error"] for entry in entries if entry.type == "session.error"]
+        assert [error["message"] for error in errors] == ["somebody was quicker"] * 2
+
+
+async def test_a_room_that_never_opens_leaves_the_input_in_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("roost.core.runner._PAUSES", (0.0, 0.0, 0.0))
+    landlord = Landlord()
+    async with house(tmp_path, landlord) as roost:
+        landlord.sold = 4
+        session = await roost.session(message("Hello?"), harness="housed")
+        entries = await roost.until(session, "session.status_idle")
+        assert entries[-1].fields["stop_reason"] == {"type": "retries_exhausted"}
+        assert types(await roost.store.log.inputs(session.id)) == ["user.message"]
+        assert len(texts(await roost.turn(session, "And now?"))) >= 1
 
 
 async def test_waiting_for_a_room_can_be_interrupted(

@@ -26,7 +26,7 @@ from roost.core.files import Files
 from roost.core.skills import Skills
 from roost.domain.budget import Spent, price_of
 from roost.domain.session import SANDBOXED_ONLY, Lease, SandboxKind, Session, Spec, TrustLevel
-from roost.errors import InvalidRequest, NotFound, SandboxFailed, SandboxUnavailable
+from roost.errors import InvalidRequest, NotFound, RoostError, SandboxFailed, SandboxUnavailable
 from roost.ports.catalog import Catalog
 from roost.ports.egress import Account, Egress, Endpoints, Grant, Networking, Refused
 from roost.ports.harness import Bounds
@@ -281,7 +281,7 @@ class Places:
         if session.spec.trust_level == "sandboxed":
             return allowed
         if allowed.kind == "limited":
-            raise SandboxUnavailable(
+            raise RoostError(  # no sandbox is missing: there is nothing to wait for
                 "the environment's networking is limited by now, which cannot be enforced on the host",
                 hint="Make it unrestricted again; this session cannot become sandboxed.",
             )

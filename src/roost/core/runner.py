@@ -48,6 +48,7 @@ _log = logging.getLogger(__name__)
 _LOOK_AGAIN = 30.0  # seconds; a wake whose ring was lost is found this late
 _LOOK_FOR_PLACES = 5.0  # seconds between two tries to get a sandbox
 _PAUSES = (0.1, 1.0, 5.0)  # seconds before a turn whose sandbox broke is taken again in a new one
+_OPENING = 0  # no input's seq: what is counted is sandboxes that could not be opened
 
 
 class Runner:
@@ -127,7 +128,7 @@ class Runner:
             raise
         except Exception as error:  # noqa: BLE001 - an agent is somebody else's program
             _log.error("harness failed", exc_info=error, extra={"session": lease.session_id})
-            if rests or (opened and await self._goes_on_elsewhere(lease, turn, error, broken)):
+            if rests or await self._goes_on_elsewhere(lease, turn, error, broken, opened=opened):
                 return rests
             return await self._give_up(lease, turn, error, worked=opened)
         finally:
@@ -190,7 +191,7 @@ class Runner:
         do, because a session keeps the trust level and the kind of place it was given.
         """
         if self._places is None:
-            raise SandboxUnavailable("this server has no sandboxes")
+            raise RoostError("this server has no sandboxes", hint=SandboxUnavailable.hint)
         said = False
         with self._bell.listen(inbox(session.id)) as ear:
             while True:
@@ -205,7 +206,7 @@ class Runner:
                     self.wakes.end(session.id)  # others need not wait with it
                     if interrupts := await self._log.inputs(session.id, ["user.interrupt"]):
                         await turn.append(Batch(takes=interrupts))
-                        raise
+                        raise RoostError(missing.message, hint=missing.hint) from missing
                 await ear.wait(_LOOK_FOR_PLACES)
                 ear.rung()
 
@@ -278,12 +279,14 @@ class Runner:
         await turn.append(Batch(takes=interrupts, unblocks=waiting, turn=False))
 
     async def _goes_on_elsewhere(
-        self, lease: Lease, turn: Turn, error: Exception, broken: Counter[int]
+        self, lease: Lease, turn: Turn, error: Exception, broken: Counter[int], *, opened: bool
     ) -> bool:
-        """Whether the turn is taken again in a new sandbox: it was the old one that broke."""
-        if not isinstance(error, SandboxFailed) or isinstance(error, SandboxUnavailable):
+        """Whether it is tried again in a new sandbox: the old one broke at work, or was not to be had
+        though it could be a moment before. If it still cannot, `_places_ready` waits.
+        """
+        if not isinstance(error, SandboxFailed):
             return False
-        inputs = (await self._sessions.find(lease.session_id)).state.turn
+        inputs = (await self._sessions.find(lease.session_id)).state.turn if opened else [_OPENING]
         if not inputs or broken[inputs[0]] == len(_PAUSES):
             return False
         await turn.fail(Trouble("unknown_error", error.message, "retrying"))
