@@ -182,6 +182,9 @@ class Settings(BaseModel):
     max_body_bytes: int = Field(
         32 * 1024 * 1024, ge=1024, description="The largest request body, in bytes."
     )
+    max_file_bytes: int = Field(
+        500 * 1024 * 1024, ge=1024, description="The largest upload of files, in bytes."
+    )
     heartbeat_seconds: float = Field(
         15.0,
         gt=0,

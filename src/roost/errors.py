@@ -12,6 +12,7 @@
     - BudgetNotRaised               so much is spent already
     - BudgetReached                 nothing is left to work with
     - MethodNotAllowed              the path is right, the method is not
+    - RangeRefused                  the file has no such bytes
     - NotJson                       a WebSocket frame that is no JSON object with a type
     - NotStarted                    a WebSocket message before `start`
     - AlreadyStarted                a second `start` on one WebSocket
@@ -24,6 +25,7 @@
     - NotServed                     the API has it, this server does not, on purpose
   + Conflict                        somebody else was faster
     - IdempotencyMismatch           the key was used for another request
+    - FilesElsewhere                another node works in the session's files, or has just taken them
   + TooLarge                        the body is over the limit
   + RateLimited                     too much, for now; carries when to come back
     - QuotaExceeded                 too much, until something is archived or deleted
@@ -143,6 +145,12 @@ class MethodNotAllowed(InvalidRequest):
         self.allowed = allowed
 
 
+class RangeRefused(InvalidRequest):
+    """The file has no such bytes."""
+
+    code = "range_not_satisfiable"
+
+
 class NotJson(InvalidRequest):
     """The frame is not a JSON object with a `type`."""
 
@@ -219,6 +227,13 @@ class IdempotencyMismatch(Conflict):
 
     code = "idempotency_key_reused"
     hint = "Use a new key for a new request; repeat a request with exactly its first body."
+
+
+class FilesElsewhere(Conflict):
+    """The session's files are in use on another node."""
+
+    code = "files_elsewhere"
+    hint = "Ask again when the session's agent sleeps, or ask the node that runs it."
 
 
 class TooLarge(RoostError):

@@ -18,9 +18,12 @@ from roost.api.app import build_app
 from roost.api.auth import MANAGED_AGENTS
 from roost.api.deps import Deps
 from roost.api.tokens import Tokens
+from roost.blobs.folder import FolderBlobs
 from roost.config import Settings, words
+from roost.core.browse import Browse
 from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
+from roost.core.files import Files
 from roost.core.follow import Follow
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
@@ -30,10 +33,13 @@ from roost.core.sessions import Lifecycle
 from roost.core.skills import Skills
 from roost.core.taskboard import Taskboard
 from roost.core.trust import Trust
+from roost.core.workspaces import Snapshots
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease
 from roost.errors import Unavailable
 from roost.harnesses.scripted import ScriptedHarness
+from roost.ports.harness import AGENTS_OWN
+from roost.sandboxes.tree import LocalFolder, LocalTree
 from roost.stores.bell import LocalBell
 from roost.stores.skills import FolderSkills
 from roost.stores.sqlite import SqliteStore
@@ -142,17 +148,27 @@ async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
 
         bell = LocalBell()
         skills = Skills(store.catalog, FolderSkills(data / "skills"))
-        deps = _deps(wanted, store, skills, bell, keyring, ready, lambda: made[0].draining)
+        browse = _browse(data, store, bell)
+        deps = _deps(wanted, store, skills, browse, bell, keyring, ready, lambda: made[0].draining)
         app = build_app(deps)
         async with client_of(app, secret) as client:
             made.append(House(store, deps, app, bell, keyring, client))
             yield made[0]
 
 
+def _browse(data: Path, store: SqliteStore, bell: LocalBell) -> Browse:
+    def tree_of(workspace_id: str) -> LocalTree:
+        return LocalTree(data / "homes" / workspace_id, data / "copies", range(0))
+
+    files = Files(Snapshots(FolderBlobs(data / "blobs")), store.workspaces, tree_of, bell)
+    return Browse(files, lambda s: LocalFolder(data / "homes" / s.id, range(0), AGENTS_OWN))
+
+
 def _deps(
     settings: Settings,
     store: SqliteStore,
     skills: Skills,
+    browse: Browse,
     bell: LocalBell,
     keyring: Keyring,
     ready: Any,
@@ -188,6 +204,7 @@ def _deps(
         environments=environments,
         skills=skills,
         budgets=Budgets(),
+        browse=browse,
         log=store.log,
         keyring=keyring,
         logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),

@@ -19,7 +19,7 @@ from roost.core.sync import Pace
 from roost.core.workspaces import Snapshots
 from roost.domain.snapshot import Snapshot
 from roost.domain.sync import TABLE, SyncMove, SyncState, step
-from roost.errors import BlobsFailed, LeaseLost, RoostError
+from roost.errors import BlobsFailed, FilesElsewhere, LeaseLost, RoostError
 from roost.ports.blobs import Blobs
 from roost.sandboxes.tree import LocalTree
 from roost.stores.bell import LocalBell
@@ -399,3 +399,58 @@ def test_every_state_has_a_way_out_and_what_is_not_in_the_table_is_refused():
             with pytest.raises(RoostError):
                 step(state, move)
     assert set(TABLE.values()) == set(SyncState)
+
+
+async def test_a_visitors_change_is_stored_at_once_while_nobody_works(
+    machine: Machine, another: Machine
+):
+    machine.home.mkdir(parents=True)
+    async with machine.files.visit("w", 7):
+        (machine.home / "brought").write_text("by a person")
+    assert [snapshot.mark for snapshot in await machine.stored()] == [7]
+    async with another.at_work(3) as home:
+        assert (home / "brought").read_text() == "by a person"
+    await another.files.bring("w")
+
+
+async def test_a_visitor_brings_the_newest_files_here_and_leaves_those_in_use_alone(
+    machine: Machine, another: Machine
+):
+    async with machine.at_work() as home:
+        (home / "file").write_text("mine")
+        machine.files.changed("w", 1)
+        with pytest.raises(FilesElsewhere):
+            await another.files.bring("w")
+        with pytest.raises(FilesElsewhere):
+            async with another.files.visit("w", 1):
+                pytest.fail("the files are in use on the other machine")
+        async with machine.files.visit("w", 1):
+            (home / "brought").write_text("while the agent works")
+    await another.files.bring("w")
+    assert (another.home / "file").read_text() == "mine"
+    assert (another.home / "brought").read_text() == "while the agent works"
+    async with machine.at_work(2) as home:
+        assert (home / "brought").exists()
+
+
+async def test_a_visitor_whose_files_are_taken_meanwhile_is_told(
+    machine: Machine, another: Machine
+):
+    machine.home.mkdir(parents=True)
+    with pytest.raises(FilesElsewhere):
+        async with machine.files.visit("w", 1), another.at_work(1):
+            (machine.home / "late").touch()
+    async with another.at_work(2) as home:
+        assert not (home / "late").exists()
+
+
+async def test_a_change_made_while_the_agent_falls_asleep_is_stored_all_the_same(
+    machine: Machine, another: Machine
+):
+    async with AsyncExitStack() as awake:
+        await awake.enter_async_context(machine.at_work())
+        async with machine.files.visit("w", 1):
+            await awake.aclose()
+            (machine.home / "late").touch()
+    async with another.at_work(2) as home:
+        assert (home / "late").exists()

@@ -73,10 +73,10 @@ class Api:
         if not operation.open:
             await self._admit(call, operation, answer)
         call.query = operation.query.parse(call.scope["query_string"])
-        if operation.body is not None or operation.uploads:
-            limit = self._deps.settings.max_body_bytes
-            call.raw = await read(call.headers, receive, limit)
+        if operation.uploads:
+            call.receive = receive
         if operation.body is not None:
+            call.raw = await read(call.headers, receive, self._deps.settings.max_body_bytes)
             call.body = operation.body.parse(decoded(call.raw, call.headers))
         return await operation.handler(call)
 

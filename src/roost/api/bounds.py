@@ -22,6 +22,7 @@ _ID = Field(min_length=1, max_length=128)
 _METADATA = Field(max_length=16)
 _DESCRIPTION = Field(max_length=2048)
 _TITLE = Field(max_length=2048)
+_PATH = Field(max_length=4096)
 _VERSION = Field(ge=1, le=LARGEST_INT)
 
 BOUNDS: Final[dict[str, FieldInfo]] = {
@@ -67,6 +68,9 @@ BOUNDS: Final[dict[str, FieldInfo]] = {
     "SessionCreateParams.initial_events": Field(max_length=50),
     "EventSendParams.events": Field(min_length=1, max_length=1000),
     "KeyCreateParams.name": _NAME,
+    "FileListParams.path": _PATH,
+    "FileContentParams.path": _PATH,
+    "FileDeleteParams.path": _PATH,
     "BetaManagedAgentsModelConfigParams.id": _NAME,
     "BetaManagedAgentsUserMessageEventParams.content": Field(min_length=1, max_length=1000),
     "BetaManagedAgentsSystemMessageEventParams.content": Field(min_length=1, max_length=1000),

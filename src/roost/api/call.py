@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -39,6 +39,8 @@ class Call:
     query: dict[str, Any]
     raw: bytes = b""
     body: dict[str, Any]
+    receive: Receive | None = None
+    """Where the body comes from, if the operation takes it as it comes."""
 
     @cached_property
     def headers(self) -> dict[str, str]:
@@ -48,6 +50,11 @@ class Call:
             name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
             found[name] = f"{found[name]},{value}" if name in found else value
         return found
+
+    def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
+        """The body, as it comes. :raises TooLarge: over the limit :raises ClientGone: it stopped"""
+        assert self.receive is not None, "only for operations that take uploads"
+        return chunks(self.headers, self.receive, limit)
 
     @property
     def key(self) -> Key:
@@ -81,10 +88,16 @@ def reply(value: object, status: int = 200) -> Response:
 
 async def read(headers: Mapping[str, str], receive: Receive, limit: int) -> bytes:
     """The request's body. :raises TooLarge: over the limit :raises ClientGone: it stopped coming"""
+    return b"".join([chunk async for chunk in chunks(headers, receive, limit)])
+
+
+async def chunks(
+    headers: Mapping[str, str], receive: Receive, limit: int
+) -> AsyncGenerator[bytes, None]:
+    """As `read`, as it comes."""
     said = headers.get("content-length", "0")
     if said.isdecimal() and (len(said) > 18 or int(said) > limit):
         raise TooLarge(f"the body has {said[:19]} bytes; at most {limit} are accepted")
-    chunks: list[bytes] = []
     size = 0
     while True:
         message = await receive()
@@ -94,9 +107,9 @@ async def read(headers: Mapping[str, str], receive: Receive, limit: int) -> byte
         size += len(chunk)
         if size > limit:
             raise TooLarge(f"at most {limit} bytes are accepted")
-        chunks.append(chunk)
+        yield chunk
         if not message.get("more_body"):
-            return b"".join(chunks)
+            return
 
 
 def decoded(raw: bytes, headers: Mapping[str, str]) -> Any:

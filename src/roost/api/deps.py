@@ -14,6 +14,7 @@ from roost.api.rates import Rates
 from roost.api.sse import Streams
 from roost.api.tokens import Tokens
 from roost.config import Settings
+from roost.core.browse import Browse
 from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
 from roost.core.follow import Follow
@@ -42,6 +43,7 @@ class Deps:
     environments: Environments
     skills: Skills
     budgets: Budgets
+    browse: Browse
     log: Log
     keyring: Keyring
     logins: Logins

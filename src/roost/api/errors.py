@@ -15,6 +15,7 @@ from roost.errors import (
     MethodNotAllowed,
     NotFound,
     QuotaExceeded,
+    RangeRefused,
     RateLimited,
     RoostError,
     SandboxUnavailable,
@@ -25,6 +26,7 @@ from roost.errors import (
 
 STATUS: Final[dict[type[RoostError], tuple[int, str]]] = {
     MethodNotAllowed: (405, "invalid_request_error"),
+    RangeRefused: (416, "invalid_request_error"),
     InvalidRequest: (400, "invalid_request_error"),
     Unauthenticated: (401, "authentication_error"),
     Forbidden: (403, "permission_error"),

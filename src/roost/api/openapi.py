@@ -51,17 +51,6 @@ _OFFICIAL_HEADERS = [
 ]
 
 
-_UPLOAD = {
-    "type": "object",
-    "required": ["files[]"],
-    "properties": {
-        "files[]": {"type": "array", "items": {"type": "string", "format": "binary"}},
-        "display_name": {"type": "string"},
-    },
-}
-_MEDIA = {"metrics": "text/plain", "skills.versions.download": "application/zip"}
-
-
 def described(operations: Sequence[Operation]) -> dict[str, Any]:
     """The OpenAPI 3.1 document. Operations that are refused are listed, not described."""
     served = [operation for operation in operations if operation.served]
@@ -118,7 +107,7 @@ def _operation(operation: Operation, schemas: dict[tuple[str, str], Any]) -> dic
     if operation.uploads:
         described["requestBody"] = {
             "required": True,
-            "content": {"multipart/form-data": {"schema": _UPLOAD}},
+            "content": {"multipart/form-data": {"schema": operation.uploads}},
         }
     return described
 
@@ -139,8 +128,7 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
 
 
 def _responses(operation: Operation, schemas: dict[tuple[str, str], Any]) -> dict[str, Any]:
-    kind = "text/event-stream" if operation.form == "stream" else "application/json"
-    kind = _MEDIA.get(operation.name, kind)
+    kind = "text/event-stream" if operation.form == "stream" else operation.media
     schema = schemas.get((operation.name, "serialization"), {})
     if operation.form in ("page", "pages"):
         schema = _page(schema, both=operation.form == "pages")

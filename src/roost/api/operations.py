@@ -29,6 +29,7 @@ from roost.api.routes import delete as _delete
 from roost.api.routes import get as _get
 from roost.api.routes import post as _post
 from roost.api.skills_table import SKILLS
+from roost.api.workspace_table import WORKSPACE_FILES
 
 _AGENT = "beta.BetaManagedAgentsAgent"
 _ENVIRONMENT = "beta.BetaEnvironment"
@@ -245,7 +246,7 @@ def _document() -> dict[str, Any]:
 _OPEN = (
     _get("healthz", "/healthz", health.healthz, open=True),
     _get("readyz", "/readyz", health.readyz, open=True),
-    _get("metrics", "/metrics", health.metrics, open=True, form="other"),
+    _get("metrics", "/metrics", health.metrics, open=True, form="other", media="text/plain"),
     _get("openapi", "/openapi.json", _openapi, open=True, form="other"),
 )
 
@@ -364,6 +365,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *SKILLS,
     *_KEYS,
     *_TASKS,
+    *WORKSPACE_FILES,
     *_LOGINS,
     *_OPEN,
     *(_refused(line, why) for why, lines in _REFUSED.items() for line in lines),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
@@ -30,9 +30,11 @@ class Operation:
     body: Shape | None = None
     query: Query = field(default_factory=Query)
     reply: str | None = None
+    media: str = "application/json"
+    """The type of its answers."""
     form: Literal["one", "page", "pages", "stream", "other"] = "one"
-    uploads: bool = False
-    """Whether its body is a form with files."""
+    uploads: Mapping[str, Any] | None = None
+    """The schema of its body, if that is a form with files."""
     open: bool = False
     served: bool = True
 
@@ -68,14 +70,28 @@ def post(name: str, path: str, handler: Handler, body: Any = Nothing, **more: An
     return Operation(name=name, method="POST", path=path, handler=handler, body=Shape(body), **more)
 
 
-def upload(name: str, path: str, handler: Handler, **more: Any) -> Operation:
-    """An operation that takes files."""
-    return Operation(name=name, method="POST", path=path, handler=handler, uploads=True, **more)
+def upload(
+    name: str, path: str, handler: Handler, *files: str, fields: Sequence[str] = (), **more: Any
+) -> Operation:
+    """An operation that takes files, in parts of these names; with `[]` behind it, several."""
+    one = {"type": "string", "format": "binary"}
+    parts = {
+        file: {"type": "array", "items": one} if file.endswith("[]") else one for file in files
+    }
+    schema = {
+        "type": "object",
+        "required": list(files),
+        "properties": parts | {field: {"type": "string"} for field in fields},
+    }
+    return Operation(name=name, method="POST", path=path, handler=handler, uploads=schema, **more)
 
 
-def delete(name: str, path: str, handler: Handler, **more: Any) -> Operation:
+def delete(name: str, path: str, handler: Handler, query: Any = None, **more: Any) -> Operation:
     """An operation that removes."""
-    return Operation(name=name, method="DELETE", path=path, handler=handler, **more)
+    parameters = Query(query)
+    return Operation(
+        name=name, method="DELETE", path=path, handler=handler, query=parameters, **more
+    )
 
 
 def refused(name: str, method: str, path: str, why: str) -> Operation:

@@ -11,7 +11,14 @@ _SKILL = "beta.BetaSkill"
 _SKILL_VERSION = "beta.skills.BetaSkillVersion"
 
 SKILLS: Final = (
-    upload("skills.create", "/v1/skills", skills.create, reply=_SKILL),
+    upload(
+        "skills.create",
+        "/v1/skills",
+        skills.create,
+        "files[]",
+        fields=["display_name"],
+        reply=_SKILL,
+    ),
     get(
         "skills.list", "/v1/skills", skills.list_, "beta.SkillListParams", reply=_SKILL, form="page"
     ),
@@ -21,6 +28,7 @@ SKILLS: Final = (
         "skills.versions.create",
         "/v1/skills/{skill_id}/versions",
         skills.create_version,
+        "files[]",
         reply=_SKILL_VERSION,
     ),
     get(
@@ -48,5 +56,6 @@ SKILLS: Final = (
         "/v1/skills/{skill_id}/versions/{version}/content",
         skills.download,
         form="other",
+        media="application/zip",
     ),
 )

@@ -1,19 +1,23 @@
-"""Files that come as `multipart/form-data`."""
+"""Files that come as `multipart/form-data`.
+
+A form is taken apart as it arrives: what is large goes to a temporary file, not to memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from starlette.datastructures import Headers, UploadFile
+from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from roost.api.call import Call
 from roost.domain.skill import MOST_FILES, File
 from roost.errors import InvalidRequest
 
-_FILES: Final = ("files", "files[]")
+_SKILL: Final = ("files", "files[]")
 _MOST_FIELDS = 10
 _LONGEST_FIELD = 4096
 
@@ -26,18 +30,47 @@ class Form:
     fields: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass
+class Parts:
+    """What was sent, where it is: good until the form is closed."""
+
+    files: list[UploadFile] = field(default_factory=list)
+    fields: dict[str, str] = field(default_factory=dict)
+
+
 async def form_of(call: Call, *known: str) -> Form:
     """The form in a request, with files and the fields that are known.
 
     :raises InvalidRequest: it is no form, or has fields that nobody knows
+    :raises TooLarge: it is over the limit for bodies
+    """
+    limit = call.deps.settings.max_body_bytes
+    async with parts_of(call, _SKILL, known, most_bytes=limit) as parts:
+        files = [File(file.filename or "", await file.read()) for file in parts.files]
+        return Form(files, parts.fields)
+
+
+@asynccontextmanager
+async def parts_of(
+    call: Call,
+    names: Sequence[str],
+    known: Sequence[str],
+    *,
+    most_bytes: int,
+    most_files: int = MOST_FILES,
+) -> AsyncGenerator[Parts, None]:
+    """The parts of a form: files under these names, and the fields that are known.
+
+    :raises InvalidRequest: it is no form, or has fields that nobody knows
+    :raises TooLarge: it is over the limit
     """
     kind = call.headers.get("content-type", "")
     if not kind.lower().startswith("multipart/form-data"):
-        raise InvalidRequest("content-type: send multipart/form-data with `files[]`")
+        raise InvalidRequest(f"content-type: send multipart/form-data with `{names[-1]}`")
     parser = MultiPartParser(
         Headers({"content-type": kind}),
-        _stream(call.raw),
-        max_files=MOST_FILES,
+        call.chunks(most_bytes),
+        max_files=most_files,
         max_fields=_MOST_FIELDS,
         max_part_size=_LONGEST_FIELD,
     )
@@ -45,23 +78,21 @@ async def form_of(call: Call, *known: str) -> Form:
         sent = await parser.parse()
     except (MultiPartException, KeyError, ValueError) as error:
         raise InvalidRequest(f"the form cannot be read: {str(error)[:200]}") from None
-    form = Form()
     try:
-        for name, value in sent.multi_items():
-            await _take(form, name, value, known)
+        yield _sorted(sent, names, known)
     finally:
         await sent.close()
-    return form
 
 
-async def _take(form: Form, name: str, value: UploadFile | str, known: tuple[str, ...]) -> None:
-    if isinstance(value, UploadFile) and name in _FILES:
-        form.files.append(File(value.filename or "", await value.read()))
-    elif isinstance(value, str) and name in known and name not in form.fields:
-        form.fields[name] = value
-    else:
-        raise InvalidRequest(f"{name[:80]}: unknown, repeated, or not a file")
-
-
-async def _stream(raw: bytes) -> AsyncGenerator[bytes, None]:
-    yield raw
+def _sorted(sent: FormData, names: Sequence[str], known: Sequence[str]) -> Parts:
+    parts = Parts()
+    for name, value in sent.multi_items():
+        if isinstance(value, UploadFile) and name in names:
+            parts.files.append(value)
+        elif isinstance(value, str) and name in known and name not in parts.fields:
+            parts.fields[name] = value
+        else:
+            raise InvalidRequest(f"{name[:80]}: unknown, repeated, or not a file")
+        if "\0" in (value if isinstance(value, str) else value.filename or ""):
+            raise InvalidRequest(f"{name[:80]}: must not contain NUL characters")
+    return parts

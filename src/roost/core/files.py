@@ -27,7 +27,7 @@ from roost.core.workspaces.restore import restored
 from roost.domain.ids import mint
 from roost.domain.snapshot import Snapshot
 from roost.domain.sync import SyncState
-from roost.errors import RoostError
+from roost.errors import FilesElsewhere, LeaseLost, RoostError
 from roost.ports.bell import Bell
 from roost.ports.tree import Root, Tree
 from roost.ports.workspaces import Workspace, Workspaces
@@ -90,6 +90,7 @@ class Files:
         self._living: dict[str, Sync] = {}
         self._status: dict[str, Status] = {}
         self._locks: dict[str, anyio.Lock] = defaultdict(anyio.Lock)
+        self._visits: dict[str, anyio.Lock] = defaultdict(anyio.Lock)
 
     def status(self, workspace_id: str) -> Status | None:
         """What is going on; None if nothing is, here."""
@@ -130,6 +131,38 @@ class Files:
             await sync.flush()
             await self._left(workspace_id, sync, tree)
 
+    async def bring(self, workspace_id: str) -> None:
+        """Have the newest files here, for somebody who only looks at them.
+
+        :raises FilesElsewhere: another node has them :raises BlobsFailed: they cannot be restored now
+        """
+        if not await self._is_here(workspace_id):
+            async with self._visits[workspace_id], self._visited(workspace_id):
+                pass
+
+    @asynccontextmanager
+    async def visit(self, workspace_id: str, mark: int) -> AsyncGenerator[None, None]:
+        """The newest files are here, to be changed by somebody who is not the session's runner.
+
+        If its agent is awake here, the change is stored with the agent's own; else before this returns.
+
+        :raises FilesElsewhere: another node has them, or has taken them meanwhile
+        :raises BlobsFailed: they are not here, and cannot be restored now
+        """
+        async with self._visits[workspace_id]:
+            living = self._living.get(workspace_id)
+            if living is not None:
+                yield
+            if living is None or self._living.get(workspace_id) is not living:
+                async with self._visited(workspace_id):
+                    if living is None:
+                        yield
+                    self.changed(workspace_id, mark)
+                if not await self._is_here(workspace_id):
+                    raise FilesElsewhere
+            else:
+                living.changed(mark)
+
     async def forget(self, workspace_id: str) -> None:
         """Remove the files of a session that never was; none of them was ever stored."""
         await to_thread.run_sync(self._tree_of(workspace_id).remove)
@@ -150,6 +183,30 @@ class Files:
                 except (RoostError, OSError) as error:
                     _log.warning("cannot tidy up: %s", error, extra={"action": "recover"})
             await anyio.sleep(_LOOK_AGAIN)
+
+    @asynccontextmanager
+    async def _visited(self, workspace_id: str) -> AsyncGenerator[None, None]:
+        """As `open`, in the generation that there is: a runner's is newer, and has its way."""
+        row = await self._rows.find(workspace_id)
+        in_use = row is not None and row.state is not SyncState.IDLE
+        if in_use and not await self._is_here(workspace_id):
+            raise FilesElsewhere
+        try:
+            async with self.open(workspace_id, 0 if row is None else row.generation):
+                yield
+        except LeaseLost:
+            raise FilesElsewhere from None
+
+    async def _is_here(self, workspace_id: str) -> bool:
+        """Whether what is in place on this node are the newest files; if nobody has any, they are."""
+        if workspace_id in self._living:
+            return True
+        row = await self._rows.find(workspace_id)
+        if row is None:
+            return True
+        tree = self._tree_of(workspace_id)
+        root, copy = await to_thread.run_sync(_look, tree)
+        return _is_living(row, root, copy, tree)
 
     async def _brought_here(
         self, row: Workspace | None, workspace_id: str, tree: Tree, generation: int

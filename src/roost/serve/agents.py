@@ -14,13 +14,14 @@ from pydantic import SecretStr
 
 from roost.blobs import choice as blobs
 from roost.config import Settings, words
+from roost.core.browse import Browse
 from roost.core.budgets import Budgets
 from roost.core.files import Files
 from roost.core.places import OnAccount, Places
 from roost.core.skills import Skills
 from roost.core.trust import Trust
 from roost.core.workspaces import Snapshots
-from roost.domain.session import TrustLevel
+from roost.domain.session import Session, TrustLevel
 from roost.egress import host as egress
 from roost.egress.options import USUAL_PORTS, Options, anthropic
 from roost.errors import RoostError
@@ -29,11 +30,11 @@ from roost.harnesses.claude.harness import ClaudeHarness
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.bell import Bell
 from roost.ports.catalog import Catalog
-from roost.ports.harness import Harness
+from roost.ports.harness import AGENTS_OWN, Harness
 from roost.ports.workspaces import Workspaces
 from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.choice import chosen, others
-from roost.sandboxes.tree import LocalTree
+from roost.sandboxes.tree import LocalFolder, LocalTree
 from roost.serve.http import listening
 from roost.serve.prices import priced
 from roost.testing.scripted_model import scripted_model
@@ -60,6 +61,7 @@ class Workforce:
     places: Places
     trust: Trust
     files: Files
+    browse: Browse
     budgets: Budgets
     model: str
 
@@ -100,7 +102,8 @@ async def workforce(
         trust = Trust(levels, places)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(places.sweep)  # an engine that hangs must not hold up the start
-            yield Workforce(harnesses, default, places, trust, files, budgets, model.name)
+            browse = _browse(vault, files)
+            yield Workforce(harnesses, default, places, trust, files, browse, budgets, model.name)
 
 
 def _egress(settings: Settings, model: Model) -> Options:
@@ -120,6 +123,13 @@ def _files(settings: Settings, vault: Path, workspaces: Workspaces, bell: Bell) 
         return LocalTree(vault / ".workspaces" / workspace_id, notes, DEFAULT_UIDS)
 
     return Files(Snapshots(blobs.chosen(settings)), workspaces, tree_of, bell)
+
+
+def _browse(vault: Path, files: Files) -> Browse:
+    def folder_of(session: Session) -> LocalFolder:
+        return LocalFolder(vault / ".workspaces" / session.id, DEFAULT_UIDS, AGENTS_OWN)
+
+    return Browse(files, folder_of)
 
 
 def _harnesses(settings: Settings, model: Model) -> dict[str, Harness]:

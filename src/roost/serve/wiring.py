@@ -201,6 +201,7 @@ def _deps(
         environments=environments,
         skills=ground.skills,
         budgets=hands.budgets,
+        browse=hands.browse,
         log=store.log,
         keyring=keyring,
         logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),

@@ -1,5 +1,6 @@
-"""A workspace's files on this machine: `ports.tree`, for directories that sandboxes write in."""
+"""A workspace's files on this machine: `ports.tree` and `ports.folder`, for directories that sandboxes write in."""
 
+from roost.sandboxes.tree.folder import LocalFolder
 from roost.sandboxes.tree.local import LocalTree
 
-__all__ = ["LocalTree"]
+__all__ = ["LocalFolder", "LocalTree"]

@@ -1,0 +1,72 @@
+"""Looking into a session's directory from outside, and putting files there, while its agent may be at work.
+
+What is shown is the session's own directory and nothing else, whatever its trust level: of a session that
+works in the vault, the vault is not shown. If the newest files are not on this node, they are restored
+first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import BinaryIO
+
+from anyio import to_thread
+
+from roost.core.files import Files
+from roost.domain.session import Session, Status
+from roost.errors import SessionClosed
+from roost.ports.folder import Content, Folder, Item, Listing, Place
+
+FolderOf = Callable[[Session], Folder]
+
+
+class Browse:
+    """The directories of all sessions. Whoever calls has checked that the caller may see this one."""
+
+    def __init__(self, files: Files, folder_of: FolderOf) -> None:
+        self._files = files
+        self._folder_of = folder_of
+
+    async def list(self, session: Session, path: str, after: Place | None, limit: int) -> Listing:
+        """A part of a directory. :raises NotFound: :raises FilesElsewhere:"""
+        await self._files.bring(session.id)
+        return await to_thread.run_sync(self._folder_of(session).list, path, after, limit)
+
+    async def open(self, session: Session, path: str) -> Content:
+        """A regular file, to be read and closed. :raises NotFound: :raises FilesElsewhere:"""
+        await self._files.bring(session.id)
+        return await to_thread.run_sync(self._folder_of(session).open, path)
+
+    async def put(
+        self, session: Session, files: Sequence[tuple[str, BinaryIO]], *, overwrite: bool
+    ) -> Sequence[Item]:
+        """Write files, each whole or not at all, in this order; the first that fails ends it.
+
+        :raises Conflict: one is there already :raises SessionClosed: :raises FilesElsewhere:
+        """
+        made: list[Item] = []
+
+        def put(folder: Folder) -> None:
+            made.extend(folder.put(path, data, overwrite=overwrite) for path, data in files)
+
+        await self._change(session, put)
+        return made
+
+    async def make(self, session: Session, path: str) -> Item:
+        """Make a directory. :raises Conflict: :raises SessionClosed: :raises FilesElsewhere:"""
+        made: list[Item] = []
+        await self._change(session, lambda folder: made.append(folder.make(path)))
+        return made[0]
+
+    async def remove(self, session: Session, path: str, *, recursive: bool) -> None:
+        """Remove something. :raises NotFound: :raises SessionClosed: :raises FilesElsewhere:"""
+        await self._change(session, lambda folder: folder.remove(path, recursive=recursive))
+
+    async def _change(self, session: Session, change: Callable[[Folder], None]) -> None:
+        if session.state.status is Status.TERMINATED:
+            raise SessionClosed("the files of a session that is terminated cannot be changed")
+        folder = self._folder_of(session)
+        await to_thread.run_sync(folder.begin)
+        async with self._files.visit(session.id, session.state.head):
+            await to_thread.run_sync(partial(change, folder))
