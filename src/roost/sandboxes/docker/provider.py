@@ -218,6 +218,7 @@ class DockerProvider:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         _write(folder / "passwd", recipe.passwd(who))
         _write(folder / "group", recipe.group(who))
+        (folder / recipe.EMPTY).mkdir(mode=0o555, exist_ok=True)
         return folder
 
     async def sweep(self) -> None:

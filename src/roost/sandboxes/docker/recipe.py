@@ -41,6 +41,9 @@ for file in /proc/[0-9]*/stat; do
     kill -KILL "${pid%/stat}"
 done
 """
+EMPTY: Final = "empty"
+"""The name of an empty directory beside the files that name the user."""
+
 _SHARED_MEMORY_BYTES: Final = 64 * 1024**2
 _COVERED: Final = [
     "/sys",
@@ -65,7 +68,9 @@ def container(
     runtime: str | None,
     security: Sequence[str],
 ) -> dict[str, Any]:
-    """What to create; `etc` holds the files that name the user, `security` are the engine's options."""
+    """What to create; `etc` holds `EMPTY` and the files that name the user, `security` are the engine's
+    options.
+    """
     host = _apart(security) | _limits(plan.limits) | {"Mounts": _mounts(plan, etc)}
     return {
         "Image": image,
@@ -159,7 +164,9 @@ def base_environ(plan: Plan) -> dict[str, str]:
 def _mounts(plan: Plan, etc: Path) -> list[dict[str, Any]]:
     made = [_bind(plan.home, HOME), _bind(plan.workspace, WORKSPACE)]
     made += [_bind(each.source, each.target, writable=each.writable) for each in plan.mounts]
-    made += [_empty(f"{each.target}/{name}") for each in plan.mounts for name in each.hidden]
+    # An empty directory lies over what is hidden. It is not a tmpfs: Podman fills one with what it covers.
+    hidden = [f"{each.target}/{name}" for each in plan.mounts for name in each.hidden]
+    made += [_bind(etc / EMPTY, target, writable=False) for target in hidden]
     return made + [
         _bind(etc / name, f"/etc/{name}", writable=False) for name in ("passwd", "group")
     ]
@@ -177,12 +184,6 @@ def _bind(source: Path, target: str, *, writable: bool = True) -> dict[str, Any]
         "ReadOnly": not writable,
         "BindOptions": options,
     }
-
-
-def _empty(target: str) -> dict[str, Any]:
-    """A directory without anything in it, over one that is to be hidden."""
-    options = {"SizeBytes": 4096, "Mode": 0o555}
-    return {"Type": "tmpfs", "Target": target, "ReadOnly": True, "TmpfsOptions": options}
 
 
 def _limits(limits: Limits) -> dict[str, Any]:
