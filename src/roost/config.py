@@ -216,6 +216,16 @@ class Settings(BaseModel):
         gt=0,
         description="How often a WebSocket is pinged; one that misses two pings is closed.",
     )
+    node_name: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9_.-]{1,128}$",
+        description="What this node is called in `roost node ls`; by default the machine's name.",
+    )
+    drain_seconds: float = Field(
+        120.0,
+        ge=0,
+        description="How long a draining node lets running turns finish before others take them over.",
+    )
     stop_seconds: float = Field(
         10.0,
         gt=0,

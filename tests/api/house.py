@@ -28,6 +28,7 @@ from roost.core.follow import Follow
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.logins import Logins
+from roost.core.nodes import Fleet
 from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
 from roost.core.skills import Skills
@@ -57,6 +58,7 @@ class House:
     keyring: Keyring
     client: httpx2.AsyncClient
     draining: bool = False
+    stopping: bool = False
     broken: bool = False
 
     async def user(self, tenant: str = TENANT, **fields: Any) -> httpx2.AsyncClient:
@@ -149,7 +151,7 @@ async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
         bell = LocalBell()
         skills = Skills(store.catalog, FolderSkills(data / "skills"))
         browse = _browse(data, store, bell)
-        deps = _deps(wanted, store, skills, browse, bell, keyring, ready, lambda: made[0].draining)
+        deps = _deps(wanted, store, skills, browse, bell, keyring, ready, made)
         app = build_app(deps)
         async with client_of(app, secret) as client:
             made.append(House(store, deps, app, bell, keyring, client))
@@ -172,7 +174,7 @@ def _deps(
     bell: LocalBell,
     keyring: Keyring,
     ready: Any,
-    draining: Any,
+    made: list[House],
 ) -> Deps:
     agents, environments = Agents(store.catalog, skills), Environments(store.catalog)
     tasks = Taskboard(store.catalog)
@@ -213,7 +215,9 @@ def _deps(
         tokens=Tokens(b"0123456789abcdef0123456789abcdef", seconds=settings.token_seconds),
         registry=CollectorRegistry(),
         ready=ready,
-        draining=draining,
+        fleet=Fleet(store.nodes, bell, "node_1"),
+        draining=lambda: made[0].draining,
+        stopping=lambda: made[0].stopping,
     )
 
 

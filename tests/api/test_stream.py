@@ -310,7 +310,7 @@ async def test_a_stopping_server_ends_its_streams(tmp_path: Path):
     async with served(tmp_path) as (roost, client):
         session = await roost.session()
         async with stream(client, session) as frames:
-            roost.draining = True
+            roost.stopping = True
             roost.deps.streams.close()
             assert await frames.event() is None
         response = await client.get(f"/v1/sessions/{session['id']}/events/stream")

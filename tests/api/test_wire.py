@@ -370,15 +370,17 @@ async def test_requests_are_counted(tmp_path: Path):
         assert "roost_open_streams 0.0" in text
 
 
-async def test_a_stopping_server_sends_clients_elsewhere(tmp_path: Path):
+async def test_a_server_that_leaves_answers_until_it_is_gone_and_says_that_it_leaves(
+    tmp_path: Path,
+):
     async with house(tmp_path) as roost:
-        roost.draining = True
-        response = await roost.client.get("/v1/agents")
-        assert error_of(response, 503)["type"] == "api_error"
-        assert int(response.headers["retry-after"]) >= 1
-        assert "x-should-retry" not in response.headers
-        error_of(await roost.client.get("/readyz"), 503)
-        assert (await roost.client.get("/healthz")).status_code == 200
+        for leaving in ("draining", "stopping"):
+            setattr(roost, leaving, True)
+            ready = await roost.client.get("/readyz")
+            assert leaving in error_of(ready, 503)["message"]
+            assert int(ready.headers["retry-after"]) >= 1
+            assert (await roost.client.get("/v1/agents")).status_code == 200
+            assert (await roost.client.get("/healthz")).status_code == 200
 
 
 async def test_an_idempotency_key_is_short_text(tmp_path: Path):

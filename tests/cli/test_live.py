@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from roost.testing.live import LiveServer
@@ -47,6 +48,19 @@ def test_a_conversation_goes_on_by_its_session(server: LiveServer) -> None:
     assert session["id"] in roost(server, "sessions", "show", session["id"]).stdout
     assert roost(server, "sessions", "rm", session["id"]).stdout == f"deleted {session['id']}\n"
     assert "hint:" not in roost(server, "logs", session["id"], code=1).stdout
+
+
+def test_the_one_node_of_a_data_directory_is_drained_and_resumed(server: LiveServer) -> None:
+    shown = roost(server, "node", "ls").stdout.splitlines()
+    assert [shown[0].split()[0], shown[1].split()[2]] == ["ID", "up"]
+    assert "drains" in roost(server, "node", "drain").stdout
+    ready = httpx2.get(f"{server.url}/readyz")
+    assert ready.status_code == 503
+    [node] = json.loads(roost(server, "node", "ls", "--json").stdout)
+    assert node["state"] == "draining"
+    resumed = json.loads(roost(server, "node", "resume", node["id"], "--json").stdout)
+    assert resumed["state"] == "up"
+    assert "1 user message " in roost(server, "chat", "--once", "Hello").stdout
 
 
 def test_a_chat_outlives_a_server_that_is_killed_in_the_middle_of_an_answer(

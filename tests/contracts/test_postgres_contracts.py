@@ -13,6 +13,7 @@ from roost.testing.bell_contract import BellContract
 from roost.testing.catalog_contract import CatalogContract
 from roost.testing.keys_contract import KeysContract
 from roost.testing.log_contract import LogContract
+from roost.testing.nodes_contract import NodesContract
 from roost.testing.postgres import PostgresServer
 from roost.testing.sessions_contract import SessionsContract
 from roost.testing.workspaces_contract import WorkspacesContract
@@ -54,6 +55,10 @@ class TestPostgresCatalog(OnPostgres, CatalogContract):
 
 
 class TestPostgresKeys(OnPostgres, KeysContract):
+    pass
+
+
+class TestPostgresNodes(OnPostgres, NodesContract):
     pass
 
 

@@ -11,6 +11,7 @@ from roost.stores.sqlite import SqliteStore
 from roost.testing.catalog_contract import CatalogContract
 from roost.testing.keys_contract import KeysContract
 from roost.testing.log_contract import LogContract
+from roost.testing.nodes_contract import NodesContract
 from roost.testing.sessions_contract import SessionsContract
 from roost.testing.workspaces_contract import WorkspacesContract
 
@@ -35,6 +36,10 @@ class TestSqliteCatalog(OnSqlite, CatalogContract):
 
 
 class TestSqliteKeys(OnSqlite, KeysContract):
+    pass
+
+
+class TestSqliteNodes(OnSqlite, NodesContract):
     pass
 
 

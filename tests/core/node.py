@@ -12,6 +12,7 @@ import anyio
 from roost.core.dispatch import Dispatcher
 from roost.core.follow import Follow
 from roost.core.intake import Intake
+from roost.core.member import Member
 from roost.core.runner import Runner
 from roost.domain.events import Draft, Entry
 from roost.domain.ids import mint
@@ -83,6 +84,7 @@ async def node(
     max_runners: int = 64,
     heartbeat: float = 15,
     stop_seconds: float = 0.2,
+    drain_seconds: float = 60,
     working: bool = True,
 ) -> AsyncGenerator[Node, None]:
     model = scripted_model()
@@ -96,8 +98,9 @@ async def node(
         runner = Runner(
             store.log, store.sessions, bell, {"scripted": scripted, **(harnesses or {})}
         )
+        member = Member(mint("node"), store.log, store.nodes, bell, lease_seconds=3)
         dispatcher = Dispatcher(
-            mint("node"), store.log, bell, runner, lease_seconds=3, max_runners=max_runners
+            member, store.log, bell, runner, max_runners=max_runners, drain_seconds=drain_seconds
         )
         if working:
             await tasks.start(dispatcher.run, stop_seconds)

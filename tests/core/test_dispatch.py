@@ -38,7 +38,7 @@ class Stubborn:
 async def test_a_node_outlives_a_lease_that_it_cannot_renew_at_once(tmp_path: Path):
     async with node(tmp_path, working=False) as roost, anyio.create_task_group() as tasks:
         log = Stubborn(roost.dispatcher._log, times=0)
-        roost.dispatcher._log = log
+        roost.dispatcher._log = roost.dispatcher._member._log = log
         await tasks.start(roost.dispatcher.run, 1)
         log.times = 1
         session = await roost.session(message("Hello"))

@@ -44,7 +44,7 @@ def nodes(
         "ROOST_LEASE_SECONDS": "6",
     }
     data = tmp_path_factory.mktemp("nodes")
-    servers = [LiveServer(data / name, **environ) for name in ("a", "b")]
+    servers = [LiveServer(data / name, ROOST_NODE_NAME=name, **environ) for name in ("a", "b")]
     with ExitStack() as stack:
         starting = [threading.Thread(target=server.start) for server in servers]
         for thread in starting:
@@ -184,6 +184,52 @@ def test_the_sessions_of_a_killed_server_go_on_at_the_other(nodes: list[LiveServ
     said = [e["content"][0]["text"] for e in events if e["type"] == "agent.message"]
     assert said == ["in the end"]
     b.start()
+
+
+def state_of(server: LiveServer, name: str) -> str:
+    """How a node is, as any server says."""
+    living = [n for n in get(server, "/roost/v1/nodes")["data"] if n["state"] != "gone"]
+    [node] = [node for node in living if node["name"] == name]
+    return str(node["state"])
+
+
+def answers(server: LiveServer, session_id: str) -> list[str]:
+    """What was said, once the session rests."""
+    eventually(lambda: get(server, f"/v1/sessions/{session_id}")["status"] == "idle")
+    events = get(server, f"/v1/sessions/{session_id}/events")["data"]
+    return [e["content"][0]["text"] for e in events if e["type"] == "agent.message"]
+
+
+def test_a_draining_server_hands_its_sessions_over_and_may_even_die_of_it(
+    nodes: list[LiveServer],
+) -> None:
+    a, b = nodes
+    session_id = run_at(b, a, text="first", delay=2)
+    say(a, session_id, text="second")
+    with Api(b, KEY) as api:
+        token = api.token(session_id)
+    with Talk(address(b, token=token, sessionId=session_id)) as talk:
+        post(a, "/roost/v1/nodes/b/drain", {})
+        code, _ = talk.close_code()
+        assert code == 1012
+    ready = httpx2.get(f"{b.url}/readyz")
+    assert (ready.status_code, "draining" in ready.text) == (503, True)
+    assert state_of(b, "b") == "draining"
+    assert answers(b, session_id) == ["first", "second"]
+    assert runs(a, session_id), "the second turn was not handed over"
+    for _ in range(5):  # what comes in at the draining server is worked on by the other
+        late = new_session(b)
+        say(b, late, text="late")
+        assert answers(b, late) == ["late"]
+        assert not runs(b, late)
+    post(b, "/roost/v1/nodes/b/resume", {})
+    eventually(lambda: httpx2.get(f"{b.url}/readyz").status_code == 200)
+    session_id = run_at(b, a, text="in the end", delay=3)
+    post(a, "/roost/v1/nodes/b/drain", {})
+    b.kill()
+    assert answers(a, session_id) == ["in the end"]
+    b.start()
+    assert state_of(a, "b") == "up", "the mark has outlived its server"
 
 
 @pytest.mark.chaos

@@ -19,7 +19,7 @@ from roost.api.operations import OPERATIONS
 from roost.api.origins import check_change
 from roost.api.routes import Operation, Routes
 from roost.domain.ids import mint
-from roost.errors import RoostError, Unavailable
+from roost.errors import RoostError
 
 _log = logging.getLogger(__name__)
 
@@ -81,8 +81,6 @@ class Api:
         return await operation.handler(call)
 
     async def _admit(self, call: Call, operation: Operation, answer: _Answer) -> None:
-        if self._deps.draining():
-            raise Unavailable("the server is stopping; try again")
         deps = self._deps
         call.caller, call.login = await caller(deps.keyring, deps.logins, call.headers)
         if call.login is not None:

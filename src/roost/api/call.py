@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope
 
 from roost.api.deps import Deps
 from roost.core.logins import Login
-from roost.errors import InvalidRequest, TooLarge
+from roost.errors import Forbidden, InvalidRequest, TooLarge
 from roost.ports.keys import Key
 
 _encode = msgspec.json.Encoder().encode
@@ -74,6 +74,12 @@ class Call:
         if key is not None and not (0 < len(key) <= 255 and key.isprintable()):
             raise InvalidRequest("idempotency-key: give 1 to 255 printable characters")
         return key
+
+
+def administrators_only(call: Call) -> None:
+    """:raises Forbidden: the caller's key is not an administrator's"""
+    if call.key.role != "admin":
+        raise Forbidden("Only an administrator's key may do that.")
 
 
 def fingerprint(value: bytes | dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ from roost.core.follow import Follow
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.logins import Logins
+from roost.core.nodes import Fleet
 from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
 from roost.core.skills import Skills
@@ -32,7 +33,8 @@ from roost.ports.log import Log
 class Deps:
     """`ready` tells how the server is, or raises a RoostError if it cannot serve.
 
-    `streams` are the event streams open now: a stopping server calls `streams.close()`.
+    `draining`: it hands its work over, and clients had better go to another node. `stopping`: it will be
+    gone soon. `streams` are the event streams open now: a stopping server calls `streams.close()`.
     """
 
     settings: Settings
@@ -52,7 +54,9 @@ class Deps:
     runs: Runs
     registry: CollectorRegistry
     ready: Callable[[], Awaitable[dict[str, Any]]]
+    fleet: Fleet
     draining: Callable[[], bool]
+    stopping: Callable[[], bool]
     streams: Streams = field(default_factory=Streams)
 
     @cached_property

@@ -16,7 +16,7 @@ from roost.api.query import span_of
 from roost.api.sse import EventStream
 from roost.domain.events import Entry
 from roost.domain.session import Session
-from roost.errors import InvalidRequest
+from roost.errors import InvalidRequest, Unavailable
 from roost.ports.log import EventQuery
 
 _PAGE = 1000
@@ -67,6 +67,8 @@ async def listed(call: Call, session: Session) -> ASGIApp:
 def streamed(call: Call, session: Session) -> ASGIApp:
     """A session's events from now on, or from where the client says it was."""
     deps = call.deps
+    if deps.stopping():
+        raise Unavailable("the server is stopping; try again")
     deps.streams.check(call.key.id, deps.settings.max_streams)
     return EventStream(
         deps.follow,
@@ -76,7 +78,7 @@ def streamed(call: Call, session: Session) -> ASGIApp:
         previews=frozenset(call.query.get("event_deltas", ())),
         openers=(call.key.id, call.login.id if call.login else None),
         request_id=call.request_id,
-        draining=deps.draining,
+        stopping=deps.stopping,
     )
 
 

@@ -18,8 +18,10 @@ async def healthz(call: Call) -> ASGIApp:
 
 async def readyz(call: Call) -> ASGIApp:
     """Everything it needs answers too."""
+    if call.deps.stopping():
+        raise Unavailable("not ready: the server is stopping")
     if call.deps.draining():
-        raise Unavailable("the server is stopping")
+        raise Unavailable("not ready: this node is draining", hint="Send clients to another node.")
     try:
         found = await call.deps.ready()
     except RoostError as error:

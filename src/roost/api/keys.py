@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Required, TypedDict
 from pydantic import Field
 from starlette.types import ASGIApp
 
-from roost.api.call import Call, reply
+from roost.api.call import Call, administrators_only, reply
 from roost.core.trust import may_ask_for
 from roost.domain.events import iso
 from roost.domain.session import TrustLevel
@@ -35,7 +35,7 @@ class KeyCreateParams(TypedDict, total=False):
 
 async def create(call: Call) -> ASGIApp:
     """A new key. Its secret is in this answer, and nowhere else."""
-    _administrators_only(call)
+    administrators_only(call)
     given = call.body
     ceiling: TrustLevel = given.get("trust_ceiling", "sandboxed")
     if not may_ask_for(call.key, ceiling):
@@ -52,23 +52,18 @@ async def create(call: Call) -> ASGIApp:
 
 async def list_(call: Call) -> ASGIApp:
     """All keys, of all tenants, oldest first."""
-    _administrators_only(call)
+    administrators_only(call)
     keys = await call.deps.keyring.all()
     return reply({"data": [_view(key) for key in keys], "next_page": None})
 
 
 async def revoke(call: Call) -> ASGIApp:
     """From now on the key opens nothing, and what it had opened ends."""
-    _administrators_only(call)
+    administrators_only(call)
     key = await call.deps.keyring.revoke(call.params["key_id"])
     call.deps.rates.forget(key.id)
     call.deps.streams.close(key.id)
     return reply(_view(key))
-
-
-def _administrators_only(call: Call) -> None:
-    if call.key.role != "admin":
-        raise Forbidden("Only an administrator's key may do that.")
 
 
 def _view(key: Key) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from roost.api import (
     health,
     keys,
     logins,
+    nodes,
     openapi,
     sessions,
     tasks,
@@ -205,6 +206,11 @@ _KEYS = (
     _delete("roost.keys.revoke", "/roost/v1/keys/{key_id}", keys.revoke),
 )
 
+_NODES = (
+    _get("roost.nodes.list", "/roost/v1/nodes", nodes.list_),
+    _post("roost.nodes.drain", "/roost/v1/nodes/{node}/drain", nodes.drain),
+    _post("roost.nodes.resume", "/roost/v1/nodes/{node}/resume", nodes.resume),
+)
 
 _TASKS = (
     _post("roost.tasks.create", "/roost/v1/tasks", tasks.create, tasks.TaskCreateParams),
@@ -364,6 +370,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *_THREADS,
     *SKILLS,
     *_KEYS,
+    *_NODES,
     *_TASKS,
     *WORKSPACE_FILES,
     *_LOGINS,

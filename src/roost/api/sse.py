@@ -87,7 +87,7 @@ class EventStream:
         previews: frozenset[str],
         openers: tuple[str, str | None],
         request_id: str,
-        draining: Callable[[], bool],
+        stopping: Callable[[], bool],
     ) -> None:
         self._follow = follow
         self._streams = streams
@@ -97,7 +97,7 @@ class EventStream:
         self._previews = previews
         self._openers = openers
         self._request_id = request_id
-        self._draining = draining
+        self._stopping = stopping
         # A session that has ended says nothing more: the stream ends where its log does.
         ended = session.state.status is Status.TERMINATED
         self._last = session.state.head if ended else None
@@ -138,8 +138,8 @@ class EventStream:
     def _is_over(self, item: Shown) -> bool:
         if isinstance(item, Entry):
             ended = item.type == "session.status_terminated" or item.seq == self._last
-            return ended or self._draining()
-        return item is Pause.GONE or self._draining()
+            return ended or self._stopping()
+        return item is Pause.GONE or self._stopping()
 
     def _failure(self, error: RoostError) -> bytes:
         return b"event: error\ndata: %b\n\n" % _encode(envelope(error, self._request_id))

@@ -30,6 +30,11 @@ def server_url(found: Settings) -> str:
     return said if isinstance(said, str) else f"http://{found.host}:{found.port}"
 
 
+def is_local(url: str | None) -> bool:
+    """Whether the server is the one of the data directory, and no load balancer stands before it."""
+    return settings(url=url).url is None
+
+
 def api_key(found: Settings) -> str | None:
     """`$ROOST_API_KEY`, else the administrator's key in the data directory, if it can be read."""
     if found.api_key is not None:

@@ -25,6 +25,8 @@ app.add_typer(sessions, name="sessions")
 image = typer.Typer(help="Build what `docker` sandboxes are made of.", no_args_is_help=True)
 app.add_typer(key, name="key")
 app.add_typer(image, name="image")
+node = typer.Typer(help="List the servers of a database, and empty one.", no_args_is_help=True)
+app.add_typer(node, name="node")
 
 Url = Annotated[
     str | None,
@@ -198,6 +200,42 @@ def key_revoke(
 
     with connect(url) as client:
         revoke_key(client, key_id, as_json=json)
+
+
+NodeName = Annotated[
+    str | None,
+    typer.Argument(metavar="[NAME]", help="A node's name or id; default this machine's."),
+]
+
+
+@node.command("ls")
+def node_ls(json: Json = False, url: Url = None) -> None:
+    """List the nodes, and how they are."""
+    from roost.cli.environment import connect
+    from roost.cli.nodes import print_nodes
+
+    with connect(url) as client:
+        print_nodes(client, as_json=json)
+
+
+@node.command("drain")
+def node_drain(name: NodeName = None, json: Json = False, url: Url = None) -> None:
+    """Let a node take no new work, and hand over what it has to the others."""
+    from roost.cli.environment import connect, is_local
+    from roost.cli.nodes import mark_node
+
+    with connect(url) as client:
+        mark_node(client, name, drain=True, here=is_local(url), as_json=json)
+
+
+@node.command("resume")
+def node_resume(name: NodeName = None, json: Json = False, url: Url = None) -> None:
+    """Let a node that drains work again."""
+    from roost.cli.environment import connect, is_local
+    from roost.cli.nodes import mark_node
+
+    with connect(url) as client:
+        mark_node(client, name, drain=False, here=is_local(url), as_json=json)
 
 
 @image.command("build")

@@ -6,10 +6,13 @@ Recovery is this and nothing else: a session whose runner died is claimed like a
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import anyio
+from anyio import CancelScope
 from anyio.abc import TaskGroup
 
+from roost.core.member import Member
 from roost.core.runner import Runner
 from roost.domain.session import Lease
 from roost.errors import LeaseLost, RoostError
@@ -26,35 +29,38 @@ class Dispatcher:
 
     def __init__(
         self,
-        node: str,
+        member: Member,
         log: Log,
         bell: Bell,
         runner: Runner,
         *,
-        lease_seconds: float,
         max_runners: int,
+        drain_seconds: float = 0,
     ) -> None:
-        self.node = node
+        self.node = member.node
         self.running = 0
+        self._member = member
         self._log = log
         self._bell = bell
         self._runner = runner
-        self._lease_seconds = lease_seconds
         self._max_runners = max_runners
+        self._drain_seconds = drain_seconds
+        self._leases: set[CancelScope] = set()
         self._stopping = False
 
     async def run(self, stop_seconds: float, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Work until `stop`, then let runners finish for `stop_seconds` and hand back the rest."""
-        await self._log.renew(self.node, self._lease_seconds)
+        await self._member.join()
         async with anyio.create_task_group() as alive:
-            alive.start_soon(self._keep_alive)
+            alive.start_soon(self._member.run)
+            alive.start_soon(self._drain_whenever_asked)
             async with anyio.create_task_group() as runners:
                 task_status.started()
                 await self._claim_while_wanted(runners)
-                await self._let_finish(stop_seconds)
+                await self._hand_over(stop_seconds, lambda: True)
                 runners.cancel_scope.cancel()
             alive.cancel_scope.cancel()
-        await self._log.renew(self.node, 0)
+        await self._member.leave()
 
     @property
     def busy(self) -> int:
@@ -86,30 +92,30 @@ class Dispatcher:
 
     async def _claim(self) -> list[Lease]:
         room = min(self._max_runners - self.busy, self._runner.wakes.free)
+        if self._member.draining:
+            return []
         try:
             return await self._log.claim(self.node, room) if room > 0 else []
         except LeaseLost:
-            await self._renew()
+            await self._member.renew()
         except RoostError as error:
             _log.error("cannot claim: %s", error.message, extra={"action": "claim"})
         return []
 
-    async def _renew(self) -> None:
-        try:
-            await self._log.renew(self.node, self._lease_seconds)
-        except RoostError as error:
-            _log.error("cannot renew: %s", error.message, extra={"action": "renew"})
-
     async def _run(self, lease: Lease) -> None:
         about = {"session": lease.session_id, "generation": lease.generation}
         _log.info("runner starts", extra={"action": "claim", **about})
+        scope = CancelScope()
+        self._leases.add(scope)
         try:
-            await self._runner.run(lease)
+            with scope:
+                await self._runner.run(lease)
         except Exception:  # noqa: BLE001 - one session's fault must not end the others
             _log.exception("runner failed", extra={"action": "fail", **about})
             await anyio.sleep(_BREATHE)
         finally:
             self.running -= 1
+            self._leases.discard(scope)
             self._runner.wakes.end(lease.session_id)
             with anyio.CancelScope(shield=True):
                 await self._hand_back(lease)
@@ -127,13 +133,34 @@ class Dispatcher:
                 extra={"action": "release", "session": lease.session_id},
             )
 
-    async def _keep_alive(self) -> None:
-        while True:
-            await anyio.sleep(self._lease_seconds / 3)
-            await self._renew()
-
-    async def _let_finish(self, seconds: float) -> None:
-        with anyio.move_on_after(seconds), self._bell.listen(WORK) as ear:
-            while self.busy:
+    async def _drain_whenever_asked(self) -> None:
+        """While this node is to drain, its sessions go to others: those at rest at once, the others
+        after their turn, and when that takes too long, in the middle of it.
+        """
+        drained = False
+        with self._bell.listen(WORK) as ear:
+            while True:
+                if self._member.draining and not drained:
+                    await self._hand_over(self._drain_seconds, lambda: self._member.draining)
+                    drained = self._member.draining
+                elif drained and not self._member.draining:
+                    drained = False
+                    self._runner.leaving(False)
                 await ear.wait(_LOOK_AGAIN)
                 ear.rung()
+
+    async def _hand_over(self, seconds: float, wanted: Callable[[], bool]) -> None:
+        """Let runners come to the end of their turn for some seconds, and take what is left from them.
+
+        The next claim of these sessions, here or at another node, goes on from the log.
+        """
+        self._runner.leaving(True)
+        with anyio.move_on_after(seconds), self._bell.listen(WORK) as ear:
+            while wanted() and (self.busy or self._runner.resting):
+                await ear.wait(_LOOK_AGAIN)
+                ear.rung()
+        if not wanted():
+            self._runner.leaving(False)
+            return
+        for scope in list(self._leases):
+            scope.cancel()

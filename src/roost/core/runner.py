@@ -51,6 +51,10 @@ _PAUSES = (0.1, 1.0, 5.0)  # seconds before a turn whose sandbox broke is taken 
 _OPENING = 0  # no input's seq: what is counted is sandboxes that could not be opened
 
 
+class HandedOver(Exception):
+    """The session has work, and another runner is to do it."""
+
+
 class Runner:
     """Works on sessions that were claimed."""
 
@@ -78,6 +82,12 @@ class Runner:
         self.wakes = Wakes(bell, most=64) if wakes is None else wakes
         self._pool = pool
         self._turns: set[Turn] = set()
+        self._leaving = False
+
+    def leaving(self, leaving: bool) -> None:
+        """From now on, begin no turn, and let agents at rest end: others go on. Or stay, after all."""
+        self._leaving = leaving
+        self._warmth.close(leaving)
 
     @property
     def resting(self) -> int:
@@ -96,10 +106,10 @@ class Runner:
             broken: Counter[int] = Counter()
             while not await self._run_in_a_conversation(lease, broken, resumed=resumed):
                 resumed = True
-        except (LeaseLost, NotFound, Terminated) as reason:
+        except (LeaseLost, NotFound, Terminated, HandedOver) as reason:
             _log.info(
                 "runner leaves: %s",
-                "the session is over" if isinstance(reason, Terminated) else reason,
+                _WHY.get(type(reason), reason),
                 extra={"action": "leave", "session": lease.session_id},
             )
 
@@ -124,7 +134,7 @@ class Runner:
                     await self._run_until_rest(lease, woken, turn, conversation)
                     rests = True
                     woken = await self._woken_while_warm(session)
-        except (LeaseLost, NotFound, Terminated, Unavailable):
+        except (LeaseLost, NotFound, Terminated, HandedOver, Unavailable):
             raise
         except Exception as error:  # noqa: BLE001 - an agent is somebody else's program
             _log.error("harness failed", exc_info=error, extra={"session": lease.session_id})
@@ -242,6 +252,7 @@ class Runner:
                 await self._close_what_waits(turn, session, interrupts)
                 stop_reason = {"type": "end_turn"}
             elif ready := _ready(session, inputs):
+                await self._stay_for_another_turn(turn)
                 await turn.begin(ready)
                 stop_reason = await turn.take(conversation, ready, again=False)
             elif await self._carried_out(session):
@@ -249,6 +260,12 @@ class Runner:
             elif await self._rest(lease, session, Batch(), stop_reason):
                 return
             session = await self._sessions.find(lease.session_id)
+
+    async def _stay_for_another_turn(self, turn: Turn) -> None:
+        """:raises HandedOver: it is for others to take, as the first one after a turn that is over"""
+        if self._leaving:
+            await turn.append(Batch(turn=False))
+            raise HandedOver
 
     async def _carried_out(self, session: Session) -> bool:
         """Whether the agent waited for the server itself, and need not any more."""
@@ -363,5 +380,6 @@ def _can_start_ahead(session: Session, inputs: Sequence[Entry]) -> bool:
     return bool(_ready(session, inputs))
 
 
+_WHY = {Terminated: "the session is over", HandedOver: "others go on with the session"}
 _ANSWERS = {"user.tool_confirmation", "user.custom_tool_result"}
 _NOT_NEW = {*_ANSWERS, "user.interrupt"}

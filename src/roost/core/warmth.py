@@ -22,6 +22,7 @@ class Warmth:
         self.seconds = seconds
         self._bell = bell
         self._most = most
+        self._closed = False
         self._resting: OrderedDict[str, bool] = OrderedDict()
 
     def __len__(self) -> int:
@@ -29,7 +30,13 @@ class Warmth:
 
     def may_stay(self, session_id: str) -> bool:
         """Whether its agent may stay started; not once others needed the place."""
-        return self._resting.get(session_id, False)
+        return not self._closed and self._resting.get(session_id, False)
+
+    def close(self, closed: bool) -> None:
+        """Keep nobody any more: every agent that idles is to end. Or keep them again."""
+        self._closed = closed
+        for session_id in self._resting if closed else ():
+            self._bell.ring(inbox(session_id))
 
     @contextmanager
     def resting(self, session_id: str) -> Generator[None, None, None]:

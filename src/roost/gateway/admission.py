@@ -35,7 +35,7 @@ async def admit(deps: Deps, scope: Scope) -> Admission:
     query = _taken_query(scope)
     if scope["path"] != PATH:
         raise NotFound(f"there is no WebSocket at {scope['path'][:200]}")
-    if deps.draining():
+    if deps.stopping():
         raise Unavailable("the server is stopping; try again")
     check_origin(_headers(scope), scope["scheme"], deps.settings.allowed_origins)
     granted = deps.tokens.read(_one(query, "token") or "")

@@ -7,6 +7,7 @@ from typing import Protocol
 from roost.ports.catalog import Catalog
 from roost.ports.keys import Keys
 from roost.ports.log import Log
+from roost.ports.nodes import Nodes
 from roost.ports.sessions import Sessions
 from roost.ports.workspaces import Workspaces
 
@@ -24,3 +25,5 @@ class Store(Protocol):
     def keys(self) -> Keys: ...  # noqa: D102
     @property
     def workspaces(self) -> Workspaces: ...  # noqa: D102
+    @property
+    def nodes(self) -> Nodes: ...  # noqa: D102

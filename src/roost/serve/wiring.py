@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import anyio
 from prometheus_client import CollectorRegistry, Gauge
 from starlette.types import ASGIApp
 
+from roost import __version__
 from roost.api.app import build_app
 from roost.api.deps import Deps
 from roost.api.sse import Streams
@@ -27,6 +30,8 @@ from roost.core.follow import Follow
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.logins import Logins
+from roost.core.member import Member
+from roost.core.nodes import Fleet
 from roost.core.pool import Pool
 from roost.core.runner import Runner
 from roost.core.runs import Runs
@@ -40,6 +45,7 @@ from roost.domain.ids import mint
 from roost.gateway.app import Gateway, Surface
 from roost.ports.bell import Bell
 from roost.ports.log import Log
+from roost.ports.nodes import About
 from roost.serve.accounts import ModelMeters
 from roost.serve.agents import Workforce, workforce
 from roost.serve.database import SharedStore, opened
@@ -49,16 +55,30 @@ from roost.web.site import Site
 
 
 class Drain:
-    """Whether the server is on its way out: it refuses new work, and says goodbye to streams."""
+    """Whether the server is on its way out, and says goodbye to those who follow sessions.
 
-    def __init__(self) -> None:
-        self.draining = False
+    While it stops, nobody can begin to follow; whatever else is asked is answered until the end.
+    """
+
+    def __init__(self, member: Member) -> None:
+        self.stopping = False
         self.streams = Streams()
+        self._member = member
+        member.changed = self._changed
+
+    @property
+    def draining(self) -> bool:
+        """Whether this node hands its work over."""
+        return self._member.draining
 
     def begin(self) -> None:
-        """Once; there is no way back."""
-        self.draining = True
+        """Stop. Once; there is no way back."""
+        self.stopping = True
         self.streams.close()
+
+    def _changed(self) -> None:
+        if self.draining:
+            self.streams.close()
 
 
 @dataclass(frozen=True)
@@ -94,8 +114,9 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         fanout = Fanout(store.log, store.sessions, bell, hands.files.status)
         log = AnnouncedLog(store.log, fanout.committed)
         intake = Intake(log, bell, max_queued=settings.max_queued)
-        dispatcher, pool = _workers(ground, log, Errands(store.log, intake, tasks))
-        keyring, drain = Keyring(store.keys), Drain()
+        member = _member(ground)
+        dispatcher, pool = _workers(ground, member, log, Errands(store.log, intake, tasks))
+        keyring, drain = Keyring(store.keys), Drain(member)
         admin_key = await ensure_administrator(keyring, settings)
         secret = await store.share("tokens", token_secret(settings.data))
         deps = _deps(ground, intake, tasks, dispatcher, pool, keyring, drain, secret)
@@ -121,7 +142,20 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
             yield _Ground(settings, store, bell, registry, skills, hands)
 
 
-def _workers(ground: _Ground, log: Log, errands: Errands) -> tuple[Dispatcher, Pool]:
+def _member(ground: _Ground) -> Member:
+    settings, store = ground.settings, ground.store
+    return Member(
+        mint("node"),
+        store.log,
+        store.nodes,
+        ground.bell,
+        lease_seconds=settings.lease_seconds,
+    )
+
+
+def _workers(
+    ground: _Ground, member: Member, log: Log, errands: Errands
+) -> tuple[Dispatcher, Pool]:
     settings, store, bell, hands = ground.settings, ground.store, ground.bell, ground.hands
     # What is started ahead counts as kept awake: so there is always room for it.
     most = max(1, settings.max_live - settings.pool)
@@ -137,21 +171,36 @@ def _workers(ground: _Ground, log: Log, errands: Errands) -> tuple[Dispatcher, P
         notes=settings.data / "pool",
         size=settings.pool if settings.sleep_after else 0,
         seconds=settings.sleep_after,
-        room=lambda: settings.max_live - len(warmth),
+        room=lambda: 0 if member.draining else settings.max_live - len(warmth),
     )
     runner = Runner(
         *(log, store.sessions, bell, hands.harnesses, hands.places),
         *(warmth, wakes, pool, errands, hands.budgets),
     )
     dispatcher = Dispatcher(
-        mint("node"),
+        member,
         store.log,
         bell,
         runner,
-        lease_seconds=settings.lease_seconds,
         max_runners=settings.max_runners,
+        drain_seconds=settings.drain_seconds,
     )
+    member.about = partial(_about, settings, dispatcher, pool, time.time_ns() // 1000)
     return dispatcher, pool
+
+
+def _about(settings: Settings, dispatcher: Dispatcher, pool: Pool, started_at: int) -> About:
+    return About(
+        name=settings.node_name or socket.gethostname(),
+        version=__version__,
+        started_at=started_at,
+        sessions=dispatcher.running,
+        working=dispatcher.busy,
+        warm=dispatcher.running - dispatcher.busy,
+        waking=dispatcher.waking,
+        live=dispatcher.running + len(pool),
+        most=settings.max_runners,
+    )
 
 
 def _deps(
@@ -210,7 +259,9 @@ def _deps(
         tokens=Tokens(secret, seconds=settings.token_seconds),
         registry=ground.registry,
         ready=ready,
+        fleet=Fleet(store.nodes, bell, dispatcher.node),
         draining=lambda: drain.draining,
+        stopping=lambda: drain.stopping,
         streams=drain.streams,
     )
 

@@ -14,6 +14,7 @@ from roost.stores.postgres.catalog import PostgresCatalog
 from roost.stores.postgres.database import Database
 from roost.stores.postgres.dial import Dial
 from roost.stores.postgres.driver import Connection
+from roost.stores.postgres.fleet import PostgresNodes
 from roost.stores.postgres.keys import PostgresKeys
 from roost.stores.postgres.log import PostgresLog
 from roost.stores.postgres.nodes import Nodes
@@ -37,6 +38,7 @@ class PostgresStore:
         self.catalog = PostgresCatalog(writer, database)
         self.keys = PostgresKeys(writer, database)
         self.workspaces = PostgresWorkspaces(writer, database)
+        self.nodes = PostgresNodes(writer, database)
         self._writer = writer
         self._database = database
 

@@ -16,6 +16,7 @@ from roost.ports.log import Accepted, EventQuery, Receipt
 from roost.stores.sql import operations
 from roost.stores.sql.rows import Row
 from roost.stores.sqlite import history
+from roost.stores.sqlite.nodes import renew
 from roost.stores.sqlite.readers import Readers
 from roost.stores.sqlite.transaction import Transaction
 from roost.stores.sqlite.writer import Writer
@@ -63,7 +64,7 @@ class SqliteLog:
         return await self._writer.do(partial(_claim, node, limit))
 
     async def renew(self, node: str, ttl: float) -> None:
-        await self._writer.do(partial(_renew, node, ttl))
+        await self._writer.do(partial(renew, node, ttl))
 
     async def append(self, lease: Lease, batch: Batch) -> list[Entry]:
         return await self._writer.do(partial(operations.append, lease, batch))
@@ -111,14 +112,3 @@ def _claim(node: str, limit: int, tx: Transaction) -> list[Lease]:
         tx.put(hot, ledger.take(hot.state, node))
         leases.append(Lease(session_id, node, hot.state.generation))
     return leases
-
-
-def _renew(node: str, ttl: float, tx: Transaction) -> None:
-    """Nodes live in memory only: none outlives this process, and an idle server writes nothing.
-
-    Their time is the monotonic clock's, so that setting the clock ends no lease.
-    """
-    if ttl > 0:
-        tx.nodes[node] = time.monotonic() + ttl
-    else:
-        tx.nodes.pop(node, None)

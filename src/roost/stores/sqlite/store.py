@@ -17,6 +17,7 @@ from roost.stores.sqlite.clock import Clock
 from roost.stores.sqlite.keys import SqliteKeys
 from roost.stores.sqlite.log import SqliteLog
 from roost.stores.sqlite.migrate import migrate
+from roost.stores.sqlite.nodes import SqliteNodes
 from roost.stores.sqlite.readers import Readers
 from roost.stores.sqlite.sessions import SqliteSessions
 from roost.stores.sqlite.sweep import sweep
@@ -41,6 +42,7 @@ class SqliteStore:
         self.catalog = SqliteCatalog(writer, readers)
         self.keys = SqliteKeys(writer, readers)
         self.workspaces = SqliteWorkspaces(writer, readers)
+        self.nodes = SqliteNodes(writer)
         self._writer = writer
         self._readers = readers
 

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import apsw
 
-from roost.domain.events import Entry
+from roost.domain.events import Entry, Micros
 from roost.domain.session import Session
 from roost.errors import NotFound
+from roost.ports.nodes import About
 from roost.stores.sql.rows import (
     ENTRY_COLUMNS,
     SESSION_COLUMNS,
@@ -79,6 +80,7 @@ class Transaction(Sheet):
         super().__init__(clock.last)
         self._clock = clock
         self.nodes: dict[str, float] = {}
+        self.standing: dict[str, tuple[About, Micros]] = {}
         self.later: list[Callable[[Transaction], object]] = []
         self._db = db
         self._cursor = db.cursor()

@@ -1,0 +1,74 @@
+"""This node among the others: it says that it lives and how it is, and hears whether it is to drain."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from roost.errors import RoostError
+from roost.ports.bell import WORK, Bell
+from roost.ports.log import Log
+from roost.ports.nodes import About, Nodes
+
+NODES = "nodes"
+"""The topic rung when a node was marked, or the mark was taken away."""
+
+_log = logging.getLogger(__name__)
+
+
+class Member:
+    """One node's lease and standing. `changed` is called when it begins to drain, or no longer is to.
+
+    `about` is asked for what the node says of itself.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        log: Log,
+        nodes: Nodes,
+        bell: Bell,
+        *,
+        lease_seconds: float,
+        about: Callable[[], About] = About,
+    ) -> None:
+        self.node = node
+        self.about = about
+        self.draining = False
+        self.changed: Callable[[], None] = lambda: None
+        self._log = log
+        self._nodes = nodes
+        self._bell = bell
+        self._lease_seconds = lease_seconds
+
+    async def join(self) -> None:
+        """Live. :raises RoostError: the store does not take it"""
+        await self._log.renew(self.node, self._lease_seconds)
+        await self._tell()
+
+    async def renew(self) -> None:
+        """Live on, if the store can be told."""
+        try:
+            await self.join()
+        except RoostError as error:
+            _log.error("cannot renew: %s", error.message, extra={"action": "renew"})
+
+    async def leave(self) -> None:
+        """Be gone."""
+        await self._log.renew(self.node, 0)
+
+    async def run(self) -> None:
+        """Live, for ever: a sign of life three times in a lease, and whenever somebody was marked."""
+        with self._bell.listen(NODES) as ear:
+            while True:
+                await ear.wait(self._lease_seconds / 3)
+                ear.rung()
+                await self.renew()
+
+    async def _tell(self) -> None:
+        before, self.draining = self.draining, await self._nodes.tell(self.node, self.about())
+        if before is not self.draining:
+            word = "drains" if self.draining else "no longer drains"
+            _log.warning("this node %s", word, extra={"action": "drain"})
+            self.changed()
+            self._bell.ring(WORK)
