@@ -256,6 +256,24 @@ def image_build(
 
 
 @app.command()
+def migrate(
+    source: Annotated[
+        str | None,
+        typer.Option("--from", help="`sqlite:///PATH`; default the data directory's `roost.db`."),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--to", help="`postgresql://…`, empty; default $ROOST_DATABASE_URL."),
+    ] = None,
+) -> None:
+    """Move everything from a SQLite database to PostgreSQL. Stop the server first."""
+    from roost.cli.environment import settings
+    from roost.cli.migrate import migrate as run
+
+    run(settings(), source, target)
+
+
+@app.command()
 def doctor(json: Json = False, url: Url = None) -> None:
     """Say what works on this machine, and what to do about what does not."""
     from roost.cli.doctor import examine

@@ -20,6 +20,12 @@ def is_postgres(url: str) -> bool:
     return url.startswith(("postgresql://", "postgres://"))
 
 
+def sqlite_path(url: str) -> Path | None:
+    """The file that a URL names, if it names one: `sqlite:///PATH`."""
+    path = url.removeprefix("sqlite:///")
+    return Path(path) if path not in (url, "") else None
+
+
 class SharedStore(Store, Protocol):
     """What a server needs of its database besides."""
 
@@ -37,15 +43,15 @@ async def opened(settings: Settings) -> AsyncGenerator[tuple[SharedStore, Bell]]
     """The store that the settings name, and the bell by which its servers hear of each other."""
     url = settings.database_url
     secret = url.get_secret_value() if url else f"sqlite:///{settings.data / 'roost.db'}"
-    scheme, _, path = secret.partition(":")
-    if scheme == "sqlite" and path.removeprefix("///") not in (path, ""):
-        async with SqliteStore.open(Path(path.removeprefix("///"))) as store:
+    scheme, _, rest = secret.partition(":")
+    if (path := sqlite_path(secret)) is not None:
+        async with SqliteStore.open(path) as store:
             yield store, LocalBell()
     elif is_postgres(secret):
         async with _postgres(secret) as both:
             yield both
     else:
-        kind = f"{scheme}://" if path.startswith("//") else "that"  # what follows may be secret
+        kind = f"{scheme}://" if rest.startswith("//") else "that"  # what follows may be secret
         raise StartupError(
             f"ROOST_DATABASE_URL: {kind} is not a database this version can open",
             hint="It opens sqlite:///PATH, with a fourth slash if the path is absolute, and "

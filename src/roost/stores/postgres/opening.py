@@ -26,15 +26,21 @@ SELECT current_setting('server_version_num')::int / 10000, current_setting('serv
        current_setting('fsync')
 """
 
+_HALF_MOVED = "SELECT EXISTS (SELECT 1 FROM moves WHERE NOT finished)"
 
-async def prepare(url: str) -> None:
+
+async def prepare(url: str, *, unfinished: bool = False) -> None:
     """Make sure that the database can be used, and bring it up to date.
+
+    `unfinished`: also if not everything has been moved here yet.
 
     :raises StartupError: it cannot be; waits a while for one that does not answer yet
     """
     connection = await _connected(url)
     try:
         await _check(connection)
+        if not unfinished:
+            await _check_whole(connection)
         await migrate(connection)
     except asyncpg.PostgresError as error:
         raise _unfit(url, error) from None
@@ -79,6 +85,15 @@ async def _check(connection: Connection) -> None:
     if fsync != "on":
         _log.warning(
             "this database does not sync its disk: a power cut loses what was acknowledged"
+        )
+
+
+async def _check_whole(connection: Connection) -> None:
+    moved = await connection.fetchval("SELECT to_regclass('moves') IS NOT NULL")
+    if moved and await connection.fetchval(_HALF_MOVED):
+        raise StartupError(
+            "not everything has been moved to this database yet",
+            hint="Give the command `roost migrate` again, until it says that it is done.",
         )
 
 

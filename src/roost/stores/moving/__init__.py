@@ -1,0 +1,6 @@
+"""From a SQLite file to PostgreSQL: everything a server keeps in its database, row by row, proved equal."""
+
+from roost.stores.moving.copying import move
+from roost.stores.moving.progress import Progress
+
+__all__ = ["Progress", "move"]
