@@ -16,7 +16,7 @@ from roost.stores.moving import source, target
 from roost.stores.moving.progress import Progress, note
 from roost.stores.moving.proof import Prover, differences
 from roost.stores.moving.source import Source
-from roost.stores.moving.tables import Row, check_same
+from roost.stores.moving.tables import Row, common
 from roost.stores.moving.target import Target
 
 _MOST_ROWS: Final = 1000
@@ -31,7 +31,7 @@ async def move(path: Path, url: str) -> AsyncGenerator[Progress]:
     """
     with source.opened(path) as old:
         async with target.opened(url) as new:
-            check_same(new.tables, old.tables)
+            new.tables = common(new.tables, old.tables)
             await new.check_alone()
             counts = old.counts(new.tables)
             begun = await _begun(new, old.fingerprint(counts))

@@ -36,9 +36,13 @@ class Source:
         self._db = db
 
     @property
-    def tables(self) -> list[str]:
-        """What it holds."""
-        return [name for (name,) in self._db.execute(_TABLES)]
+    def tables(self) -> dict[str, set[str]]:
+        """What it holds: tables and their columns."""
+        return {name: set(self._columns(name)) for (name,) in self._db.execute(_TABLES)}
+
+    def _columns(self, table: str) -> Iterator[str]:
+        for _, name, *_ in self._db.execute(f"PRAGMA table_info({table})"):
+            yield name
 
     def counts(self, tables: Sequence[Table]) -> dict[str, int]:
         """How many rows each table has."""

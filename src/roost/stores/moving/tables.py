@@ -6,7 +6,7 @@ Columns and keys are not listed here: a table that both databases have, with the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from roost.stores.postgres.driver import Connection
@@ -18,6 +18,8 @@ _NOT_HERE: Final = {"migrations", "pulse", "heads", "sqlite_sequence"}
 """Of SQLite's. A session's head is a row of its own there."""
 
 _FROM: Final = {"sessions": "sessions JOIN heads ON session = num"}
+_ALSO: Final = {"sessions": ("heads", {"session"})}
+"""What `_FROM` joins, and which of its columns are the join's only."""
 _PARTS: Final = {"entries": 1}
 """How many columns of the key say to which part a row belongs: each session's log is proved by itself."""
 
@@ -52,6 +54,14 @@ class Table(NamedTuple):
         """How many columns of the key name the part that is proved by itself; 0: the whole table."""
         return _PARTS.get(self.name, 0)
 
+    def of(self, columns: set[str]) -> Table:
+        """The same with these columns only."""
+        kept = [n for n, column in enumerate(self.columns) if column in columns]
+        return self._replace(
+            columns=tuple(self.columns[n] for n in kept),
+            booleans=tuple(place for place, n in enumerate(kept) if n in self.booleans),
+        )
+
     def key_of(self, row: Row) -> Row:
         """The values by which a row is found again."""
         return tuple(row[self.columns.index(column)] for column in self.key)
@@ -83,7 +93,16 @@ def _table(name: str, columns: list[Any]) -> Table:
     )
 
 
-def check_same(tables: Iterable[Table], here: Iterable[str]) -> None:
-    """Nothing would be left behind. If this fails, a schema has a table that the other one lacks."""
-    there = {table.name for table in tables}
-    assert there == set(here) - _NOT_HERE, there ^ (set(here) - _NOT_HERE)
+def common(tables: Iterable[Table], here: Mapping[str, set[str]]) -> list[Table]:
+    """The tables with those columns that the old database has; the rest keep their defaults.
+
+    Nothing is left behind: if this fails, SQLite has a table or a column that PostgreSQL lacks.
+    """
+    both = []
+    for table in tables:
+        joined, left_out = _ALSO.get(table.name, ("", set()))
+        old = here[table.name] | (here.get(joined, set()) - left_out)
+        assert old <= set(table.columns), f"{table.name}: {old - set(table.columns)}"
+        both.append(table.of(old))
+    assert here.keys() - _NOT_HERE == {table.name for table in both}
+    return both
