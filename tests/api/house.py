@@ -31,6 +31,7 @@ from roost.core.logins import Logins
 from roost.core.nodes import Fleet
 from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
+from roost.core.sharing import SharedWorkspaces
 from roost.core.skills import Skills
 from roost.core.taskboard import Taskboard
 from roost.core.trust import Trust
@@ -178,6 +179,7 @@ def _deps(
 ) -> Deps:
     agents, environments = Agents(store.catalog, skills), Environments(store.catalog)
     tasks = Taskboard(store.catalog)
+    workspaces = SharedWorkspaces(store.catalog, store.sessions, store.keys, bell)
     lifecycle = Lifecycle(
         store.sessions,
         agents,
@@ -190,6 +192,7 @@ def _deps(
         max_sessions=settings.max_sessions,
         trust=Trust(words(settings.trust_levels)),
         tasks=tasks,
+        workspaces=workspaces,
     )
     return Deps(
         settings=settings,
@@ -211,6 +214,7 @@ def _deps(
         keyring=keyring,
         logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),
         tasks=tasks,
+        workspaces=workspaces,
         runs=Runs(store.catalog, tasks, lifecycle, keyring, store.log, bell),
         tokens=Tokens(b"0123456789abcdef0123456789abcdef", seconds=settings.token_seconds),
         registry=CollectorRegistry(),

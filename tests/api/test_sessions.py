@@ -117,7 +117,7 @@ async def test_an_override_cannot_take_away_what_is_needed(
             "budget:",
             "model_not_budgetable",
         ),
-        ({"workspace": "shared"}, "workspace: named workspaces are not served", None),
+        ({"workspace": "shared"}, "workspace: workspace 'shared' was not found", None),
         ({"harness": "claude"}, "harness: 'claude' is not available here", None),
         ({"mount_scope": "all"}, "mount_scope: Input should be 'workspace' or", None),
         ({"metadata": {"roost.trust_level": "root"}}, "metadata.roost.trust_level: Input", None),

@@ -63,6 +63,30 @@ def test_the_one_node_of_a_data_directory_is_drained_and_resumed(server: LiveSer
     assert "1 user message " in roost(server, "chat", "--once", "Hello").stdout
 
 
+def test_workspaces_are_made_set_up_shared_and_removed(server: LiveServer) -> None:
+    def said(*arguments: str, code: int = 0) -> str:
+        ran = roost(server, "workspaces", *arguments, code=code)
+        return ran.stderr if code else ran.stdout
+
+    made = said("create", "my notes", "--quota", "20GB", "--writers", "serialised").strip()
+    assert made.startswith("wksp_")
+    assert said("ls").splitlines()[1].split()[:5] == [
+        made,
+        "my",
+        "notes",
+        "20000000000",
+        "serialised",
+    ]
+    shown = said("settings", "my notes", "--quota", "default", "--keep-days", "7")
+    assert "quota_bytes     -" in shown and "keep_days       7" in shown
+    assert "everyone        read" in said("share", made, "--everyone", "--access", "read")
+    assert "hint:" in said("share", made, code=1)
+    assert "name            letters" in said("rename", made, "letters")
+    assert "is no size" in said("settings", "letters", "--quota", "much", code=1)
+    assert said("rm", "letters", "--force") == f"deleted {made}\n"
+    assert "there is no workspace" in said("rm", "letters", code=1)
+
+
 def test_a_chat_outlives_a_server_that_is_killed_in_the_middle_of_an_answer(
     server: LiveServer,
 ) -> None:

@@ -24,6 +24,7 @@ from roost.core.logins import Logins
 from roost.core.nodes import Fleet
 from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
+from roost.core.sharing import SharedWorkspaces
 from roost.core.skills import Skills
 from roost.core.taskboard import Taskboard
 from roost.ports.log import Log
@@ -51,6 +52,7 @@ class Deps:
     logins: Logins
     tokens: Tokens
     tasks: Taskboard
+    workspaces: SharedWorkspaces
     runs: Runs
     registry: CollectorRegistry
     ready: Callable[[], Awaitable[dict[str, Any]]]

@@ -31,6 +31,7 @@ from roost.api.routes import get as _get
 from roost.api.routes import post as _post
 from roost.api.skills_table import SKILLS
 from roost.api.workspace_table import WORKSPACE_FILES
+from roost.api.workspaces_table import WORKSPACES
 
 _AGENT = "beta.BetaManagedAgentsAgent"
 _ENVIRONMENT = "beta.BetaEnvironment"
@@ -373,6 +374,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *_NODES,
     *_TASKS,
     *WORKSPACE_FILES,
+    *WORKSPACES,
     *_LOGINS,
     *_OPEN,
     *(_refused(line, why) for why, lines in _REFUSED.items() for line in lines),

@@ -58,13 +58,18 @@ async def delete(call: Call) -> ASGIApp:
 
 async def list_(call: Call) -> ASGIApp:
     """Sessions by creation; pages go both ways."""
+    return reply(await page_of(call))
+
+
+async def page_of(call: Call, workspace: str | None = None) -> dict[str, Any]:
+    """The page that a request asks for; only of a workspace, if one is named."""
     order: Order = call.query.get("order", "desc")
     cursor = cursor_in(call.query, "sessions", order)
-    query = _query(call, order, cursor)
+    query = replace(_query(call, order, cursor), workspace=workspace)
     if any(name in call.query for name in _ELSEWHERE):
-        return reply({"data": [], "next_page": None, "prev_page": None})
+        return {"data": [], "next_page": None, "prev_page": None}
     found = await call.deps.lifecycle.page(query)
-    return reply(_page(found, replace(query, limit=query.limit - 1), cursor))
+    return _page(found, replace(query, limit=query.limit - 1), cursor)
 
 
 def _query(call: Call, order: Order, cursor: Cursor | None) -> SessionQuery:

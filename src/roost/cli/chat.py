@@ -8,7 +8,7 @@ the reading; it goes on at the same place.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from roost.cli.client import Client, Json, at
 from roost.cli.follow import ENDS, Following, newest
@@ -30,10 +30,10 @@ def converse(
     message: str | None,
     *,
     session_id: str | None,
-    agent_id: str | None,
+    asked: Mapping[str, str | None],
     once: bool,
 ) -> int:
-    """Hold the conversation; gives the exit code."""
+    """Hold the conversation, in a session as it is asked for if there is none; gives the exit code."""
     if once and message is None:
         message = sys.stdin.read().strip()
     if once and not message:
@@ -43,7 +43,7 @@ def converse(
     session = (
         client.get(at("v1", "sessions", session_id))
         if session_id
-        else _new_session(client, agent_id, message)
+        else _new_session(client, asked, message)
     )
     chat = Chat(client, session["id"], once=once)
     if session_id:
@@ -221,9 +221,10 @@ def _settle(chat: Chat) -> None:
         chat.answer(call, said in ("y", "yes"))
 
 
-def _new_session(client: Client, agent_id: str | None, message: str | None) -> Json:
+def _new_session(client: Client, asked: Mapping[str, str | None], message: str | None) -> Json:
     body = {
-        "agent": agent_id or _named(client, "agents", {"name": _NAME, "model": _MODEL}),
+        **{name: value for name, value in asked.items() if value is not None},
+        "agent": asked["agent"] or _named(client, "agents", {"name": _NAME, "model": _MODEL}),
         "environment_id": _named(client, "environments", {"name": _NAME}),
         "title": folded(message or "roost chat", 80),
     }

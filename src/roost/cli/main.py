@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from roost.cli.options import Json, SessionId, Url
+from roost.cli.workspace_commands import workspaces
 from roost.errors import RoostError
 
 app = typer.Typer(
@@ -27,15 +29,7 @@ app.add_typer(key, name="key")
 app.add_typer(image, name="image")
 node = typer.Typer(help="List the servers of a database, and empty one.", no_args_is_help=True)
 app.add_typer(node, name="node")
-
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url", help="The server; default $ROOST_URL, else the one of the data directory."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="A session's id, sesn_….")]
+app.add_typer(workspaces, name="workspaces")
 
 
 def run() -> None:
@@ -73,6 +67,9 @@ def chat(
     agent: Annotated[
         str | None, typer.Option(help="The agent of a new session; default one named roost-chat.")
     ] = None,
+    workspace: Annotated[
+        str | None, typer.Option(help="The workspace of a new session; default one of its own.")
+    ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Send one message, print the answer, and leave.")
     ] = False,
@@ -83,7 +80,8 @@ def chat(
     from roost.cli.environment import connect
 
     with connect(url) as client:
-        raise typer.Exit(converse(client, message, session_id=session, agent_id=agent, once=once))
+        asked = {"agent": agent, "workspace": workspace}
+        raise typer.Exit(converse(client, message, session_id=session, asked=asked, once=once))
 
 
 @app.command()

@@ -13,6 +13,7 @@ from roost.core.catalog import Agents, Environments
 from roost.core.intake import inbox
 from roost.core.places import networking_of
 from roost.core.pool import Offer, Pool
+from roost.core.sharing import SharedWorkspaces
 from roost.core.taskboard import Taskboard
 from roost.core.trust import Trust, check_reach
 from roost.domain.agent import merged, overridden, snapshot
@@ -61,6 +62,7 @@ class Lifecycle:
         trust: Trust | None = None,
         pool: Pool | None = None,
         tasks: Taskboard | None = None,
+        workspaces: SharedWorkspaces | None = None,
     ) -> None:
         self._sessions = sessions
         self._agents = agents
@@ -73,6 +75,7 @@ class Lifecycle:
         self._trust = trust or Trust()
         self._pool = pool
         self._tasks = tasks
+        self._workspaces = workspaces
 
     async def create(
         self,
@@ -111,7 +114,7 @@ class Lifecycle:
 
     async def _spec(self, caller: Key, params: Mapping[str, Any]) -> Spec:
         _refuse_unbuilt(params)
-        asked = self._options(params)
+        asked = await self._joined(caller, self._options(params))
         agent = await self._agent(caller.tenant, params["agent"])
         if "task_id" in asked:
             await self._check_task(caller.tenant, asked["task_id"])
@@ -126,9 +129,21 @@ class Lifecycle:
             **{**defaults_of(environment.body), **asked},
         )
         self._trust.check(caller, spec)
-        if self._harnesses[spec.harness].mounts is None:
-            return spec
-        return await self._trust.placed(spec, networking_of(environment.body["config"]))
+        if self._harnesses[spec.harness].mounts is not None:
+            spec = await self._trust.placed(spec, networking_of(environment.body["config"]))
+        if self._workspaces is not None:
+            await self._workspaces.check_trust(caller.tenant, spec)
+        if spec.workspace is not None and spec.sandbox is not None:
+            raise InvalidRequest("workspace: agents with files cannot use a named one yet")
+        return spec
+
+    async def _joined(self, caller: Key, asked: dict[str, Any]) -> dict[str, Any]:
+        """With the workspace it names, if it names one."""
+        if self._workspaces is not None:
+            return await self._workspaces.joined(caller, asked)
+        if asked.get("workspace") is not None:
+            raise InvalidRequest("workspace: this server has no named workspaces")
+        return asked
 
     def _named(self, spec: Spec, session_id: str) -> Spec:
         """With what the agent's own program will call the session, if it is a program."""
@@ -154,8 +169,14 @@ class Lifecycle:
         :raises NotFound: :raises Forbidden: it has more trust than the key may ask for
         """
         session = await self.get(caller.tenant, session_id)
-        check_reach(caller, session)
+        await self.check_reach(caller, session)
         return session
+
+    async def check_reach(self, caller: Key, session: Session) -> None:
+        """:raises Forbidden: more trust than the key may ask for, or a workspace it may not write to"""
+        check_reach(caller, session)
+        if self._workspaces is not None:
+            await self._workspaces.check_reach(caller, session)
 
     async def page(self, query: SessionQuery) -> list[Session]:
         """A page of sessions, in the order asked for."""
@@ -200,11 +221,6 @@ class Lifecycle:
 
     def _options(self, params: Mapping[str, Any]) -> dict[str, Any]:
         options = {"harness": self._default_harness, **_options_of(params)}
-        if options.get("workspace") is not None:
-            raise InvalidRequest(
-                "workspace: named workspaces are not served; each session has its own",
-                hint="Omit it, or send null.",
-            )
         if options["harness"] not in self._harnesses:
             known = ", ".join(sorted(self._harnesses))
             raise InvalidRequest(

@@ -16,7 +16,6 @@ from roost.api.inbound import drafts_of, receipts_of
 from roost.core.fanout import AgentStatus, Fanout, agent_of
 from roost.core.files import Phase
 from roost.core.outcome import Outcome
-from roost.core.trust import check_reach
 from roost.core.workspaces import Progress
 from roost.domain.events import Entry, Preview
 from roost.domain.session import Session
@@ -213,7 +212,7 @@ class Socket:
         session = await self._session(word)
         self._head = session.state.head
         self._has_task = session.spec.task_id is not None
-        self._refusal = _refusal(self.by, session)
+        self._refusal = await self._refused(session)
         self.seq = self._begins_at(word)
         self._asked = frozenset(pending.event_id for pending in session.state.pending)
         self._welcome(word, session)
@@ -259,11 +258,10 @@ class Socket:
         query = EventQuery(types=speech.ASKING, order="desc", limit=_MOST_ASKED)
         return await self._deps.log.page(session_id, query)
 
-
-def _refusal(by: Admission, session: Session) -> str | None:
-    """Why the client may only look on: the session has more trust than its key may ask for."""
-    try:
-        check_reach(by.key, session)
-    except Forbidden as forbidden:
-        return forbidden.message
-    return None
+    async def _refused(self, session: Session) -> str | None:
+        """Why the client may only look on: more trust than its key has, or a workspace it may not use."""
+        try:
+            await self._deps.lifecycle.check_reach(self.by.key, session)
+        except Forbidden as forbidden:
+            return forbidden.message
+        return None

@@ -9,7 +9,7 @@ import msgspec
 
 from roost.domain.events import Micros
 
-Kind = Literal["agent", "environment", "login", "task", "run", "skill"]
+Kind = Literal["agent", "environment", "login", "task", "run", "skill", "workspace"]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +55,10 @@ class Catalog(Protocol):
         """The newest version, or the one asked for. :raises NotFound:"""
         ...
 
+    async def named(self, kind: Kind, tenant: str, name: str) -> Record | None:
+        """The newest record that has this name and is not archived; None if there is none."""
+        ...
+
     async def page(self, query: RecordQuery) -> list[Record]:
         """A page of records at their newest versions."""
         ...
@@ -86,9 +90,10 @@ class Catalog(Protocol):
         """One way; again: the same answer. :raises NotFound:"""
         ...
 
-    async def delete(self, kind: Kind, tenant: str, record_id: str) -> None:
+    async def delete(self, kind: Kind, tenant: str, record_id: str, *, force: bool = False) -> None:
         """Remove it with all versions.
 
-        :raises NotFound: :raises Conflict: it is an agent or an environment that a session uses
+        :raises NotFound: :raises Conflict: without `force`: it is an agent or an environment that a
+            session uses, or a workspace with sessions that are not archived
         """
         ...

@@ -25,6 +25,7 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     agent_id: str | None = None
     agent_version: int | None = None
     environment_id: str | None = None
+    workspace: str | None = None
     statuses: Sequence[str] = ()
     include_archived: bool = False
     since: Micros | None = None
@@ -53,6 +54,7 @@ class Sessions(Protocol):
         With a receipt that is known, the session made then is returned and nothing is written.
 
         :raises QuotaExceeded: the tenant has `max_sessions` that are not archived
+        :raises NotFound: the tenant has no such workspace as the spec names
         :raises IdempotencyMismatch: a known key with another fingerprint
         """
         ...

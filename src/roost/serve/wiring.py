@@ -36,6 +36,7 @@ from roost.core.pool import Pool
 from roost.core.runner import Runner
 from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
+from roost.core.sharing import SharedWorkspaces
 from roost.core.skills import Skills
 from roost.core.taskboard import Errands, Taskboard
 from roost.core.tasks import alongside
@@ -215,6 +216,7 @@ def _deps(
 ) -> Deps:
     settings, store, bell, hands = ground.settings, ground.store, ground.bell, ground.hands
     agents, environments = Agents(store.catalog, ground.skills), Environments(store.catalog)
+    workspaces = SharedWorkspaces(store.catalog, store.sessions, store.keys, bell)
     _count(ground.registry, dispatcher, pool)
 
     async def ready() -> dict[str, Any]:
@@ -232,6 +234,7 @@ def _deps(
         trust=hands.trust,
         tasks=tasks,
         pool=pool,
+        workspaces=workspaces,
         max_sessions=settings.max_sessions,
     )
     return Deps(
@@ -255,6 +258,7 @@ def _deps(
         keyring=keyring,
         logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),
         tasks=tasks,
+        workspaces=workspaces,
         runs=Runs(store.catalog, tasks, lifecycle, keyring, store.log, bell),
         tokens=Tokens(secret, seconds=settings.token_seconds),
         registry=ground.registry,

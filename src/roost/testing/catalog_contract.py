@@ -167,6 +167,34 @@ class CatalogContract(StoreContract):
         with pytest.raises(NotFound):
             await catalog.get("environment", TENANT, "env_9")
 
+    async def test_a_record_is_found_by_the_name_it_has_now(self, stage: Stage) -> None:
+        catalog = stage.store.catalog
+        first = await _add(catalog, "notes", "workspace")
+        assert await catalog.named("workspace", TENANT, "notes") == first
+        for kind, tenant, name in (
+            ("environment", TENANT, "notes"),
+            ("workspace", "tenant_2", "notes"),
+            ("workspace", TENANT, "Notes"),
+        ):
+            assert await catalog.named(kind, tenant, name) is None  # type: ignore[arg-type]
+        renamed = await catalog.change("workspace", TENANT, "notes", lambda r: {"name": "ä €"})
+        assert await catalog.named("workspace", TENANT, "notes") is None
+        assert await catalog.named("workspace", TENANT, "ä €") == renamed
+        await catalog.archive("workspace", TENANT, "notes")
+        assert await catalog.named("workspace", TENANT, "ä €") is None
+
+    async def test_a_workspace_with_sessions_is_deleted_only_by_force(self, stage: Stage) -> None:
+        catalog, sessions = stage.store.catalog, stage.store.sessions
+        used: dict[str, str] = {}
+        for id in ("wksp_1", "wksp_2"):
+            await _add(catalog, id, "workspace")
+            used[id] = await stage.session(workspace=id)
+            with pytest.raises(Conflict):
+                await catalog.delete("workspace", TENANT, id)
+        await catalog.delete("workspace", TENANT, "wksp_1", force=True)
+        await sessions.archive(TENANT, used["wksp_2"])
+        await catalog.delete("workspace", TENANT, "wksp_2")
+
     async def test_pages_go_from_the_newest_to_the_oldest(self, stage: Stage) -> None:
         catalog = stage.store.catalog
         records = [await _add(catalog, f"env_{n}") for n in range(5)]

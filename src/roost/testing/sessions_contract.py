@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -15,6 +16,7 @@ from roost.domain.ids import mint
 from roost.domain.ledger import Batch
 from roost.domain.session import Session, Spec, Status
 from roost.errors import (
+    Conflict,
     Forbidden,
     IdempotencyMismatch,
     InvalidRequest,
@@ -41,11 +43,12 @@ class SessionsContract(StoreContract):
             metadata={"a": "b"},
             resources=[{"type": "file", "file_id": "file_1"}],
             trust_level="vault",
-            workspace="shared",
+            workspace="wksp_1",
             sandbox="host",
             sandbox_fallback="vault",
             sdk_session_id="a name",
         )
+        await stage.store.catalog.add("workspace", TENANT, "wksp_1", {}, unique_name=False)
         made = await stage.store.sessions.create(TENANT, "sesn_1", wanted)
         found = await stage.store.sessions.get(TENANT, "sesn_1")
         assert found.spec == made.spec == wanted
@@ -273,6 +276,45 @@ class SessionsContract(StoreContract):
         assert await self._listed(stage, agent_id="agent_2") == [other]
         assert await self._listed(stage, agent_id="agent_1", agent_version=2) == []
         assert await self._listed(stage, environment_id="env_2") == [other]
+
+    async def test_a_session_is_made_only_in_a_workspace_that_its_tenant_has(
+        self, stage: Stage
+    ) -> None:
+        store, body = stage.store, {"name": "notes"}
+        await store.catalog.add("workspace", TENANT, "wksp_1", body, unique_name=True)
+        with pytest.raises(NotFound):
+            await stage.session(workspace="wksp_2")
+        with pytest.raises(NotFound):
+            await stage.session(workspace="wksp_1", tenant="tenant_2")
+        await stage.session()
+        inside = await stage.session(workspace="wksp_1")
+        assert await self._listed(stage, workspace="wksp_1") == [inside]
+        assert (await stage.look(inside)).spec.workspace == "wksp_1"
+
+    async def test_a_workspace_is_not_deleted_while_a_session_is_being_made_in_it(
+        self, stage: Stage
+    ) -> None:
+        """Whichever comes first: never a session whose workspace was gone when it was made."""
+        store = stage.store
+        for number in range(10):
+            workspace = f"wksp_{number}"
+            await store.catalog.add("workspace", TENANT, workspace, {}, unique_name=False)
+            done: list[str] = []
+
+            async def join(workspace: str = workspace, done: list[str] = done) -> None:
+                with suppress(NotFound):
+                    await stage.session(workspace=workspace)
+                    done.append("joined")
+
+            async def delete(workspace: str = workspace, done: list[str] = done) -> None:
+                with suppress(Conflict):
+                    await store.catalog.delete("workspace", TENANT, workspace)
+                    done.append("deleted")
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(join)
+                tasks.start_soon(delete)
+            assert len(done) == 1
 
     async def test_a_listing_of_a_span_of_time_has_both_its_ends(self, stage: Stage) -> None:
         made = [await stage.session() for _ in range(5)]

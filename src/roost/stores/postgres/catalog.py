@@ -17,6 +17,7 @@ from roost.stores.sql.rows import decode, encode
 
 _NEWEST = numbered(records.NEWEST)
 _ANY = numbered(records.ANY)
+_BY_NAME = numbered(records.BY_NAME)
 _VERSIONS = numbered(records.VERSIONS)
 _NAMED = numbered(records.NAMED)
 _ADD = numbered(records.ADD)
@@ -57,6 +58,10 @@ class PostgresCatalog:
             raise records.absent(kind, record_id, version)
         return records.record_of(row)
 
+    async def named(self, kind: Kind, tenant: str, name: str) -> Record | None:
+        row = await self._database.read(lambda db: db.fetchrow(_BY_NAME, tenant, kind, name))
+        return None if row is None else records.record_of(row)
+
     async def page(self, query: RecordQuery) -> list[Record]:
         return await self._database.read(partial(_page, query))
 
@@ -86,8 +91,8 @@ class PostgresCatalog:
     async def archive(self, kind: Kind, tenant: str, record_id: str) -> Record:
         return await self._writer.alone(partial(_archive, kind, tenant, record_id))
 
-    async def delete(self, kind: Kind, tenant: str, record_id: str) -> None:
-        await self._writer.alone(partial(_delete, kind, tenant, record_id))
+    async def delete(self, kind: Kind, tenant: str, record_id: str, *, force: bool = False) -> None:
+        await self._writer.alone(partial(_delete, kind, tenant, record_id, force))
 
 
 # What is done in one transaction
@@ -161,10 +166,12 @@ async def _archive(kind: Kind, tenant: str, record_id: str, connection: Connecti
     return (await _newest(kind, tenant, record_id, tx))[1]
 
 
-async def _delete(kind: Kind, tenant: str, record_id: str, connection: Connection) -> None:
+async def _delete(
+    kind: Kind, tenant: str, record_id: str, force: bool, connection: Connection
+) -> None:
     tx = await Transaction.begin(connection)
     num, _ = await _newest(kind, tenant, record_id, tx)
-    if kind in records.USED and await tx.ask(numbered(records.USED[kind]), record_id):
+    if not force and kind in records.USED and await tx.ask(numbered(records.USED[kind]), record_id):
         raise records.in_use(kind)
     for statement in records.DELETE:
         await tx.ask(numbered(statement), num)

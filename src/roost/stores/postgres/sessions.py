@@ -51,10 +51,16 @@ SELECT count(*) FROM (
 ) AS counted
 """
 
+# A tenant's workspace: whoever deletes it waits until the session that is to use it is made.
+_WORKSPACE = """
+SELECT 1 FROM records WHERE id = $1 AND kind = 'workspace' AND tenant = $2 FOR SHARE
+"""
+
 # A changed spec: the document, and what listings look for in it.
 _REVISE_SPEC = "UPDATE specs SET spec = $1 WHERE session = $2"
 _REVISE = """
-UPDATE sessions SET agent_id = $1, agent_version = $2, environment_id = $3 WHERE num = $4
+UPDATE sessions SET agent_id = $1, agent_version = $2, environment_id = $3, workspace = $4
+WHERE num = $5
 """
 
 # A session goes: it is gone for everybody at once, its log follows slice by slice.
@@ -83,7 +89,7 @@ class PostgresSessions:
         max_sessions: int | None = None,
     ) -> Session:
         new = sessions.New.of(tenant, session_id, spec, drafts, receipt, max_sessions)
-        if receipt is None and max_sessions is None:
+        if receipt is None and max_sessions is None and spec.workspace is None:
             return await self._writer.do(partial(_make, new), Needs(session_id, new=True))
         return await self._writer.alone(partial(_make_if_due, new))
 
@@ -143,6 +149,8 @@ async def _make_if_due(new: sessions.New, connection: Connection) -> Session:
     if made is not None:
         return made
     await _check_quota(new, tx)
+    if new.spec.workspace and not await tx.ask(_WORKSPACE, new.spec.workspace, new.tenant):
+        raise sessions.no_workspace(new.spec.workspace)
     session = _make(new, tx)
     await tx.flush()
     return session

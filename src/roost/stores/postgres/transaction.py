@@ -65,14 +65,14 @@ SELECT nextval(pg_get_serial_sequence('sessions', 'num')), {NOW} FROM generate_s
 _CREATE = """
 WITH made AS (
     INSERT INTO sessions (num, id, tenant, created_at, agent_id, agent_version, environment_id,
-                          status, owner, active_since, archived_at, rest,
+                          workspace, status, owner, active_since, archived_at, rest,
                           head, queued, waits_from, sent, sent_at, updated_at)
     SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[],
-                         $6::bigint[], $7::text[], $8::text[], $9::text[], $10::bigint[],
-                         $11::bigint[], $12::bytea[], $13::bigint[], $14::bigint[], $15::bigint[],
-                         $16::bigint[], $17::bigint[], $18::bigint[])
+                         $6::bigint[], $7::text[], $8::text[], $9::text[], $10::text[],
+                         $11::bigint[], $12::bigint[], $13::bytea[], $14::bigint[], $15::bigint[],
+                         $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[])
 )
-INSERT INTO specs (session, spec) SELECT * FROM unnest($1::bigint[], $19::bytea[])
+INSERT INTO specs (session, spec) SELECT * FROM unnest($1::bigint[], $20::bytea[])
 """
 
 # All else that a batch writes.
@@ -249,7 +249,7 @@ class Transaction(Sheet):
         """
         if self._new:
             new = [_new_columns(hot, spec) for hot, spec in self._new.values()]
-            await self._connection.execute(_CREATE, *_columns(new, 19))
+            await self._connection.execute(_CREATE, *_columns(new, 20))
         if self._advanced:
             await self.write(mark)
         self._new.clear()

@@ -24,6 +24,12 @@ NEWEST = f"{SELECT} WHERE r.id = ? AND r.kind = ? AND r.tenant = ? AND v.version
 # A record at any version.
 ANY = f"{SELECT} WHERE r.id = ? AND r.kind = ? AND r.tenant = ? AND v.version = ?"
 
+# The newest record of a name.
+BY_NAME = f"""
+{SELECT} WHERE r.tenant = ? AND r.kind = ? AND r.name = ? AND r.archived_at IS NULL
+AND v.version = r.version ORDER BY r.num DESC LIMIT 1
+"""
+
 # The versions of a record, newest first.
 VERSIONS = f"""
 {SELECT} WHERE r.id = ? AND r.kind = ? AND r.tenant = ? AND v.version < ?
@@ -55,6 +61,7 @@ TOUCH = "UPDATE versions SET updated_at = ? WHERE record = ? AND version = ?"
 USED: Final[dict[Kind, str]] = {
     "agent": "SELECT 1 FROM sessions WHERE agent_id = ? LIMIT 1",
     "environment": "SELECT 1 FROM sessions WHERE environment_id = ? LIMIT 1",
+    "workspace": "SELECT 1 FROM sessions WHERE workspace = ? AND archived_at IS NULL LIMIT 1",
 }
 
 # A record goes; a listing may still go on after it.
@@ -94,9 +101,10 @@ def name_taken(kind: Kind, name: str | None) -> Conflict:
 
 def in_use(kind: Kind) -> Conflict:
     """The error that says so."""
-    return Conflict(
-        f"the {kind} is used by a session", hint="Delete its sessions first, or archive it."
-    )
+    hint = "Delete its sessions first, or archive it."
+    if kind == "workspace":
+        hint = "Archive or delete its sessions first, or delete it with `force`."
+    return Conflict(f"the {kind} is used by a session", hint=hint)
 
 
 def check_version(record: Record, expected: int | None) -> None:

@@ -51,6 +51,11 @@ def absent(session_id: str) -> NotFound:
     return NotFound(f"there is no session {session_id}")
 
 
+def no_workspace(workspace_id: str | None) -> NotFound:
+    """The error that says so."""
+    return NotFound(f"there is no workspace {workspace_id}")
+
+
 def too_many(most: int) -> QuotaExceeded:
     """The error that says so."""
     return QuotaExceeded(
@@ -79,6 +84,7 @@ def listed(query: SessionQuery, beyond: int | None) -> tuple[str, list[Value]]:
     where.equal("s.agent_id", query.agent_id)
     where.equal("s.agent_version", query.agent_version)
     where.equal("s.environment_id", query.environment_id)
+    where.equal("s.workspace", query.workspace)
     where.among("s.status", query.statuses)
     where.at_least("s.created_at", query.since)
     where.at_most("s.created_at", query.until)

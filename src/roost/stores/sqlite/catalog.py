@@ -37,6 +37,9 @@ class SqliteCatalog:
             raise records.absent(kind, record_id, version)
         return found
 
+    async def named(self, kind: Kind, tenant: str, name: str) -> Record | None:
+        return await self._readers.ask(partial(_named, kind, tenant, name))
+
     async def page(self, query: RecordQuery) -> list[Record]:
         return await self._readers.ask(partial(_page, query))
 
@@ -63,8 +66,8 @@ class SqliteCatalog:
     async def archive(self, kind: Kind, tenant: str, record_id: str) -> Record:
         return await self._writer.do(partial(_archive, kind, tenant, record_id))
 
-    async def delete(self, kind: Kind, tenant: str, record_id: str) -> None:
-        await self._writer.do(partial(_delete, kind, tenant, record_id))
+    async def delete(self, kind: Kind, tenant: str, record_id: str, *, force: bool = False) -> None:
+        await self._writer.do(partial(_delete, kind, tenant, record_id, force))
 
 
 # What the writer does
@@ -130,9 +133,9 @@ def _archive(kind: Kind, tenant: str, record_id: str, tx: Transaction) -> Record
     return _newest(kind, tenant, record_id, tx)[1]
 
 
-def _delete(kind: Kind, tenant: str, record_id: str, tx: Transaction) -> None:
+def _delete(kind: Kind, tenant: str, record_id: str, force: bool, tx: Transaction) -> None:
     num, _ = _newest(kind, tenant, record_id, tx)
-    if kind in records.USED and tx.ask(records.USED[kind], (record_id,)):
+    if not force and kind in records.USED and tx.ask(records.USED[kind], (record_id,)):
         raise records.in_use(kind)
     for statement in records.DELETE:
         tx.ask(statement, (num,))
@@ -150,6 +153,11 @@ def _get(
         row = db.execute(records.NEWEST, which).fetchone()
     else:
         row = db.execute(records.ANY, (*which, version)).fetchone()
+    return None if row is None else records.record_of(row)
+
+
+def _named(kind: Kind, tenant: str, name: str, db: apsw.Connection) -> Record | None:
+    row = db.execute(records.BY_NAME, (tenant, kind, name)).fetchone()
     return None if row is None else records.record_of(row)
 
 

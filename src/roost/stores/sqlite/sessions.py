@@ -48,11 +48,14 @@ _COUNT = """
 SELECT count(*) FROM (SELECT 1 FROM sessions WHERE tenant = ? AND archived_at IS NULL LIMIT ?)
 """
 
+# Whether a tenant has a workspace.
+_WORKSPACE = "SELECT 1 FROM records WHERE id = ? AND kind = 'workspace' AND tenant = ?"
+
 # A new session: three rows.
 _CREATE = """
 INSERT INTO sessions (id, tenant, created_at, agent_id, agent_version, environment_id,
-                      status, owner, active_since, archived_at, rest)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING num
+                      workspace, status, owner, active_since, archived_at, rest)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING num
 """
 _CREATE_HEAD = """
 INSERT INTO heads (head, queued, waits_from, sent, sent_at, updated_at, session)
@@ -63,7 +66,7 @@ _CREATE_SPEC = "INSERT INTO specs (session, spec) VALUES (?, ?)"
 # A changed spec: the document, and what listings look for in it.
 _REVISE_SPEC = "UPDATE specs SET spec = ? WHERE session = ?"
 _REVISE = """
-UPDATE sessions SET agent_id = ?, agent_version = ?, environment_id = ? WHERE num = ?
+UPDATE sessions SET agent_id = ?, agent_version = ?, environment_id = ?, workspace = ? WHERE num = ?
 """
 
 # A session goes: it is gone for everybody at once, its log follows slice by slice.
@@ -135,6 +138,8 @@ def _create(new: sessions.New, tx: Transaction) -> Session:
     if made is not None:
         return made
     _check_quota(new, tx)
+    if new.spec.workspace and not tx.ask(_WORKSPACE, (new.spec.workspace, new.tenant)):
+        raise sessions.no_workspace(new.spec.workspace)
     change = ledger.admit(new.state, new.drafts, tx.now, len(new.drafts))
     columns = (*spec_columns(new.spec), *state_columns(new.state))
     [(num,)] = tx.ask(_CREATE, (new.id, new.tenant, tx.now, *columns))
