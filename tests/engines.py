@@ -101,12 +101,12 @@ class LiveEngine:
         with self._daemon as daemon:
             daemon.send_signal(signal.SIGTERM)
             try:
-                daemon.wait(20)
+                daemon.wait(60)
             except subprocess.TimeoutExpired:
                 daemon.kill()
 
     def _wait(self, daemon: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not _answers(self.socket):
             said = (self._folder / "log").read_text()[-3000:]
             assert daemon.poll() is None, said
@@ -159,7 +159,7 @@ def _answers(socket: Path) -> bool:
 
 async def _import_image(socket: Path) -> None:
     target = f"/images/create?fromSrc=-&repo={IMAGE}&tag=latest&changes=ENV+OF_THE_IMAGE%3Dyes"
-    with anyio.fail_after(50):
+    with anyio.fail_after(60):
         await ask(socket, "POST", target, rootfs())
 
 

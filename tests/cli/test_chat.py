@@ -302,7 +302,7 @@ class Terminal:
         raise AssertionError(f"no {text!r} after {self._unread!r}")
 
     def wait_for(self, text: str) -> None:
-        assert self._comes(text, seconds=20), f"no {text!r} after {self._unread!r}"
+        assert self._comes(text, seconds=60), f"no {text!r} after {self._unread!r}"
 
     def _comes(self, text: str, seconds: float) -> bool:
         while text not in self._unread:
@@ -313,7 +313,7 @@ class Terminal:
         return True
 
     def exit_code(self) -> int:
-        return self._process.wait(10)
+        return self._process.wait(60)
 
 
 def _take_terminal() -> None:

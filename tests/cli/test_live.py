@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -20,9 +19,9 @@ from roost.testing.live import LiveServer
 SLOW = 'SCRIPT[{"text":"one two three four five six","chunk_delay":0.2}]'
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[LiveServer]:
-    with LiveServer(tmp_path / "live") as server:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    with LiveServer(tmp_path_factory.mktemp("live")) as server:
         yield server
 
 
@@ -33,7 +32,7 @@ def roost(server: LiveServer, *arguments: str, **more: object) -> subprocess.Com
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=60,
     )
     assert ran.returncode == more.get("code", 0), ran.stdout + ran.stderr
     return ran
@@ -41,7 +40,7 @@ def roost(server: LiveServer, *arguments: str, **more: object) -> subprocess.Com
 
 def test_a_conversation_goes_on_by_its_session(server: LiveServer) -> None:
     assert "1 user message " in roost(server, "chat", "--once", "Hello").stdout
-    [session] = json.loads(roost(server, "sessions", "ls", "--json").stdout)
+    session = json.loads(roost(server, "sessions", "ls", "--json").stdout)[0]
     again = roost(server, "chat", "--once", "--session", session["id"], "Hello again")
     assert "2 user messages" in again.stdout
     assert "agent.message" in roost(server, "logs", session["id"]).stdout
@@ -101,7 +100,7 @@ def test_a_chat_outlives_a_server_that_is_killed_in_the_middle_of_an_answer(
     shown = chat.stdout.read(len("one two"))
     server.kill()
     server.start()
-    rest, err = chat.communicate(timeout=40)
+    rest, err = chat.communicate(timeout=60)
     assert chat.returncode == 0, err
     assert "reconnecting…" in err and "connected again" in err
     whole = "one two three four five six"
@@ -112,7 +111,7 @@ def test_a_chat_outlives_a_server_that_is_killed_in_the_middle_of_an_answer(
 
 def test_a_followed_log_shows_each_event_once_across_restarts(server: LiveServer) -> None:
     roost(server, "chat", "--once", "Hello")
-    [session] = json.loads(roost(server, "sessions", "ls", "--json").stdout)
+    session = json.loads(roost(server, "sessions", "ls", "--json").stdout)[0]
     with Follower(server, session["id"]) as follower:
         follower.wait_for_rests(1)
         for stop in (server.kill, server.stop):
@@ -164,12 +163,12 @@ class Follower:
 
     def __exit__(self, *exc: object) -> None:
         self._process.send_signal(signal.SIGINT)
-        assert self._process.wait(10) == 0
+        assert self._process.wait(60) == 0
         self._reading.join()
 
     def wait_for_rests(self, count: int) -> None:
         while self._rests < count:
-            assert self._rested.acquire(timeout=30), self.events
+            assert self._rested.acquire(timeout=60), self.events
             self._rests += 1
 
     def _read(self) -> None:

@@ -28,7 +28,7 @@ class Make:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=60,
         )
 
 

@@ -190,7 +190,7 @@ class ContainerContract(EngineKit):
             process = await sandbox.spawn(["sleep", "60"])
             (found,) = await Engine(engine.socket).sandboxes("sesn_1")
             await Engine(engine.socket).remove(found["Id"])
-            with pytest.raises(SandboxFailed), anyio.fail_after(10):
+            with pytest.raises(SandboxFailed), anyio.fail_after(60):
                 await process.wait()
             with pytest.raises(SandboxFailed):
                 await sandbox.spawn(["true"])

@@ -22,7 +22,7 @@ async def together(store: SqliteStore, *calls: Any) -> list[Any]:
             outcomes[n] = error
 
     async with anyio.create_task_group() as tasks:
-        store._writer.do(lambda tx: gate.wait(5))
+        store._writer.do(lambda tx: gate.wait(60))
         await anyio.sleep(0.02)
         for n in range(len(calls)):
             tasks.start_soon(call, n)

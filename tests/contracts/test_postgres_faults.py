@@ -162,7 +162,7 @@ class Load:
 
     async def progress(self, more: int = 50) -> None:
         goal = len(self.acknowledged) + more
-        with anyio.fail_after(50):
+        with anyio.fail_after(60):
             while len(self.acknowledged) < goal:  # noqa: ASYNC110 - many tasks add to it
                 await anyio.sleep(0.01)
 

@@ -60,7 +60,7 @@ async def together(*calls: Any) -> list[Any]:
 
 async def eventually(look: Callable[[], Awaitable[Any]]) -> Any:
     """What is found once something is."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while not (found := await look()):  # noqa: ASYNC110 - nobody tells when
             await anyio.sleep(0.05)
     return found
@@ -356,9 +356,9 @@ async def test_a_ring_is_heard_on_the_other_node(bells: tuple[PostgresBell, Post
         for n in range(500):
             here.ring(f"sesn_{n}")
         here.ring(WORK)
-        assert await ear.wait(10)
+        assert await ear.wait(60)
         assert ear.rung()
-        assert await work.wait(10)
+        assert await work.wait(60)
         assert not other.rung()
 
 
@@ -371,7 +371,7 @@ async def test_previews_are_shown_on_the_other_node_in_order_however_long(
         for text in texts:
             here.publish("sesn_1", Preview("sevt_1", "agent.message", text, 7))
         seen: list[Preview] = []
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not "".join(p.text for p in seen).endswith("end"):
                 await ear.wait(1)
                 seen += ear.previews()
@@ -388,7 +388,7 @@ async def test_a_preview_whose_beginning_was_lost_is_not_shown(
     with there.listen("sesn_1", previews=True) as ear:
         here.publish("sesn_1", Preview("sevt_1", "agent.message", "middle", 7))
         here.publish("sesn_1", Preview("sevt_2", "agent.message", "", 7))
-        assert await ear.wait(10)
+        assert await ear.wait(60)
         assert [preview.event_id for preview in ear.previews()] == ["sevt_2"]
 
 
@@ -403,5 +403,5 @@ async def test_a_listener_that_lost_its_connection_rings_for_whatever_it_missed(
                 "WHERE datname = current_database() AND pid <> pg_backend_pid()",
                 url,
             )
-            assert await ear.wait(20)
+            assert await ear.wait(60)
             assert ear.rung()

@@ -191,7 +191,7 @@ async def test_a_log_that_cannot_be_shortened_now_stops_nobody(
     def linger(db: apsw.Connection) -> None:
         rows = db.execute("SELECT seq FROM entries")
         next(rows)
-        gate.wait(5)
+        gate.wait(60)
 
     reading = store._readers.ask(linger)
     for _ in range(5):
@@ -204,8 +204,8 @@ async def test_a_log_that_cannot_be_shortened_now_stops_nobody(
 async def test_a_reader_does_not_wait_for_the_writer(store: SqliteStore) -> None:
     session_id = await Stage(store).session(message())
     gate = threading.Event()
-    held = store._writer.do(lambda tx: gate.wait(5))
-    with anyio.fail_after(2):
+    held = store._writer.do(lambda tx: gate.wait(120))
+    with anyio.fail_after(60):
         assert len(await Stage(store).all(session_id)) == 3
     assert not held.done()
     gate.set()

@@ -136,7 +136,7 @@ class Machine(RuleBasedStateMachine):
 
     def call(self, method: Any, *args: Any, **named: Any) -> Any:
         async def run() -> Any:
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 return await method(*args, **named)
 
         return self.portal.call(run)

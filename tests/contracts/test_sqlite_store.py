@@ -288,7 +288,7 @@ async def test_a_caller_that_gave_up_leaves_the_writer_unharmed(store: SqliteSto
     stage = Stage(store)
     session_id = await stage.session(message())
     gate = threading.Event()
-    store._writer.do(lambda tx: gate.wait(5))
+    store._writer.do(lambda tx: gate.wait(60))
     with anyio.move_on_after(0.02):
         await stage.say(session_id)
     gate.set()
@@ -301,7 +301,7 @@ async def test_a_caller_that_gave_up_leaves_the_writer_unharmed(store: SqliteSto
 async def test_a_reader_that_gave_up_leaves_the_others_unharmed(store: SqliteStore) -> None:
     gate = threading.Event()
     with anyio.move_on_after(0.02):
-        await store._readers.ask(lambda db: gate.wait(5))
+        await store._readers.ask(lambda db: gate.wait(60))
     gate.set()
     assert await store.log.read("sesn_nowhere", 0, 1) == []
 

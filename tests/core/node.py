@@ -51,7 +51,7 @@ class Node:
     async def until(self, session: Session, type: str, after: int = 0) -> list[Entry]:
         """The entries past `after`, up to the first of this type."""
         seen: list[Entry] = []
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with aclosing(self.follow.tail(session.id, after)) as tail:
                 async for shown in tail:
                     if isinstance(shown, Entry):

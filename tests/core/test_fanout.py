@@ -48,7 +48,7 @@ class Watcher:
         await anyio.lowlevel.checkpoint()
 
     async def until(self, seq: int) -> None:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while self.seq < seq:  # noqa: ASYNC110 - what it waits for is a callback of its own
                 await anyio.sleep(0.01)
 
@@ -205,6 +205,6 @@ async def test_the_followers_of_a_deleted_session_are_told(tmp_path: Path) -> No
         await anyio.sleep(0.05)
         await roost.store.sessions.delete(session.tenant, session.id)
         roost.bell.ring(session.id)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not watcher.is_gone:  # noqa: ASYNC110
                 await anyio.sleep(0.01)

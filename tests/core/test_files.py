@@ -76,7 +76,7 @@ class Machine:
         return list((await self.snapshots.head("w")).snapshots)
 
     async def until(self, true: Callable[[], Awaitable[bool]]) -> None:
-        with anyio.fail_after(20), self.bell.listen(topic("w")) as ear:
+        with anyio.fail_after(60), self.bell.listen(topic("w")) as ear:
             while not await true():
                 await ear.wait(0.05)
                 ear.rung()

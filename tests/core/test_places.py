@@ -54,7 +54,7 @@ class Landlord:
         self._left = anyio.Event()
 
     async def until_open(self, most: int) -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while self.open_now > most:
                 await self._left.wait()
 

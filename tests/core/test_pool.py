@@ -51,14 +51,14 @@ class Inn:
 
     async def ready(self, count: int = 1) -> str:
         """When so many agents wait for a session; the newest one's id."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while len(self.pool) != count:  # noqa: ASYNC110 - a count that nobody rings for
                 await anyio.sleep(0.01)
         return self.landlord.plans[-1].session_id
 
 
 async def until_gone(home: Path) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while await anyio.Path(home).exists():  # noqa: ASYNC110 - nobody rings for a directory
             await anyio.sleep(0.01)
 

@@ -121,7 +121,7 @@ async def office(roost: Node, fuse: Fuse | None = None) -> AsyncGenerator[Office
 
 
 async def ended(board: Taskboard, task_id: str) -> Record:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             record = await board.get(TENANT, task_id)
             if record.body["runs"] and record.body["runs"][-1]["ended_at"]:
@@ -134,7 +134,7 @@ async def open_runs(roost: Node) -> list[Record]:
 
 
 async def gone(roost: Node) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while True:
             if not await open_runs(roost):
                 return

@@ -63,7 +63,7 @@ class Slow(Housed):
             yield sleepy
 
     async def until_opened(self, count: int) -> None:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while len(self.opened) < count:
                 await self._changed.wait()
 
@@ -99,7 +99,7 @@ async def slow_house(
 
 async def _run_when_rung(roost: Node) -> None:
     with roost.bell.listen("begin") as ear:
-        await ear.wait(10)
+        await ear.wait(60)
     async with anyio.create_task_group() as tasks:
         await tasks.start(roost.dispatcher.run, 0.01)
 

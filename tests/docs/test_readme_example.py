@@ -28,7 +28,7 @@ def test_the_readmes_example_holds_a_conversation(server: LiveServer, tmp_path: 
             cwd=tmp_path,  # where the data directory of the example is
             capture_output=True,
             text=True,
-            timeout=40,
+            timeout=60,
         )
     assert ran.returncode == 0, ran.stderr
     assert "agent.message" in ran.stdout and "Scripted model here" in ran.stdout

@@ -207,7 +207,7 @@ class House:
             yield Inside(endpoints, egress)
 
     async def until(self, true: Callable[[], bool]) -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while not true():  # noqa: ASYNC110 - it stands for many conditions
                 await anyio.sleep(0.005)
 
@@ -250,7 +250,7 @@ class Inside:
             transport=unix_transport(self.path("model.sock")),
             base_url="http://localhost",
             headers={"x-api-key": "placeholder", "anthropic-version": "2023-06-01"},
-            timeout=10,
+            timeout=60,
         ) as client:
             yield client
 
@@ -279,7 +279,7 @@ async def exchange(stream: ByteStream, data: bytes) -> bytes:
 
 async def rest(stream: ByteStream) -> bytes:
     received = b""
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         try:
             while True:
                 received += await stream.receive()

@@ -82,7 +82,7 @@ async def _send_all(stream: anyio.abc.ByteStream, data: bytes) -> None:
 
 
 async def _closed(stream: anyio.abc.ByteStream) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         try:
             while True:
                 await stream.receive()

@@ -71,7 +71,7 @@ class Node:
                 self._ready.set()
 
     def wait(self) -> None:
-        assert self._ready.wait(50), "the node does not start"
+        assert self._ready.wait(60), "the node does not start"
 
     def kill(self) -> None:
         self.process.kill()
@@ -128,7 +128,7 @@ class Cluster:
     def progress(self) -> None:
         """Every one of them still works."""
         goal = self.acknowledged.counts["accepted"] + 30
-        deadline = time.monotonic() + 50
+        deadline = time.monotonic() + 60
         while self.acknowledged.counts["accepted"] < goal:
             assert time.monotonic() < deadline, "nothing is acknowledged any more"
             assert all(node.process.poll() is None for node in self.nodes), "a node ended by itself"

@@ -34,7 +34,7 @@ class Target:
 
     def __init__(self, server: LiveServer) -> None:
         self.http = httpx2.Client(
-            base_url=server.url, headers={"x-api-key": server.key, **HEADERS}, timeout=30
+            base_url=server.url, headers={"x-api-key": server.key, **HEADERS}, timeout=60
         )
         self.url = server.url
         self.tally: Counter[int] = Counter()

@@ -26,7 +26,7 @@ class Api:
     def __init__(self, server: LiveServer, key: str | None = None) -> None:
         self.server = server
         self.http = httpx2.Client(
-            base_url=server.url, headers={**HEADERS, "x-api-key": key or server.key}, timeout=30
+            base_url=server.url, headers={**HEADERS, "x-api-key": key or server.key}, timeout=60
         )
 
     def __enter__(self) -> Api:
@@ -111,12 +111,12 @@ class Talk:
     def say(self, type: str, **fields: Any) -> None:
         self.connection.send(json.dumps({"type": type, **fields}))
 
-    def next(self, seconds: float = 20) -> Json:
+    def next(self, seconds: float = 60) -> Json:
         message: Json = json.loads(self.connection.recv(timeout=seconds))
         self.seen.append(message)
         return message
 
-    def until(self, wanted: str | Callable[[Json], bool], seconds: float = 30) -> Json:
+    def until(self, wanted: str | Callable[[Json], bool], seconds: float = 60) -> Json:
         """The next message of a type, or that has something; those before it are in `seen`."""
         deadline = time.monotonic() + seconds
         while True:

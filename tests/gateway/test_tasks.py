@@ -88,7 +88,7 @@ def test_a_session_for_a_task_that_is_not_there_is_refused(api: Api) -> None:
 
 
 def finished(api: Api, path: str) -> Json:
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 60
     while not (run := api.get(path))["ended_at"]:
         assert time.monotonic() < deadline, run
         time.sleep(0.05)

@@ -106,7 +106,7 @@ async def test_a_program_that_does_not_heed_an_interrupt_is_killed(tmp_path: Pat
         await opened.interrupt()
 
     async with desk.open() as opened:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             rest = await desk.turn(opened, [desk.say("Hello?")], watch=interrupt)
     assert rest == {"type": "end_turn"}
     assert desk.troubles() == []
@@ -117,17 +117,17 @@ async def test_a_program_that_does_not_heed_an_interrupt_is_killed(tmp_path: Pat
 async def test_a_program_that_never_says_anything_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(conversation, "_SPEAKS_WITHIN", 0.5)
+    monkeypatch.setattr(conversation, "_SPEAKS_WITHIN", 2)
     hangs_once = """
         import pathlib
         if not pathlib.Path("hung").exists():
             pathlib.Path("hung").touch()
-            time.sleep(60)
+            time.sleep(600)
     """
     desk = Desk(house(tmp_path, hangs_once, ANSWERS))
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         assert await desk.run(desk.say("Hello?")) == {"type": "end_turn"}
-    assert desk.troubles() == ["retrying"]
+    assert set(desk.troubles()) == {"retrying"}
     assert desk.texts() == ["Yes."]
 
 

@@ -99,7 +99,7 @@ class Chat:
         return list(self._reading.beta.sessions.events.list(self.session.id))
 
     def wait_for(self, type: str, count: int = 1) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while sum(event.type == type for event in self.events()) < count:
             assert time.monotonic() < deadline, [event.type for event in self.events()]
             time.sleep(0.05)

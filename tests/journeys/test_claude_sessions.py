@@ -34,7 +34,7 @@ def test_a_server_killed_in_the_middle_of_a_tool_goes_on_and_runs_nothing_twice(
     chat.send(script(bash(slow), {"text": "finished"}))
     chat.wait_for("agent.tool_use")
     # The CLI runs a call a moment before it writes it down; killed between, it forgets the call.
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not ((chat.home / "count.txt").exists() and "tool_use" in transcript_of(chat)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -107,7 +107,7 @@ def test_an_idle_agent_sleeps_and_the_next_message_wakes_it(tmp_path: Path):
         chat = Chat(server)
         chat.turn("Hello")
         assert warm_agents(server) == 1
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while warm_agents(server):
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -119,7 +119,7 @@ def test_no_more_agents_stay_awake_than_the_operator_allows(tmp_path: Path):
         chats = [Chat(server), Chat(server)]
         for chat in chats:
             chat.turn("Hello")
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while warm_agents(server) > 1:
             assert time.monotonic() < deadline
             time.sleep(0.1)

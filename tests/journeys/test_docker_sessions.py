@@ -67,7 +67,7 @@ def _ran(chat: Chat) -> str:
 
 
 def _wait(for_it: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not for_it():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -65,7 +65,7 @@ def stored(server: LiveServer, session_id: str) -> dict[str, Any]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -26,7 +26,7 @@ def settled(database: Path, session_id: str) -> bool:
 
 
 def wait_until_settled(database: Path, session_id: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not settled(database, session_id):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -58,7 +58,7 @@ def nodes(
 
 
 def client_of(server: LiveServer) -> httpx2.Client:
-    return httpx2.Client(base_url=server.url, headers=HEADERS, timeout=30)
+    return httpx2.Client(base_url=server.url, headers=HEADERS, timeout=60)
 
 
 def post(server: LiveServer, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def say(server: LiveServer, session_id: str, **step: Any) -> None:
     post(server, f"/v1/sessions/{session_id}/events", {"events": [event]})
 
 
-def eventually(look: Callable[[], Any], seconds: float = 40) -> Any:
+def eventually(look: Callable[[], Any], seconds: float = 60) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < deadline, "it does not happen"
@@ -133,7 +133,7 @@ def follow(server: LiveServer, session_id: str, seen: list[dict[str, Any]]) -> N
 def test_the_official_sdk_s_journey_and_one_that_changes_servers(nodes: list[LiveServer]) -> None:
     a, b = nodes
     command = [sys.executable, str(JOURNEY), b.url, KEY]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     check(report, report["version"])

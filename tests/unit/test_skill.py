@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import time
 import zipfile
 from io import BytesIO
 
@@ -76,6 +77,7 @@ SKILL = File("a/SKILL.md", MANIFEST)
         ([File("a/SKILL.md", b"---\n{{{{\n---\n")], "must begin with"),
         ([File("a/SKILL.md", b"---\nx: !!python/object:os.system y\n---\n")], "`description` must"),
         ([File("a/SKILL.md", b"---\n" + b"[" * 5000 + b"\n---\n")], "must begin with"),
+        ([File("a/SKILL.md", b"---\n" + b"- " * 5000 + b"\n---\n")], "must begin with"),
         ([File("a/SKILL.md", b"\xff\xfe")], "must begin with"),
         ([File("a/SKILL.md", b"---\nname: a\n" + b"x: y\n" * 5000 + b"---\n")], "must begin with"),
         ([File("a/SKILL.md", b"---\nname: Big Name\ndescription: x\n---\n")], "`name` must"),
@@ -108,6 +110,13 @@ def test_a_head_that_would_grow_without_end_is_read_as_it_stands():
     lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 30)]
     head = "\n".join(lines).encode()
     assert bundled([File("a/SKILL.md", b"---\n" + head + b"\n---\n")]).name == "greeting"
+
+
+def test_a_head_of_brackets_in_brackets_costs_little():
+    began = time.process_time()
+    with pytest.raises(InvalidRequest, match="must begin with"):
+        bundled([File("a/SKILL.md", b"---\n" + b"[" * 16_000 + b"\n---\n")])
+    assert time.process_time() - began < 0.5
 
 
 def test_an_archive_that_lies_about_its_sizes_is_refused():

@@ -14,6 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
 from io import BytesIO
+from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +31,7 @@ _DEEPEST = 16
 _LONGEST_PATH = 512
 _LARGEST_MANIFEST = 1024 * 1024
 _LONGEST_HEAD = 16 * 1024
+_DEEPEST_HEAD = 50  # brackets in brackets: the time that the parser takes grows with their square
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _PART = re.compile(r"[^\x00-\x1f\x7f\\/]{1,255}")
 _HEAD = re.compile(r"\A---\r?\n(.*?)\r?\n---\s*(\r?\n|\Z)", re.DOTALL)
@@ -166,7 +168,7 @@ def _head(manifest: bytes | None) -> dict[str, Any]:
         found = _HEAD.match(manifest.decode("utf-8-sig"))
         text = found[1] if found else ""
         # The plainest loader: only text, lists and maps; no tags, and no merging of maps, which grows.
-        head = yaml.load(text, Loader=yaml.BaseLoader) if len(text) <= _LONGEST_HEAD else None
+        head = yaml.load(text, Loader=yaml.BaseLoader) if _can_be_read(text) else None
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError):
         head = None
     if not isinstance(head, dict):
@@ -175,3 +177,8 @@ def _head(manifest: bytes | None) -> dict[str, Any]:
             hint=f"Put them between two lines of `---`, in at most {_LONGEST_HEAD:,} characters.",
         )
     return head
+
+
+def _can_be_read(head: str) -> bool:
+    depths = accumulate((char in "[{") - (char in "]}") for char in head)
+    return len(head) <= _LONGEST_HEAD and max(depths, default=0) <= _DEEPEST_HEAD

@@ -133,7 +133,7 @@ class Desk:
             for entry in inputs:
                 self._take_up(entry)
         self.outputs = []
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             async with aclosing(conversation.turn(inputs, again=again)) as outputs:
                 async for output in outputs:
                     self.outputs.append(output)

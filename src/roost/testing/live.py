@@ -88,7 +88,7 @@ class LiveServer:
             self._process.kill()
             self._process.wait()
 
-    def stop(self, *, seconds: float = 30) -> int:
+    def stop(self, *, seconds: float = 60) -> int:
         """SIGTERM, and the exit code of a graceful stop."""
         assert self._process is not None, "not started"
         self._process.send_signal(signal.SIGTERM)

@@ -96,7 +96,7 @@ class PostgresServer:
                 ],
                 **{"stdout": log, "stderr": log, "cwd": self.folder, **self._as},
             )
-        self._wait_until_ready(time.monotonic() + 50)
+        self._wait_until_ready(time.monotonic() + 60)
 
     def _wait_until_ready(self, deadline: float) -> None:
         status = self.data / "postmaster.pid"
@@ -116,7 +116,7 @@ class PostgresServer:
         children = _children(self._process.pid)
         self._process.kill()
         self._process.wait()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while any(Path(f"/proc/{child}").exists() for child in children):
             assert time.monotonic() < deadline, "a backend outlived its postmaster"
             time.sleep(0.01)
@@ -125,7 +125,7 @@ class PostgresServer:
         """At once, and with all its files."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(30)
+            self._process.wait(60)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, database: str = "postgres", password: str = PASSWORD) -> str:

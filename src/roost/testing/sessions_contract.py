@@ -197,7 +197,7 @@ class SessionsContract(StoreContract):
         assert await stage.log.finish(lease, last.seq, Batch(), END_TURN)
         other = await stage.session(message())
         waits = []
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await stage.store.sessions.delete(TENANT, lease.session_id)
             for _ in range(100):
                 start = anyio.current_time()

@@ -43,7 +43,7 @@ class EndContract(Kit):
             script = f"trap '' TERM INT HUP QUIT; {Heart.script}"
             process = await sandbox.spawn(["sh", "-c", script])
             await heart.begins()
-            with anyio.fail_after(5):
+            with anyio.fail_after(60):
                 await sandbox.stop()
             assert not await heart.beats()
             assert await process.wait() in (-signal.SIGKILL, 128 + signal.SIGKILL)

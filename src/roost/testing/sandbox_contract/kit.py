@@ -111,13 +111,13 @@ class Heart:
 
     async def begins(self) -> None:
         """Wait until it is written to."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not self._size():  # noqa: ASYNC110 - it is another process that writes
                 await anyio.sleep(0.01)
 
     async def ends(self) -> None:
         """Wait until it is not written to any more."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while await self.beats():
                 pass
 

@@ -101,7 +101,7 @@ class LimitContract(Kit):
         async with provider.open(given) as sandbox:
             script = "for i in 1 2 3 4 5 6; do head -c 8000000 /dev/zero >f$i; done; sleep 60"
             process = await sandbox.spawn(["sh", "-c", script])
-            with anyio.fail_after(10), pytest.raises(SandboxFailed, match="disk"):
+            with anyio.fail_after(60), pytest.raises(SandboxFailed, match="disk"):
                 await process.wait()
         async with provider.open(plan(limits=given.limits, generation=2)) as sandbox:
             assert (await shell(sandbox, "rm f*")).code == 0
