@@ -23,6 +23,7 @@
   + NotFound                        absent, or another tenant's: the two look the same
     - EnvironmentNotFound           an environment in particular: the API has a code for it
     - NotServed                     the API has it, this server does not, on purpose
+    - SnapshotGone                  the files of that turn are not kept, or never were
   + Conflict                        somebody else was faster
     - IdempotencyMismatch           the key was used for another request
     - FilesElsewhere                another node works in the session's files, or has just taken them
@@ -213,6 +214,13 @@ class NotServed(NotFound):
     """This server does not serve that operation."""
 
     code = "not_served"
+
+
+class SnapshotGone(NotFound):
+    """The files as they were at the end of that turn are not kept."""
+
+    code = "snapshot_gone"
+    hint = "Name another turn: the newest ones are kept, unless the blob store failed then."
 
 
 class Conflict(RoostError):

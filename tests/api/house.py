@@ -25,6 +25,7 @@ from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
 from roost.core.files import Files
 from roost.core.follow import Follow
+from roost.core.forks import Forks
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.logins import Logins
@@ -180,17 +181,17 @@ def _deps(
     agents, environments = Agents(store.catalog, skills), Environments(store.catalog)
     tasks = Taskboard(store.catalog)
     workspaces = SharedWorkspaces(store.catalog, store.sessions, store.keys, bell)
+    scripted = ScriptedHarness("http://127.0.0.1:1", "none", retries=0, retry_seconds=1)
+    harnesses, trust = {"scripted": scripted}, Trust(words(settings.trust_levels))
     lifecycle = Lifecycle(
         store.sessions,
         agents,
         environments,
         bell,
-        harnesses={
-            "scripted": ScriptedHarness("http://127.0.0.1:1", "none", retries=0, retry_seconds=1)
-        },
+        harnesses=harnesses,
         default_harness="scripted",
         max_sessions=settings.max_sessions,
-        trust=Trust(words(settings.trust_levels)),
+        trust=trust,
         tasks=tasks,
         workspaces=workspaces,
     )
@@ -205,6 +206,12 @@ def _deps(
             catch_up=settings.catch_up_seconds,
         ),
         lifecycle=lifecycle,
+        forks=Forks(
+            *(store.sessions, store.log, bell, lifecycle),
+            harnesses=harnesses,
+            trust=trust,
+            files=None,
+        ),
         agents=agents,
         environments=environments,
         skills=skills,

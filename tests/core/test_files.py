@@ -14,6 +14,7 @@ import pytest
 from tests.workspaces.trees import UIDS
 
 from roost.blobs.folder import FolderBlobs
+from roost.core.copies import Past
 from roost.core.files import Files, Status, topic
 from roost.core.sync import Pace
 from roost.core.workspaces import Snapshots
@@ -42,11 +43,13 @@ class Machine:
     bell: LocalBell = field(default_factory=LocalBell)
     told: list[Status] = field(default_factory=list)
     workspace: str = "w"
+    past_of: Callable[[str], Awaitable[Past]] | None = None
 
     def __post_init__(self) -> None:
         self.snapshots = Snapshots(self.blobs)
+        given = {"past_of": self.past_of} if self.past_of else {}
         self.files = Files(
-            self.snapshots, self.store.workspaces, self._tree, self.bell, pace=self.pace
+            self.snapshots, self.store.workspaces, self._tree, self.bell, pace=self.pace, **given
         )
         ring = self.bell.ring
 
@@ -71,6 +74,17 @@ class Machine:
         async with self.files.open(self.workspace, generation):
             yield self.home
             self.files.changed(self.workspace, 0)
+
+    @asynccontextmanager
+    async def files_of_a_turn(self, mark: int, generation: int = 1) -> AsyncGenerator[Path, None]:
+        """A turn that wrote `file` is over and stored when the body begins."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        async with self.files.open(self.workspace, generation):
+            await self.files.begun(self.workspace)
+            (self.home / "file").write_text(f"turn {mark}")
+            self.files.changed(self.workspace, mark)
+            await self.files.snapshot_of(self.workspace, mark, mark)
+            yield self.home
 
     async def stored(self) -> list[Snapshot]:
         return list((await self.snapshots.head("w")).snapshots)
@@ -201,10 +215,10 @@ async def test_changes_are_stored_once_it_is_quiet(tmp_path: Path, store: Sqlite
     async with machine.at_work() as home:
         for number in range(5):
             (home / "file").write_text(f"{number}")
-            machine.files.changed("w", number)
+            machine.files.changed("w", 0)
             await anyio.sleep(0.01)
         await machine.until_stored(1)
-        assert (await machine.stored())[0].mark == 4
+        assert len(await machine.stored()) == 1
     states = [status.sync for status in machine.told]
     assert list(dict.fromkeys(states[1:])) == ["pending", "syncing", "idle", "flushing"]
 
@@ -214,10 +228,93 @@ async def test_changes_without_a_pause_are_stored_all_the_same(tmp_path: Path, s
     async with machine.at_work() as home:
         for number in range(60):
             (home / "file").write_text(f"{number}")
-            machine.files.changed("w", number)
+            machine.files.changed("w", 0)
             await anyio.sleep(0.02)
         stored = len(await machine.stored())
         assert stored >= 2
+
+
+async def test_the_end_of_a_turn_is_stored_at_once_and_has_its_mark(machine: Machine):
+    async with machine.at_work() as home:
+        for turn in (1, 2, 3):
+            await machine.files.begun("w")
+            (home / "file").write_text(f"turn {turn}")
+            machine.files.changed("w", 10 * turn)
+        await machine.files.begun("w")
+        (home / "file").write_text("in the middle of turn 4")
+    assert [snapshot.mark for snapshot in await machine.stored()] == [10, 20, 30, 0]
+
+
+async def test_a_turn_that_changes_nothing_has_a_snapshot_too(machine: Machine):
+    async with machine.at_work() as home:
+        (home / "file").write_text("mine")
+        for turn in (1, 2):
+            machine.files.changed("w", turn)
+            await machine.files.begun("w")
+    first, second = await machine.stored()
+    assert (first.mark, second.mark, first.key) == (1, 2, second.key)
+
+
+async def test_what_is_written_after_a_turn_belongs_to_it_and_replaces_its_snapshot(
+    machine: Machine,
+):
+    async with machine.files_of_a_turn(7) as home:
+        (home / "late").write_text("by a process that was left behind")
+    (only,) = await machine.stored()
+    assert (only.mark, only.totals.entries) == (7, 2)
+
+
+async def test_a_turn_begins_without_its_predecessors_snapshot_if_that_takes_too_long(
+    tmp_path: Path, store: SqliteStore
+):
+    pace = Pace(quiet=60, longest=60, pauses=(), flush=5, turn=0.05)
+    machine = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"), pace)
+    put, may_go_on = machine.blobs.put, anyio.Event()
+
+    async def slow(key: str, data: bytes) -> None:
+        await may_go_on.wait()
+        await put(key, data)
+
+    machine.blobs.put = slow  # type: ignore[method-assign]
+    async with machine.at_work() as home:
+        (home / "file").write_text("turn 1")
+        machine.files.changed("w", 1)
+        with anyio.fail_after(10):
+            await machine.files.begun("w")
+        may_go_on.set()
+        await machine.until_stored(1)
+    assert [snapshot.mark for snapshot in await machine.stored()] == [0]
+
+
+async def test_nobody_waits_for_a_store_that_fails(tmp_path: Path, store: SqliteStore):
+    down = FaultyBlobs(FolderBlobs(tmp_path / "blobs"), lambda call: "refused")
+    pace = Pace(quiet=60, longest=60, pauses=(60,), flush=0.1, turn=60)
+    machine = Machine(tmp_path / "first", store, down, pace)
+    async with machine.at_work():
+        with anyio.fail_after(20):
+            for turn in (1, 2, 3):
+                machine.files.changed("w", turn)
+                await machine.files.begun("w")
+
+
+async def test_a_turn_that_was_not_stored_when_the_server_died_is_stored_with_its_mark(
+    machine: Machine, tmp_path: Path, store: SqliteStore
+):
+    await store.workspaces.hold("w", "copy_1", 1)
+    async with machine.at_work(2) as home:
+        (home / "file").write_text("turn 1")
+        await store.workspaces.find("w")
+    row = await store.workspaces.find("w")
+    assert row is not None
+    await store.workspaces.hold("w", row.copy, 3)  # and nobody is left to store it
+    (home / "file").write_text("turn 2")
+
+    async def past_of(workspace_id: str) -> Past:
+        return Past(mark=22)
+
+    later = Machine(tmp_path / "first", store, machine.blobs, past_of=past_of)
+    await recovered(later)
+    assert (await later.stored())[-1].mark == 22
 
 
 async def test_a_change_while_a_snapshot_is_taken_is_in_the_next_one(
@@ -237,7 +334,7 @@ async def test_a_change_while_a_snapshot_is_taken_is_in_the_next_one(
         (home / "file").write_text("early")
         machine.files.changed("w", 1)
         await machine.until_stored(2)
-        assert [snapshot.mark for snapshot in await machine.stored()] == [1, 2]
+        assert [snapshot.mark for snapshot in await machine.stored()] == [0, 2]
         assert (await machine.stored())[-1].totals.entries == 2
 
 
@@ -350,7 +447,7 @@ async def test_files_that_cannot_be_restored_are_an_error_and_not_an_empty_direc
         assert (there / "file").read_text() == "mine"
 
 
-@pytest.mark.parametrize("step", ["_sign", "hold", "replace"])
+@pytest.mark.parametrize("step", ["sign", "hold", "replace"])
 @pytest.mark.parametrize("after", [False, True])
 async def test_dying_between_any_two_steps_of_a_restore_means_restoring_again(
     machine: Machine,
@@ -363,7 +460,7 @@ async def test_dying_between_any_two_steps_of_a_restore_means_restoring_again(
     async with machine.at_work() as home:
         (home / "file").write_text("mine")
     where = {
-        "_sign": "roost.core.files._sign",
+        "sign": "roost.core.files._sign",
         "hold": "roost.stores.sqlite.workspaces._hold",
         "replace": "roost.sandboxes.tree.stage.LocalStaging.replace",
     }[step]
@@ -405,9 +502,9 @@ async def test_a_visitors_change_is_stored_at_once_while_nobody_works(
     machine: Machine, another: Machine
 ):
     machine.home.mkdir(parents=True)
-    async with machine.files.visit("w", 7):
+    async with machine.files.visit("w"):
         (machine.home / "brought").write_text("by a person")
-    assert [snapshot.mark for snapshot in await machine.stored()] == [7]
+    assert [snapshot.mark for snapshot in await machine.stored()] == [0]
     async with another.at_work(3) as home:
         assert (home / "brought").read_text() == "by a person"
     await another.files.bring("w")
@@ -422,9 +519,9 @@ async def test_a_visitor_brings_the_newest_files_here_and_leaves_those_in_use_al
         with pytest.raises(FilesElsewhere):
             await another.files.bring("w")
         with pytest.raises(FilesElsewhere):
-            async with another.files.visit("w", 1):
+            async with another.files.visit("w"):
                 pytest.fail("the files are in use on the other machine")
-        async with machine.files.visit("w", 1):
+        async with machine.files.visit("w"):
             (home / "brought").write_text("while the agent works")
     await another.files.bring("w")
     assert (another.home / "file").read_text() == "mine"
@@ -438,7 +535,7 @@ async def test_a_visitor_whose_files_are_taken_meanwhile_is_told(
 ):
     machine.home.mkdir(parents=True)
     with pytest.raises(FilesElsewhere):
-        async with machine.files.visit("w", 1), another.at_work(1):
+        async with machine.files.visit("w"), another.at_work(1):
             (machine.home / "late").touch()
     async with another.at_work(2) as home:
         assert not (home / "late").exists()
@@ -449,7 +546,7 @@ async def test_a_change_made_while_the_agent_falls_asleep_is_stored_all_the_same
 ):
     async with AsyncExitStack() as awake:
         await awake.enter_async_context(machine.at_work())
-        async with machine.files.visit("w", 1):
+        async with machine.files.visit("w"):
             await awake.aclose()
             (machine.home / "late").touch()
     async with another.at_work(2) as home:

@@ -8,7 +8,9 @@ from tests.docs.reading import ROOT, rows, text
 from roost.api.operations import OPERATIONS
 from roost.domain.session import TABLE
 
-_EVENT = re.compile(r'"((?:(?:session|agent|user|span|system)\.|roost\.agent_)[a-z_]+)"')
+_EVENT = re.compile(
+    r'"((?:(?:session|agent|user|span|system)\.|roost\.agent_)[a-z_]+|roost\.(?:forked|rewound))"'
+)
 
 
 @pytest.mark.parametrize("served", [True, False])

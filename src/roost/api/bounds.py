@@ -100,6 +100,7 @@ EXTRAS: Final[dict[str, dict[str, Any]]] = {
         "task_id": Annotated[str, Field(min_length=1, max_length=128)],
     },
     "EventStreamParams": _AFTER,
+    "EventListParams": {"include_rewound": bool},
     "BetaManagedAgentsUserMessageEventParams": _CLIENT_ID,
     "BetaManagedAgentsUserInterruptEventParams": _CLIENT_ID,
     "BetaManagedAgentsUserToolConfirmationEventParams": _CLIENT_ID,

@@ -18,6 +18,7 @@ from roost.core.browse import Browse
 from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
 from roost.core.follow import Follow
+from roost.core.forks import Forks
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.logins import Logins
@@ -42,6 +43,7 @@ class Deps:
     intake: Intake
     follow: Follow
     lifecycle: Lifecycle
+    forks: Forks
     agents: Agents
     environments: Environments
     skills: Skills

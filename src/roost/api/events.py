@@ -16,6 +16,7 @@ from roost.api.query import span_of
 from roost.api.sse import EventStream
 from roost.domain.events import Entry
 from roost.domain.session import Session
+from roost.domain.turns import hidden
 from roost.errors import InvalidRequest, Unavailable
 from roost.ports.log import EventQuery
 
@@ -55,6 +56,9 @@ async def listed(call: Call, session: Session) -> ASGIApp:
     query = _query(call.query, order, cursor, limit)
     if order == "desc" and query.as_of is None:
         query = replace(query, as_of=session.state.head)  # pages of one moment
+    if not call.query.get("include_rewound", False):
+        as_of = session.state.head if query.as_of is None else query.as_of
+        query = replace(query, hidden=hidden(session.state.rewinds, as_of))
     entries, more = cut(await call.deps.log.page(session.id, query), limit)
     following = "null"
     if more:

@@ -15,6 +15,7 @@ from roost.api import (
     agents,
     environments,
     events,
+    forks,
     health,
     keys,
     logins,
@@ -233,6 +234,19 @@ _TASKS = (
     ),
 )
 
+_FORKS = (
+    _get("roost.sessions.turns", "/roost/v1/sessions/{session_id}/turns", forks.list_turns),
+    _post(
+        "roost.sessions.fork", "/roost/v1/sessions/{session_id}/fork", forks.fork, forks.ForkParams
+    ),
+    _post(
+        "roost.sessions.rewind",
+        "/roost/v1/sessions/{session_id}/rewind",
+        forks.rewind,
+        forks.RewindParams,
+    ),
+)
+
 _LOGINS = (
     _post("auth.login", "/auth/login", logins.login, logins.LoginParams, open=True),
     _post("auth.logout", "/auth/logout", logins.logout),
@@ -375,6 +389,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *_TASKS,
     *WORKSPACE_FILES,
     *WORKSPACES,
+    *_FORKS,
     *_LOGINS,
     *_OPEN,
     *(_refused(line, why) for why, lines in _REFUSED.items() for line in lines),

@@ -83,6 +83,7 @@ def session(session: Session) -> dict[str, Any]:
         "sandbox_fallback": spec.sandbox_fallback,
         "sdk_session_id": spec.sdk_session_id,
         "task_id": spec.task_id,
+        "forked_from": spec.forked_from,
     }
 
 

@@ -28,6 +28,7 @@ class AnnouncedLog:
         self.inputs = log.inputs
         self.read = log.read
         self.page = log.page
+        self.place = log.place
 
     async def accept(
         self,

@@ -68,5 +68,5 @@ class Browse:
             raise SessionClosed("the files of a session that is terminated cannot be changed")
         folder = self._folder_of(session)
         await to_thread.run_sync(folder.begin)
-        async with self._files.visit(session.id, session.state.head):
+        async with self._files.visit(session.id):
             await to_thread.run_sync(partial(change, folder))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Literal
@@ -20,6 +20,7 @@ import msgspec
 from anyio import to_thread
 from msgspec.structs import replace
 
+from roost.core.copies import Copy, Past, is_living, look, sign, sign_anew, sign_off
 from roost.core.sync import Pace, Sync
 from roost.core.tasks import alongside
 from roost.core.workspaces import Progress, Snapshots
@@ -29,11 +30,11 @@ from roost.domain.snapshot import Snapshot
 from roost.domain.sync import SyncState
 from roost.errors import FilesElsewhere, LeaseLost, RoostError
 from roost.ports.bell import Bell
-from roost.ports.tree import Root, Tree
+from roost.ports.tree import Tree
 from roost.ports.workspaces import Workspace, Workspaces
 
 _log = logging.getLogger(__name__)
-_NOTE = "copy"
+_LOOK_ELSEWHERE = 0.2  # seconds between two looks at what another node is storing
 _LOOK_AGAIN = 300.0  # seconds between two tries to store what could not be stored
 
 Phase = Literal[
@@ -54,25 +55,20 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     sync: SyncState = SyncState.IDLE
 
 
-class _Copy(msgspec.Struct, frozen=True, kw_only=True):
-    """What a copy knows of itself. `clean`: nothing was changed since it was stored.
-
-    `boot`: it was restored in this start of the machine, and may not be on disk yet.
-    """
-
-    name: str
-    root: str
-    boot: str = ""
-    clean: bool = False
-
-
 def topic(workspace_id: str) -> str:
     """What the bell rings when a workspace's status has changed."""
     return f"files:{workspace_id}"
 
 
+async def _unknown(workspace_id: str) -> Past:
+    return Past()
+
+
 class Files:
-    """The files of all workspaces, on this node. `tree_of` says where a workspace's are."""
+    """The files of all workspaces, on this node. `tree_of` says where a workspace's are.
+
+    `past_of` is what the log says about them, for those that nobody works in.
+    """
 
     def __init__(
         self,
@@ -81,11 +77,13 @@ class Files:
         tree_of: Callable[[str], Tree],
         bell: Bell,
         pace: Pace | None = None,
+        past_of: Callable[[str], Awaitable[Past]] = _unknown,
     ) -> None:
         self._snapshots = snapshots
         self._rows = rows
         self._tree_of = tree_of
         self._bell = bell
+        self._past_of = past_of
         self._pace = pace or Pace()
         self._living: dict[str, Sync] = {}
         self._status: dict[str, Status] = {}
@@ -97,21 +95,64 @@ class Files:
         return self._status.get(workspace_id)
 
     def changed(self, workspace_id: str, mark: int) -> None:
-        """A turn is over: what it did to the files is stored soon."""
+        """The turn that ended at `mark` is over, and its files are stored now; 0: soon."""
         if living := self._living.get(workspace_id):
             living.changed(mark)
 
+    async def begun(self, workspace_id: str) -> None:
+        """A turn begins: returns when the files are stored as the one before has left them."""
+        if living := self._living.get(workspace_id):
+            await living.begun()
+
+    async def snapshot_of(self, workspace_id: str, first: int, last: int) -> Snapshot | None:
+        """The files as they were when the turn ended that has these marks; None if that is not known.
+
+        If they are being stored at this moment, it waits for that.
+        """
+        until = anyio.current_time() + self._pace.turn
+        while True:
+            if living := self._living.get(workspace_id):
+                with anyio.move_on_after(self._pace.turn):
+                    await living.settled()
+            row = await self._rows.find(workspace_id)
+            found = (await self._snapshots.head(workspace_id)).marked(first, last)
+            elsewhere = row is not None and row.state is not SyncState.IDLE and living is None
+            if found is not None or not elsewhere or anyio.current_time() > until:
+                return found
+            await anyio.sleep(_LOOK_ELSEWHERE)
+
+    async def pin(self, workspace_id: str, snapshot: Snapshot) -> None:
+        """Keep a snapshot that the workspace is going to be rewound to. :raises NotFound: it is gone"""
+        await self._snapshots.pin(workspace_id, snapshot)
+
     @asynccontextmanager
-    async def open(self, workspace_id: str, generation: int) -> AsyncGenerator[None, None]:
+    async def forked(
+        self, source: str, snapshot: Snapshot, target: str
+    ) -> AsyncGenerator[None, None]:
+        """Another workspace, with the files of a snapshot, for a session that the body makes.
+
+        If it is not made, what is there of the workspace is removed as soon as nobody can be making it.
+
+        :raises NotFound: the snapshot is gone
+        """
+        row = await self._rows.hold(target, "", 0)
+        await self._snapshots.fork(source, snapshot, target)
+        yield
+        await self._rows.note(replace(row, state=SyncState.IDLE, sequence=1))
+
+    @asynccontextmanager
+    async def open(
+        self, workspace_id: str, generation: int, past: Past | None = None
+    ) -> AsyncGenerator[None, None]:
         """The newest files are in place while the body runs, and stored when it ends.
 
         :raises BlobsFailed: they are not here, and cannot be restored now
         :raises LeaseLost: a newer generation has the workspace
         """
-        tree = self._tree_of(workspace_id)
+        tree, past = self._tree_of(workspace_id), past or Past()
         async with self._locks[workspace_id]:
             before = await self._rows.find(workspace_id)
-            row = await self._brought_here(before, workspace_id, tree, generation)
+            row = await self._brought_here(before, workspace_id, tree, generation, past)
         sync = self._living[workspace_id] = Sync(
             row,
             tree,
@@ -123,7 +164,7 @@ class Files:
             used=before is not None,
         )
         if before is not None and before.state is not SyncState.IDLE:
-            sync.changed(0)
+            sync.changed(past.mark if row.copy == before.copy else 0)
         try:
             async with alongside(sync.run):
                 yield
@@ -141,7 +182,7 @@ class Files:
                 pass
 
     @asynccontextmanager
-    async def visit(self, workspace_id: str, mark: int) -> AsyncGenerator[None, None]:
+    async def visit(self, workspace_id: str) -> AsyncGenerator[None, None]:
         """The newest files are here, to be changed by somebody who is not the session's runner.
 
         If its agent is awake here, the change is stored with the agent's own; else before this returns.
@@ -152,16 +193,17 @@ class Files:
         async with self._visits[workspace_id]:
             living = self._living.get(workspace_id)
             if living is not None:
+                await living.begun()  # what the visitor does is not part of the turn that is over
                 yield
             if living is None or self._living.get(workspace_id) is not living:
                 async with self._visited(workspace_id):
                     if living is None:
                         yield
-                    self.changed(workspace_id, mark)
+                    self.changed(workspace_id, 0)
                 if not await self._is_here(workspace_id):
                     raise FilesElsewhere
             else:
-                living.changed(mark)
+                living.changed(0)
 
     async def forget(self, workspace_id: str) -> None:
         """Remove the files of a session that never was; none of them was ever stored."""
@@ -173,12 +215,12 @@ class Files:
         deleted sessions. Until cancelled.
         """
         while True:
-            for look, work in (
+            for found, work in (
                 (self._rows.unsynced, self._recover),
                 (self._rows.orphans, self._remove),
             ):
                 try:
-                    for row in await look():
+                    for row in await found():
                         await work(row)
                 except (RoostError, OSError) as error:
                     _log.warning("cannot tidy up: %s", error, extra={"action": "recover"})
@@ -192,7 +234,9 @@ class Files:
         if in_use and not await self._is_here(workspace_id):
             raise FilesElsewhere
         try:
-            async with self.open(workspace_id, 0 if row is None else row.generation):
+            past = await self._past_of(workspace_id)
+            async with self.open(workspace_id, 0 if row is None else row.generation, past):
+                await self.begun(workspace_id)
                 yield
         except LeaseLost:
             raise FilesElsewhere from None
@@ -205,32 +249,39 @@ class Files:
         if row is None:
             return True
         tree = self._tree_of(workspace_id)
-        root, copy = await to_thread.run_sync(_look, tree)
-        return _is_living(row, root, copy, tree)
+        root, copy = await to_thread.run_sync(look, tree)
+        return is_living(row, root, copy, tree, await self._past_of(workspace_id))
 
     async def _brought_here(
-        self, row: Workspace | None, workspace_id: str, tree: Tree, generation: int
+        self, row: Workspace | None, workspace_id: str, tree: Tree, generation: int, past: Past
     ) -> Workspace:
-        root, copy = await to_thread.run_sync(_look, tree)
-        if row is None or _is_living(row, root, copy, tree):
+        root, copy = await to_thread.run_sync(look, tree)
+        if row is None or is_living(row, root, copy, tree, past):
             self._tell(workspace_id, phase="restore_skipped")
             name = copy.name if row is not None and copy is not None else mint("copy")
             boot = copy.boot if row is not None and copy is not None else ""
             if root is not None:
-                await to_thread.run_sync(
-                    _sign, tree, _Copy(name=name, root=root.identity, boot=boot)
-                )
+                here = Copy(name=name, root=root.identity, boot=boot, rewound=past.rewound)
+                await to_thread.run_sync(sign, tree, here)
             return await self._rows.hold(workspace_id, name, generation)
+        if past.rewound:
+            await self._snapshots.rewind(workspace_id, past.rewound, past.to, generation)
         newest = (await self._snapshots.fence(workspace_id, generation)).newest
         if newest is None:
             self._tell(workspace_id, phase="restore_skipped")
-            name = await to_thread.run_sync(_sign_anew, tree)
+            name = await to_thread.run_sync(sign_anew, tree, past.rewound)
             return await self._rows.hold(workspace_id, name, generation)
         keep = root is not None and not root.empty and not (copy is not None and copy.clean)
-        return await self._restored(workspace_id, tree, newest, generation, keep)
+        return await self._restored(workspace_id, tree, newest, generation, keep, past.rewound)
 
     async def _restored(
-        self, workspace_id: str, tree: Tree, newest: Snapshot, generation: int, keep: bool
+        self,
+        workspace_id: str,
+        tree: Tree,
+        newest: Snapshot,
+        generation: int,
+        keep: bool,
+        rewound: int,
     ) -> Workspace:
         self._tell(workspace_id, phase="restore_started")
         about = {"action": "restore", "session": workspace_id}
@@ -240,8 +291,9 @@ class Files:
 
         try:
             async with restored(self._snapshots.fetch, newest, tree, progressed) as whole:
-                copy = _Copy(name=mint("copy"), root=whole.root.identity, boot=tree.boot())
-                await to_thread.run_sync(_sign, tree, copy)
+                identity, boot = whole.root.identity, tree.boot()
+                copy = Copy(name=mint("copy"), root=identity, boot=boot, rewound=rewound)
+                await to_thread.run_sync(sign, tree, copy)
                 row = await self._rows.hold(workspace_id, copy.name, generation)
                 await to_thread.run_sync(partial(whole.staging.replace, keep=keep))
         except (RoostError, OSError) as error:
@@ -260,17 +312,18 @@ class Files:
         self._status.pop(workspace_id, None)
         if sync.used and sync.state is SyncState.IDLE:
             with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(_sign_off, tree)
+                await to_thread.run_sync(sign_off, tree)
 
     async def _recover(self, row: Workspace) -> None:
         if row.id in self._living:
             return
         tree = self._tree_of(row.id)
         async with self._locks[row.id]:
-            root, copy = await to_thread.run_sync(_look, tree)
-            if row.id in self._living or not _is_living(row, root, copy, tree):
+            root, copy = await to_thread.run_sync(look, tree)
+            past = await self._past_of(row.id)
+            if row.id in self._living or not is_living(row, root, copy, tree, past):
                 return
-            taken = await self._snapshots.take(row.id, tree, row.generation)
+            taken = await self._snapshots.take(row.id, tree, row.generation, lambda: past.mark)
             sequence = taken.snapshot.sequence
             stored = replace(row, state=SyncState.IDLE, sequence=sequence, attempts=0, error="")
             await self._rows.note(stored)
@@ -281,7 +334,7 @@ class Files:
         """Its session was deleted. The row goes last: until then, this is done again."""
         async with self._locks[row.id]:
             await to_thread.run_sync(self._tree_of(row.id).remove)
-            await self._snapshots.delete(row.id)
+            await self._snapshots.delete(row.id, surely=row.generation == 0)
             await self._snapshots.tidy(row.id)
             await self._rows.forget(row.id)
         _log.info("removed the files", extra={"action": "remove", "session": row.id})
@@ -293,42 +346,3 @@ class Files:
         before = self._status.get(workspace_id, Status())
         self._status[workspace_id] = replace(before, **fields)
         self._bell.ring(topic(workspace_id))
-
-
-def _look(tree: Tree) -> tuple[Root | None, _Copy | None]:
-    data = tree.recall(_NOTE)
-    try:
-        copy = msgspec.json.decode(data, type=_Copy) if data else None
-    except msgspec.DecodeError:
-        copy = None
-    return tree.root(), copy
-
-
-def _is_living(row: Workspace, root: Root | None, copy: _Copy | None, tree: Tree) -> bool:
-    """Whether the directory that is there is the living copy, and was not emptied behind our back."""
-    if root is None or copy is None or (copy.name, copy.root) != (row.copy, root.identity):
-        return False
-    if copy.boot and copy.boot != tree.boot():
-        return False
-    return not (root.empty and row.sequence)
-
-
-def _sign(tree: Tree, copy: _Copy) -> None:
-    tree.remember(_NOTE, msgspec.json.encode(copy))
-
-
-def _sign_anew(tree: Tree) -> str:
-    root = tree.root()
-    copy = _Copy(name=mint("copy"), root=root.identity if root else "")
-    _sign(tree, copy)
-    return copy.name
-
-
-def _sign_off(tree: Tree) -> None:
-    """It is stored, and nobody works in it. What was restored is given time to reach the disk now."""
-    _, copy = _look(tree)
-    if copy is None:
-        return
-    if copy.boot:
-        tree.make_durable()
-    _sign(tree, replace(copy, boot="", clean=True))

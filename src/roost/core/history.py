@@ -1,19 +1,24 @@
-"""A session's log, read from its beginning."""
+"""A session's conversation, read from its beginning."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 
 from roost.domain.events import Entry
+from roost.domain.session import Session
+from roost.domain.turns import stretches
 from roost.ports.log import Log
 
 _PAGE = 1000
 
 
-async def history(log: Log, session_id: str) -> AsyncIterator[Entry]:
-    """Every entry, in order."""
-    after = 0
-    while page := await log.read(session_id, after, _PAGE):
-        for entry in page:
-            yield entry
-        after = page[-1].seq
+async def history(log: Log, session: Session) -> AsyncIterator[Entry]:
+    """Every entry of its conversation, in order, to the end of the log: what was rewound is left out."""
+    *before, (begins, _) = stretches(session.state.rewinds, session.state.head) or [(1, 0)]
+    for first, last in [*before, (begins, sys.maxsize)]:
+        after = first - 1
+        while page := await log.read(session.id, after, min(_PAGE, last - after)):
+            for entry in page:
+                yield entry
+            after = page[-1].seq

@@ -22,6 +22,7 @@ import anyio
 from msgspec.structs import replace
 
 from roost.core.budgets import Budgets
+from roost.core.copies import Past
 from roost.core.files import Files
 from roost.core.skills import Skills
 from roost.domain.budget import Spent, price_of
@@ -167,18 +168,25 @@ class Places:
         home = self._home(session)
         home.mkdir(parents=True, exist_ok=True)
         async with (
-            self._kept(session.id, lease.generation),
+            self._kept(session, lease.generation),
             self._opened(lease, session, home, mounts, notes) as sandbox,
         ):
             yield sandbox
 
+    async def begun(self, session_id: str) -> None:
+        """A turn begins: returns when the files are stored as the one before has left them."""
+        if self._files is not None:
+            await self._files.begun(session_id)
+
     def rested(self, session_id: str, seq: int) -> None:
-        """A turn is over, with this entry of the log: the files it changed are stored soon."""
+        """A turn is over, with this entry of the log: its files are stored now; 0: it only waits."""
         if self._files is not None:
             self._files.changed(session_id, seq)
 
-    def _kept(self, session_id: str, generation: int) -> AbstractAsyncContextManager[None]:
-        return self._files.open(session_id, generation) if self._files else nullcontext()
+    def _kept(self, session: Session, generation: int) -> AbstractAsyncContextManager[None]:
+        if self._files is None:
+            return nullcontext()
+        return self._files.open(session.id, generation, Past.of(session.state))
 
     @asynccontextmanager
     async def _opened(

@@ -271,7 +271,7 @@ class Pool:
     async def _keep_open(self, spare: Spare) -> None:
         session = spare.session
         harness = self._harnesses[session.spec.harness]
-        brief = Brief(session, partial(history, self._log, session.id), resumed=False, ahead=True)
+        brief = Brief(session, partial(history, self._log, session), resumed=False, ahead=True)
         lease = Lease(session.id, _POOL, _GENERATION)
         notes = Notes(spare.refused, spare.spent)
         await self._wakes.begin(session.id)

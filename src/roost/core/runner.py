@@ -21,6 +21,7 @@ from roost.core.history import history
 from roost.core.intake import inbox
 from roost.core.places import Notes, Places
 from roost.core.pool import Pool
+from roost.core.readiness import can_start_ahead, is_changed, ready_of
 from roost.core.taskboard import Errands
 from roost.core.tasks import alongside
 from roost.core.turn import Terminated, Turn
@@ -122,7 +123,7 @@ class Runner:
         """
         session = await self._sessions.find(lease.session_id)
         turn = Turn(self._log, self._bell, lease, session.state.status, session.state.head)
-        brief = Brief(session, partial(history, self._log, session.id), resumed=resumed)
+        brief = Brief(session, partial(history, self._log, session), resumed=resumed)
         self._turns.add(turn)
         opened = rests = False
         try:
@@ -164,7 +165,7 @@ class Runner:
                 yield ready
                 return
         places = await self._places_ready(turn, session)
-        ahead = _can_start_ahead(session, await self._log.inputs(session.id))
+        ahead = can_start_ahead(session, await self._log.inputs(session.id))
         await self.wakes.begin(session.id)
         try:
             async with (
@@ -229,7 +230,7 @@ class Runner:
             until = anyio.current_time() + self._warmth.seconds
             while self._warmth.may_stay(before.id) and anyio.current_time() < until:
                 session = await self._sessions.find(before.id)
-                if session.state.status is Status.TERMINATED or session.spec != before.spec:
+                if session.state.status is Status.TERMINATED or is_changed(before, session):
                     return None
                 if session.state.status is not Status.IDLE:
                     return session
@@ -243,7 +244,7 @@ class Runner:
         stop_reason: dict[str, Any] = {"type": "end_turn"}
         if session.state.turn is not None:
             inputs = await self._handed_over(session)
-            stop_reason = await turn.take(conversation, inputs, again=True)
+            stop_reason = await self._take(turn, conversation, inputs, again=True)
             session = await self._sessions.find(lease.session_id)
         while True:
             # The session first, the inputs after: whatever is not among them came after `head`.
@@ -251,10 +252,10 @@ class Runner:
             if interrupts := [entry for entry in inputs if entry.type == "user.interrupt"]:
                 await self._close_what_waits(turn, session, interrupts)
                 stop_reason = {"type": "end_turn"}
-            elif ready := _ready(session, inputs):
+            elif ready := ready_of(session, inputs):
                 await self._stay_for_another_turn(turn)
                 await turn.begin(ready)
-                stop_reason = await turn.take(conversation, ready, again=False)
+                stop_reason = await self._take(turn, conversation, ready, again=False)
             elif await self._carried_out(session):
                 continue
             elif await self._rest(lease, session, Batch(), stop_reason):
@@ -266,6 +267,19 @@ class Runner:
         if self._leaving:
             await turn.append(Batch(turn=False))
             raise HandedOver
+
+    async def _take(
+        self, turn: Turn, conversation: Conversation, inputs: Sequence[Entry], *, again: bool
+    ) -> dict[str, Any]:
+        """One turn. What it finds of files is stored before it begins, and what it leaves when it ends."""
+        session_id = turn.session_id
+        if self._places is not None:
+            await self._places.begun(session_id)
+        stop_reason = await turn.take(conversation, inputs, again=again)
+        if self._places is not None:
+            waits = stop_reason["type"] == "requires_action"
+            self._places.rested(session_id, 0 if waits else turn.head)
+        return stop_reason
 
     async def _carried_out(self, session: Session) -> bool:
         """Whether the agent waited for the server itself, and need not any more."""
@@ -285,8 +299,6 @@ class Runner:
         if written is None:
             return False
         self._bell.ring(session.id)
-        if self._places is not None:
-            self._places.rested(session.id, written[-1].seq if written else head)
         return True
 
     async def _close_what_waits(
@@ -323,7 +335,7 @@ class Runner:
         await turn.append(Batch(drafts=[said], turn=False if worked else None))
         while True:
             session = await self._sessions.find(lease.session_id)
-            if worked and _ready(session, await self._log.inputs(session.id)):
+            if worked and ready_of(session, await self._log.inputs(session.id)):
                 return False
             waits = Batch(turn=not worked)
             if await self._rest(lease, session, waits, {"type": "retries_exhausted"}):
@@ -364,22 +376,4 @@ async def _note_refusal(turn: Turn, refused: Refused) -> None:
     await turn.append(Batch(drafts=[said]))
 
 
-def _ready(session: Session, inputs: Sequence[Entry]) -> list[Entry]:
-    """The inputs to hand over now: while answers are outstanding, only answers."""
-    if session.state.pending:
-        return [entry for entry in inputs if entry.type in _ANSWERS]
-    if any(entry.type in _ANSWERS or entry.type == "user.message" for entry in inputs):
-        return list(inputs)
-    return []
-
-
-def _can_start_ahead(session: Session, inputs: Sequence[Entry]) -> bool:
-    """Whether the agent will be told something new, and nothing else, as soon as it is up."""
-    if session.state.turn is not None or any(e.type in _NOT_NEW for e in inputs):
-        return False
-    return bool(_ready(session, inputs))
-
-
 _WHY = {Terminated: "the session is over", HandedOver: "others go on with the session"}
-_ANSWERS = {"user.tool_confirmation", "user.custom_tool_result"}
-_NOT_NEW = {*_ANSWERS, "user.interrupt"}

@@ -94,7 +94,6 @@ class Lifecycle:
         if receipt and (made := await self._sessions.made(caller.tenant, receipt)):
             return made
         spec = await self._spec(caller, params)
-        own = caller.limits.max_sessions
         async with self._offer(caller.tenant, spec) as offer:
             session = await self._sessions.create(
                 caller.tenant,
@@ -102,7 +101,7 @@ class Lifecycle:
                 self._named(spec, offer.session_id),
                 drafts,
                 receipt=receipt,
-                max_sessions=(self._max_sessions if own is None else own) or None,
+                max_sessions=self.most_sessions(caller),
             )
             offer.accepted = session.id == offer.session_id
         if self._pool is not None:
@@ -111,6 +110,11 @@ class Lifecycle:
         if drafts:
             self._bell.ring(WORK)
         return session
+
+    def most_sessions(self, caller: Key) -> int | None:
+        """How many sessions the caller's tenant may have when this key makes one; None: any number."""
+        own = caller.limits.max_sessions
+        return (self._max_sessions if own is None else own) or None
 
     async def _spec(self, caller: Key, params: Mapping[str, Any]) -> Spec:
         _refuse_unbuilt(params)

@@ -1,8 +1,10 @@
 """Keeping the newest snapshot close to a workspace's files while somebody works in them.
 
-After each change it waits until it has been quiet for a while, but not for ever; a failing store is tried
-again with growing pauses; when the work ends, everything is stored at once. `domain.sync` has the states.
-A change that comes while a snapshot is being taken may not be in it, and is stored by the next one.
+At the end of each turn a snapshot is taken at once, which has the turn's mark; whoever begins the next turn
+waits for it. After any other change it waits until it has been quiet for a while, but not for ever. A failing
+store is tried again with growing pauses; when the work ends, everything is stored at once. `domain.sync` has
+the states. A change that comes while a snapshot is being taken may not be in it: then that one has no mark,
+and another one follows.
 """
 
 from __future__ import annotations
@@ -29,13 +31,14 @@ _TIDY_EVERY = 16  # snapshots
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """When to store: after `quiet` seconds without a change, and `longest` after the first at most.
 
-    `pauses` are between tries, `flush` is how long an end may be delayed.
+    `pauses` are between tries, `flush` is how long an end may be delayed, `turn` how long a turn may be.
     """
 
     quiet: float = 2.0
     longest: float = 10.0
     pauses: Sequence[float] = (1.0, 5.0, 25.0)
     flush: float = 10.0
+    turn: float = 10.0
 
 
 class Sync:
@@ -69,15 +72,35 @@ class Sync:
         self._mark = 0
         self._changed_at = 0.0
         self._changed = anyio.Event()
+        self._turned = anyio.Event()
+        self._settled = anyio.Event()
+        self._troubled = False  # nobody need wait for what will fail, perhaps
 
     def changed(self, mark: int) -> None:
-        """The files may have changed; `mark` is what whoever changed them has come to."""
+        """The files may have changed; `mark` is the end of the turn that is over, 0 if none is."""
         self.used = True
         self._mark = mark
         self._changed_at = anyio.current_time()
         self._changed.set()
+        if mark:
+            self._turned.set()
+            if not self._troubled:
+                self._settled = anyio.Event()
         if self.state is not SyncState.FLUSHING:
             self._move(SyncMove.CHANGE)
+
+    async def settled(self) -> None:
+        """Returns when the snapshot of the last turn is taken, or cannot be now."""
+        if self._mark:
+            await self._settled.wait()
+
+    async def begun(self) -> None:
+        """A turn begins. Returns when what was before is stored, or when that takes too long."""
+        with anyio.move_on_after(self._pace.turn) as waited:
+            await self.settled()
+        if waited.cancelled_caught:
+            _log.warning("a turn begins before the last one is stored", extra=self._about("turn"))
+        self._mark = 0
 
     async def run(self) -> None:
         """Store changes as they come, until cancelled, or until a newer generation has the workspace."""
@@ -90,6 +113,9 @@ class Sync:
             _log.info("sync ends: %s", lost.message, extra=self._about("lost"))
         except RoostError as error:  # the database; what was to be noted is noted at the end
             _log.warning("sync ends: %s", error.message, extra=self._about("fail"))
+        finally:
+            self._troubled = True
+            self._settled.set()
 
     async def flush(self) -> None:
         """Store everything now; what cannot be stored in time is recovered later. After `run` ended."""
@@ -108,9 +134,10 @@ class Sync:
         latest = self._changed_at + self._pace.longest
         while True:
             wait = min(self._changed_at + self._pace.quiet, latest) - anyio.current_time()
-            if wait <= 0:
+            if wait <= 0 or self._turned.is_set():
                 return
-            await anyio.sleep(wait)
+            with anyio.move_on_after(wait):
+                await self._turned.wait()
 
     async def _store(self, move: SyncMove) -> bool:
         """Whether the newest snapshot has everything; False if that was given up."""
@@ -122,6 +149,8 @@ class Sync:
             except LeaseLost:
                 raise
             except (RoostError, OSError) as error:
+                self._troubled = True
+                self._settled.set()
                 last = attempt > len(self._pace.pauses) or isinstance(error, _HOPELESS)
                 self._move(SyncMove.GIVE_UP if last else SyncMove.FAIL)
                 await self._note(self.state, attempt, str(error))
@@ -132,12 +161,18 @@ class Sync:
         return False
 
     async def _store_once(self) -> None:
-        self._changed = anyio.Event()
+        self._changed, self._turned, mark = anyio.Event(), anyio.Event(), self._mark
         async with self._lock:
             await self._refuse_if_stale()
             taken = await self._snapshots.take(
-                self._row.id, self._tree, self._row.generation, self._mark
+                self._row.id,
+                self._tree,
+                self._row.generation,
+                lambda: mark if mark == self._mark else 0,
             )
+            self._troubled = False
+            if mark == self._mark:
+                self._settled.set()
             if taken.stored and not taken.snapshot.sequence % _TIDY_EVERY:
                 await self._snapshots.tidy(self._row.id)
         self._move(SyncMove.DONE)

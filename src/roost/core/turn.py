@@ -28,7 +28,7 @@ class Terminated(Exception):
 class Turn:
     """Takes one turn after another of one conversation, under one lease.
 
-    `waits`: nothing can be done at present but to let time pass.
+    `waits`: nothing can be done at present but to let time pass. `head` is the last entry it has written.
     """
 
     def __init__(self, log: Log, bell: Bell, lease: Lease, status: Status, head: int) -> None:
@@ -36,8 +36,13 @@ class Turn:
         self._bell = bell
         self._lease = lease
         self._status = status
-        self._head = head
+        self.head = head
         self.waits = False
+
+    @property
+    def session_id(self) -> str:
+        """Whose turns these are."""
+        return self._lease.session_id
 
     async def take(
         self, conversation: Conversation, inputs: Sequence[Entry], *, again: bool
@@ -62,7 +67,7 @@ class Turn:
         """Log, then ring. Every write of this lease's runner goes through here, in order."""
         entries = await self._log.append(self._lease, batch)
         if entries:
-            self._head = entries[-1].seq
+            self.head = entries[-1].seq
             self._bell.ring(self._lease.session_id)
 
     async def _log_outputs(
@@ -80,7 +85,7 @@ class Turn:
         self.waits = False
         match output:
             case Show(event_id, type, text):
-                preview = Preview(event_id, type, text, self._head)
+                preview = Preview(event_id, type, text, self.head)
                 self._bell.publish(self._lease.session_id, preview)
             case Emit(drafts, aside=True):
                 await self.append(Batch(drafts=drafts))

@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from roost.domain.budget import Spent
 from roost.domain.events import Draft, Entry, Micros
 from roost.domain.session import Lease, Move, Pending, State, Status, step
+from roost.domain.turns import Rewind
 from roost.domain.usage import Usage
-from roost.errors import InvalidRequest, LeaseLost, QueueFull, SessionBusy, SessionClosed
+from roost.errors import Conflict, InvalidRequest, LeaseLost, QueueFull, SessionBusy, SessionClosed
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -128,8 +129,13 @@ def rest(
     pen = _written(state, batch, now)
     pen.move(Move.REST)
     pen.rest(stop_reason, batch.budget)
-    turn = state.turn if batch.turn else None
-    pen.state = replace(pen.state, turn=turn, owner=state.owner if keep else None)
+    over = not (batch.turn or pen.state.pending)
+    pen.state = replace(
+        pen.state,
+        turn=state.turn if batch.turn else None,
+        turned=pen.head if over else 0,
+        owner=state.owner if keep else None,
+    )
     return pen.change()
 
 
@@ -174,6 +180,50 @@ def note(state: State, drafts: Sequence[Draft], now: Micros) -> Change:
     return pen.change()
 
 
+def rewind(
+    state: State, seen: int, to: int, mark: int, was: str | None, draft: Draft, now: Micros
+) -> Change:
+    """The conversation goes on from an earlier place; the draft says so. See `domain.turns.Rewind`.
+
+    :raises SessionClosed: it is terminated
+    :raises SessionBusy: it runs, or waits for somebody
+    :raises Conflict: something was written since `seen`
+    """
+    check_rest(state)
+    if state.head != seen:
+        raise Conflict("something has happened in the session since")
+    pen = _Pen(state, now)
+    at = pen.write(draft).seq
+    rewinds = (*state.rewinds, Rewind(at, to, mark, was))
+    pen.state = replace(pen.state, rewinds=rewinds, turn=None, turned=0)
+    return pen.change()
+
+
+def check_rest(state: State) -> None:
+    """Whether a session can be rewound now. :raises SessionClosed: :raises SessionBusy:"""
+    if state.status is Status.TERMINATED:
+        raise SessionClosed("a session that is terminated cannot be rewound")
+    if state.status is not Status.IDLE:
+        raise SessionBusy("a session cannot be rewound while its status is running")
+    if state.pending or state.queued:
+        raise SessionBusy("a session cannot be rewound while it waits for an answer, or has inputs")
+
+
+def begin(
+    state: State, copied: int, drafts: Sequence[Draft], now: Micros, *, rests: bool
+) -> Change:
+    """A session whose log begins with so many entries of another's, and says where they are from.
+
+    Its log ends at rest: unless the copied part does (`rests`), that is added.
+    """
+    pen = _Pen(replace(state, head=copied, generation=1), now)
+    if not rests:
+        pen.rest({"type": "end_turn"})
+    for draft in drafts:
+        pen.write(draft)
+    return pen.change()
+
+
 def requires_action(pending: Iterable[Pending]) -> dict[str, Any]:
     """The stop reason of a session that waits for somebody."""
     return {"type": "requires_action", "event_ids": [p.event_id for p in pending]}
@@ -190,7 +240,7 @@ def _written(state: State, batch: Batch, now: Micros) -> _Pen:
     pen = _Pen(state, now)
     if batch.turn is not None:
         taken = tuple(entry.seq for entry in batch.takes)
-        pen.state = replace(pen.state, turn=taken if batch.turn else None)
+        pen.state = replace(pen.state, turn=taken if batch.turn else None, turned=0)
     for entry in batch.takes:
         pen.consume(entry)
     if batch.move is Move.RECOVER:

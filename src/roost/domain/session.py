@@ -22,6 +22,7 @@ import msgspec
 
 from roost.domain.budget import Spent, monetary
 from roost.domain.events import Micros
+from roost.domain.turns import Rewind, Stretch, hidden
 from roost.domain.usage import Usage
 from roost.errors import InvalidRequest
 
@@ -90,7 +91,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     `sandbox` is the kind of place it was given, and keeps; None if its harness needs none, or if it
     was made before kinds were noted. `sandbox_fallback` is what it was to get if there had been none.
-    `sdk_session_id` is what the agent's own program calls the session, and is resumed by.
+    `sdk_session_id` is what the agent's own program calls the session, and is resumed by. `forked_from`
+    is the session and the event it began at, `origin` the session whose names its agent's things have.
     """
 
     agent: dict[str, Any]
@@ -108,6 +110,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     sandbox_fallback: Fallback | None = None
     sdk_session_id: str | None = None
     task_id: str | None = None
+    forked_from: dict[str, str] | None = None
+    origin: str | None = None
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -125,6 +129,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     the session last rested, `queued` the places that waiting inputs take in the queue, `sent` the seq
     of the newest input, and `sent_at` its moment. `usage` is what the agent says its requests have
     used, `spent` what the way out has counted. `trust_level` is the spec's, for entries to say.
+    `turned` is the seq at which the last turn ended, 0 while there is another one, or a rewind since.
+    `rewinds` are all there were, oldest first.
     """
 
     thread_id: str
@@ -145,6 +151,13 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     active_since: Micros = 0
     active: Micros = 0
     archived_at: Micros | None = None
+    turned: int = 0
+    rewinds: tuple[Rewind, ...] = ()
+
+    @property
+    def rewound(self) -> list[Stretch]:
+        """The parts of the log that are no longer part of the conversation."""
+        return hidden(self.rewinds, self.head) if self.rewinds else []
 
     def active_seconds(self, now: Micros) -> float:
         """How long the session has worked in all, up to now."""

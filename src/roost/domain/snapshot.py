@@ -100,13 +100,18 @@ class Hold(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """Which snapshots a workspace has, the newest last. `generation`: of the last one that wrote it."""
+    """Which snapshots a workspace has, the newest last. `generation`: of the last one that wrote it.
+
+    `rewound` is the last rewind that it has followed, `origin` the workspace that it was forked off.
+    """
 
     sequence: int = 0
     generation: int = 0
     snapshots: tuple[Snapshot, ...] = ()
     holds: tuple[Hold, ...] = ()
     deleted: bool = False
+    rewound: int = 0
+    origin: str = ""
 
     @property
     def newest(self) -> Snapshot | None:
@@ -114,9 +119,17 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         return self.snapshots[-1] if self.snapshots else None
 
     def followed_by(self, snapshot: Snapshot, generation: int, keep: int) -> Head:
-        """With one more; the oldest of more than `keep` are dropped."""
-        kept = (*self.snapshots, snapshot)[-keep:]
+        """With one more; the oldest of more than `keep` are dropped, and an earlier one of its mark."""
+        before = self.snapshots
+        if before and before[-1].mark and before[-1].mark == snapshot.mark:
+            before = before[:-1]
+        kept = (*before, snapshot)[-keep:]
         return replace(self, sequence=snapshot.sequence, generation=generation, snapshots=kept)
+
+    def marked(self, first: int, last: int) -> Snapshot | None:
+        """The newest snapshot whose mark is one of these."""
+        found = [snapshot for snapshot in self.live() if first <= snapshot.mark <= last]
+        return max(found, key=lambda snapshot: snapshot.sequence, default=None)
 
     def live(self) -> list[Snapshot]:
         """The snapshots that anybody may restore."""

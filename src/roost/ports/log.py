@@ -20,6 +20,7 @@ import msgspec
 from roost.domain.events import Draft, Entry, Micros
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease
+from roost.domain.turns import Stretch
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -47,7 +48,7 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which entries a listing shows.
 
     An event that was queued and then taken up has two entries with one id; a listing shows the
-    later one only. `as_of` makes a descending listing a picture of one moment: entries after it are
+    later one only. What is `hidden` is left out. `as_of` makes a descending listing a picture of one moment: entries after it are
     left out, and a queued entry is shown if it was not yet taken up then. `None`: as of now.
     """
 
@@ -58,6 +59,7 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
     until: Micros | None = None
     order: Literal["asc", "desc"] = "asc"
     as_of: int | None = None
+    hidden: Sequence[Stretch] = ()
     limit: int = 1000
 
 
@@ -137,6 +139,10 @@ class Log(Protocol):
 
     async def read(self, session_id: str, after: int, limit: int) -> list[Entry]:
         """Entries with `seq > after`, in order. Costs the same in a log of any length."""
+        ...
+
+    async def place(self, session_id: str, event_id: str) -> int | None:
+        """Where an event stands; if it was queued and taken up, where that was. None: nowhere."""
         ...
 
     async def page(self, session_id: str, query: EventQuery) -> list[Entry]:

@@ -9,6 +9,7 @@ import msgspec
 
 from roost.domain.events import Draft, Micros
 from roost.domain.session import Session, Spec
+from roost.domain.turns import Stretch
 from roost.ports.log import Receipt
 
 Revision = Callable[[Session], tuple[Spec, Sequence[Draft]]]
@@ -36,6 +37,24 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 20
 
 
+class Cutting(msgspec.Struct, frozen=True):
+    """The part of a log that another session begins with. `rests`: its last entry says so."""
+
+    source: str
+    stretches: Sequence[Stretch]
+    rests: bool
+
+
+class Rewinding(msgspec.Struct, frozen=True):
+    """Where a conversation goes on from; see `domain.turns.Rewind`. `seen` is the log's end it knows of."""
+
+    seen: int
+    to: int
+    mark: int
+    spec: Spec
+    draft: Draft
+
+
 class Sessions(Protocol):
     """The sessions of all tenants; every call names the tenant it is for."""
 
@@ -56,6 +75,35 @@ class Sessions(Protocol):
         :raises QuotaExceeded: the tenant has `max_sessions` that are not archived
         :raises NotFound: the tenant has no such workspace as the spec names
         :raises IdempotencyMismatch: a known key with another fingerprint
+        """
+        ...
+
+    async def fork(
+        self,
+        tenant: str,
+        session_id: str,
+        spec: Spec,
+        cutting: Cutting,
+        drafts: Sequence[Draft],
+        *,
+        receipt: Receipt | None = None,
+        max_sessions: int | None = None,
+    ) -> Session:
+        """Make a session whose log is a part of another one's, then these drafts, in one transaction.
+
+        It rests, and has been somebody's: `generation` is 1. What waited in the other one's queue is not
+        in it. As for `create`, with a known receipt nothing is written.
+
+        :raises NotFound: there is no such source, or it is another tenant's
+        :raises QuotaExceeded: :raises IdempotencyMismatch: see `create`
+        """
+        ...
+
+    async def rewind(self, tenant: str, session_id: str, rewinding: Rewinding) -> Session:
+        """Let its conversation go on from an earlier place, and say so, in one transaction.
+
+        :raises NotFound: :raises SessionClosed: :raises SessionBusy: it runs, or something waits
+        :raises Conflict: something was written since `seen`
         """
         ...
 

@@ -60,8 +60,11 @@ class Workspaces(Protocol):
         """Every row that is not `idle`, the oldest first. Called when a server starts."""
         ...
 
-    async def orphans(self) -> Sequence[Workspace]:
-        """Every row that is `idle` and whose session was deleted. Called now and then."""
+    async def orphans(self, given_up_after: float = 3600) -> Sequence[Workspace]:
+        """Every row without a session that is `idle`, or of generation 0 for so many seconds.
+
+        Called now and then: the session was deleted, or the fork that it was made for never was.
+        """
         ...
 
     async def forget(self, workspace_id: str) -> None:

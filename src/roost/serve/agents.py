@@ -16,6 +16,7 @@ from roost.blobs import choice as blobs
 from roost.config import Settings, words
 from roost.core.browse import Browse
 from roost.core.budgets import Budgets
+from roost.core.copies import Past
 from roost.core.files import Files
 from roost.core.places import OnAccount, Places
 from roost.core.skills import Skills
@@ -24,14 +25,13 @@ from roost.core.workspaces import Snapshots
 from roost.domain.session import Session, TrustLevel
 from roost.egress import host as egress
 from roost.egress.options import USUAL_PORTS, Options, anthropic
-from roost.errors import RoostError
+from roost.errors import NotFound, RoostError
 from roost.guest import forward
 from roost.harnesses.claude.harness import ClaudeHarness
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.bell import Bell
-from roost.ports.catalog import Catalog
 from roost.ports.harness import AGENTS_OWN, Harness
-from roost.ports.workspaces import Workspaces
+from roost.ports.store import Store
 from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.choice import chosen, others
 from roost.sandboxes.tree import LocalFolder, LocalTree
@@ -69,8 +69,7 @@ class Workforce:
 @asynccontextmanager
 async def workforce(
     settings: Settings,
-    catalog: Catalog,
-    workspaces: Workspaces,
+    store: Store,
     bell: Bell,
     skills: Skills,
     on_account: OnAccount,
@@ -80,11 +79,11 @@ async def workforce(
     async with _model(settings) as model, egress.serving(_egress(settings, model)) as way_out:
         levels = cast(list[TrustLevel], words(settings.trust_levels))
         vault = (settings.vault or settings.data / "vault").absolute()
-        files = _files(settings, vault, workspaces, bell)
+        files = _files(settings, vault, store, bell)
         places = Places(
             chosen(settings),
             way_out,
-            catalog,
+            store.catalog,
             vault=vault,
             forwarder=Path(forward.__file__),
             others=others(settings),
@@ -116,13 +115,20 @@ def _egress(settings: Settings, model: Model) -> Options:
     )
 
 
-def _files(settings: Settings, vault: Path, workspaces: Workspaces, bell: Bell) -> Files:
+def _files(settings: Settings, vault: Path, store: Store, bell: Bell) -> Files:
     notes = settings.data.absolute() / "copies"
 
     def tree_of(workspace_id: str) -> LocalTree:
         return LocalTree(vault / ".workspaces" / workspace_id, notes, DEFAULT_UIDS)
 
-    return Files(Snapshots(blobs.chosen(settings)), workspaces, tree_of, bell)
+    async def past_of(session_id: str) -> Past:
+        try:
+            return Past.of((await store.sessions.find(session_id)).state)
+        except NotFound:
+            return Past()
+
+    snapshots = Snapshots(blobs.chosen(settings))
+    return Files(snapshots, store.workspaces, tree_of, bell, past_of=past_of)
 
 
 def _browse(vault: Path, files: Files) -> Browse:

@@ -27,6 +27,7 @@ from roost.core.catalog import Agents, Environments
 from roost.core.dispatch import Dispatcher
 from roost.core.fanout import Fanout
 from roost.core.follow import Follow
+from roost.core.forks import Forks
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.logins import Logins
@@ -137,7 +138,7 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
     async with opened(settings) as (store, bell):
         skills = Skills(store.catalog, FolderSkills(settings.data.absolute() / "skills"))
         async with (
-            workforce(settings, store.catalog, store.workspaces, bell, skills, counts) as hands,
+            workforce(settings, store, bell, skills, counts) as hands,
             alongside(hands.files.run),
         ):
             yield _Ground(settings, store, bell, registry, skills, hands)
@@ -249,6 +250,12 @@ def _deps(
             since=time.time_ns() // 1000,
         ),
         lifecycle=lifecycle,
+        forks=Forks(
+            *(store.sessions, store.log, bell, lifecycle),
+            harnesses=hands.harnesses,
+            trust=hands.trust,
+            files=hands.files,
+        ),
         agents=agents,
         environments=environments,
         skills=ground.skills,

@@ -74,3 +74,13 @@ class WorkspacesContract(StoreContract):
         assert list(await rows.orphans()) == [idle]
         await rows.hold(session_id, "copy_1", 2)
         assert list(await rows.orphans()) == []
+
+    async def test_a_row_that_was_made_for_a_fork_is_an_orphan_after_a_while(
+        self, stage: Stage
+    ) -> None:
+        rows = stage.store.workspaces
+        made = await rows.hold(await stage.session(), "", 0)
+        left = await rows.hold("sesn_never_made", "", 0)
+        assert list(await rows.orphans()) == []
+        assert list(await rows.orphans(given_up_after=-1)) == [left]
+        assert await rows.find(made.id) == made

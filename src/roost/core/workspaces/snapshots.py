@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TypeVar, TypeVarTuple
@@ -25,6 +25,7 @@ from roost.core.workspaces import index as local
 from roost.core.workspaces.fetch import Fetch
 from roost.core.workspaces.garbage import collect
 from roost.core.workspaces.gather import Earlier, Gatherer, Limits, Report
+from roost.core.workspaces.heads import Heads
 from roost.core.workspaces.index import Index, Known, Previous
 from roost.domain.events import Micros
 from roost.domain.packs import Load
@@ -34,12 +35,11 @@ from roost.domain.snapshot import (
     Manifest,
     Snapshot,
     digest_of,
-    head_key,
     manifest_key,
     pack_key,
     seal,
 )
-from roost.errors import BlobChanged, BlobsFailed, LeaseLost, NotFound
+from roost.errors import BlobsFailed, LeaseLost, NotFound
 from roost.ports.blobs import Blobs
 from roost.ports.tree import Root, Tree
 
@@ -50,6 +50,8 @@ _log = logging.getLogger(__name__)
 _AT_ONCE = (
     4  # packs that are compressed and stored at the same time: what a snapshot takes of memory
 )
+
+_REWIND = "rewind"  # who holds a snapshot that a workspace is going to be rewound to
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -83,13 +85,18 @@ class Snapshots:
     ) -> None:
         self.fetch = Fetch(blobs)
         self._blobs = blobs
+        self._heads = Heads(blobs, self.fetch)
         self._limits = limits or Limits()
         self._keep = keep
         self._clock = clock
         self._threads = anyio.CapacityLimiter(_AT_ONCE + 1)
 
-    async def take(self, workspace: str, tree: Tree, generation: int, mark: int = 0) -> Taken:
+    async def take(
+        self, workspace: str, tree: Tree, generation: int, mark: Callable[[], int] = lambda: 0
+    ) -> Taken:
         """Store what the tree is now, and make it the newest snapshot.
+
+        Its mark is asked for when all is stored: what it stands for may have passed by then.
 
         :raises LeaseLost: a newer generation has the workspace
         :raises NotFound: there is no directory, or the workspace was deleted
@@ -109,11 +116,15 @@ class Snapshots:
         newest = base.head.newest
         if newest is not None and base.manifest is not None and _same(base.manifest, manifest):
             await self._in_thread(self._remember, tree, newest, base.root, gatherer, base.manifest)
-            return Taken(newest, 0, gatherer.report)
+            same = replace(newest, sequence=sequence, at=self._clock(), mark=mark())
+            if same.mark in (0, newest.mark):
+                return Taken(newest, 0, gatherer.report)
+            await self._follow(workspace, base, same, generation)
+            return Taken(same, 0, gatherer.report)
         key = manifest_key(workspace, sequence, attempt)
-        snapshot, size = await self._store_manifest(key, manifest, mark)
-        after = base.head.followed_by(snapshot, generation, self._keep)
-        await self._move(workspace, after, base.version)
+        snapshot, size = await self._store_manifest(key, manifest)
+        snapshot = replace(snapshot, mark=mark())
+        await self._follow(workspace, base, snapshot, generation)
         await self._in_thread(self._remember, tree, snapshot, base.root, gatherer, manifest)
         return Taken(snapshot, stored + size, gatherer.report)
 
@@ -127,9 +138,9 @@ class Snapshots:
         _refuse_older(head, generation)
         if head.generation == generation:
             return head
-        fenced = replace(head, generation=generation)
-        await self._move(workspace, fenced, version)
-        return fenced
+        return await self._heads.move(
+            workspace, head, version, lambda now: replace(now, generation=generation)
+        )
 
     async def fork(self, source: str, snapshot: Snapshot, target: str) -> None:
         """Begin another workspace with a snapshot of this one, which keeps what the other needs of it.
@@ -138,28 +149,99 @@ class Snapshots:
 
         :raises NotFound: the snapshot is gone
         """
-        head, version = await self.fetch.head(source)
-        if snapshot not in head.live():
-            raise NotFound("that snapshot is not kept any more")
-        hold = Hold(snapshot, target)
-        if hold not in head.holds:
-            await self._move(source, replace(head, holds=(*head.holds, hold)), version)
-        first = replace(snapshot, sequence=1)
-        await self._move(target, Head(sequence=1, snapshots=(first,)), None)
+        await self._hold(source, Hold(snapshot, target))
+        first = replace(snapshot, sequence=1, mark=0)
+        begun = Head(sequence=1, snapshots=(first,), origin=source)
+        await self._heads.move(target, Head(), None, lambda _: begun)
 
-    async def delete(self, workspace: str) -> None:
-        """Drop all snapshots, except what other workspaces need. `garbage.collect` frees the space."""
+    async def pin(self, workspace: str, snapshot: Snapshot) -> None:
+        """Keep a snapshot until the workspace is rewound to it, or another one is pinned.
+
+        :raises NotFound: the snapshot is gone
+        """
+        await self._hold(workspace, Hold(snapshot, _REWIND))
+
+    async def rewind(self, workspace: str, at: int, mark: int, generation: int) -> None:
+        """Make the newest snapshot with this mark the newest of all, once: the rewind is named `at`.
+
+        :raises LeaseLost: a newer generation has the workspace
+        :raises NotFound: there is no such snapshot
+        """
+
+        def rewound(head: Head) -> Head:
+            found = head.marked(mark, mark)
+            if head.rewound >= at:
+                return head
+            if found is None:
+                raise NotFound("the snapshot of that turn is not kept any more")
+            again = replace(found, sequence=head.sequence + 1, at=self._clock())
+            after = head.followed_by(again, generation, self._keep)
+            return replace(after, rewound=at, holds=_unpinned(head))
+
         head, version = await self.fetch.head(workspace)
-        if version is not None and not head.deleted:
-            gone = replace(head, sequence=head.sequence + 1, snapshots=(), deleted=True)
-            await self._move(workspace, gone, version)
+        _refuse_older(head, generation)
+        await self._heads.move(workspace, head, version, rewound)
+
+    async def delete(self, workspace: str, *, surely: bool = False) -> None:
+        """Drop all snapshots, except what other workspaces need. `garbage.collect` frees the space.
+
+        `surely`: also if it was never seen; whoever was about to make it cannot any more.
+        """
+        head, version = await self.fetch.head(workspace)
+        if (version is not None or surely) and not head.deleted:
+            await self._heads.move(
+                workspace,
+                head,
+                version,
+                lambda now: replace(
+                    now,
+                    sequence=now.sequence + 1,
+                    snapshots=(),
+                    deleted=True,
+                    holds=_unpinned(now),
+                ),
+            )
 
     async def tidy(self, workspace: str) -> None:
-        """Remove what no snapshot of this workspace needs any more; another time, if it cannot be now."""
+        """Remove what nobody needs any more of it, and of what it was forked off, if that is gone.
+
+        Another time, if it cannot be now.
+        """
         try:
+            head = await self.head(workspace)
+            if dead := [hold for hold in head.holds if await self._is_dead(hold.by)]:
+                await self._heads.change(workspace, lambda now: _without(now, dead))
             await collect(self._blobs, workspace)
-        except BlobsFailed as error:
+            if head.deleted and head.origin:
+                await self.tidy(head.origin)
+        except (BlobsFailed, LeaseLost) as error:
             _log.warning("cannot tidy up: %s", error.message, extra={"action": "collect"})
+
+    async def _is_dead(self, workspace: str) -> bool:
+        """Whether neither it nor any that was forked off it needs anything."""
+        if workspace == _REWIND:
+            return False
+        head = await self.head(workspace)
+        return head.deleted and all([await self._is_dead(hold.by) for hold in head.holds])
+
+    async def _hold(self, workspace: str, hold: Hold) -> None:
+        def held(head: Head) -> Head:
+            if hold.snapshot not in head.live():
+                raise NotFound("that snapshot is not kept any more")
+            others = _unpinned(head) if hold.by == _REWIND else head.holds
+            return head if hold in head.holds else replace(head, holds=(*others, hold))
+
+        await self._heads.change(workspace, held)
+
+    async def _follow(
+        self, workspace: str, base: _Base, snapshot: Snapshot, generation: int
+    ) -> None:
+        await self._heads.move(
+            workspace,
+            base.head,
+            base.version,
+            lambda now: now.followed_by(snapshot, generation, self._keep),
+        )
 
     async def _base(self, workspace: str, tree: Tree, generation: int) -> _Base:
         head, version = await self.fetch.head(workspace)
@@ -194,9 +276,7 @@ class Snapshots:
         await self._blobs.put(load.key, pack)
         sizes.append(len(pack))
 
-    async def _store_manifest(
-        self, key: str, manifest: Manifest, mark: int
-    ) -> tuple[Snapshot, int]:
+    async def _store_manifest(self, key: str, manifest: Manifest) -> tuple[Snapshot, int]:
         data = await self._in_thread(seal, manifest)
         await self._blobs.put(key, data)
         snapshot = Snapshot(
@@ -204,18 +284,9 @@ class Snapshots:
             digest=digest_of(data),
             sequence=manifest.sequence,
             at=self._clock(),
-            mark=mark,
             totals=manifest.totals,
         )
         return snapshot, len(data)
-
-    async def _move(self, workspace: str, head: Head, version: str | None) -> None:
-        try:
-            await self._blobs.swap(head_key(workspace), seal(head), version)
-        except BlobChanged:
-            raise LeaseLost(
-                f"the newest snapshot of {workspace} was changed by somebody else"
-            ) from None
 
     def _remember(
         self, tree: Tree, snapshot: Snapshot, root: Root, gatherer: Gatherer, manifest: Manifest
@@ -256,6 +327,14 @@ def _manifest(workspace: str, sequence: int, root: Root, gatherer: Gatherer) -> 
 
 def _same(one: Manifest, other: Manifest) -> bool:
     return replace(one, sequence=0, workspace="") == replace(other, sequence=0, workspace="")
+
+
+def _unpinned(head: Head) -> tuple[Hold, ...]:
+    return tuple(hold for hold in head.holds if hold.by != _REWIND)
+
+
+def _without(head: Head, holds: Sequence[Hold]) -> Head:
+    return replace(head, holds=tuple(hold for hold in head.holds if hold not in holds))
 
 
 def _refuse_older(head: Head, generation: int) -> None:

@@ -59,7 +59,7 @@ class ClaudeConversation:
         self._toolbox = toolbox
         self._tasks = tasks
         self._policy = Policy(brief.session.spec.agent, brief.bounds)
-        self._ids = Ids(brief.session.id, brief.session.spec.sdk_session_id)
+        self._ids = Ids.of(brief.session)
         self._shelf = Shelf(sandbox, self._ids.conversation, launch.home)
         self._has_past = brief.resumed
         self._transcript_lost = False

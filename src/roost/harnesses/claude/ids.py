@@ -14,6 +14,7 @@ from uuid import uuid5
 
 from roost.domain.events import Entry
 from roost.domain.ids import OURS, conversation_id
+from roost.domain.session import Session
 
 
 class Ids:
@@ -23,6 +24,11 @@ class Ids:
         self._session_id = session_id
         self.conversation = conversation or conversation_id(session_id)
         """What the CLI calls the session."""
+
+    @classmethod
+    def of(cls, session: Session) -> Ids:
+        """A session's. One that began with another's transcript goes on with the other's names."""
+        return cls(session.spec.origin or session.id, session.spec.sdk_session_id)
 
     def prompt(self, inputs: Sequence[Entry]) -> str:
         """What the CLI is to call these inputs; it acts on a name once."""

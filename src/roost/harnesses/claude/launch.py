@@ -82,7 +82,7 @@ class Launch:
         self._agent = session.spec.agent
         self._toolbox = toolbox
         self._environ = environ
-        self._conversation = Ids(session.id, session.spec.sdk_session_id).conversation
+        self._conversation = Ids.of(session).conversation
         self._bounds = bounds
         # With full trust `HOME` is the person's; what the CLI keeps is the session's all the same.
         full = session.spec.trust_level == "full"

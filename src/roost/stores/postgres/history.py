@@ -7,8 +7,9 @@ from typing import Final
 
 from roost.domain.events import Entry, Micros
 from roost.ports.log import EventQuery
-from roost.stores.postgres.driver import Connection
-from roost.stores.sql.rows import ENTRY_COLUMNS, entry_of
+from roost.stores.postgres.driver import Connection, numbered
+from roost.stores.sql.listing import outside
+from roost.stores.sql.rows import ENTRY_COLUMNS, WHERE_IS, entry_of
 
 _DIRECTION: Final = {"asc": "ASC", "desc": "DESC"}
 
@@ -37,6 +38,8 @@ AND (NOT e.queued OR e.taken NOT BETWEEN 1 AND $4)
 AND (cardinality($5::text[]) = 0 OR e.type = ANY($5))
 """
 
+_WHERE_IS = numbered(WHERE_IS)
+
 # When an entry was written.
 _MOMENT = "SELECT at FROM entries WHERE session = $1 AND seq = $2"
 
@@ -51,6 +54,12 @@ async def read(session_id: str, after: int, limit: int, db: Connection) -> list[
     return [entry_of(row) for row in await db.fetch(_READ, session_id, after, limit)]
 
 
+async def place(session_id: str, event_id: str, db: Connection) -> int | None:
+    """Where an event stands, the last time it does."""
+    found: int | None = await db.fetchval(_WHERE_IS, session_id, event_id)
+    return found
+
+
 async def page(session_id: str, query: EventQuery, db: Connection) -> list[Entry]:
     """A listing."""
     place = await db.fetchrow(_PLACE, session_id)
@@ -60,7 +69,7 @@ async def page(session_id: str, query: EventQuery, db: Connection) -> list[Entry
     as_of = head if query.as_of is None else query.as_of
     first, last = await _span(num, head, query, db)
     rows = await db.fetch(
-        f"{_STRETCH} ORDER BY e.seq {_DIRECTION[query.order]} LIMIT $6",
+        f"{_STRETCH} {outside('e.seq', query.hidden)} ORDER BY e.seq {_DIRECTION[query.order]} LIMIT $6",
         *(num, first, min(last, as_of), as_of, list(query.types), query.limit),
     )
     return [entry_of(row) for row in rows]

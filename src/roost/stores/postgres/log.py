@@ -72,5 +72,8 @@ class PostgresLog:
     async def read(self, session_id: str, after: int, limit: int) -> list[Entry]:
         return await self._database.read(partial(history.read, session_id, after, limit))
 
+    async def place(self, session_id: str, event_id: str) -> int | None:
+        return await self._database.read(partial(history.place, session_id, event_id))
+
     async def page(self, session_id: str, query: EventQuery) -> list[Entry]:
         return await self._database.read(partial(history.page, session_id, query))

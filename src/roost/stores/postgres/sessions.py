@@ -12,13 +12,13 @@ from roost.domain import ledger
 from roost.domain.events import Draft
 from roost.domain.session import Session, Spec
 from roost.ports.log import Receipt
-from roost.ports.sessions import Revision, SessionQuery
+from roost.ports.sessions import Cutting, Revision, Rewinding, SessionQuery
 from roost.stores.postgres.database import Database
 from roost.stores.postgres.driver import NOW, Connection, numbered
 from roost.stores.postgres.sweep import Sweep
 from roost.stores.postgres.transaction import SESSION_COLUMNS, Needs, Transaction
 from roost.stores.postgres.writer import Writer
-from roost.stores.sql import sessions
+from roost.stores.sql import forks, sessions
 from roost.stores.sql.listing import POSITION, position
 from roost.stores.sql.rows import (
     Row,
@@ -63,6 +63,9 @@ UPDATE sessions SET agent_id = $1, agent_version = $2, environment_id = $3, work
 WHERE num = $5
 """
 
+# A part of another log, and how long that is.
+_COPY, _LENGTH = numbered(forks.COPY), numbered(forks.LENGTH)
+
 # A session goes: it is gone for everybody at once, its log follows slice by slice.
 _DELETE: Final = ("DELETE FROM sessions WHERE num = $1", "DELETE FROM specs WHERE session = $1")
 _BURY = """
@@ -92,6 +95,23 @@ class PostgresSessions:
         if receipt is None and max_sessions is None and spec.workspace is None:
             return await self._writer.do(partial(_make, new), Needs(session_id, new=True))
         return await self._writer.alone(partial(_make_if_due, new))
+
+    async def fork(
+        self,
+        tenant: str,
+        session_id: str,
+        spec: Spec,
+        cutting: Cutting,
+        drafts: Sequence[Draft],
+        *,
+        receipt: Receipt | None = None,
+        max_sessions: int | None = None,
+    ) -> Session:
+        new = sessions.New.of(tenant, session_id, spec, drafts, receipt, max_sessions)
+        return await self._writer.alone(partial(_fork, new, cutting))
+
+    async def rewind(self, tenant: str, session_id: str, rewinding: Rewinding) -> Session:
+        return await self._writer.alone(partial(_rewind, tenant, session_id, rewinding))
 
     async def made(self, tenant: str, receipt: Receipt) -> Session | None:
         known = await self._database.read(lambda db: db.fetch(_CREATED, tenant, receipt.key))
@@ -154,6 +174,35 @@ async def _make_if_due(new: sessions.New, connection: Connection) -> Session:
     session = _make(new, tx)
     await tx.flush()
     return session
+
+
+async def _fork(new: sessions.New, cutting: Cutting, connection: Connection) -> Session:
+    needs = [Needs(new.id, new=True), Needs(cutting.source)]
+    tx = await Transaction.begin(connection, needs)
+    made = await _made_before(new, tx)
+    if made is not None:
+        return made
+    source = tx.session_of(new.tenant, cutting.source)
+    await _check_quota(new, tx)
+    hot, copied = tx.add(forks.begun(new, source.state)), 0
+    for first, last in cutting.stretches:
+        await tx.ask(_COPY, hot.num, copied, source.num, first, last)
+        [(copied,)] = await tx.ask(_LENGTH, hot.num)
+    tx.apply(hot, ledger.begin(hot.state, copied, new.drafts, tx.now, rests=cutting.rests))
+    await tx.flush()
+    return hot.session(new.spec, tx.now)
+
+
+async def _rewind(
+    tenant: str, session_id: str, rewinding: Rewinding, connection: Connection
+) -> Session:
+    tx = await Transaction.begin(connection, [Needs(session_id)])
+    hot = tx.session_of(tenant, session_id)
+    before, spec = await tx.spec(hot), rewinding.spec
+    tx.apply(hot, sessions.rewound(hot.state, before, rewinding, tx.now))
+    await tx.ask(_REVISE_SPEC, encode(spec), hot.num)
+    await tx.flush()
+    return hot.session(spec, tx.now)
 
 
 async def _made_before(new: sessions.New, tx: Transaction) -> Session | None:

@@ -10,12 +10,13 @@ from msgspec.structs import astuple
 
 from roost.ports.workspaces import Workspace
 from roost.stores.postgres.database import Database
-from roost.stores.postgres.driver import Connection, numbered
+from roost.stores.postgres.driver import NOW, Connection, numbered
 from roost.stores.postgres.transaction import Transaction
 from roost.stores.postgres.writer import Writer
 from roost.stores.sql import workspaces
 
 _BY_ID: Final = f"{workspaces.SELECT} WHERE id = $1"
+_ORPHANS: Final = numbered(workspaces.ORPHANS.replace("?", f"{NOW} - ?"))
 _FORGET: Final = numbered(workspaces.FORGET)
 
 # Those who hold one workspace wait for each other, also if it has no row yet.
@@ -52,8 +53,9 @@ class PostgresWorkspaces:
         rows = await self._database.read(lambda db: db.fetch(workspaces.UNSYNCED))
         return [workspaces.row_of(row) for row in rows]
 
-    async def orphans(self) -> Sequence[Workspace]:
-        rows = await self._database.read(lambda db: db.fetch(workspaces.ORPHANS))
+    async def orphans(self, given_up_after: float = 3600) -> Sequence[Workspace]:
+        micros = int(given_up_after * 1_000_000)
+        rows = await self._database.read(lambda db: db.fetch(_ORPHANS, micros))
         return [workspaces.row_of(row) for row in rows]
 
     async def forget(self, workspace_id: str) -> None:

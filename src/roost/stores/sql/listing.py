@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from roost.domain.turns import Stretch
 from roost.errors import InvalidRequest
 from roost.stores.sql.rows import Row
 
@@ -25,6 +26,11 @@ def position(found: Row | None, kind: str, thing_id: str) -> int:
     if found is None:
         raise InvalidRequest(f"a listing cannot go on after {thing_id!r}: there is no such {kind}")
     return int(found[0])
+
+
+def outside(column: str, stretches: Sequence[Stretch]) -> str:
+    """A condition to be added: in none of these."""
+    return "".join(f" AND {column} NOT BETWEEN {a:d} AND {b:d}" for a, b in stretches)
 
 
 class Filter:

@@ -32,6 +32,11 @@ SESSION_COLUMNS = """
 
 ENTRY_COLUMNS = "e.seq, e.id, e.type, e.body, e.at, e.queued"
 
+WHERE_IS = """
+SELECT max(seq) FROM entries WHERE session = (SELECT num FROM sessions WHERE id = ?) AND id = ?
+"""
+"""Where an event stands in a log: the last time, since one that was queued stands there twice."""
+
 
 class Hot:
     """A session as a batch knows it, ahead of the database until that is committed."""

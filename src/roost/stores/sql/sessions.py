@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from roost.domain.events import Draft
+from roost.domain import ledger
+from roost.domain.events import Draft, Micros
 from roost.domain.ids import mint
+from roost.domain.ledger import Change
 from roost.domain.session import Spec, State
 from roost.errors import IdempotencyMismatch, NotFound, QuotaExceeded
 from roost.ports.log import Receipt
-from roost.ports.sessions import SessionQuery
+from roost.ports.sessions import Rewinding, SessionQuery
 from roost.stores.sql.listing import Filter, Value
 from roost.stores.sql.rows import Row
 
@@ -44,6 +46,19 @@ class New(msgspec.Struct, frozen=True):
             trust_level=spec.trust_level,
         )
         return cls(tenant, session_id, spec, state, drafts, receipt, max_sessions)
+
+
+def rewound(state: State, before: Spec, rewinding: Rewinding, now: Micros) -> Change:
+    """What the ledger says to a rewind of a session that was made as `before`."""
+    return ledger.rewind(
+        state,
+        rewinding.seen,
+        rewinding.to,
+        rewinding.mark,
+        before.sdk_session_id,
+        rewinding.draft,
+        now,
+    )
 
 
 def absent(session_id: str) -> NotFound:

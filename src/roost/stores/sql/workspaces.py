@@ -21,9 +21,10 @@ SELECT: Final = (
 # Rows that are not known to be stored, the oldest first.
 UNSYNCED: Final = f"{SELECT} WHERE state <> 'idle' ORDER BY updated_at"
 
-# Rows whose session is gone. One that is not idle may be in use: its session may still be being made.
+# Rows whose session is gone. One that is not idle may be in use: its session may still be being made. One
+# that was made for a fork was never in use, and a fork that takes longer was given up.
 ORPHANS: Final = (
-    f"{SELECT} WHERE state = 'idle' AND NOT EXISTS "
+    f"{SELECT} WHERE (state = 'idle' OR (generation = 0 AND updated_at < ?)) AND NOT EXISTS "
     "(SELECT 1 FROM sessions WHERE sessions.id = workspaces.id) LIMIT 1000"
 )
 

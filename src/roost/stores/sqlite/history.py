@@ -10,7 +10,8 @@ import apsw
 
 from roost.domain.events import Entry, Micros
 from roost.ports.log import EventQuery
-from roost.stores.sql.rows import ENTRY_COLUMNS, entry_of
+from roost.stores.sql.listing import outside
+from roost.stores.sql.rows import ENTRY_COLUMNS, WHERE_IS, entry_of
 
 _DIRECTION: Final = {"asc": "ASC", "desc": "DESC"}
 
@@ -52,6 +53,12 @@ def read(session_id: str, after: int, limit: int, db: apsw.Connection) -> list[E
     return [entry_of(row) for row in db.execute(_READ, (session_id, after, limit))]
 
 
+def place(session_id: str, event_id: str, db: apsw.Connection) -> int | None:
+    """Where an event stands, the last time it does."""
+    found = db.execute(WHERE_IS, (session_id, event_id)).get
+    return None if found is None else int(found)
+
+
 def page(session_id: str, query: EventQuery, db: apsw.Connection) -> list[Entry]:
     """A listing."""
     place = db.execute(_PLACE, (session_id,)).fetchone()
@@ -61,7 +68,7 @@ def page(session_id: str, query: EventQuery, db: apsw.Connection) -> list[Entry]
     as_of = head if query.as_of is None else query.as_of
     first, last = _span(num, head, query, db)
     rows = db.execute(
-        f"{_STRETCH} {_among(query.types)} ORDER BY e.seq {_DIRECTION[query.order]} LIMIT ?",
+        f"{_STRETCH} {_among(query.types)} {outside('e.seq', query.hidden)} ORDER BY e.seq {_DIRECTION[query.order]} LIMIT ?",
         (num, first, min(last, as_of), as_of, *query.types, query.limit),
     )
     return [entry_of(row) for row in rows]

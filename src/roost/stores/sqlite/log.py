@@ -91,6 +91,9 @@ class SqliteLog:
     async def read(self, session_id: str, after: int, limit: int) -> list[Entry]:
         return await self._readers.ask(partial(history.read, session_id, after, limit))
 
+    async def place(self, session_id: str, event_id: str) -> int | None:
+        return await self._readers.ask(partial(history.place, session_id, event_id))
+
     async def page(self, session_id: str, query: EventQuery) -> list[Entry]:
         return await self._readers.ask(partial(history.page, session_id, query))
 

@@ -13,8 +13,8 @@ from roost.domain.events import Draft
 from roost.domain.ledger import Change
 from roost.domain.session import Session, Spec
 from roost.ports.log import Receipt
-from roost.ports.sessions import Revision, SessionQuery
-from roost.stores.sql import sessions
+from roost.ports.sessions import Cutting, Revision, Rewinding, SessionQuery
+from roost.stores.sql import forks, sessions
 from roost.stores.sql.listing import POSITION, position
 from roost.stores.sql.rows import (
     SESSION_COLUMNS,
@@ -101,6 +101,23 @@ class SqliteSessions:
         new = sessions.New.of(tenant, session_id, spec, drafts, receipt, max_sessions)
         return await self._writer.do(partial(_create, new))
 
+    async def fork(
+        self,
+        tenant: str,
+        session_id: str,
+        spec: Spec,
+        cutting: Cutting,
+        drafts: Sequence[Draft],
+        *,
+        receipt: Receipt | None = None,
+        max_sessions: int | None = None,
+    ) -> Session:
+        new = sessions.New.of(tenant, session_id, spec, drafts, receipt, max_sessions)
+        return await self._writer.do(partial(_fork, new, cutting))
+
+    async def rewind(self, tenant: str, session_id: str, rewinding: Rewinding) -> Session:
+        return await self._writer.do(partial(_rewind, tenant, session_id, rewinding))
+
     async def made(self, tenant: str, receipt: Receipt) -> Session | None:
         session_id = await self._readers.ask(partial(_made, tenant, receipt))
         return None if session_id is None else await self.get(tenant, session_id)
@@ -141,6 +158,12 @@ def _create(new: sessions.New, tx: Transaction) -> Session:
     if new.spec.workspace and not tx.ask(_WORKSPACE, (new.spec.workspace, new.tenant)):
         raise sessions.no_workspace(new.spec.workspace)
     change = ledger.admit(new.state, new.drafts, tx.now, len(new.drafts))
+    hot = _insert(new, tx)
+    tx.apply(hot, change)
+    return hot.session(new.spec, tx.now)
+
+
+def _insert(new: sessions.New, tx: Transaction) -> Hot:
     columns = (*spec_columns(new.spec), *state_columns(new.state))
     [(num,)] = tx.ask(_CREATE, (new.id, new.tenant, tx.now, *columns))
     hot = tx.remember(Hot(num, new.id, new.tenant, tx.now, new.state))
@@ -148,8 +171,30 @@ def _create(new: sessions.New, tx: Transaction) -> Session:
     tx.ask(_CREATE_SPEC, (num, encode(new.spec)))
     if new.receipt:
         tx.ask(_REMEMBER, (new.tenant, new.receipt.key, new.receipt.fingerprint, new.id))
-    tx.apply(hot, change)
+    return hot
+
+
+def _fork(new: sessions.New, cutting: Cutting, tx: Transaction) -> Session:
+    made = _made_before(new, tx)
+    if made is not None:
+        return made
+    source = tx.session_of(new.tenant, cutting.source)
+    _check_quota(new, tx)
+    hot = _insert(forks.begun(new, source.state), tx)
+    copied = 0
+    for first, last in cutting.stretches:
+        tx.ask(forks.COPY, (hot.num, copied, source.num, first, last))
+        [(copied,)] = tx.ask(forks.LENGTH, (hot.num,))
+    tx.apply(hot, ledger.begin(hot.state, copied, new.drafts, tx.now, rests=cutting.rests))
     return hot.session(new.spec, tx.now)
+
+
+def _rewind(tenant: str, session_id: str, rewinding: Rewinding, tx: Transaction) -> Session:
+    hot = tx.session_of(tenant, session_id)
+    before, spec = tx.whole(hot).spec, rewinding.spec
+    tx.apply(hot, sessions.rewound(hot.state, before, rewinding, tx.now))
+    tx.ask(_REVISE_SPEC, (encode(spec), hot.num))
+    return hot.session(spec, tx.now)
 
 
 def _made_before(new: sessions.New, tx: Transaction) -> Session | None:

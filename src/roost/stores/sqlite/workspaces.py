@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 import apsw
 from msgspec.structs import astuple
 
+from roost.domain.events import Micros
 from roost.ports.workspaces import Workspace
 from roost.stores.sql import workspaces
 from roost.stores.sqlite.readers import Readers
@@ -40,8 +42,9 @@ class SqliteWorkspaces:
     async def unsynced(self) -> Sequence[Workspace]:
         return await self._readers.ask(_unsynced)
 
-    async def orphans(self) -> Sequence[Workspace]:
-        return await self._readers.ask(_orphans)
+    async def orphans(self, given_up_after: float = 3600) -> Sequence[Workspace]:
+        since = time.time_ns() // 1000 - int(given_up_after * 1_000_000)
+        return await self._readers.ask(partial(_orphans, since))
 
     async def forget(self, workspace_id: str) -> None:
         await self._writer.do(partial(_forget, workspace_id))
@@ -75,5 +78,5 @@ def _unsynced(db: apsw.Connection) -> Sequence[Workspace]:
     return [workspaces.row_of(row) for row in db.execute(workspaces.UNSYNCED)]
 
 
-def _orphans(db: apsw.Connection) -> Sequence[Workspace]:
-    return [workspaces.row_of(row) for row in db.execute(workspaces.ORPHANS)]
+def _orphans(since: Micros, db: apsw.Connection) -> Sequence[Workspace]:
+    return [workspaces.row_of(row) for row in db.execute(workspaces.ORPHANS, (since,))]

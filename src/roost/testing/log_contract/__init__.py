@@ -10,6 +10,7 @@ What belongs to one leg of a message's path is one file here.
 from __future__ import annotations
 
 from roost.testing.log_contract.claiming import Claiming
+from roost.testing.log_contract.forking import Forking
 from roost.testing.log_contract.intake import Intake
 from roost.testing.log_contract.length import Length
 from roost.testing.log_contract.races import Races
@@ -20,5 +21,5 @@ from roost.testing.log_contract.running import Running
 __all__ = ["LogContract"]
 
 
-class LogContract(Intake, Receipts, Claiming, Running, Reading, Races, Length):
+class LogContract(Intake, Receipts, Claiming, Running, Reading, Races, Length, Forking):
     """What the core relies on, whichever database is behind it."""

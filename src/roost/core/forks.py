@@ -1,0 +1,222 @@
+"""Back to the end of an earlier turn: in another session, or in the same one.
+
+The conversation, the agent's own transcript and the files go back together. The files are those of a snapshot
+that has the turn's mark. What is written, in this order:
+
+a fork  1. a row for its files   2. a hold on the snapshot, and a head that begins with it
+        3. ★ the session, with its part of the log   4. the row says that the files are stored
+a rewind  1. a hold on the snapshot   2. ★ the entry `roost.rewound`, and where the session stands
+          3. when its agent next starts: the head goes back (`Snapshots.rewind`), then the files
+
+Up to ★ nothing has happened for anybody, and what is left of it is removed; from ★ on all has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
+
+from msgspec.structs import replace
+
+from roost.core.files import Files
+from roost.core.intake import inbox
+from roost.core.sessions import Lifecycle
+from roost.core.trust import Trust
+from roost.domain import ledger
+from roost.domain.events import Draft, Entry, iso
+from roost.domain.ids import conversation_id, mint
+from roost.domain.session import Session, Spec
+from roost.domain.snapshot import Snapshot
+from roost.domain.turns import TELLING, Turn, branch_of, hidden, name_at, stretches, turns_in
+from roost.errors import InvalidRequest, NotFound, SnapshotGone
+from roost.ports.bell import Bell
+from roost.ports.harness import Harness
+from roost.ports.keys import Key
+from roost.ports.log import EventQuery, Log, Receipt
+from roost.ports.sessions import Cutting, Rewinding, Sessions
+
+_PAGE = 1000
+
+Place = int | str | None
+"""A turn by its number, or by the id of an event in it; None: the newest one."""
+
+
+class Forks:
+    """Forks and rewinds sessions. `files` are those of agents that have any."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        log: Log,
+        bell: Bell,
+        lifecycle: Lifecycle,
+        *,
+        harnesses: Mapping[str, Harness],
+        trust: Trust,
+        files: Files | None,
+    ) -> None:
+        self._sessions = sessions
+        self._log = log
+        self._bell = bell
+        self._lifecycle = lifecycle
+        self._harnesses = harnesses
+        self._trust = trust
+        self._files = files
+
+    async def turns(self, tenant: str, session_id: str) -> list[dict[str, Any]]:
+        """The finished turns of a session's conversation. :raises NotFound:"""
+        session = await self._lifecycle.get(tenant, session_id)
+        found = []
+        for turn in await self._turns(session, session.state.head):
+            end = await self._entry(session, turn.last)
+            about = {"number": turn.number, "first_seq": turn.first, "last_seq": turn.last}
+            found.append({**about, "event_id": end.id, "ended_at": iso(end.at)})
+        return found
+
+    async def fork(
+        self, caller: Key, session_id: str, params: Mapping[str, Any], receipt: Receipt | None
+    ) -> Session:
+        """Another session, as this one was at the end of a turn; with a known receipt, the one made then.
+
+        :raises NotFound: the session, or the turn :raises SnapshotGone: the turn's files
+        :raises Forbidden: it has more trust than the key may ask for
+        :raises QuotaExceeded: the tenant has too many sessions :raises IdempotencyMismatch:
+        """
+        if receipt and (made := await self._sessions.made(caller.tenant, receipt)):
+            return made
+        session = await self._lifecycle.within_reach(caller, session_id)
+        turn = await self._turn(session, params.get("at"), "at")
+        end = await self._entry(session, turn.last)
+        spec = _forked(session, turn, end, params)
+        self._trust.check(caller, spec)
+        snapshot, target = await self._snapshot(session, turn), mint("sesn")
+        async with self._with_files(session.id, snapshot, target):
+            fork = await self._sessions.fork(
+                caller.tenant,
+                target,
+                spec,
+                Cutting(session.id, stretches(session.state.rewinds, turn.last), turn.rests),
+                [Draft.of("roost.forked", session_id=session.id, event_id=end.id)],
+                receipt=receipt,
+                max_sessions=self._lifecycle.most_sessions(caller),
+            )
+        self._bell.ring(fork.id)
+        return fork
+
+    async def rewind(self, caller: Key, session_id: str, params: Mapping[str, Any]) -> Session:
+        """The same session, as it was at the end of a turn; its log keeps what came after.
+
+        :raises NotFound: the session, or the turn :raises SnapshotGone: the turn's files
+        :raises Forbidden: it has more trust than the key may ask for
+        :raises SessionClosed: :raises SessionBusy: :raises Conflict: see `ledger.rewind`
+        """
+        session = await self._lifecycle.within_reach(caller, session_id)
+        ledger.check_rest(session.state)
+        turn = await self._turn(session, params["to"], "to")
+        snapshot = None
+        if params.get("files", True):
+            _refuse_shared(session.spec)
+            snapshot = await self._snapshot(session, turn)
+        if snapshot is not None and self._files is not None:
+            await self._files.pin(session.id, snapshot)
+        rewinding = await self._rewinding(session, turn, snapshot)
+        after = await self._sessions.rewind(caller.tenant, session.id, rewinding)
+        self._bell.ring(session.id)
+        self._bell.ring(inbox(session.id))  # an agent that is kept for it remembers too much
+        return after
+
+    async def _rewinding(
+        self, session: Session, turn: Turn, snapshot: Snapshot | None
+    ) -> Rewinding:
+        spec, state = session.spec, session.state
+        if snapshot is not None:
+            name = name_at(state.rewinds, spec.sdk_session_id, turn.last)
+        else:  # one that its program has never heard of: it is told the conversation anew
+            name = conversation_id(mint("sesn")) if spec.sdk_session_id else None
+        end = await self._entry(session, turn.last)
+        said = Draft.of(
+            "roost.rewound",
+            to={"event_id": end.id, "seq": turn.last, "turn": turn.number},
+            files=snapshot is not None,
+        )
+        mark = 0 if snapshot is None else snapshot.mark
+        return Rewinding(state.head, turn.last, mark, replace(spec, sdk_session_id=name), said)
+
+    def _with_files(
+        self, source: str, snapshot: Snapshot | None, target: str
+    ) -> AbstractAsyncContextManager[None]:
+        if snapshot is None or self._files is None:
+            return nullcontext()
+        return self._files.forked(source, snapshot, target)
+
+    async def _snapshot(self, session: Session, turn: Turn) -> Snapshot | None:
+        """The files of a turn; None if its agent has none. :raises SnapshotGone:"""
+        harness = self._harnesses.get(session.spec.harness)
+        if self._files is None or (harness is not None and harness.mounts is None):
+            return None
+        found = await self._files.snapshot_of(session.id, turn.first, turn.last)
+        if found is None:
+            raise SnapshotGone(f"the files as turn {turn.number} has left them are not kept")
+        return found
+
+    async def _turn(self, session: Session, place: Place, field: str) -> Turn:
+        """:raises NotFound: there is no such turn :raises InvalidRequest: no turn has ended"""
+        if isinstance(place, str):
+            return await self._turn_with(session, place, field)
+        turns = await self._turns(session, session.state.head)
+        if not turns:
+            raise InvalidRequest("no turn of this session has ended yet")
+        number = turns[-1].number if place is None else place
+        if not 1 <= number <= len(turns):
+            raise NotFound(f"{field}: the session has turns 1 to {len(turns)}, and no {number}")
+        return turns[number - 1]
+
+    async def _turn_with(self, session: Session, event_id: str, field: str) -> Turn:
+        seq = await self._log.place(session.id, event_id)
+        if seq is None:
+            raise NotFound(f"{field}: the session has no event {event_id}")
+        state = session.state
+        turns = await self._turns(session, branch_of(state.rewinds, state.head, seq))
+        for turn in turns:
+            if turn.first <= seq <= turn.last:
+                return turn
+        raise NotFound(
+            f"{field}: event {event_id} is not part of a turn that has ended",
+            hint="Name an event of the turn itself, such as its message, or the turn's number.",
+        )
+
+    async def _turns(self, session: Session, end: int) -> list[Turn]:
+        """Of the conversation whose last entry is `end`."""
+        query = EventQuery(
+            types=TELLING, as_of=end, hidden=hidden(session.state.rewinds, end), limit=_PAGE
+        )
+        entries: list[Entry] = []
+        while page := await self._log.page(session.id, query):
+            entries += page
+            query = replace(query, after=page[-1].seq)
+        return turns_in(entries)
+
+    async def _entry(self, session: Session, seq: int) -> Entry:
+        return (await self._log.read(session.id, seq - 1, 1))[0]
+
+
+def _forked(session: Session, turn: Turn, end: Entry, params: Mapping[str, Any]) -> Spec:
+    """What the fork is made with: as the session was, with files of its own."""
+    spec, rewinds = session.spec, session.state.rewinds
+    return replace(
+        spec,
+        title=params.get("title", spec.title),
+        workspace=None,
+        sdk_session_id=name_at(rewinds, spec.sdk_session_id, turn.last),
+        forked_from={"session_id": session.id, "event_id": end.id},
+        origin=spec.origin or session.id,
+    )
+
+
+def _refuse_shared(spec: Spec) -> None:
+    if spec.workspace is not None:
+        raise InvalidRequest(
+            "files: the session's workspace is one that others use, and is not rewound",
+            hint="Send `files: false` to rewind the conversation alone, or fork the session.",
+        )

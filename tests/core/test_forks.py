@@ -1,0 +1,168 @@
+"""Forks and rewinds of conversations, with a real database and agents that talk to a model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.core.node import TENANT, Node, message, node, texts, types
+
+from roost.core.catalog import Agents, Environments
+from roost.core.forks import Forks
+from roost.core.sessions import Lifecycle
+from roost.core.trust import Trust
+from roost.domain.session import Session
+from roost.errors import InvalidRequest, NotFound, SessionBusy
+from roost.harnesses.scripted import ScriptedHarness
+from roost.ports.keys import Key
+from roost.ports.log import EventQuery
+
+KEY = Key(
+    id="key_1",
+    tenant=TENANT,
+    digest=b"",
+    name="",
+    role="admin",
+    created_at=0,
+    hint="",
+    trust_ceiling="full",
+)
+
+
+@asynccontextmanager
+async def forks(data: Path) -> AsyncGenerator[tuple[Node, Forks], None]:
+    async with node(data) as here:
+        store, trust = here.store, Trust()
+        harnesses = {"scripted": ScriptedHarness("", "", retries=0, retry_seconds=0)}
+        lifecycle = Lifecycle(
+            store.sessions,
+            Agents(store.catalog, None),  # type: ignore[arg-type]
+            Environments(store.catalog),
+            here.bell,
+            harnesses=harnesses,
+            default_harness="scripted",
+            max_sessions=100,
+        )
+        yield (
+            here,
+            Forks(
+                *(store.sessions, store.log, here.bell, lifecycle),
+                harnesses=harnesses,
+                trust=trust,
+                files=None,
+            ),
+        )
+
+
+async def ten_turns(here: Node) -> Session:
+    session = await here.session()
+    for number in range(1, 11):
+        await here.turn(session, f"word{number}")
+    return session
+
+
+async def remembered(here: Node, session: Session) -> list[str]:
+    """What the model is sent of what people said, before the next message."""
+    await here.turn(session, "What have I said?")
+    sent = here.model.requests[-1].body["messages"]
+    said = [block["text"] for m in sent if m["role"] == "user" for block in m["content"]]
+    return said[:-1]
+
+
+async def test_a_fork_at_each_of_ten_turns_remembers_that_turn_and_no_later_one(tmp_path: Path):
+    async with forks(tmp_path) as (here, going_back):
+        session = await ten_turns(here)
+        turns = await going_back.turns(TENANT, session.id)
+        assert [turn["number"] for turn in turns] == list(range(1, 11))
+        for number, turn in enumerate(turns, 1):
+            at = number if number % 2 else turn["event_id"]
+            fork = await going_back.fork(KEY, session.id, {"at": at}, None)
+            assert fork.spec.forked_from == {"session_id": session.id, "event_id": turn["event_id"]}
+            words = [f"word{n}" for n in range(1, number + 1)]
+            assert await remembered(here, fork) == words
+        newest = await going_back.fork(KEY, session.id, {}, None)
+        assert len(await going_back.turns(TENANT, newest.id)) == 10
+        assert await remembered(here, session) == [f"word{n}" for n in range(1, 11)]
+
+
+async def test_messages_that_came_too_early_are_turns_of_their_own(tmp_path: Path):
+    async with forks(tmp_path) as (here, going_back):
+        session = await here.session(message('SCRIPT[{"text": "slow", "delay": 0.5}]'))
+        await here.until(session, "span.model_request_start")
+        await here.say(session, "second")
+        await here.until(session, "session.status_idle")
+        turns = await going_back.turns(TENANT, session.id)
+        assert len(turns) == 2
+        fork = await going_back.fork(KEY, session.id, {"at": 1}, None)
+        assert len(await remembered(here, fork)) == 1
+        state = (await here.store.sessions.find(fork.id)).state
+        assert state.queued == 0
+
+
+async def test_a_rewound_session_goes_on_from_there_and_its_log_keeps_all(tmp_path: Path):
+    async with forks(tmp_path) as (here, going_back):
+        session = await ten_turns(here)
+        before = await here.store.log.read(session.id, 0, 10_000)
+        rewound = await going_back.rewind(KEY, session.id, {"to": 4})
+        log = await here.store.log.read(session.id, 0, 10_000)
+        assert log[:-1] == before
+        assert log[-1].type == "roost.rewound"
+        assert log[-1].fields["to"]["turn"] == 4
+        shown = await here.store.log.page(session.id, EventQuery(hidden=rewound.state.rewound))
+        assert len(texts(shown)) == 4
+        assert await remembered(here, session) == [f"word{n}" for n in range(1, 5)]
+        assert len(await going_back.turns(TENANT, session.id)) == 5
+        # What was rewound is still a place to go to: in a fork, or by another rewind.
+        lost = [entry for entry in before if entry.type == "agent.message"][8]
+        fork = await going_back.fork(KEY, session.id, {"at": lost.id}, None)
+        assert await remembered(here, fork) == [f"word{n}" for n in range(1, 10)]
+        await going_back.rewind(KEY, session.id, {"to": lost.id})
+        assert await remembered(here, session) == [f"word{n}" for n in range(1, 10)]
+
+
+async def test_a_fork_of_a_fork_and_of_a_rewound_session_has_its_own_conversation(tmp_path: Path):
+    async with forks(tmp_path) as (here, going_back):
+        session = await ten_turns(here)
+        await going_back.rewind(KEY, session.id, {"to": 2})
+        await here.turn(session, "another word")
+        fork = await going_back.fork(KEY, session.id, {}, None)
+        assert "roost.rewound" not in types(await here.store.log.read(fork.id, 0, 10_000))
+        again = await going_back.fork(KEY, fork.id, {"at": 3}, None)
+        assert await remembered(here, again) == ["word1", "word2", "another word"]
+        assert fork.state.rewinds == ()
+        assert again.spec.origin == session.id
+
+
+@pytest.mark.parametrize(
+    ("at", "error"),
+    [(0, NotFound), (11, NotFound), ("sevt_none", NotFound)],
+)
+async def test_a_turn_that_is_not_there_is_refused(tmp_path: Path, at: Any, error: type[Exception]):
+    async with forks(tmp_path) as (here, going_back):
+        session = await here.session()
+        with pytest.raises(InvalidRequest):
+            await going_back.fork(KEY, session.id, {}, None)
+        await here.turn(session, "word1")
+        with pytest.raises(error):
+            await going_back.fork(KEY, session.id, {"at": at}, None)
+        with pytest.raises(error):
+            await going_back.rewind(KEY, session.id, {"to": at})
+
+
+async def test_a_session_at_work_is_not_rewound_and_can_be_forked(tmp_path: Path):
+    async with forks(tmp_path) as (here, going_back):
+        session = await here.session()
+        await here.turn(session, "word1")
+        said = await here.say(session, 'SCRIPT[{"text": "slow", "delay": 30}]')
+        await here.until(session, "span.model_request_start", said)
+        with pytest.raises(SessionBusy) as refused:
+            await going_back.rewind(KEY, session.id, {"to": 1})
+        assert "interrupt" in (refused.value.hint or "")
+        fork = await going_back.fork(KEY, session.id, {}, None)
+        assert await remembered(here, fork) == ["word1"]
+        with pytest.raises(NotFound, match="not part of a turn that has ended"):
+            running = (await here.store.log.read(session.id, said - 1, 1))[0]
+            await going_back.fork(KEY, session.id, {"at": running.id}, None)
