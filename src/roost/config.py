@@ -185,6 +185,11 @@ class Settings(BaseModel):
     max_file_bytes: int = Field(
         500 * 1024 * 1024, ge=1024, description="The largest upload of files, in bytes."
     )
+    max_stored_bytes: int = Field(
+        0,
+        ge=0,
+        description="How many bytes of files a tenant may keep in `/v1/files`; 0: no limit.",
+    )
     heartbeat_seconds: float = Field(
         15.0,
         gt=0,

@@ -12,6 +12,7 @@
     - BudgetNotRaised               so much is spent already
     - BudgetReached                 nothing is left to work with
     - MethodNotAllowed              the path is right, the method is not
+    - StorageQuotaExceeded          the tenant keeps as many bytes of files as it may
     - RangeRefused                  the file has no such bytes
     - NotJson                       a WebSocket frame that is no JSON object with a type
     - NotStarted                    a WebSocket message before `start`
@@ -22,6 +23,7 @@
     - CrossOrigin                   a page of another site, with this browser's login
   + NotFound                        absent, or another tenant's: the two look the same
     - EnvironmentNotFound           an environment in particular: the API has a code for it
+    - FileExpired                   a file whose time was up
     - NotServed                     the API has it, this server does not, on purpose
     - SnapshotGone                  the files of that turn are not kept, or never were
   + Conflict                        somebody else was faster
@@ -146,6 +148,13 @@ class MethodNotAllowed(InvalidRequest):
         self.allowed = allowed
 
 
+class StorageQuotaExceeded(InvalidRequest):
+    """The tenant keeps as many bytes of files as it may."""
+
+    code = "storage_quota_exceeded"
+    hint = "Delete files that are not needed any more."
+
+
 class RangeRefused(InvalidRequest):
     """The file has no such bytes."""
 
@@ -208,6 +217,12 @@ class EnvironmentNotFound(NotFound):
     """There is no such environment."""
 
     code = "environment_not_found"
+
+
+class FileExpired(NotFound):
+    """The file has expired."""
+
+    code = "file_expired"
 
 
 class NotServed(NotFound):

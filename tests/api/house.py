@@ -23,7 +23,9 @@ from roost.config import Settings, words
 from roost.core.browse import Browse
 from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
+from roost.core.filekeeper import FileKeeper
 from roost.core.files import Files
+from roost.core.filestore import FileStore
 from roost.core.follow import Follow
 from roost.core.forks import Forks
 from roost.core.intake import Intake
@@ -152,32 +154,35 @@ async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
 
         bell = LocalBell()
         skills = Skills(store.catalog, FolderSkills(data / "skills"))
-        browse = _browse(data, store, bell)
-        deps = _deps(wanted, store, skills, browse, bell, keyring, ready, made)
+        blobs = FolderBlobs(data / "blobs")
+        browse = _browse(data, store, blobs, bell)
+        filestore = FileStore(store.catalog, blobs, quota=wanted.max_stored_bytes)
+        own = skills, browse, filestore
+        deps = _deps(wanted, store, own, bell, keyring, ready, made)
         app = build_app(deps)
         async with client_of(app, secret) as client:
             made.append(House(store, deps, app, bell, keyring, client))
             yield made[0]
 
 
-def _browse(data: Path, store: SqliteStore, bell: LocalBell) -> Browse:
+def _browse(data: Path, store: SqliteStore, blobs: FolderBlobs, bell: LocalBell) -> Browse:
     def tree_of(workspace_id: str) -> LocalTree:
         return LocalTree(data / "homes" / workspace_id, data / "copies", range(0))
 
-    files = Files(Snapshots(FolderBlobs(data / "blobs")), store.workspaces, tree_of, bell)
+    files = Files(Snapshots(blobs), store.workspaces, tree_of, bell)
     return Browse(files, lambda s: LocalFolder(data / "homes" / s.id, range(0), AGENTS_OWN))
 
 
 def _deps(
     settings: Settings,
     store: SqliteStore,
-    skills: Skills,
-    browse: Browse,
+    own: tuple[Skills, Browse, FileStore],
     bell: LocalBell,
     keyring: Keyring,
     ready: Any,
     made: list[House],
 ) -> Deps:
+    skills, browse, filestore = own
     agents, environments = Agents(store.catalog, skills), Environments(store.catalog)
     tasks = Taskboard(store.catalog)
     workspaces = SharedWorkspaces(store.catalog, store.sessions, store.keys, bell)
@@ -194,6 +199,7 @@ def _deps(
         trust=trust,
         tasks=tasks,
         workspaces=workspaces,
+        keeper=FileKeeper(filestore, store.catalog, store.sessions),
     )
     return Deps(
         settings=settings,
@@ -217,6 +223,7 @@ def _deps(
         skills=skills,
         budgets=Budgets(),
         browse=browse,
+        filestore=filestore,
         log=store.log,
         keyring=keyring,
         logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),

@@ -88,7 +88,8 @@ class Api:
             check_change(operation.method, call.headers, call.scope["scheme"], allowed)
         self._deps.rates.count(call.caller, operation.kind, answer.headers)
         if operation.official and operation.served:
-            check_headers(call.headers, call.caller.tenant, beta=operation.beta)
+            beta, refuses = operation.beta, operation.refuses
+            check_headers(call.headers, call.caller.tenant, beta=beta, refuses=refuses)
 
 
 class _Answer:

@@ -12,7 +12,8 @@ from roost.errors import InvalidRequest, NotFound, Unauthenticated
 from roost.ports.keys import Key
 
 MANAGED_AGENTS: Final = "managed-agents-2026-04-01"
-_OLD_SKILLS: Final = "skills-2025-10-02"
+OLD_SKILLS: Final = "skills-2025-10-02"
+OLD_FILES: Final = "files-api-2025-04-14"
 VERSIONS: Final = ("2023-06-01", "2026-10-21")
 
 _BETA = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*-(\d{4}-\d\d-\d\d|\d{8})")  # older ones: no dashes
@@ -51,10 +52,17 @@ def cookie_in(headers: Mapping[str, str]) -> str | None:
     return None
 
 
-def check_headers(headers: Mapping[str, str], tenant: str, *, beta: bool = True) -> None:
+def betas_in(headers: Mapping[str, str]) -> list[str]:
+    """Which betas a request asks for."""
+    return [name.strip() for name in headers.get("anthropic-beta", "").split(",")]
+
+
+def check_headers(
+    headers: Mapping[str, str], tenant: str, *, beta: bool = True, refuses: str | None = None
+) -> None:
     """The headers that say which API is meant, on every path below `/v1`.
 
-    `beta`: the path belongs to the beta of managed agents.
+    `beta`: the path belongs to the beta of managed agents. `refuses`: a beta it is not served in.
 
     :raises InvalidRequest: a version, beta or workspace this server does not have
     :raises NotFound: the beta that these paths belong to is not asked for
@@ -64,15 +72,15 @@ def check_headers(headers: Mapping[str, str], tenant: str, *, beta: bool = True)
         raise InvalidRequest("anthropic-version: header is required")
     if version not in VERSIONS:
         raise InvalidRequest(f"anthropic-version: {version[:40]!r} is not a valid version")
-    betas = [beta.strip() for beta in headers.get("anthropic-beta", "").split(",")]
+    betas = betas_in(headers)
     for name in betas:
         if name and not _BETA.fullmatch(name):
             raise InvalidRequest(
                 f"Unexpected value(s) `{name[:80]}` for the `anthropic-beta` header"
             )
-    if not beta and _OLD_SKILLS in betas:
+    if refuses in betas:
         raise InvalidRequest(
-            f"anthropic-beta: the shapes of `{_OLD_SKILLS}` are not served",
+            f"anthropic-beta: the shapes of `{refuses}` are not served",
             hint="Use an SDK from 1.0 on, or leave that header out.",
         )
     if beta and MANAGED_AGENTS not in betas:

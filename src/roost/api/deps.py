@@ -17,6 +17,7 @@ from roost.config import Settings
 from roost.core.browse import Browse
 from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
+from roost.core.filestore import FileStore
 from roost.core.follow import Follow
 from roost.core.forks import Forks
 from roost.core.intake import Intake
@@ -49,6 +50,7 @@ class Deps:
     skills: Skills
     budgets: Budgets
     browse: Browse
+    filestore: FileStore
     log: Log
     keyring: Keyring
     logins: Logins

@@ -71,7 +71,8 @@ def _check_block(kind: str, block: Event, at: str) -> None:
         raise InvalidRequest(f"{at}.text: must not be empty")
     if block["type"] in ("image", "document") and block["source"]["type"] == "file":
         raise InvalidRequest(
-            f"{at}.source: files are not served", hint="Send the content itself, as base64 or text."
+            f"{at}.source: files in messages are not served",
+            hint="Send the content itself, as base64 or text, or mount the file as a resource.",
         )
 
 

@@ -26,6 +26,7 @@ from roost.api import (
     threads,
 )
 from roost.api.call import Call, reply
+from roost.api.files_table import FILES
 from roost.api.routes import Operation, refused
 from roost.api.routes import delete as _delete
 from roost.api.routes import get as _get
@@ -301,13 +302,6 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "environments.work.heartbeat POST /v1/environments/{environment_id}/work/{work_id}/heartbeat",
         "environments.work.stop POST /v1/environments/{environment_id}/work/{work_id}/stop",
     ),
-    "files are not part of this release; send content inside events.": (
-        "files.upload POST /v1/files",
-        "files.list GET /v1/files",
-        "files.retrieve_metadata GET /v1/files/{file_id}",
-        "files.delete DELETE /v1/files/{file_id}",
-        "files.download GET /v1/files/{file_id}/content",
-    ),
     "memory stores are not part of this release.": (
         "memory_stores.create POST /v1/memory_stores",
         "memory_stores.list GET /v1/memory_stores",
@@ -384,6 +378,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *_SESSIONS,
     *_THREADS,
     *SKILLS,
+    *FILES,
     *_KEYS,
     *_NODES,
     *_TASKS,

@@ -84,7 +84,8 @@ class Query:
 
     @cached_property
     def _many(self) -> set[str]:
-        return {field for field, hint in self._hints.items() if get_origin(hint) is list}
+        plain = ((field, _given(hint)) for field, hint in self._hints.items())
+        return {field for field, hint in plain if get_origin(hint) is list}
 
     def parse(self, text: bytes) -> dict[str, Any]:
         """The parameters by name. :raises InvalidRequest: naming the one that is wrong"""
@@ -146,11 +147,18 @@ def _parameter(field: str) -> str:
     return f"{ranged[1]}[{ranged[2]}]" if ranged else field
 
 
-def _kind(owner: str, field: str, hint: Any) -> Any:
+def _given(hint: Any) -> Any:
+    """A parameter that is there has a value: what null would mean is said by leaving it out."""
     members = get_args(hint) if get_origin(hint) is Union else ()
     if datetime in members:
-        hint = datetime
-    elif type(None) in members:
-        hint = next(member for member in members if member is not type(None))
-    notes = [note for note in (bound_of(owner, field), _READ.get(hint)) if note is not None]
+        return datetime
+    if type(None) in members:
+        return next(member for member in members if member is not type(None))
+    return hint
+
+
+def _kind(owner: str, field: str, hint: Any) -> Any:
+    hint = _given(hint)
+    read = _READ.get(hint) if get_origin(hint) is None else None
+    notes = [note for note in (bound_of(owner, field), read) if note is not None]
     return _annotated[hint, *notes] if notes else hint

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 
 from starlette.types import ASGIApp
 
+from roost.api.auth import OLD_SKILLS
 from roost.api.call import Call
 from roost.api.query import Query
 from roost.api.shapes import Shape
@@ -50,8 +51,13 @@ class Operation:
 
     @property
     def beta(self) -> bool:
-        """Whether it exists only for clients that ask for the beta; skills have left it behind."""
-        return self.official and not self.path.startswith("/v1/skills")
+        """Whether it exists only for clients that ask for the beta; some have left it behind."""
+        return self.official and not self.path.startswith(("/v1/skills", "/v1/files"))
+
+    @property
+    def refuses(self) -> str | None:
+        """The beta whose shapes it does not have."""
+        return OLD_SKILLS if self.path.startswith("/v1/skills") else None
 
 
 class Nothing(TypedDict):

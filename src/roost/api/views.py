@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from roost.domain.events import Micros, iso
+from roost.domain.file import file_of
 from roost.domain.session import Session, Status
 from roost.ports.catalog import Record
 
@@ -52,6 +53,22 @@ def skill_version(record: Record, version: dict[str, Any]) -> dict[str, Any]:
         "name": record.body["name"],
         "description": version["description"],
         "created_at": iso(version["created_at"]),
+    }
+
+
+def file(record: Record) -> dict[str, Any]:
+    """The `file` object."""
+    found = file_of(record.body)
+    return {
+        "type": "file",
+        "id": record.id,
+        "filename": found.filename,
+        "mime_type": found.mime_type,
+        "size_bytes": found.size,
+        "created_at": iso(record.created_at),
+        "downloadable": True,
+        "expires_at": None if found.expires_at is None else iso(found.expires_at),
+        "scope": None if found.name is None else {"type": "session", "id": found.name},
     }
 
 

@@ -23,7 +23,7 @@ _MOST_AT_ONCE = 200
 _FORM = ("file", "files", "files[]")
 
 
-class FileListParams(TypedDict, total=False):
+class WorkspaceFileListParams(TypedDict, total=False):
     """Which directory to list."""
 
     path: str
@@ -31,14 +31,14 @@ class FileListParams(TypedDict, total=False):
     page: str
 
 
-class FileContentParams(TypedDict, total=False):
+class WorkspaceFileContentParams(TypedDict, total=False):
     """Which file to send."""
 
     path: str
     inline: bool
 
 
-class FileDeleteParams(TypedDict, total=False):
+class WorkspaceFileDeleteParams(TypedDict, total=False):
     """What to remove."""
 
     path: str

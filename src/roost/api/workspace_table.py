@@ -10,7 +10,7 @@ from roost.api.routes import delete, get, post, upload
 _FILES: Final = "/roost/v1/sessions/{session_id}/files"
 
 WORKSPACE_FILES: Final = (
-    get("roost.sessions.files.list", _FILES, workspace.list_, workspace.FileListParams),
+    get("roost.sessions.files.list", _FILES, workspace.list_, workspace.WorkspaceFileListParams),
     upload(
         "roost.sessions.files.upload",
         _FILES,
@@ -18,12 +18,14 @@ WORKSPACE_FILES: Final = (
         "files[]",
         fields=["path", "overwrite"],
     ),
-    delete("roost.sessions.files.delete", _FILES, workspace.remove, workspace.FileDeleteParams),
+    delete(
+        "roost.sessions.files.delete", _FILES, workspace.remove, workspace.WorkspaceFileDeleteParams
+    ),
     get(
         "roost.sessions.files.download",
         f"{_FILES}/content",
         workspace.download,
-        workspace.FileContentParams,
+        workspace.WorkspaceFileContentParams,
         form="other",
         media="application/octet-stream",
     ),

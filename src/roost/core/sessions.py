@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
+from roost.core.filekeeper import FileKeeper
 from roost.core.intake import inbox
 from roost.core.places import networking_of
 from roost.core.pool import Offer, Pool
@@ -63,6 +64,7 @@ class Lifecycle:
         pool: Pool | None = None,
         tasks: Taskboard | None = None,
         workspaces: SharedWorkspaces | None = None,
+        keeper: FileKeeper | None = None,
     ) -> None:
         self._sessions = sessions
         self._agents = agents
@@ -76,6 +78,7 @@ class Lifecycle:
         self._pool = pool
         self._tasks = tasks
         self._workspaces = workspaces
+        self._keeper = keeper
 
     async def create(
         self,
@@ -211,9 +214,11 @@ class Lifecycle:
         return session
 
     async def delete(self, tenant: str, session_id: str) -> None:
-        """Remove it and its log. :raises NotFound: :raises SessionBusy: it runs"""
+        """Remove it, its log and its files. :raises NotFound: :raises SessionBusy: it runs"""
         await self.get(tenant, session_id)
-        await self._sessions.delete(tenant, session_id)
+        files = self._keeper.deleting(tenant, session_id) if self._keeper else nullcontext()
+        async with files:
+            await self._sessions.delete(tenant, session_id)
         self._bell.ring(session_id)  # its followers look, find it gone, and say so
         self._let_go(session_id)
 

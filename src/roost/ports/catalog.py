@@ -1,4 +1,4 @@
-"""Plain records with versions: agents, environments, tasks, logins."""
+"""Plain records with versions: agents, environments, tasks, logins, files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import msgspec
 
 from roost.domain.events import Micros
 
-Kind = Literal["agent", "environment", "login", "task", "run", "skill", "workspace"]
+Kind = Literal[
+    "agent", "environment", "login", "task", "run", "skill", "workspace", "file", "file_note"
+]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,10 +28,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which records a listing shows, newest first; `after` is the id of the last one seen."""
+    """Which records a listing shows, newest first; `after` is the id of the last one seen.
+
+    `name`: only those with this `name` in their bodies.
+    """
 
     kind: Kind
     tenant: str
+    name: str | None = None
     include_archived: bool = False
     since: Micros | None = None
     until: Micros | None = None

@@ -12,7 +12,6 @@ from typing import cast
 import anyio
 from pydantic import SecretStr
 
-from roost.blobs import choice as blobs
 from roost.config import Settings, words
 from roost.core.browse import Browse
 from roost.core.budgets import Budgets
@@ -30,6 +29,7 @@ from roost.guest import forward
 from roost.harnesses.claude.harness import ClaudeHarness
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.bell import Bell
+from roost.ports.blobs import Blobs
 from roost.ports.harness import AGENTS_OWN, Harness
 from roost.ports.store import Store
 from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
@@ -70,6 +70,7 @@ class Workforce:
 async def workforce(
     settings: Settings,
     store: Store,
+    blobs: Blobs,
     bell: Bell,
     skills: Skills,
     on_account: OnAccount,
@@ -79,7 +80,7 @@ async def workforce(
     async with _model(settings) as model, egress.serving(_egress(settings, model)) as way_out:
         levels = cast(list[TrustLevel], words(settings.trust_levels))
         vault = (settings.vault or settings.data / "vault").absolute()
-        files = _files(settings, vault, store, bell)
+        files = _files(settings, vault, store, blobs, bell)
         places = Places(
             chosen(settings),
             way_out,
@@ -115,7 +116,7 @@ def _egress(settings: Settings, model: Model) -> Options:
     )
 
 
-def _files(settings: Settings, vault: Path, store: Store, bell: Bell) -> Files:
+def _files(settings: Settings, vault: Path, store: Store, blobs: Blobs, bell: Bell) -> Files:
     notes = settings.data.absolute() / "copies"
 
     def tree_of(workspace_id: str) -> LocalTree:
@@ -127,8 +128,7 @@ def _files(settings: Settings, vault: Path, store: Store, bell: Bell) -> Files:
         except NotFound:
             return Past()
 
-    snapshots = Snapshots(blobs.chosen(settings))
-    return Files(snapshots, store.workspaces, tree_of, bell, past_of=past_of)
+    return Files(Snapshots(blobs), store.workspaces, tree_of, bell, past_of=past_of)
 
 
 def _browse(vault: Path, files: Files) -> Browse:

@@ -21,11 +21,14 @@ from roost.api.app import build_app
 from roost.api.deps import Deps
 from roost.api.sse import Streams
 from roost.api.tokens import Tokens
+from roost.blobs import choice as blobs
 from roost.config import Settings
 from roost.core.announce import AnnouncedLog
 from roost.core.catalog import Agents, Environments
 from roost.core.dispatch import Dispatcher
 from roost.core.fanout import Fanout
+from roost.core.filekeeper import FileKeeper
+from roost.core.filestore import FileStore
 from roost.core.follow import Follow
 from roost.core.forks import Forks
 from roost.core.intake import Intake
@@ -104,6 +107,8 @@ class _Ground:
     bell: Bell
     registry: CollectorRegistry
     skills: Skills
+    filestore: FileStore
+    keeper: FileKeeper
     hands: Workforce
 
 
@@ -137,11 +142,15 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
     counts = ModelMeters(registry).count
     async with opened(settings) as (store, bell):
         skills = Skills(store.catalog, FolderSkills(settings.data.absolute() / "skills"))
+        kept = blobs.chosen(settings)
+        filestore = FileStore(store.catalog, kept, quota=settings.max_stored_bytes)
+        keeper = FileKeeper(filestore, store.catalog, store.sessions)
         async with (
-            workforce(settings, store, bell, skills, counts) as hands,
+            workforce(settings, store, kept, bell, skills, counts) as hands,
             alongside(hands.files.run),
+            alongside(keeper.run),
         ):
-            yield _Ground(settings, store, bell, registry, skills, hands)
+            yield _Ground(settings, store, bell, registry, skills, filestore, keeper, hands)
 
 
 def _member(ground: _Ground) -> Member:
@@ -234,6 +243,7 @@ def _deps(
         budgets=hands.budgets,
         trust=hands.trust,
         tasks=tasks,
+        keeper=ground.keeper,
         pool=pool,
         workspaces=workspaces,
         max_sessions=settings.max_sessions,
@@ -261,6 +271,7 @@ def _deps(
         skills=ground.skills,
         budgets=hands.budgets,
         browse=hands.browse,
+        filestore=ground.filestore,
         log=store.log,
         keyring=keyring,
         logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),

@@ -116,6 +116,7 @@ def check_version(record: Record, expected: int | None) -> None:
 def listed(query: RecordQuery, beyond: int | None) -> tuple[str, list[Value]]:
     """A page of records at their newest versions: the statement, and its values."""
     where = Filter().equal("r.tenant", query.tenant).equal("r.kind", query.kind)
+    where.equal("r.name", query.name)
     where.at_least("r.created_at", query.since)
     where.at_most("r.created_at", query.until)
     if not query.include_archived:

@@ -1,0 +1,242 @@
+"""Files that clients have uploaded, and copies and outputs that belong to sessions.
+
+The bytes are in the blob store, in parts; what else is known is a record. Before anything is written or
+removed, a note of it is put on a shelf that is looked through now and then. So whatever a crash leaves
+half done is found by its note: bytes without a record are removed, and a record never lacks its bytes.
+
+    upload:  note → bytes → record → no note          delete:  note → no record → no bytes → no note
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from typing import Any, BinaryIO, Final
+
+from anyio import to_thread
+from msgspec.structs import replace
+
+from roost.domain.events import Micros
+from roost.domain.file import PART, File, Part, file_of, part_key, prefix_of
+from roost.domain.ids import mint
+from roost.errors import (
+    Conflict,
+    FileExpired,
+    NotFound,
+    SnapshotCorrupt,
+    StorageQuotaExceeded,
+    Unavailable,
+)
+from roost.ports.blobs import Blobs
+from roost.ports.catalog import Catalog, Record, RecordQuery
+
+SHELF: Final = ""
+"""A tenant that no key can have: the notes about all tenants' files are looked through together."""
+
+_PAGE: Final = 1000
+
+
+def now() -> Micros:
+    """By this machine's clock, which only files that expire go by."""
+    return time.time_ns() // 1000
+
+
+class FileStore:
+    """All files. `quota`: how many bytes a tenant may keep; 0: as many as it likes."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        blobs: Blobs,
+        *,
+        quota: int = 0,
+        clock: Callable[[], Micros] = now,
+    ) -> None:
+        self._catalog = catalog
+        self._blobs = blobs
+        self._quota = quota
+        self._clock = clock
+
+    async def add(
+        self, tenant: str, file: File, data: BinaryIO, *, seconds: int | None = None
+    ) -> Record:
+        """Keep a file, for so many seconds or for good.
+
+        :raises StorageQuotaExceeded: :raises BlobsFailed: nothing is kept
+        """
+        size = await to_thread.run_sync(_size, data)
+        await self._check_quota(tenant, size)
+        if seconds is not None:
+            file = replace(file, expires_at=self._clock() + seconds * 1_000_000)
+        return await self._kept(tenant, file, _pieces(data))
+
+    async def copy(self, record: Record, scope: str) -> Record:
+        """A copy with an id of its own, which belongs to a session. :raises BlobsFailed:"""
+        file = replace(file_of(record.body), name=scope, expires_at=None)
+        return await self._kept(record.tenant, file, self.content(record))
+
+    async def get(self, tenant: str, file_id: str) -> Record:
+        """:raises NotFound: absent, or another tenant's :raises FileExpired:"""
+        try:
+            record = await self._catalog.get("file", tenant, file_id)
+        except NotFound:
+            raise NotFound(f"file {file_id} was not found") from None
+        if self.is_over(record):
+            raise FileExpired(f"file {file_id} has expired")
+        return record
+
+    def is_over(self, record: Record) -> bool:
+        """Whether its time is up."""
+        expires_at = record.body.get("expires_at")
+        return expires_at is not None and expires_at <= self._clock()
+
+    async def page(self, query: RecordQuery) -> list[Record]:
+        """A page of files, newest first; also of those whose time is up and that are not gone yet."""
+        return await self._catalog.page(query)
+
+    async def of_session(self, tenant: str, session_id: str) -> list[Record]:
+        """All files that belong to a session, newest first."""
+        query = RecordQuery(kind="file", tenant=tenant, name=session_id)
+        return [record async for record in self.walk(query)]
+
+    async def delete(self, tenant: str, file_id: str) -> None:
+        """Remove it. :raises NotFound:"""
+        await self.get(tenant, file_id)
+        note = await self.note(tenant, file=file_id, deleted=True)
+        await self.drop(tenant, file_id)
+        await self.settle(note)
+
+    async def part(self, record: Record, index: int) -> bytes:
+        """A part's bytes. :raises BlobsFailed: :raises SnapshotCorrupt: not what was stored"""
+        part = file_of(record.body).parts[index]
+        data = await self._blobs.get(part_key(record.id, index))
+        if len(data) != part.size or _digest(data) != part.digest:
+            raise SnapshotCorrupt(f"a part of {record.id} is damaged")
+        return data
+
+    async def content(self, record: Record) -> AsyncGenerator[bytes, None]:
+        """All of its bytes, part by part. :raises BlobsFailed:"""
+        for index in range(len(record.body["parts"])):
+            yield await self.part(record, index)
+
+    async def note(self, tenant: str, **about: str | bool) -> str:
+        """Put a note on the shelf; gives its id."""
+        note_id = mint("note")
+        body = {"tenant": tenant, **about}
+        await self._catalog.add("file_note", SHELF, note_id, body, unique_name=False)
+        return note_id
+
+    async def settle(self, note_id: str) -> None:
+        """What the note is about is done; by somebody else, perhaps."""
+        with suppress(NotFound):
+            await self._catalog.delete("file_note", SHELF, note_id)
+
+    async def condemn(self, note: Record) -> None:
+        """Whoever is still storing the file that this note is about will find that it was too slow."""
+        await self._catalog.change("file_note", SHELF, note.id, _condemned)
+
+    async def drop(self, tenant: str, file_id: str) -> None:
+        """Remove a file's record, then its bytes; whatever of them there is."""
+        with suppress(NotFound):
+            await self._catalog.delete("file", tenant, file_id)
+        await self.drop_bytes(file_id)
+
+    async def drop_bytes(self, file_id: str) -> None:
+        """Remove what is stored of a file that has no record."""
+        found = await self._blobs.list(prefix_of(file_id))
+        await self._blobs.delete([stored.key for stored in found])
+
+    async def _kept(self, tenant: str, file: File, pieces: AsyncGenerator[bytes, None]) -> Record:
+        file_id = mint("file")
+        note = await self.note(tenant, file=file_id)
+        # Failing here leaves the note, which leads to what is to be removed.
+        parts = [part async for part in self._stored(file_id, pieces)]
+        body = replace(file, parts=tuple(parts)).body
+        record = await self._catalog.add("file", tenant, file_id, body, unique_name=False)
+        await self._finish(tenant, file_id, note)
+        if file.expires_at is None:
+            await self.settle(note)
+        return record
+
+    async def _finish(self, tenant: str, file_id: str, note: str) -> None:
+        try:
+            await self._catalog.change("file_note", SHELF, note, _finished)
+        except (NotFound, Conflict):
+            await self.drop(tenant, file_id)
+            raise Unavailable("storing the file took too long; try again") from None
+
+    async def _stored(
+        self, file_id: str, pieces: AsyncGenerator[bytes, None]
+    ) -> AsyncGenerator[Part, None]:
+        index = 0
+        async for piece in pieces:
+            await self._blobs.put(part_key(file_id, index), piece)
+            yield Part(len(piece), _digest(piece))
+            index += 1
+
+    async def _check_quota(self, tenant: str, size: int) -> None:
+        if not self._quota:
+            return
+        used = 0
+        async for record in self.walk(RecordQuery(kind="file", tenant=tenant)):
+            used += file_of(record.body).size
+        if used + size > self._quota:
+            raise StorageQuotaExceeded(
+                f"{used} bytes of files are kept, and {size} more would be over {self._quota}"
+            )
+
+    async def walk(self, query: RecordQuery) -> AsyncGenerator[Record, None]:
+        """All that a listing would show, over all its pages."""
+        query = replace(query, limit=_PAGE)
+        while True:
+            found = await self._catalog.page(query)
+            for record in found:
+                yield record
+            if len(found) < _PAGE:
+                return
+            query = replace(query, after=found[-1].id)
+
+
+class Reader:
+    """Reads a file from any place on, one part in memory at a time."""
+
+    def __init__(self, store: FileStore, record: Record) -> None:
+        self._store = store
+        self._record = record
+        self._held: tuple[int, bytes] | None = None
+
+    async def read(self, start: int, size: int) -> bytes:
+        """Bytes from there on, no further than to the end of a part."""
+        index, at = divmod(start, PART)
+        if self._held is None or self._held[0] != index:
+            self._held = (index, await self._store.part(self._record, index))
+        return self._held[1][at : at + size]
+
+
+def _finished(note: Record) -> dict[str, Any]:
+    if note.body.get("condemned"):
+        raise Conflict
+    return {**note.body, "finished": True}
+
+
+def _condemned(note: Record) -> dict[str, Any]:
+    if note.body.get("finished"):
+        raise Conflict
+    return {**note.body, "condemned": True}
+
+
+def _size(data: BinaryIO) -> int:
+    size = data.seek(0, 2)
+    data.seek(0)
+    return size
+
+
+async def _pieces(data: BinaryIO) -> AsyncGenerator[bytes, None]:
+    while piece := await to_thread.run_sync(data.read, PART):
+        yield piece
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=20).hexdigest()

@@ -1,0 +1,276 @@
+"""`/v1/files` over HTTP."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from anthropic.types import beta
+from tests.api.house import TENANT, House, client_of, error_of, house, official
+
+from roost.core.filekeeper import FileKeeper
+from roost.core.filestore import SHELF, FileStore
+from roost.domain.file import PART, File, named
+from roost.errors import BlobsFailed, FileExpired, NotFound, Unavailable
+from roost.ports.catalog import RecordQuery
+
+HOUR = 3600 * 1_000_000
+
+
+async def sent(roost: House, name: str = "a.txt", data: bytes = b"hello", **fields: str) -> Any:
+    made = await roost.post("/v1/files", files={"file": (name, data)}, data=fields)
+    official(beta.BetaFileMetadata, made)
+    return made
+
+
+async def notes(roost: House) -> int:
+    query = RecordQuery(kind="file_note", tenant=SHELF, limit=100)
+    return len(await roost.store.catalog.page(query))
+
+
+def objects(tmp_path: Path) -> list[str]:
+    found = (tmp_path / "blobs" / "files").rglob("*")
+    return sorted(path.parent.name for path in found if path.is_file())
+
+
+@asynccontextmanager
+async def with_headers(roost: House, **headers: str) -> AsyncGenerator[httpx2.AsyncClient]:
+    _, secret = await roost.keyring.create(tenant=TENANT, name="plain")
+    async with client_of(roost.app, secret) as client:
+        del client.headers["anthropic-beta"]
+        client.headers.update({name.replace("_", "-"): value for name, value in headers.items()})
+        yield client
+
+
+async def test_a_file_is_uploaded_shown_listed_read_and_deleted(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        data = os.urandom(PART + 100)
+        first, second = await sent(roost, "dir/data.bin", data), await sent(roost)
+        assert (first["filename"], first["size_bytes"]) == ("data.bin", len(data))
+        assert (second["mime_type"], second["scope"], second["expires_at"]) == (
+            "text/plain",
+            None,
+            None,
+        )
+        assert await roost.get(f"/v1/files/{first['id']}") == first
+        page = await roost.get("/v1/files", limit=1)
+        assert page["data"] == [second]
+        assert page["next_page"].startswith("page_")
+        assert (await roost.get("/v1/files", page=page["next_page"]))["data"] == [first]
+        ids = [("ids[]", first["id"]), ("ids[]", "file_nowhere"), ("ids[]", first["id"])]
+        found = await roost.client.get("/v1/files", params=ids)
+        assert found.json() == {"data": [first], "next_page": None}
+
+        content = await roost.client.get(f"/v1/files/{first['id']}/content")
+        assert content.content == data
+        assert content.headers["content-disposition"].startswith("attachment")
+        span = {"range": f"bytes={PART - 2}-{PART + 1}"}
+        part = await roost.client.get(f"/v1/files/{first['id']}/content", headers=span)
+        assert (part.status_code, part.content) == (206, data[PART - 2 : PART + 2])
+
+        gone = (await roost.client.delete(f"/v1/files/{first['id']}")).json()
+        official(beta.BetaDeletedFile, gone)
+        error_of(await roost.client.get(f"/v1/files/{first['id']}"), 404)
+        error_of(await roost.client.delete(f"/v1/files/{first['id']}"), 404)
+        assert objects(tmp_path) == [second["id"]]
+        assert await notes(roost) == 0
+
+
+async def test_an_empty_file_is_a_file(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        made = await sent(roost, "nothing", b"")
+        assert (made["size_bytes"], made["mime_type"]) == (0, "application/octet-stream")
+        assert named("", "text/html; charset=x") == ("unnamed.html", "text/html")
+        answer = await roost.client.get(f"/v1/files/{made['id']}/content")
+        assert (answer.status_code, answer.content) == (200, b"")
+
+
+async def test_older_clients_get_lists_in_their_own_form(tmp_path: Path):
+    async with (
+        house(tmp_path) as roost,
+        with_headers(roost, anthropic_beta="files-api-2025-04-14") as client,
+    ):
+        ids = [(await sent(roost, f"{i}.txt"))["id"] for i in range(5)][::-1]
+
+        async def page(**params: Any) -> tuple[list[str], bool]:
+            body = (await client.get("/v1/files", params=params)).json()
+            shown = [each["id"] for each in body["data"]]
+            assert (body["first_id"], body["last_id"]) == (shown[0], shown[-1])
+            return shown, body["has_more"]
+
+        assert await page(limit=2) == (ids[:2], True)
+        assert await page(limit=2, after_id=ids[1]) == (ids[2:4], True)
+        assert await page(limit=2, after_id=ids[2]) == (ids[3:], False)
+        assert await page(limit=2, before_id=ids[4]) == (ids[2:4], True)
+        assert await page(limit=2, before_id=ids[2]) == (ids[:2], False)
+        error_of(await client.get("/v1/files", params={"page": "x"}), 400)
+        error_of(await roost.client.get("/v1/files", params={"after_id": ids[0]}), 400)
+
+
+async def test_no_beta_is_needed_but_for_the_files_of_a_session(tmp_path: Path):
+    async with house(tmp_path) as roost, with_headers(roost) as client:
+        assert (await client.get("/v1/files")).status_code == 200
+        refused = error_of(await client.get("/v1/files", params={"scope_id": "sesn_1"}), 400)
+        assert "managed-agents" in refused["details"]["hint"]
+        error_of(await roost.client.get("/v1/files", params={"scope_id": "agent_1"}), 400)
+        assert (await roost.get("/v1/files", scope_id="sesn_1"))["data"] == []
+
+
+async def test_another_tenants_file_does_not_exist(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        made = await sent(roost)
+        async with await roost.user("tenant_2") as stranger:
+            for path in ("", "/content"):
+                error_of(await stranger.get(f"/v1/files/{made['id']}{path}"), 404)
+            error_of(await stranger.delete(f"/v1/files/{made['id']}"), 404)
+            params = {"ids[]": made["id"]}
+            assert (await stranger.get("/v1/files", params=params)).json()["data"] == []
+            assert (await stranger.get("/v1/files")).json()["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "problem"),
+    [
+        ({"json": {}}, 400, "content-type"),
+        ({"files": [("file", ("a", b"1")), ("file", ("b", b"2"))]}, 400, "Too many files"),
+        ({"data": {"x": "y"}, "files": {"file": ("a", b"")}}, 400, "x"),
+        ({"files": {"file": ("a", b"1")}, "data": {"expires_in_seconds": "60"}}, 400, "expires"),
+        ({"files": {"file": ("a" * 300, b"1")}}, 400, "255"),
+        ({"files": {"other": ("a", b"1")}}, 400, "other"),
+        ({"files": {"file": ("a", b"1" * 5000)}}, 413, "accepted"),
+    ],
+)
+async def test_what_is_no_upload_is_refused_and_nothing_is_kept(
+    tmp_path: Path, request_: dict[str, Any], status: int, problem: str
+):
+    async with house(tmp_path, max_file_bytes=4096) as roost:
+        assert (
+            problem in error_of(await roost.client.post("/v1/files", **request_), status)["message"]
+        )
+        assert (objects(tmp_path), await notes(roost)) == ([], 0)
+
+
+async def test_a_tenant_keeps_no_more_than_its_quota(tmp_path: Path):
+    async with house(tmp_path, max_stored_bytes=10) as roost:
+        made = await sent(roost, data=b"12345678")
+        over = await roost.client.post("/v1/files", files={"file": ("b", b"123")})
+        assert error_of(over, 400)["details"]["error_code"] == "storage_quota_exceeded"
+        await roost.client.delete(f"/v1/files/{made['id']}")
+        await sent(roost, data=b"123")
+
+
+class Later:
+    """A house's files, so many microseconds later."""
+
+    def __init__(self, roost: House, later: int) -> None:
+        inner = roost.deps.filestore
+        clock = lambda: inner._clock() + later  # noqa: E731
+        self.store = FileStore(roost.store.catalog, inner._blobs, clock=clock)
+        self.keeper = FileKeeper(self.store, roost.store.catalog, roost.store.sessions, clock=clock)
+
+
+async def test_a_file_whose_time_is_up_is_gone_with_its_bytes(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        made = await sent(roost, expires_in_seconds="3600")
+        assert made["expires_at"] is not None
+        await Later(roost, HOUR // 2).keeper.look()
+        assert objects(tmp_path) == [made["id"]]
+        later = Later(roost, 2 * HOUR)
+        with pytest.raises(FileExpired):
+            await later.store.get(TENANT, made["id"])
+        await later.keeper.look()
+        error_of(await roost.client.get(f"/v1/files/{made['id']}"), 404)
+        assert (objects(tmp_path), await notes(roost)) == ([], 0)
+
+
+async def test_the_files_of_a_session_go_with_it(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        session, kept = await roost.session(), await sent(roost)
+        file = File(filename="out", mime_type="text/plain", name=session["id"])
+        record = await roost.deps.filestore.add(TENANT, file, BytesIO(b"1"))
+        page = await roost.get("/v1/files", scope_id=session["id"])
+        assert [each["id"] for each in page["data"]] == [record.id]
+        assert page["data"][0]["scope"] == {"type": "session", "id": session["id"]}
+        await roost.client.delete(f"/v1/sessions/{session['id']}")
+        assert (objects(tmp_path), await notes(roost)) == ([kept["id"]], 0)
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+@pytest.mark.parametrize("step", range(1, 12))
+async def test_wherever_an_upload_or_a_delete_dies_no_bytes_and_no_empty_record_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+):
+    """Dies at each write in turn; an hour later, what is listed can be read, and nothing else is kept."""
+    async with house(tmp_path) as roost:
+        store, left = roost.deps.filestore, step
+
+        def counted(owner: Any, name: str) -> None:
+            real = getattr(owner, name)
+
+            async def write(*args: Any, **more: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    raise Killed
+                return await real(*args, **more)
+
+            monkeypatch.setattr(owner, name, write)
+
+        for name in ("put", "delete"):
+            counted(store._blobs, name)
+        for name in ("add", "change", "delete"):
+            counted(store._catalog, name)
+        file = File(filename="f", mime_type="text/plain")
+        try:
+            record = await store.add(TENANT, file, BytesIO(b"x" * (PART + 1)))
+            await store.delete(TENANT, record.id)
+        except Killed:
+            pass
+        left = 1000
+        await Later(roost, 2 * HOUR).keeper.look()
+        kept = (await roost.get("/v1/files"))["data"]
+        for each in kept:
+            assert len((await roost.client.get(f"/v1/files/{each['id']}/content")).content) == (
+                PART + 1
+            )
+        assert set(objects(tmp_path)) == {each["id"] for each in kept}
+        assert await notes(roost) == 0
+
+
+async def test_an_upload_that_is_given_up_meanwhile_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with house(tmp_path) as roost:
+        store = roost.deps.filestore
+        real = store._catalog.add
+
+        async def slowly(kind: str, *args: Any, **more: Any) -> Any:
+            if kind == "file":
+                await Later(roost, 2 * HOUR).keeper.look()
+            return await real(kind, *args, **more)
+
+        monkeypatch.setattr(store._catalog, "add", slowly)
+        with pytest.raises(Unavailable):
+            await store.add(TENANT, File(filename="f", mime_type="a/b"), BytesIO(b"x"))
+        assert ((await roost.get("/v1/files"))["data"], objects(tmp_path)) == ([], [])
+
+
+async def test_bytes_that_are_not_what_was_stored_are_not_sent(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        made = await sent(roost)
+        (path,) = (tmp_path / "blobs" / "files" / made["id"]).iterdir()
+        path.write_bytes(b"jello")
+        record = await roost.deps.filestore.get(TENANT, made["id"])
+        with pytest.raises(BlobsFailed):
+            await roost.deps.filestore.part(record, 0)
+        with pytest.raises(NotFound):
+            await roost.deps.filestore.get("tenant_2", made["id"])
