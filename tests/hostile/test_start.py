@@ -43,6 +43,16 @@ async def test_a_command_outlives_the_worker_threads(
         assert await process.receive() == b"alive"
 
 
+async def test_a_home_that_only_the_server_can_reach_may_have_any_name(tmp_path: Path) -> None:
+    closed = tmp_path / "a closed\tone"
+    closed.mkdir(mode=0o700)
+    home = closed / "it's #1 \\ 40\n"
+    home.mkdir()
+    (home / "note").write_text("here")
+    async with hostile_place(home) as sandbox:
+        assert (await run(sandbox, "cat", "/home/sandbox/note")).output == b"here"
+
+
 async def test_commands_started_at_once_do_not_mix_up_their_pipes(tmp_path: Path) -> None:
     async with hostile_place(tmp_path / "home") as sandbox:
 

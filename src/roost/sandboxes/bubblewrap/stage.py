@@ -7,6 +7,7 @@ a place everybody can reach, in a mount namespace of its own, which goes away wi
 
 from __future__ import annotations
 
+import re
 import shlex
 import stat
 from pathlib import Path
@@ -43,15 +44,30 @@ class Stage:
         return self._staged.setdefault(source, f"{self._place}/{len(self._staged)}")
 
     def script(self, mount: str) -> str | None:
-        """What the shell does for that; None if there is nothing to do."""
+        """What the shell does for that; None if there is nothing to do.
+
+        All is mounted by one process, from a table: one for each would take as long as bwrap itself.
+        """
         if not self._staged:
             return None
+        pairs = self._staged.items()
         place = shlex.quote(str(self._place))
-        lines = [f"{mount} -t tmpfs -o mode=755,size=1m,nosuid,nodev roost {place}"]
-        for source, target in self._staged.items():
-            make = f"mkdir {target}" if source.is_dir() else f": >{target}"
-            lines += [make, f"{mount} --rbind {shlex.quote(str(source))} {target}"]
-        return " && ".join(lines)
+        folders = [shlex.quote(target) for source, target in pairs if source.is_dir()]
+        files = [shlex.quote(target) for source, target in pairs if not source.is_dir()]
+        lines = [f"{_escaped(source)} {_escaped(target)} none rbind" for source, target in pairs]
+        steps = [
+            f"{mount} -t tmpfs -o mode=755,size=1m,nosuid,nodev roost {place}",
+            *([f"mkdir {' '.join(folders)}"] if folders else []),
+            *(f": >{file}" for file in files),
+            f"printf '%s\\n' {shlex.join(lines)} >{place}/table",
+            f"{mount} --all --fstab {place}/table",
+        ]
+        return " && ".join(steps)
+
+
+def _escaped(path: Path | str) -> str:
+    """As a field of such a table: a blank would end it."""
+    return re.sub(r"[ \t\r\n\\#]", lambda found: f"\\{ord(found[0]):03o}", str(path))
 
 
 def is_reachable(path: Path) -> bool:
