@@ -72,7 +72,7 @@ def open_directory() -> Generator[Path, None, None]:
 def test_the_contract_is_kept_by_a_server_that_is_not_root(open_directory: Path) -> None:
     os.chown(open_directory, _SOMEBODY, _SOMEBODY)
     tests = "tests/contracts/test_bubblewrap.py::TestBubblewrapWithoutControlGroups"
-    options = ["-q", "-p", "no:cacheprovider", f"--basetemp={open_directory}/tests"]
+    options = ["-q", "-p", "no:cacheprovider", f"--basetemp={open_directory}/tests", "-m", "chaos"]
     done = subprocess.run(
         [
             *("setpriv", f"--reuid={_SOMEBODY}", f"--regid={_SOMEBODY}", "--clear-groups"),

@@ -12,8 +12,9 @@ import re
 import select
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from roost.errors import SandboxFailed
@@ -25,6 +26,8 @@ _IN_GROUP: Final = re.compile(rf"/{PATTERN}(?=[/\s]|$)")
 _IN_ARGUMENTS: Final = re.compile(rf"\0--unsetenv\0{PATTERN}\0")
 _IN_VARIABLES: Final = re.compile(rf"(?:^|\0){VARIABLE}={PATTERN}(?=\0|$)")
 _SECONDS: Final = 10.0
+_LOOKS: Final = 20
+_OF_THE_KERNEL: Final = (0, 2)  # parents of what is not a program and never has arguments
 
 
 def end(groups: Cgroups, wanted: Wanted, *, seconds: float = _SECONDS) -> None:
@@ -35,8 +38,10 @@ def end(groups: Cgroups, wanted: Wanted, *, seconds: float = _SECONDS) -> None:
     for group in groups.named(wanted):
         group.destroy(seconds=seconds)
     deadline = time.monotonic() + seconds
+    # Where there are groups, whoever becomes another program meanwhile is found by its group.
+    found = partial(_belonging, wanted, patient=not groups.controllers)
     # Again and again: somebody may have forked between the two.
-    while dying := _struck(wanted):
+    while dying := _struck(found, wanted):
         try:
             _wait(dying, deadline)
         finally:
@@ -44,12 +49,14 @@ def end(groups: Cgroups, wanted: Wanted, *, seconds: float = _SECONDS) -> None:
                 os.close(handle)
 
 
-def marks_of(pid: int) -> list[Mark]:
-    """The places that a process belongs to; one that is inside another's has several."""
+def marks_of(pid: int, *, patient: bool = False) -> list[Mark]:
+    """The places that a process belongs to; one that is inside another's has several.
+
+    `patient`: see `_arguments`.
+    """
     found = _marks(_IN_GROUP, procfs.raw(pid, "cgroup"))
-    arguments = _marks(_IN_ARGUMENTS, procfs.raw(pid, "cmdline"))[
-        :1
-    ]  # what follows is the command's
+    line = _arguments(pid) if patient else procfs.raw(pid, "cmdline")
+    arguments = _marks(_IN_ARGUMENTS, line)[:1]  # what follows is the command's
     variables = _marks(_IN_VARIABLES, procfs.raw(pid, "environ"))
     if arguments or variables:
         inner = procfs.inner_pids(pid)
@@ -60,15 +67,27 @@ def marks_of(pid: int) -> list[Mark]:
     return found
 
 
+def _arguments(pid: int) -> bytes:
+    """A process that is becoming another program has no arguments for a moment. It is waited for: on its
+    way to be bwrap, it would be missed, and go on.
+    """
+    for _ in range(_LOOKS):
+        line = procfs.raw(pid, "cmdline")
+        if line or (seen := procfs.look(pid)) is None or seen.parent in _OF_THE_KERNEL:
+            return line
+        time.sleep(0.0005)
+    return b""
+
+
 def _marks(pattern: re.Pattern[str], data: bytes) -> list[Mark]:
     if b"roost-" not in data:
         return []
     return [mark_of(found) for found in pattern.finditer(data.decode(errors="replace"))]
 
 
-def _struck(wanted: Wanted) -> list[int]:
+def _struck(find: Callable[[], Iterator[int]], wanted: Wanted) -> list[int]:
     """Kill every process found; gives a handle for each, to wait for its end."""
-    found = [handle for pid in _belonging(wanted) if (handle := _held(pid, wanted)) is not None]
+    found = [handle for pid in find() if (handle := _held(pid, wanted)) is not None]
     dying = []
     # Stopped before they are killed: else one could fork while its parent is being counted.
     for handle in found:
@@ -83,9 +102,9 @@ def _struck(wanted: Wanted) -> list[int]:
     return dying
 
 
-def _belonging(wanted: Wanted) -> Iterator[int]:
+def _belonging(wanted: Wanted, *, patient: bool) -> Iterator[int]:
     for name in os.listdir("/proc"):  # noqa: PTH208 - thousands, whenever a place is opened
-        if name.isdigit() and any(map(wanted, marks_of(int(name)))):
+        if name.isdigit() and any(map(wanted, marks_of(int(name), patient=patient))):
             yield int(name)
 
 
@@ -95,7 +114,7 @@ def _held(pid: int, wanted: Wanted) -> int | None:
         handle = os.pidfd_open(pid)
     except OSError:
         return None
-    if procfs.look(pid) is not None and any(map(wanted, marks_of(pid))):
+    if procfs.look(pid) is not None and any(map(wanted, marks_of(pid, patient=True))):
         return handle
     os.close(handle)
     return None
