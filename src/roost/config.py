@@ -156,6 +156,21 @@ class Settings(BaseModel):
     max_runners: int = Field(
         64, ge=1, description="How many sessions work at the same time on this node; the rest wait."
     )
+    agent_memory: int = Field(
+        400,
+        ge=1,
+        description="How much memory one more session at work is expected to take, in MiB; nothing is claimed that does not fit.",
+    )
+    min_free_memory: int = Field(
+        0,
+        ge=0,
+        description="How much memory claims leave free, in MiB; 0: a sixteenth of the machine's.",
+    )
+    max_load: float = Field(
+        4.0,
+        ge=0,
+        description="The machine's load per processor above which nothing more is claimed; 0: never mind.",
+    )
     max_queued: int = Field(
         1000,
         ge=1,

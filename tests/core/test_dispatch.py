@@ -38,10 +38,31 @@ class Stubborn:
 async def test_a_node_outlives_a_lease_that_it_cannot_renew_at_once(tmp_path: Path):
     async with node(tmp_path, working=False) as roost, anyio.create_task_group() as tasks:
         log = Stubborn(roost.dispatcher._log, times=0)
-        roost.dispatcher._log = roost.dispatcher._member._log = log
+        roost.dispatcher._log = roost.dispatcher.member._log = log
         await tasks.start(roost.dispatcher.run, 1)
         log.times = 1
         session = await roost.session(message("Hello"))
         assert len(texts(await roost.until(session, "session.status_idle"))) == 1
         assert log.times == 0
         roost.dispatcher.stop()
+
+
+async def test_a_machine_without_room_works_on_one_session_after_the_other(tmp_path: Path):
+    async with node(tmp_path, working=False) as roost, anyio.create_task_group() as tasks:
+        most = 0
+
+        def machine() -> int:
+            nonlocal most
+            most = max(most, roost.dispatcher.running)
+            return 0
+
+        roost.dispatcher._machine = machine
+        sessions = [await roost.session(message("Hello")) for _ in range(4)]
+        await tasks.start(roost.dispatcher.run, 1)
+        for session in sessions:
+            assert len(texts(await roost.until(session, "session.status_idle"))) == 1
+        assert most == 1
+        roost.dispatcher._machine = lambda: 3
+        assert roost.dispatcher.room == 3
+        roost.dispatcher.stop()
+        assert roost.dispatcher.room == 0

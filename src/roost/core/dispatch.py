@@ -18,14 +18,16 @@ from roost.domain.session import Lease
 from roost.errors import LeaseLost, RoostError
 from roost.ports.bell import WORK, Bell
 from roost.ports.log import Log
+from roost.ports.nodes import HEAD_START
 
 _log = logging.getLogger(__name__)
+_PLENTY = 1_000_000
 _LOOK_AGAIN = 2.0  # seconds; work whose ring was lost is found this late
 _BREATHE = 1.0  # seconds before a session whose runner failed may be claimed again
 
 
 class Dispatcher:
-    """The work of one node."""
+    """The work of one node. `room` says for how many more agents the machine has memory and time."""
 
     def __init__(
         self,
@@ -36,23 +38,25 @@ class Dispatcher:
         *,
         max_runners: int,
         drain_seconds: float = 0,
+        room: Callable[[], int] = lambda: _PLENTY,
     ) -> None:
         self.node = member.node
         self.running = 0
-        self._member = member
+        self.member = member
         self._log = log
         self._bell = bell
         self._runner = runner
         self._max_runners = max_runners
         self._drain_seconds = drain_seconds
+        self._machine = room
         self._leases: set[CancelScope] = set()
         self._stopping = False
 
     async def run(self, stop_seconds: float, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Work until `stop`, then let runners finish for `stop_seconds` and hand back the rest."""
-        await self._member.join()
+        await self.member.join()
         async with anyio.create_task_group() as alive:
-            alive.start_soon(self._member.run)
+            alive.start_soon(self.member.run)
             alive.start_soon(self._drain_whenever_asked)
             async with anyio.create_task_group() as runners:
                 task_status.started()
@@ -60,7 +64,7 @@ class Dispatcher:
                 await self._hand_over(stop_seconds, lambda: True)
                 runners.cancel_scope.cancel()
             alive.cancel_scope.cancel()
-        await self._member.leave()
+        await self.member.leave()
 
     @property
     def busy(self) -> int:
@@ -81,23 +85,35 @@ class Dispatcher:
         self._bell.ring(WORK)
 
     async def _claim_while_wanted(self, runners: TaskGroup) -> None:
+        heard = False
         with self._bell.listen(WORK) as ear:
             while not self._stopping:
                 for lease in await self._claim():
                     self.running += 1
                     self._runner.wakes.expect(lease.session_id)
                     runners.start_soon(self._run, lease)
-                await ear.wait(_LOOK_AGAIN)
+                # What was just rung for may be left to another node, for a moment.
+                heard = await ear.wait(2 * HEAD_START if heard else _LOOK_AGAIN)
                 ear.rung()
 
+    @property
+    def room(self) -> int:
+        """How many more sessions this node would claim now. One is always tried: only what is at work
+        already can have taken the room away.
+        """
+        if self.member.draining or self._stopping:
+            return 0
+        wanted = min(self._max_runners - self.busy, self._runner.wakes.free)
+        return min(wanted, max(self._machine(), 1 - self.busy)) if wanted > 0 else 0
+
     async def _claim(self) -> list[Lease]:
-        room = min(self._max_runners - self.busy, self._runner.wakes.free)
-        if self._member.draining:
+        room = self.room
+        if not room:
             return []
         try:
-            return await self._log.claim(self.node, room) if room > 0 else []
+            return await self._log.claim(self.node, room)
         except LeaseLost:
-            await self._member.renew()
+            await self.member.renew()
         except RoostError as error:
             _log.error("cannot claim: %s", error.message, extra={"action": "claim"})
         return []
@@ -140,10 +156,10 @@ class Dispatcher:
         drained = False
         with self._bell.listen(WORK) as ear:
             while True:
-                if self._member.draining and not drained:
-                    await self._hand_over(self._drain_seconds, lambda: self._member.draining)
-                    drained = self._member.draining
-                elif drained and not self._member.draining:
+                if self.member.draining and not drained:
+                    await self._hand_over(self._drain_seconds, lambda: self.member.draining)
+                    drained = self.member.draining
+                elif drained and not self.member.draining:
                     drained = False
                     self._runner.leaving(False)
                 await ear.wait(_LOOK_AGAIN)

@@ -7,11 +7,14 @@ new id each time it starts: so no mark outlives a restart.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from roost.domain.events import Micros
+
+HEAD_START: Final = 0.3
+"""For how many seconds a session that has work is left to the node that has its files, if that lives."""
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,9 +22,11 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
     `sessions` it holds the leases of; of these `working` are at work and `warm` only have their agent
     kept started; `most` may be at work at once. `live` agents have a process, those started ahead too.
+    `home` names the place where it has sessions' files; it outlives the node.
     """
 
     name: str = ""
+    home: str = ""
     version: str = ""
     started_at: Micros = 0
     sessions: int = 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from roost.config import Settings
 from roost.core.keys import Keyring
+from roost.domain.ids import mint
 from roost.errors import Conflict, StartupError, Unauthenticated
 
 TENANT = "default"
@@ -85,6 +86,14 @@ def token_secret(data: Path) -> bytes:
     if not path.exists():
         _write_private(path, secrets.token_urlsafe(48))
     return path.read_text().strip().encode()
+
+
+def home_of(data: Path) -> str:
+    """The name of the place where this server has sessions' files; the same ever after."""
+    path = data / "home"
+    if not path.exists():
+        _write_private(path, mint("home"))
+    return path.read_text().strip()
 
 
 def _write_private(path: Path, secret: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from prometheus_client import CollectorRegistry, Gauge
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from roost import __version__
@@ -51,10 +52,12 @@ from roost.gateway.app import Gateway, Surface
 from roost.ports.bell import Bell
 from roost.ports.log import Log
 from roost.ports.nodes import About
+from roost.sandboxes.machine import Machine
 from roost.serve.accounts import ModelMeters
 from roost.serve.agents import Workforce, workforce
 from roost.serve.database import SharedStore, opened
-from roost.serve.first_start import ensure_administrator, token_secret
+from roost.serve.first_start import ensure_administrator, home_of, token_secret
+from roost.serve.gauges import count_node
 from roost.stores.skills import FolderSkills
 from roost.web.site import Site
 
@@ -110,6 +113,7 @@ class _Ground:
     filestore: FileStore
     keeper: FileKeeper
     hands: Workforce
+    machine: Machine
 
 
 @asynccontextmanager
@@ -150,7 +154,12 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
             alongside(hands.files.run),
             alongside(keeper.run),
         ):
-            yield _Ground(settings, store, bell, registry, skills, filestore, keeper, hands)
+            machine = Machine(
+                agent_memory=settings.agent_memory << 20,
+                least_free=settings.min_free_memory << 20,
+                max_load=settings.max_load,
+            )
+            yield _Ground(settings, store, bell, registry, skills, filestore, keeper, hands, machine)
 
 
 def _member(ground: _Ground) -> Member:
@@ -195,22 +204,27 @@ def _workers(
         runner,
         max_runners=settings.max_runners,
         drain_seconds=settings.drain_seconds,
+        room=ground.machine.room,
     )
-    member.about = partial(_about, settings, dispatcher, pool, time.time_ns() // 1000)
+    fixed = About(
+        name=settings.node_name or socket.gethostname(),
+        home=home_of(settings.data),
+        version=__version__,
+        started_at=time.time_ns() // 1000,
+        most=settings.max_runners,
+    )
+    dispatcher.member.about = partial(_about, fixed, dispatcher, pool)
     return dispatcher, pool
 
 
-def _about(settings: Settings, dispatcher: Dispatcher, pool: Pool, started_at: int) -> About:
-    return About(
-        name=settings.node_name or socket.gethostname(),
-        version=__version__,
-        started_at=started_at,
+def _about(fixed: About, dispatcher: Dispatcher, pool: Pool) -> About:
+    return replace(
+        fixed,
         sessions=dispatcher.running,
         working=dispatcher.busy,
         warm=dispatcher.running - dispatcher.busy,
         waking=dispatcher.waking,
         live=dispatcher.running + len(pool),
-        most=settings.max_runners,
     )
 
 
@@ -227,7 +241,7 @@ def _deps(
     settings, store, bell, hands = ground.settings, ground.store, ground.bell, ground.hands
     agents, environments = Agents(store.catalog, ground.skills), Environments(store.catalog)
     workspaces = SharedWorkspaces(store.catalog, store.sessions, store.keys, bell)
-    _count(ground.registry, dispatcher, pool)
+    count_node(ground.registry, dispatcher, pool, ground.machine)
 
     async def ready() -> dict[str, Any]:
         await store.ping()
@@ -286,17 +300,3 @@ def _deps(
         stopping=lambda: drain.stopping,
         streams=drain.streams,
     )
-
-
-def _count(registry: CollectorRegistry, dispatcher: Dispatcher, pool: Pool) -> None:
-    counts: dict[str, tuple[str, Callable[[], float]]] = {
-        "roost_runners": ("Sessions at work now.", lambda: dispatcher.busy),
-        "roost_warm_agents": (
-            "Agents kept started for idle sessions.",
-            lambda: dispatcher.running - dispatcher.busy,
-        ),
-        "roost_waking_agents": ("Agents that are being started.", lambda: dispatcher.waking),
-        "roost_pooled_agents": ("Agents started ahead of a session.", lambda: len(pool)),
-    }
-    for name, (about, count) in counts.items():
-        Gauge(name, about, registry=registry).set_function(count)

@@ -21,7 +21,8 @@ class LiveServer:
     """`roost serve` on a free port. Survives `kill` and `start` with the same data directory.
 
     The environment holds only what is given, so that no key or setting of the machine leaks in. Unless
-    asked to, it starts no agents that no test has asked for (`ROOST_POOL`). A start is made through the
+    asked to, it starts no agents that no test has asked for (`ROOST_POOL`), and does not mind what else the
+    machine has to do (`ROOST_MAX_LOAD`). A start is made through the
     programs in `prefix`, which have to become the server.
     """
 
@@ -31,7 +32,13 @@ class LiveServer:
         self.data = data
         self.url = ""
         passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        self._environ = {"HOME": str(data), "ROOST_POOL": "0", **passed_on, **environ}
+        self._environ = {
+            "HOME": str(data),
+            "ROOST_POOL": "0",
+            "ROOST_MAX_LOAD": "0",
+            **passed_on,
+            **environ,
+        }
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> LiveServer:

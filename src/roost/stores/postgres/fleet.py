@@ -12,7 +12,7 @@ from roost.stores.postgres.database import Database
 from roost.stores.postgres.driver import NOW, Connection
 from roost.stores.postgres.writer import Writer
 
-_TELL = "UPDATE nodes SET about = $2 WHERE id = $1 RETURNING draining > 0"
+_TELL = "UPDATE nodes SET about = $2, home = $3 WHERE id = $1 RETURNING draining > 0"
 
 # A node that left without a word is shown for ten minutes, or until others have its work.
 _ALL = f"""
@@ -38,7 +38,7 @@ class PostgresNodes:
 
     async def tell(self, node: str, about: About) -> bool:
         said = msgspec.json.encode(about)
-        return bool(await self._writer.alone(lambda db: db.fetchval(_TELL, node, said)))
+        return bool(await self._writer.alone(lambda db: db.fetchval(_TELL, node, said, about.home)))
 
     async def all(self) -> list[Node]:
         rows = await self._database.read(lambda db: db.fetch(_ALL))

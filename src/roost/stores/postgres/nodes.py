@@ -22,6 +22,7 @@ from roost.domain import ledger
 from roost.domain.session import Lease
 from roost.errors import LeaseLost
 from roost.ports.bell import WORK
+from roost.ports.nodes import HEAD_START
 from roost.stores.postgres.channel import NOTIFY, rings
 from roost.stores.postgres.dial import Dial
 from roost.stores.postgres.driver import NOW, Connection
@@ -45,7 +46,8 @@ _LEAVE = "DELETE FROM nodes WHERE id = $1"
 
 # Whether a node lives; who owns sessions that have work and does not live, '' if some have no owner; and
 # these sessions, those at work for longest first. Each owner is one hop in the index. A database that
-# was down has let nobody renew: after it came up, each node has its time once more.
+# was down has let nobody renew: after it came up, each node has its time once more. What became work only
+# now is left to the node that has its files, if that is another one that lives and does not drain.
 _LOOK = f"""
 WITH RECURSIVE owners (owner) AS (
     SELECT min(owner) FROM sessions WHERE active_since > 0
@@ -57,12 +59,18 @@ WITH RECURSIVE owners (owner) AS (
         SELECT 1 FROM nodes n WHERE n.id = owners.owner AND n.expires > 0
         AND greatest(n.expires, {_STARTED} + n.ttl) > {NOW}
     )
+), homes (home) AS (
+    SELECT home FROM nodes WHERE home <> '' AND expires > {NOW} AND draining = 0
+    EXCEPT SELECT home FROM nodes WHERE id = $1
 )
 SELECT EXISTS (SELECT 1 FROM nodes WHERE id = $1 AND expires > {NOW}),
        ARRAY(SELECT owner FROM dead),
        ARRAY(SELECT waiting.id FROM dead CROSS JOIN LATERAL (
            SELECT s.id, s.active_since, s.num FROM sessions s
-           WHERE s.owner = dead.owner AND s.active_since > 0
+           WHERE s.owner = dead.owner AND s.active_since > 0 AND NOT (
+               s.active_since > {NOW} - {int(HEAD_START * 1_000_000)}
+               AND s.home IN (SELECT home FROM homes)
+           )
            ORDER BY s.active_since, s.num LIMIT $2
        ) AS waiting ORDER BY waiting.active_since, waiting.num LIMIT $2)
 """
@@ -71,6 +79,11 @@ SELECT EXISTS (SELECT 1 FROM nodes WHERE id = $1 AND expires > {NOW}),
 _TAKE = f"""
 SELECT {SESSION_COLUMNS}, {NOW} FROM sessions s
 WHERE s.id = ANY($1) AND s.owner = ANY($2) AND s.active_since > 0 ORDER BY s.num FOR UPDATE
+"""
+# From now on this node's place has their files.
+_SETTLE = """
+UPDATE sessions s SET home = n.home FROM nodes n
+WHERE n.id = $1 AND s.id = ANY($2) AND s.home <> n.home
 """
 _PATIENCE = "SET LOCAL lock_timeout = '300ms'"
 
@@ -129,6 +142,7 @@ async def _claim(
     for hot in hots:
         tx.put(hot, ledger.take(hot.state, node))
     await tx.flush()
+    await connection.execute(_SETTLE, node, [hot.id for hot in hots])
     order = {id: place for place, id in enumerate(ids)}
     hots.sort(key=lambda hot: order[hot.id])
     return [Lease(hot.id, node, hot.state.generation) for hot in hots], len(hots) < len(ids)
