@@ -233,6 +233,8 @@ def _deps(
         tokens=Tokens(b"0123456789abcdef0123456789abcdef", seconds=settings.token_seconds),
         registry=CollectorRegistry(),
         ready=ready,
+        buckets=store.buckets,
+        bell=bell,
         fleet=Fleet(store.nodes, bell, "node_1"),
         draining=lambda: made[0].draining,
         stopping=lambda: made[0].stopping,

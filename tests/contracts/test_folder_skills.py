@@ -1,14 +1,17 @@
-"""Skills on disk."""
+"""Skills on disk, and in the blob store."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import anyio
+import msgspec
 import pytest
 
+from roost.blobs.folder import FolderBlobs
 from roost.domain.skill import File
-from roost.errors import NotFound, Unavailable
-from roost.stores.skills import FolderSkills
+from roost.errors import BlobsFailed, NotFound, Unavailable
+from roost.stores.skills import BlobSkills, FolderSkills
 
 
 def names(place: Path) -> list[str]:
@@ -58,3 +61,67 @@ async def test_a_disk_that_refuses_leaves_nothing_behind(tmp_path: Path):
     with pytest.raises(Unavailable):
         await skills.keep("skillver_1", [*FILES, File("x" * 300, b"")])
     assert names(tmp_path) == []
+
+
+def server(folder: Path, name: str) -> BlobSkills:
+    """One of several on the same store."""
+    return BlobSkills(FolderBlobs(folder / "blobs"), FolderSkills(folder / name))
+
+
+async def test_what_one_server_keeps_every_server_shows(tmp_path: Path):
+    red, blue = server(tmp_path, "red"), server(tmp_path, "blue")
+    await red.keep("skillver_1", FILES)
+    assert await blue.read("skillver_1") == FILES
+    place = await blue.where("skillver_1")
+    assert place is not None
+    assert (place / "bin" / "run").read_bytes() == b"#!/bin/sh"
+    assert mode_of(place / "bin" / "run") == 0o755
+    assert await blue.where("skillver_1") == place
+    await red.drop("skillver_1")
+    assert await red.where("skillver_1") is None
+    with pytest.raises(NotFound):
+        await blue.read("skillver_1")
+
+
+async def test_what_is_unpacked_is_forgotten_at_the_next_start_and_unpacked_again(tmp_path: Path):
+    red = server(tmp_path, "red")
+    await red.keep("skillver_1", FILES)
+    await red.where("skillver_1")
+    again = server(tmp_path, "red")
+    assert names(tmp_path / "red") == []
+    assert await again.where("skillver_1") == tmp_path / "red" / "skillver_1"
+
+
+async def test_two_that_unpack_at_once_both_get_it(tmp_path: Path):
+    red = server(tmp_path, "red")
+    await red.keep("skillver_1", FILES)
+    found: list[Path | None] = []
+
+    async def look() -> None:
+        found.append(await red.where("skillver_1"))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(8):
+            tasks.start_soon(look)
+    assert found == [tmp_path / "red" / "skillver_1"] * 8
+    assert names(tmp_path / "red") == ["skillver_1"]
+
+
+async def test_an_object_that_somebody_has_changed_leads_nowhere(tmp_path: Path):
+    blobs = FolderBlobs(tmp_path / "blobs")
+    red = server(tmp_path, "red")
+    for bad in (b"\xff", msgspec.msgpack.encode([File("../out", b"x")])):
+        await blobs.put("skills/skillver_1", bad)
+        assert await red.where("skillver_1") is None
+    assert not (tmp_path / "out").exists()
+
+
+async def test_a_store_that_refuses_is_said_to_whoever_uploads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def refuse(*_: object) -> None:
+        raise BlobsFailed("no route")
+
+    monkeypatch.setattr(FolderBlobs, "put", refuse)
+    with pytest.raises(Unavailable):
+        await server(tmp_path, "red").keep("skillver_1", FILES)

@@ -10,6 +10,7 @@ from tests.contracts.postgres_bells import two_bells
 
 from roost.stores.postgres import PostgresBell, PostgresStore
 from roost.testing.bell_contract import BellContract
+from roost.testing.buckets_contract import BucketsContract
 from roost.testing.catalog_contract import CatalogContract
 from roost.testing.keys_contract import KeysContract
 from roost.testing.log_contract import LogContract
@@ -18,7 +19,7 @@ from roost.testing.postgres import PostgresServer
 from roost.testing.sessions_contract import SessionsContract
 from roost.testing.workspaces_contract import WorkspacesContract
 
-TABLES = "sessions specs entries receipts creations graves records versions keys nodes commits shared workspaces"
+TABLES = "sessions specs entries receipts creations graves records versions keys nodes commits shared workspaces buckets"
 
 
 async def emptied(server: PostgresServer) -> str:
@@ -55,6 +56,10 @@ class TestPostgresCatalog(OnPostgres, CatalogContract):
 
 
 class TestPostgresKeys(OnPostgres, KeysContract):
+    pass
+
+
+class TestPostgresBuckets(OnPostgres, BucketsContract):
     pass
 
 

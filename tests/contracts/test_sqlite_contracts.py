@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from roost.stores.sqlite import SqliteStore
+from roost.testing.buckets_contract import BucketsContract
 from roost.testing.catalog_contract import CatalogContract
 from roost.testing.keys_contract import KeysContract
 from roost.testing.log_contract import LogContract
@@ -36,6 +37,10 @@ class TestSqliteCatalog(OnSqlite, CatalogContract):
 
 
 class TestSqliteKeys(OnSqlite, KeysContract):
+    pass
+
+
+class TestSqliteBuckets(OnSqlite, BucketsContract):
     pass
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.workspaces.trees import UIDS
 
 from roost.blobs.folder import FolderBlobs
-from roost.core.copies import Past
+from roost.core.copies import Past, copies_in
 from roost.core.files import Files, Status, topic
 from roost.core.sync import Pace
 from roost.core.workspaces import Snapshots
@@ -49,7 +49,13 @@ class Machine:
         self.snapshots = Snapshots(self.blobs)
         given = {"past_of": self.past_of} if self.past_of else {}
         self.files = Files(
-            self.snapshots, self.store.workspaces, self._tree, self.bell, pace=self.pace, **given
+            self.snapshots,
+            self.store.workspaces,
+            self._tree,
+            self.bell,
+            pace=self.pace,
+            here=lambda: copies_in(self.folder / "notes"),
+            **given,
         )
         ring = self.bell.ring
 
@@ -409,6 +415,36 @@ async def test_the_files_of_a_deleted_session_are_removed_everywhere(
         await machine.until(gone)
         tasks.cancel_scope.cancel()
     assert [path.name for path in files_of(machine.workspace, tmp_path)] == ["head"]
+
+
+async def test_a_machine_removes_its_copy_of_a_session_that_was_deleted_elsewhere(
+    machine: Machine, another: Machine, store: SqliteStore
+):
+    stage = Stage(store)
+    kept, gone = await stage.session(), await stage.session()
+    for session_id in (kept, gone):
+        for place in (machine, another):
+            place.workspace = session_id
+        async with machine.at_work(1) as home:
+            (home / "file").write_text("mine")
+        async with another.at_work(2):
+            pass
+    await store.sessions.delete(TENANT, gone)
+    await another.files._remove_all()
+    assert not another.home.exists()
+    assert machine.home.exists()
+    await machine.files._remove_strays()
+    assert not machine.home.exists()
+    assert copies_in(machine.folder / "notes") == [kept]
+    machine.workspace = kept
+    assert (machine.home / "file").read_text() == "mine"
+
+
+async def test_a_copy_that_is_just_being_made_is_no_stray(machine: Machine, store: SqliteStore):
+    """An agent that is started ahead has a copy, and no session yet."""
+    async with machine.at_work():
+        await machine.files._remove_strays()
+        assert machine.home.exists()
 
 
 def files_of(workspace: str, folder: Path) -> list[Path]:

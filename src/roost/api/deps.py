@@ -24,11 +24,14 @@ from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.logins import Logins
 from roost.core.nodes import Fleet
+from roost.core.revocations import Revocations
 from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
 from roost.core.sharing import SharedWorkspaces
 from roost.core.skills import Skills
 from roost.core.taskboard import Taskboard
+from roost.ports.bell import Bell
+from roost.ports.buckets import Buckets
 from roost.ports.log import Log
 
 
@@ -61,14 +64,23 @@ class Deps:
     registry: CollectorRegistry
     ready: Callable[[], Awaitable[dict[str, Any]]]
     fleet: Fleet
+    bell: Bell
+    buckets: Buckets
     draining: Callable[[], bool]
     stopping: Callable[[], bool]
     streams: Streams = field(default_factory=Streams)
 
     @cached_property
+    def revocations(self) -> Revocations:
+        """What ends, here and at other nodes."""
+        streams = self.streams
+        return Revocations(self.keyring, self.logins, self.bell, streams.openers, streams.close)
+
+    @cached_property
     def rates(self) -> Rates:
         """How often."""
         return Rates(
+            self.buckets,
             writes_per_minute=self.settings.writes_per_minute,
             reads_per_minute=self.settings.reads_per_minute,
         )

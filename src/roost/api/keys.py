@@ -62,7 +62,7 @@ async def revoke(call: Call) -> ASGIApp:
     administrators_only(call)
     key = await call.deps.keyring.revoke(call.params["key_id"])
     call.deps.rates.forget(key.id)
-    call.deps.streams.close(key.id)
+    call.deps.revocations.tell(key.id)
     return reply(_view(key))
 
 

@@ -45,7 +45,7 @@ async def logout(call: Call) -> ASGIApp:
     if call.login is None:
         raise Forbidden("There is no login to end: the request has an API key.")
     await call.deps.logins.end(call.login.id)
-    call.deps.streams.close(call.login.id)
+    call.deps.revocations.tell(call.login.id)
     response = reply({"type": "logged_out"})
     _set_cookie(response, "", 0, secure=call.scope["scheme"] == "https")
     return response

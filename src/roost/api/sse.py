@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import aclosing, contextmanager
 from typing import Final
 
@@ -44,9 +44,17 @@ class Streams:
     def __init__(self) -> None:
         self._open: dict[CancelScope, tuple[str, str | None]] = {}
         self.others: list[Callable[[str | None], None]] = []
+        self.openers_of_others: list[Callable[[], Iterable[tuple[str, str | None]]]] = []
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def openers(self) -> set[tuple[str, str | None]]:
+        """Which keys and logins have something open."""
+        found = set(self._open.values())
+        for openers in self.openers_of_others:
+            found.update(openers())
+        return found
 
     def check(self, key_id: str, most: int) -> None:
         """Whether a key may open another one. :raises TooManyStreams: it has `most`, if not 0"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -47,6 +48,11 @@ class Past(msgspec.Struct, frozen=True):
             if rewind.mark:
                 return cls(state.turned, rewind.at, rewind.mark)
         return cls(state.turned)
+
+
+def copies_in(notes: Path) -> list[str]:
+    """Of which workspaces there are copies, by what is remembered of them."""
+    return [note.stem for note in notes.glob(f"*.{_NOTE}")] if notes.is_dir() else []
 
 
 def look(tree: Tree) -> tuple[Root | None, Copy | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Literal
@@ -65,7 +65,8 @@ async def _unknown(workspace_id: str) -> Past:
 
 
 class Files:
-    """The files of all workspaces, on this node. `tree_of` says where a workspace's are.
+    """The files of all workspaces, on this node. `tree_of` says where a workspace's are, `here` of which
+    workspaces this machine has a copy.
 
     `past_of` is what the log says about them, for those that nobody works in.
     """
@@ -78,6 +79,7 @@ class Files:
         bell: Bell,
         pace: Pace | None = None,
         past_of: Callable[[str], Awaitable[Past]] = _unknown,
+        here: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._snapshots = snapshots
         self._rows = rows
@@ -85,6 +87,7 @@ class Files:
         self._bell = bell
         self._past_of = past_of
         self._pace = pace or Pace()
+        self._here = here
         self._living: dict[str, Sync] = {}
         self._status: dict[str, Status] = {}
         self._locks: dict[str, anyio.Lock] = defaultdict(anyio.Lock)
@@ -215,13 +218,9 @@ class Files:
         deleted sessions. Until cancelled.
         """
         while True:
-            for found, work in (
-                (self._rows.unsynced, self._recover),
-                (self._rows.orphans, self._remove),
-            ):
+            for tidy in (self._recover_all, self._remove_all, self._remove_strays):
                 try:
-                    for row in await found():
-                        await work(row)
+                    await tidy()
                 except (RoostError, OSError) as error:
                     _log.warning("cannot tidy up: %s", error, extra={"action": "recover"})
             await anyio.sleep(_LOOK_AGAIN)
@@ -251,6 +250,25 @@ class Files:
         tree = self._tree_of(workspace_id)
         root, copy = await to_thread.run_sync(look, tree)
         return is_living(row, root, copy, tree, await self._past_of(workspace_id))
+
+    async def _recover_all(self) -> None:
+        for row in await self._rows.unsynced():
+            await self._recover(row)
+
+    async def _remove_all(self) -> None:
+        for row in await self._rows.orphans():
+            await self._remove(row)
+
+    async def _remove_strays(self) -> None:
+        """Of a deleted session, one node removes what is stored; each removes its own copy."""
+        here = await to_thread.run_sync(lambda: list(self._here()))
+        for workspace_id in await self._rows.strangers(here):
+            async with self._locks[workspace_id]:
+                # Whoever begins to work in it writes the row under this lock.
+                if not await self._rows.strangers([workspace_id]):
+                    continue
+                await to_thread.run_sync(self._tree_of(workspace_id).remove)
+            _log.info("removed a copy", extra={"action": "remove", "session": workspace_id})
 
     async def _brought_here(
         self, row: Workspace | None, workspace_id: str, tree: Tree, generation: int, past: Past

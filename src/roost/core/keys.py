@@ -83,6 +83,11 @@ class Keyring:
             raise Unauthenticated()
         return key
 
+    def doubt(self) -> None:
+        """Somebody was told elsewhere that a key is no more: ask again for each."""
+        self._known.clear()
+        self._by_id.clear()
+
     async def all(self) -> list[Key]:
         """Every key, revoked ones too, oldest first."""
         return await self._keys.all()

@@ -83,6 +83,10 @@ class Logins:
         with suppress(NotFound):  # twice, or its time had come
             await self._catalog.delete("login", _SHELF, login_id)
 
+    def doubt(self) -> None:
+        """Somebody has logged out elsewhere: ask again for each."""
+        self._known.clear()
+
     async def _login(self, record: Record) -> Login:
         body = record.body
         if body["expires_at"] <= _now() or record.id in self._ended:

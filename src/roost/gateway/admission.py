@@ -40,7 +40,7 @@ async def admit(deps: Deps, scope: Scope) -> Admission:
     check_origin(_headers(scope), scope["scheme"], deps.settings.allowed_origins)
     granted = deps.tokens.read(_one(query, "token") or "")
     key = await _key(deps, granted)
-    deps.rates.count(key, "reads", {})
+    await deps.rates.count(key, "reads", {})
     session_id = await _session(deps, key, granted, _one(query, "sessionId"))
     return Admission(key, granted.login_id, session_id, _after(_one(query, "after")))
 

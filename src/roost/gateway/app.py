@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 import anyio
@@ -43,6 +43,7 @@ class Gateway:
         self._opened = 0
         self._some = anyio.Event()
         deps.streams.others.append(self.close)
+        deps.streams.openers_of_others.append(self._openers)
         gauge = Gauge("roost_sockets", "WebSockets open now.", registry=deps.registry)
         gauge.set_function(lambda: len(self))
 
@@ -87,6 +88,11 @@ class Gateway:
                     socket.line.hang_up(RESTART, "the server is stopping; reconnect")
                 elif opener in (socket.by.key.id, socket.by.login_id):
                     socket.line.hang_up(LOGGED_OUT, "logged out, or the key was revoked")
+
+    def _openers(self) -> Iterator[tuple[str, str | None]]:
+        for slot in self._slots:
+            for socket in slot:
+                yield socket.by.key.id, socket.by.login_id
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Look after the sockets, for ever; asleep while there are none."""

@@ -164,7 +164,7 @@ class Socket:
                 self.line.hang_up(NORMAL, "you said close")
                 return False
             message_id = word.id
-            self._deps.rates.count(self.by.key, "writes", {})
+            await self._deps.rates.count(self.by.key, "writes", {})
             await (self._start(word) if isinstance(word, Start) else self._take(word))
             self._bad = 0
         except RoostError as error:

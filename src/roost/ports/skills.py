@@ -15,7 +15,7 @@ class SkillFiles(Protocol):
     async def keep(self, key: str, files: Sequence[File]) -> None:
         """Write a directory, durable and whole, or nothing. Called before anybody hears of the key.
 
-        :raises Unavailable: the disk refused
+        :raises Unavailable: the store refused
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from roost.ports.buckets import Buckets
 from roost.ports.catalog import Catalog
 from roost.ports.keys import Keys
 from roost.ports.log import Log
@@ -27,3 +28,5 @@ class Store(Protocol):
     def workspaces(self) -> Workspaces: ...  # noqa: D102
     @property
     def nodes(self) -> Nodes: ...  # noqa: D102
+    @property
+    def buckets(self) -> Buckets: ...  # noqa: D102

@@ -67,6 +67,12 @@ class Workspaces(Protocol):
         """
         ...
 
+    async def strangers(self, workspace_ids: Sequence[str]) -> Sequence[str]:
+        """Those of these ids that have neither a row nor a session. Called now and then by each node,
+        with the ids of its own copies: what it finds, another node has removed.
+        """
+        ...
+
     async def forget(self, workspace_id: str) -> None:
         """Remove a row; nothing happens if there is none."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from roost.config import Settings, words
 from roost.core.browse import Browse
 from roost.core.budgets import Budgets
-from roost.core.copies import Past
+from roost.core.copies import Past, copies_in
 from roost.core.files import Files
 from roost.core.places import OnAccount, Places
 from roost.core.skills import Skills
@@ -128,7 +128,10 @@ def _files(settings: Settings, vault: Path, store: Store, blobs: Blobs, bell: Be
         except NotFound:
             return Past()
 
-    return Files(Snapshots(blobs), store.workspaces, tree_of, bell, past_of=past_of)
+    def here() -> Iterable[str]:
+        return copies_in(notes)
+
+    return Files(Snapshots(blobs), store.workspaces, tree_of, bell, past_of=past_of, here=here)
 
 
 def _browse(vault: Path, files: Files) -> Browse:

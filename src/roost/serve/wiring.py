@@ -58,7 +58,7 @@ from roost.serve.agents import Workforce, workforce
 from roost.serve.database import SharedStore, opened
 from roost.serve.first_start import ensure_administrator, home_of, token_secret
 from roost.serve.gauges import count_node
-from roost.stores.skills import FolderSkills
+from roost.stores.skills import BlobSkills, FolderSkills
 from roost.web.site import Site
 
 
@@ -135,6 +135,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         async with anyio.create_task_group() as services:
             await services.start(gateway.run)
             await services.start(deps.runs.run)
+            await services.start(deps.revocations.run)
             app = Site(Surface(build_app(deps), gateway))
             yield Roost(app, dispatcher, pool, drain, admin_key, hands.model)
             services.cancel_scope.cancel()
@@ -145,8 +146,9 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
     registry = CollectorRegistry()
     counts = ModelMeters(registry).count
     async with opened(settings) as (store, bell):
-        skills = Skills(store.catalog, FolderSkills(settings.data.absolute() / "skills"))
         kept = blobs.chosen(settings)
+        unpacked = FolderSkills(settings.data.absolute() / "skills")
+        skills = Skills(store.catalog, BlobSkills(kept, unpacked))
         filestore = FileStore(store.catalog, kept, quota=settings.max_stored_bytes)
         keeper = FileKeeper(filestore, store.catalog, store.sessions)
         async with (
@@ -295,6 +297,8 @@ def _deps(
         tokens=Tokens(secret, seconds=settings.token_seconds),
         registry=ground.registry,
         ready=ready,
+        buckets=store.buckets,
+        bell=bell,
         fleet=Fleet(store.nodes, bell, dispatcher.node),
         draining=lambda: drain.draining,
         stopping=lambda: drain.stopping,

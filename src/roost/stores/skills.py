@@ -1,4 +1,4 @@
-"""Skills as directories of the data directory."""
+"""The files of skills: kept in the blob store, and unpacked on each machine that shows them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,75 @@ import shutil
 import stat
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+import msgspec
 from anyio import to_thread
 
 from roost.domain.ids import mint
 from roost.domain.skill import File
-from roost.errors import NotFound, Unavailable
+from roost.errors import BlobNotFound, BlobsFailed, NotFound, Unavailable
+from roost.ports.blobs import Blobs
 
 _UNFINISHED = "new_"
 
 
+class BlobSkills:
+    """`ports.skills.SkillFiles`. All servers have the same; `here` is what this one has unpacked.
+
+    Nothing is lost with that: it is emptied when this is made, and filled as sandboxes need it.
+    """
+
+    def __init__(self, blobs: Blobs, here: FolderSkills) -> None:
+        self._blobs = blobs
+        self._here = here
+        here.clear()
+
+    async def keep(self, key: str, files: Sequence[File]) -> None:
+        packed = await to_thread.run_sync(msgspec.msgpack.encode, list(files))
+        try:
+            await self._blobs.put(_object(key), packed)
+        except BlobsFailed as error:
+            raise Unavailable(f"the skill cannot be kept: {error.message}") from error
+
+    async def where(self, key: str) -> Path | None:
+        if place := await self._here.where(key):
+            return place
+        try:
+            files = await self.read(key)
+        except NotFound:
+            return None
+        try:
+            await self._here.keep(key, files)
+        except Unavailable:
+            if not await self._here.where(key):  # nobody else was faster
+                raise
+        return await self._here.where(key)
+
+    async def read(self, key: str) -> list[File]:
+        try:
+            packed = await self._blobs.get(_object(key))
+        except BlobNotFound:
+            raise NotFound(f"the files of {key} are gone") from None
+        return await to_thread.run_sync(_unpacked, packed)
+
+    async def drop(self, key: str) -> None:
+        await self._blobs.delete([_object(key)])
+        await self._here.drop(key)
+
+
 class FolderSkills:
-    """`ports.skills.SkillFiles`. What a crash left unfinished is removed when this is made."""
+    """The same as directories of one machine. What a crash left unfinished is removed when this is made."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in root.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for left in self._root.iterdir():
             shutil.rmtree(left, ignore_errors=True)
 
     async def keep(self, key: str, files: Sequence[File]) -> None:
@@ -61,6 +112,23 @@ class FolderSkills:
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
             raise
+
+
+def _object(key: str) -> str:
+    return f"skills/{key}"
+
+
+def _unpacked(packed: bytes) -> list[File]:
+    """:raises NotFound: it is not what was kept, or leads out of its directory"""
+    try:
+        files = msgspec.msgpack.decode(packed, type=list[File])
+    except msgspec.DecodeError:
+        raise NotFound("the files of a skill cannot be read") from None
+    for file in files:
+        path = PurePosixPath(file.path)
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise NotFound("the files of a skill lead elsewhere")
+    return files
 
 
 def _write(root: Path, file: File) -> None:

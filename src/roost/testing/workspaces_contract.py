@@ -84,3 +84,10 @@ class WorkspacesContract(StoreContract):
         assert list(await rows.orphans()) == []
         assert list(await rows.orphans(given_up_after=-1)) == [left]
         assert await rows.find(made.id) == made
+
+    async def test_a_stranger_has_neither_a_row_nor_a_session(self, stage: Stage) -> None:
+        rows, session_id = stage.store.workspaces, await stage.session()
+        await rows.hold("held", "copy_1", 1)
+        asked = ["held", session_id, "gone", "never"]
+        assert sorted(await rows.strangers(asked)) == ["gone", "never"]
+        assert list(await rows.strangers([])) == []

@@ -10,6 +10,7 @@ import anyio
 
 from roost.errors import StartupError, Unavailable
 from roost.stores.postgres import opening
+from roost.stores.postgres.buckets import PostgresBuckets
 from roost.stores.postgres.catalog import PostgresCatalog
 from roost.stores.postgres.database import Database
 from roost.stores.postgres.dial import Dial
@@ -39,6 +40,7 @@ class PostgresStore:
         self.keys = PostgresKeys(writer, database)
         self.workspaces = PostgresWorkspaces(writer, database)
         self.nodes = PostgresNodes(writer, database)
+        self.buckets = PostgresBuckets(database)
         self._writer = writer
         self._database = database
 

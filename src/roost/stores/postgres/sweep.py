@@ -38,11 +38,12 @@ _SLICES: Final = (
 # Nothing of it is left.
 _DONE = "UPDATE graves SET swept = 1 WHERE kind = 'session' AND num = $1"
 
-# A connection that has been silent for a day has long learnt how its last transaction ended, and a
-# node whose time ran out a day ago owns nothing.
+# A connection that has been silent for a day has long learnt how its last transaction ended, a node whose
+# time ran out a day ago owns nothing, and a bucket that was not used for a day is full.
 _FORGET: Final = (
     f"DELETE FROM commits WHERE at < {NOW} - 86400000000",
     f"DELETE FROM nodes WHERE expires < {NOW} - 86400000000",
+    "DELETE FROM buckets WHERE at < extract(epoch FROM now()) - 86400",
 )
 
 

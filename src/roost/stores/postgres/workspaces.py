@@ -22,6 +22,13 @@ _FORGET: Final = numbered(workspaces.FORGET)
 # Those who hold one workspace wait for each other, also if it has no row yet.
 _ONE_AT_A_TIME: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1, 5))"
 
+# Of a list, those that are known by nobody.
+_STRANGERS: Final = """
+SELECT x.id FROM unnest($1::text[]) AS x (id)
+WHERE NOT EXISTS (SELECT 1 FROM workspaces w WHERE w.id = x.id)
+AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = x.id)
+"""
+
 # A row, new or in the place of the one before.
 _KEEP: Final = """
 INSERT INTO workspaces (id, copy, generation, state, sequence, attempts, error, updated_at)
@@ -57,6 +64,10 @@ class PostgresWorkspaces:
         micros = int(given_up_after * 1_000_000)
         rows = await self._database.read(lambda db: db.fetch(_ORPHANS, micros))
         return [workspaces.row_of(row) for row in rows]
+
+    async def strangers(self, workspace_ids: Sequence[str]) -> Sequence[str]:
+        rows = await self._database.read(lambda db: db.fetch(_STRANGERS, list(workspace_ids)))
+        return [id for (id,) in rows]
 
     async def forget(self, workspace_id: str) -> None:
         await self._writer.alone(lambda db: db.execute(_FORGET, workspace_id))

@@ -11,6 +11,7 @@ import apsw
 from anyio import CancelScope, to_thread
 
 from roost.errors import StartupError
+from roost.stores.buckets import LocalBuckets
 from roost.stores.sqlite import driver
 from roost.stores.sqlite.catalog import SqliteCatalog
 from roost.stores.sqlite.clock import Clock
@@ -43,6 +44,7 @@ class SqliteStore:
         self.keys = SqliteKeys(writer, readers)
         self.workspaces = SqliteWorkspaces(writer, readers)
         self.nodes = SqliteNodes(writer)
+        self.buckets = LocalBuckets()
         self._writer = writer
         self._readers = readers
 

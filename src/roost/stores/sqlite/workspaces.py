@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 import apsw
+import msgspec
 from msgspec.structs import astuple
 
 from roost.domain.events import Micros
@@ -18,6 +19,13 @@ from roost.stores.sqlite.transaction import Transaction
 from roost.stores.sqlite.writer import Writer
 
 _BY_ID: Final = f"{workspaces.SELECT} WHERE id = ?"
+
+# Of a list, those that are known by nobody.
+_STRANGERS: Final = """
+SELECT x.value FROM json_each(?) AS x
+WHERE NOT EXISTS (SELECT 1 FROM workspaces WHERE id = x.value)
+AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = x.value)
+"""
 
 # A row, new or in the place of the one before.
 _KEEP: Final = "INSERT OR REPLACE INTO workspaces VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -45,6 +53,9 @@ class SqliteWorkspaces:
     async def orphans(self, given_up_after: float = 3600) -> Sequence[Workspace]:
         since = time.time_ns() // 1000 - int(given_up_after * 1_000_000)
         return await self._readers.ask(partial(_orphans, since))
+
+    async def strangers(self, workspace_ids: Sequence[str]) -> Sequence[str]:
+        return await self._readers.ask(partial(_strangers, list(workspace_ids)))
 
     async def forget(self, workspace_id: str) -> None:
         await self._writer.do(partial(_forget, workspace_id))
@@ -80,3 +91,8 @@ def _unsynced(db: apsw.Connection) -> Sequence[Workspace]:
 
 def _orphans(since: Micros, db: apsw.Connection) -> Sequence[Workspace]:
     return [workspaces.row_of(row) for row in db.execute(workspaces.ORPHANS, (since,))]
+
+
+def _strangers(workspace_ids: list[str], db: apsw.Connection) -> Sequence[str]:
+    ids = msgspec.json.encode(workspace_ids).decode()
+    return [id for (id,) in db.execute(_STRANGERS, (ids,))]

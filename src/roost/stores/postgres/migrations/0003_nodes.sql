@@ -1,3 +1,5 @@
+-- works with: 2
+
 -- What a node says of itself, and since when it is to hand its work over; 0: it is not.
 ALTER TABLE nodes ADD COLUMN about BYTEA NOT NULL DEFAULT '{}';
 ALTER TABLE nodes ADD COLUMN draining BIGINT NOT NULL DEFAULT 0;
