@@ -208,6 +208,7 @@ def _deps(
             store.log,
             store.sessions,
             bell,
+            store.marks,
             heartbeat=settings.heartbeat_seconds,
             catch_up=settings.catch_up_seconds,
         ),

@@ -14,12 +14,13 @@ from roost.testing.buckets_contract import BucketsContract
 from roost.testing.catalog_contract import CatalogContract
 from roost.testing.keys_contract import KeysContract
 from roost.testing.log_contract import LogContract
+from roost.testing.marks_contract import MarksContract
 from roost.testing.nodes_contract import NodesContract
 from roost.testing.postgres import PostgresServer
 from roost.testing.sessions_contract import SessionsContract
 from roost.testing.workspaces_contract import WorkspacesContract
 
-TABLES = "sessions specs entries receipts creations graves records versions keys nodes commits shared workspaces buckets"
+TABLES = "sessions specs entries receipts creations graves records versions keys nodes commits shared workspaces buckets shown"
 
 
 async def emptied(server: PostgresServer) -> str:
@@ -60,6 +61,10 @@ class TestPostgresKeys(OnPostgres, KeysContract):
 
 
 class TestPostgresBuckets(OnPostgres, BucketsContract):
+    pass
+
+
+class TestPostgresMarks(OnPostgres, MarksContract):
     pass
 
 

@@ -12,6 +12,7 @@ from roost.testing.buckets_contract import BucketsContract
 from roost.testing.catalog_contract import CatalogContract
 from roost.testing.keys_contract import KeysContract
 from roost.testing.log_contract import LogContract
+from roost.testing.marks_contract import MarksContract
 from roost.testing.nodes_contract import NodesContract
 from roost.testing.sessions_contract import SessionsContract
 from roost.testing.workspaces_contract import WorkspacesContract
@@ -41,6 +42,10 @@ class TestSqliteKeys(OnSqlite, KeysContract):
 
 
 class TestSqliteBuckets(OnSqlite, BucketsContract):
+    pass
+
+
+class TestSqliteMarks(OnSqlite, MarksContract):
     pass
 
 

@@ -108,7 +108,7 @@ async def node(
             store,
             bell,
             Intake(store.log, bell, max_queued=1000),
-            Follow(store.log, store.sessions, bell, heartbeat=heartbeat, catch_up=10),
+            Follow(store.log, store.sessions, bell, store.marks, heartbeat=heartbeat, catch_up=10),
             dispatcher,
             model,
         )

@@ -242,7 +242,7 @@ async def test_a_reader_with_a_cursor_takes_nothing_away_from_one_without(tmp_pa
 
 
 async def where_a_stream_begins(roost: Node, session: Session) -> int:
-    return roost.follow.start_of(await roost.store.sessions.get(TENANT, session.id))
+    return await roost.follow.start_of(await roost.store.sessions.get(TENANT, session.id))
 
 
 async def test_a_preview_is_shown_as_soon_as_the_entries_before_it_are(tmp_path: Path):
@@ -277,11 +277,12 @@ async def test_a_turn_that_ended_before_the_server_began_is_not_shown_again(tmp_
             roost.store.log,
             roost.store.sessions,
             roost.bell,
+            roost.store.marks,
             heartbeat=15,
             catch_up=10,
             since=found.read_at,
         )
-        assert later.start_of(found) == found.state.head
+        assert await later.start_of(found) == found.state.head
 
 
 async def test_a_turn_somebody_has_read_to_its_end_is_not_shown_again(tmp_path: Path):
@@ -289,9 +290,32 @@ async def test_a_turn_somebody_has_read_to_its_end_is_not_shown_again(tmp_path: 
         session = await roost.session()
         sent = await roost.say(session, "Hello")
         running = await roost.store.sessions.get(TENANT, session.id)
-        roost.follow.looked(running)
+        await roost.follow.looked(running)
         await roost.until(session, "session.status_idle")
         assert await where_a_stream_begins(roost, session) == sent - 1
         rests = await roost.store.sessions.get(TENANT, session.id)
-        roost.follow.looked(rests)
+        await roost.follow.looked(rests)
         assert await where_a_stream_begins(roost, session) == rests.state.head
+
+
+async def test_a_turn_that_another_node_has_shown_is_not_shown_again(tmp_path: Path):
+    """A program without a cursor opens its next stream wherever the load balancer sends it."""
+    async with node(tmp_path) as roost:
+
+        def another() -> Follow:
+            return Follow(
+                *(roost.store.log, roost.store.sessions, roost.bell, roost.store.marks),
+                heartbeat=15,
+                catch_up=10,
+            )
+
+        session = await roost.session()
+        sent = await roost.say(session, "Hello")
+        await roost.until(session, "session.status_idle")
+        found = await roost.store.sessions.get(TENANT, session.id)
+        assert await another().start_of(found) == sent - 1
+        async with aclosing(roost.follow.tail(session.id, sent - 1, counts=True)) as tail:
+            async for shown in tail:
+                if isinstance(shown, Entry) and shown.type == "session.status_idle":
+                    break
+        assert await another().start_of(found) == found.state.head

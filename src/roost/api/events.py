@@ -38,14 +38,14 @@ async def send(call: Call) -> ASGIApp:
 async def list_(call: Call) -> ASGIApp:
     """Events, oldest first unless asked otherwise."""
     session = await call.deps.lifecycle.get(call.tenant, call.params["session_id"])
-    call.deps.follow.looked(session)
+    await call.deps.follow.looked(session)
     return await listed(call, session)
 
 
 async def stream(call: Call) -> ASGIApp:
     """Events as they are logged."""
     session = await call.deps.lifecycle.get(call.tenant, call.params["session_id"])
-    return streamed(call, session)
+    return await streamed(call, session)
 
 
 async def listed(call: Call, session: Session) -> ASGIApp:
@@ -68,17 +68,19 @@ async def listed(call: Call, session: Session) -> ASGIApp:
     return _reply(b'{"data":[%b],"next_page":%b}' % (_joined(entries), following.encode()))
 
 
-def streamed(call: Call, session: Session) -> ASGIApp:
+async def streamed(call: Call, session: Session) -> ASGIApp:
     """A session's events from now on, or from where the client says it was."""
     deps = call.deps
     if deps.stopping():
         raise Unavailable("the server is stopping; try again")
+    after = _resumed_at(call, session)
     deps.streams.check(call.key.id, deps.settings.max_streams)
     return EventStream(
         deps.follow,
         deps.streams,
         session,
-        _resumed_at(call, session),
+        after,
+        await deps.follow.start_of(session) if after is None else after,
         previews=frozenset(call.query.get("event_deltas", ())),
         openers=(call.key.id, call.login.id if call.login else None),
         request_id=call.request_id,

@@ -32,7 +32,7 @@ async def create(call: Call) -> ASGIApp:
 async def retrieve(call: Call) -> ASGIApp:
     """A session as it stands."""
     session = await call.deps.lifecycle.get(call.tenant, call.params["session_id"])
-    call.deps.follow.looked(session)
+    await call.deps.follow.looked(session)
     return reply(views.session(session))
 
 

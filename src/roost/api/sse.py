@@ -90,7 +90,8 @@ class EventStream:
         follow: Follow,
         streams: Streams,
         session: Session,
-        after: int | None,
+        asked: int | None,
+        after: int,
         *,
         previews: frozenset[str],
         openers: tuple[str, str | None],
@@ -100,8 +101,8 @@ class EventStream:
         self._follow = follow
         self._streams = streams
         self._session_id = session.id  # not the session: 2,000 idle streams would hold its agent
-        self._counts = after is None
-        self._after = follow.start_of(session) if after is None else after
+        self._counts = asked is None
+        self._after = after
         self._previews = previews
         self._openers = openers
         self._request_id = request_id

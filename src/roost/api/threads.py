@@ -31,7 +31,7 @@ async def list_events(call: Call) -> ASGIApp:
 
 async def stream(call: Call) -> ASGIApp:
     """A thread's events as they are logged."""
-    return events.streamed(call, await _session(call))
+    return await events.streamed(call, await _session(call))
 
 
 async def _session(call: Call) -> Session:

@@ -11,6 +11,7 @@ from roost.domain.session import Session, Status
 from roost.errors import NotFound
 from roost.ports.bell import Bell
 from roost.ports.log import Log
+from roost.ports.marks import Marks
 from roost.ports.sessions import Sessions
 
 _PAGE = 500
@@ -37,6 +38,7 @@ class Follow:
         log: Log,
         sessions: Sessions,
         bell: Bell,
+        marks: Marks,
         *,
         heartbeat: float,
         catch_up: float,
@@ -46,11 +48,12 @@ class Follow:
         self._sessions = sessions
         self._bell = bell
         self._seen = _Seen()
+        self._marks = marks
         self._heartbeat = heartbeat
         self._catch_up = int(catch_up * 1_000_000)
         self._since = since
 
-    def start_of(self, session: Session) -> int:
+    async def start_of(self, session: Session) -> int:
         """After which seq a stream begins that was given no cursor: now, with one exception.
 
         Many clients send first and open the stream then; a quick turn would be over before they
@@ -62,21 +65,27 @@ class Follow:
         shown before this server began (`since`) is not known: a turn that ended then is not repeated.
         """
         state = session.state
-        shown = self._seen.up_to(session.id)
-        fresh = session.read_at - state.sent_at <= self._catch_up
         old = state.sent_at < self._since and state.status is Status.IDLE
-        if state.sent <= shown or old or not fresh:
+        if old or not self._is_fresh(session):
             return state.head
-        return max(state.run - 1, shown)
+        shown = self._seen.up_to(session.id)
+        if state.sent > shown:
+            shown = max(shown, await self._marks.up_to(session.id))
+        return state.head if state.sent <= shown else max(state.run - 1, shown)
 
-    def looked(self, session: Session) -> None:
+    async def looked(self, session: Session) -> None:
         """Somebody has read the session, and saw that it rests: its turn needs no showing again.
 
         So a program that sends, asks until the session is idle, and opens a stream for its next
         message does not get the turn before.
         """
-        if session.state.status is Status.IDLE:
+        known = self._seen.up_to(session.id) >= session.state.head
+        if session.state.status is Status.IDLE and self._is_fresh(session) and not known:
             self._seen.note(session.id, session.state.head)
+            await self._marks.note(session.id, session.state.head)
+
+    def _is_fresh(self, session: Session) -> bool:
+        return session.read_at - session.state.sent_at <= self._catch_up
 
     async def tail(
         self,
@@ -99,7 +108,7 @@ class Follow:
                 for shown in merge.in_order(entries, after):
                     yield shown
                     if counts and isinstance(shown, Entry):
-                        self._seen.note(session_id, shown.seq)
+                        await self._note(session_id, shown)
                 if entries:
                     after = entries[-1].seq
                 elif behind and await self._is_gone(session_id):
@@ -112,6 +121,12 @@ class Follow:
                         yield Pause.QUIET
                     behind = quiet or ear.rung()
 
+    async def _note(self, session_id: str, entry: Entry) -> None:
+        """It was shown. Other nodes are told of inputs, and of the end of a turn."""
+        self._seen.note(session_id, entry.seq)
+        if entry.type.startswith("user.") or entry.type == "session.status_idle":
+            await self._marks.note(session_id, entry.seq)
+
     async def _is_gone(self, session_id: str) -> bool:
         try:
             await self._sessions.find(session_id)
@@ -121,7 +136,7 @@ class Follow:
 
 
 class _Seen:
-    """How far streams without a cursor have shown each session: a hint, which may be lost."""
+    """How far streams of this node have shown each session: a hint, which may be lost."""
 
     def __init__(self) -> None:
         self._up_to: OrderedDict[str, int] = OrderedDict()

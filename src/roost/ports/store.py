@@ -8,6 +8,7 @@ from roost.ports.buckets import Buckets
 from roost.ports.catalog import Catalog
 from roost.ports.keys import Keys
 from roost.ports.log import Log
+from roost.ports.marks import Marks
 from roost.ports.nodes import Nodes
 from roost.ports.sessions import Sessions
 from roost.ports.workspaces import Workspaces
@@ -30,3 +31,5 @@ class Store(Protocol):
     def nodes(self) -> Nodes: ...  # noqa: D102
     @property
     def buckets(self) -> Buckets: ...  # noqa: D102
+    @property
+    def marks(self) -> Marks: ...  # noqa: D102

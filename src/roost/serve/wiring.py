@@ -271,6 +271,7 @@ def _deps(
             store.log,
             store.sessions,
             bell,
+            store.marks,
             heartbeat=settings.heartbeat_seconds,
             catch_up=settings.catch_up_seconds,
             since=time.time_ns() // 1000,

@@ -18,6 +18,7 @@ from roost.stores.postgres.driver import Connection
 from roost.stores.postgres.fleet import PostgresNodes
 from roost.stores.postgres.keys import PostgresKeys
 from roost.stores.postgres.log import PostgresLog
+from roost.stores.postgres.marks import PostgresMarks
 from roost.stores.postgres.nodes import Nodes
 from roost.stores.postgres.sessions import PostgresSessions
 from roost.stores.postgres.sweep import Sweep
@@ -41,6 +42,7 @@ class PostgresStore:
         self.workspaces = PostgresWorkspaces(writer, database)
         self.nodes = PostgresNodes(writer, database)
         self.buckets = PostgresBuckets(database)
+        self.marks = PostgresMarks(database)
         self._writer = writer
         self._database = database
 

@@ -39,11 +39,13 @@ _SLICES: Final = (
 _DONE = "UPDATE graves SET swept = 1 WHERE kind = 'session' AND num = $1"
 
 # A connection that has been silent for a day has long learnt how its last transaction ended, a node whose
-# time ran out a day ago owns nothing, and a bucket that was not used for a day is full.
+# time ran out a day ago owns nothing, a bucket that was not used for a day is
+# full, and what was shown a day ago is nobody's next turn.
 _FORGET: Final = (
     f"DELETE FROM commits WHERE at < {NOW} - 86400000000",
     f"DELETE FROM nodes WHERE expires < {NOW} - 86400000000",
     "DELETE FROM buckets WHERE at < extract(epoch FROM now()) - 86400",
+    "DELETE FROM shown WHERE at < extract(epoch FROM now()) - 86400",
 )
 
 

@@ -12,6 +12,7 @@ from anyio import CancelScope, to_thread
 
 from roost.errors import StartupError
 from roost.stores.buckets import LocalBuckets
+from roost.stores.marks import LocalMarks
 from roost.stores.sqlite import driver
 from roost.stores.sqlite.catalog import SqliteCatalog
 from roost.stores.sqlite.clock import Clock
@@ -45,6 +46,7 @@ class SqliteStore:
         self.workspaces = SqliteWorkspaces(writer, readers)
         self.nodes = SqliteNodes(writer)
         self.buckets = LocalBuckets()
+        self.marks = LocalMarks()
         self._writer = writer
         self._readers = readers
 
