@@ -496,7 +496,7 @@ async def test_dying_between_any_two_steps_of_a_restore_means_restoring_again(
     async with machine.at_work() as home:
         (home / "file").write_text("mine")
     where = {
-        "sign": "roost.core.files._sign",
+        "sign": "roost.core.files.sign",
         "hold": "roost.stores.sqlite.workspaces._hold",
         "replace": "roost.sandboxes.tree.stage.LocalStaging.replace",
     }[step]

@@ -161,7 +161,9 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
                 least_free=settings.min_free_memory << 20,
                 max_load=settings.max_load,
             )
-            yield _Ground(settings, store, bell, registry, skills, filestore, keeper, hands, machine)
+            yield _Ground(
+                settings, store, bell, registry, skills, filestore, keeper, hands, machine
+            )
 
 
 def _member(ground: _Ground) -> Member:
@@ -267,15 +269,7 @@ def _deps(
     return Deps(
         settings=settings,
         intake=intake,
-        follow=Follow(
-            store.log,
-            store.sessions,
-            bell,
-            store.marks,
-            heartbeat=settings.heartbeat_seconds,
-            catch_up=settings.catch_up_seconds,
-            since=time.time_ns() // 1000,
-        ),
+        follow=_follow(ground),
         lifecycle=lifecycle,
         forks=Forks(
             *(store.sessions, store.log, bell, lifecycle),
@@ -304,4 +298,14 @@ def _deps(
         draining=lambda: drain.draining,
         stopping=lambda: drain.stopping,
         streams=drain.streams,
+    )
+
+
+def _follow(ground: _Ground) -> Follow:
+    settings, store = ground.settings, ground.store
+    return Follow(
+        *(store.log, store.sessions, ground.bell, store.marks),
+        heartbeat=settings.heartbeat_seconds,
+        catch_up=settings.catch_up_seconds,
+        since=time.time_ns() // 1000,
     )
