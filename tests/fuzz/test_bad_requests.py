@@ -113,11 +113,13 @@ def examples(count: int) -> settings:
 
 @pytest.mark.parametrize("count", scale(3, 160))
 def test_requests_that_break_the_published_schema_are_refused_properly(target: Target, count: int):
-    """About 32 operations, each so many times in both of schemathesis's modes."""
+    """Every operation, so often in both of schemathesis's modes; in the short form in one of them."""
     schema = schemathesis.openapi.from_url(f"{target.url}/openapi.json")
+    chance = random.Random(SEED)
     for found in schema.get_all_operations():
         operation = found.ok()
-        for mode in (GenerationMode.NEGATIVE, GenerationMode.POSITIVE):
+        modes = [GenerationMode.NEGATIVE, GenerationMode.POSITIVE]
+        for mode in modes if count > 3 else [chance.choice(modes)]:
             with suppress(Unsatisfiable):  # an operation without parameters cannot be got wrong
                 _play(target, operation, mode, count)
         target.renew()

@@ -73,7 +73,7 @@ async def test_a_place_stopped_while_commands_start_has_none_left(
         with suppress(SandboxFailed):
             await sandbox.spawn(["sleep", "60"])
 
-    for delay in (0, 0.001, 0.005, 0.01):
+    for delay in (0, 0.005):
         async with hostile_place(tmp_path / "home", use_cgroups=groups) as sandbox:
             async with anyio.create_task_group() as tasks:
                 for _ in range(4):

@@ -59,11 +59,15 @@ async def journey(blobs: Blobs, folder: Path, workspace: str) -> None:
     assert picture(folder / "again") == picture(home)
 
 
+@pytest.mark.parametrize(
+    "every", [3, pytest.param(1, marks=pytest.mark.chaos)], ids=["some", "each"]
+)
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_fault_in_any_one_call_is_not_noticed(folder: Path, fault: Fault):
-    calls, number = 1, 0
-    while number < calls:
-        number += 1
+async def test_a_fault_in_any_one_call_is_not_noticed(folder: Path, fault: Fault, every: int):
+    # Each kind of fault begins with another call, so that together they still come to all of them.
+    calls, number = every, FAULTS.index(fault) % every + 1 - every
+    while number + every <= calls:
+        number += every
         faulty = FaultyBlobs(
             FolderBlobs(folder / "blobs"), lambda n, at=number: fault if n == at else None
         )
