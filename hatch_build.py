@@ -17,7 +17,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_NOT_SOURCES = {"node_modules", ".vite"}
+_NOT_SOURCES = {"node_modules", ".vite", "dist"}
 
 
 class WebAppHook(BuildHookInterface):  # type: ignore[type-arg]

@@ -1,5 +1,5 @@
 import react from "@vitejs/plugin-react";
-import { defineConfig, loadEnv } from "vite";
+import { defaultClientConditions, defineConfig, loadEnv } from "vite";
 
 export default defineConfig(({ mode }) => {
   // `npm run dev` talks to the server that `make up` started.
@@ -7,6 +7,7 @@ export default defineConfig(({ mode }) => {
   const proxy = Object.fromEntries(["/v1", "/roost", "/auth"].map((path) => [path, { target }]));
   return {
     plugins: [react()],
+    resolve: { conditions: ["source", ...defaultClientConditions] }, // the client as it is written
     build: { outDir: "../src/roost/web/dist", emptyOutDir: true, chunkSizeWarningLimit: 1200 },
     server: { proxy: { ...proxy, "/ws": { target, ws: true } } },
   };

@@ -1,12 +1,12 @@
 /** A session as a page sees it: its conversation, kept up to date, and what can be said to it. */
 
+import { Client, mint, SessionSocket, type Connection, type Input, type Outbox, type ServerMessage } from "@roost/client";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 
 import { complain } from "../api/hooks";
-import { ApiError, get } from "../api/http";
+import { ApiError } from "../api/http";
 import { after, EMPTY, previewed, type Call, type Conversation } from "../log/conversation";
 import type { LogEvent, Preview } from "../log/events";
-import { SessionSocket, type Connection, type Outbox, type Outgoing } from "./socket";
 
 export interface LiveSession {
   conversation: Conversation;
@@ -15,7 +15,7 @@ export interface LiveSession {
   agent: string;
   /** Whether the log as it was when the page was opened is on the screen. */
   loaded: boolean;
-  unsent: Outgoing[];
+  unsent: Input[];
   say: (text: string) => void;
   interrupt: () => void;
   allow: (call: Call) => void;
@@ -33,26 +33,28 @@ export function useLiveSession(id: string): LiveSession {
   const [connection, setConnection] = useState<Connection>("connecting");
   const [agent, setAgent] = useState("");
   const [loaded, setLoaded] = useState(false);
-  const [unsent, setUnsent] = useState<Outgoing[]>([]);
+  const [unsent, setUnsent] = useState<Input[]>([]);
   const socket = useRef<SessionSocket>(undefined);
 
   useEffect(() => {
     setPicture({ conversation: EMPTY, events: [] });
     setLoaded(false);
     const batch = new Batch(setPicture, () => setLoaded(true));
+    const client = new Client();
     const live = new SessionSocket({
+      url: location.origin,
       sessionId: id,
-      token: () => tokenFor(id),
+      after: 0,
+      token: () => client.token(id),
       outbox: outboxOf(id, setUnsent),
       handlers: {
-        event: (event) => batch.add(event),
-        preview: (preview) => batch.preview(preview),
+        message: (message) => {
+          if (message.type === "agent_status") setAgent(message.status);
+          else batch.take(message);
+        },
         connection: setConnection,
         caughtUp: () => batch.settle(),
-        refused: (frame) => complain(new ApiError(400, String(frame.message), frame.hint as string | undefined)),
-        other: (frame) => {
-          if (frame.type === "agent_status") setAgent(String(frame.status));
-        },
+        refused: (error) => complain(new ApiError(400, error.message, error.hint)),
       },
     });
     socket.current = live;
@@ -65,9 +67,7 @@ export function useLiveSession(id: string): LiveSession {
     };
   }, [id]);
 
-  const send = useCallback((frame: Omit<Outgoing, "id"> & { type: string }) => {
-    socket.current?.send({ ...frame, id: `app-${crypto.randomUUID()}` });
-  }, []);
+  const send = useCallback((input: Input) => socket.current?.send(input), []);
 
   return useMemo(
     () => ({
@@ -76,12 +76,12 @@ export function useLiveSession(id: string): LiveSession {
       agent,
       loaded,
       unsent,
-      say: (text: string) => send({ type: "message", content: text }),
-      interrupt: () => send({ type: "interrupt" }),
-      allow: (call: Call) => send({ type: "permission_response", requestId: call.id, decision: "allow" }),
+      say: (text: string) => send({ type: "message", content: text, id: mint("app") }),
+      interrupt: () => send({ type: "interrupt", id: mint("app") }),
+      allow: (call: Call) => send({ type: "permission_response", requestId: call.id, decision: "allow", id: mint("app") }),
       deny: (call: Call, reason: string) =>
-        send({ type: "permission_response", requestId: call.id, decision: "deny", ...(reason ? { message: reason } : {}) }),
-      result: (call: Call, text: string) => send({ type: "ask_user_answer", requestId: call.id, answers: parsed(text) }),
+        send({ type: "permission_response", requestId: call.id, decision: "deny", message: reason, id: mint("app") }),
+      result: (call: Call, text: string) => send({ type: "ask_user_answer", requestId: call.id, answers: parsed(text), id: mint("app") }),
     }),
     [picture, connection, agent, loaded, unsent, send],
   );
@@ -99,13 +99,19 @@ class Batch {
     private readonly ready: () => void,
   ) {}
 
-  add(event: LogEvent): void {
+  take(message: ServerMessage): void {
+    if (message.type === "sdk_message") this.add({ ...(message.message as unknown as LogEvent), seq: message.seq });
+    else if (message.type === "stream_start") this.preview({ event_id: message.messageId, type: `agent.${message.kind}`, text: "" });
+    else if (message.type === "chunk") this.preview({ event_id: message.messageId, type: "agent.message", text: message.content });
+  }
+
+  private add(event: LogEvent): void {
     this.flushPreviews();
     this.events.push(event);
     this.schedule();
   }
 
-  preview(preview: Preview): void {
+  private preview(preview: Preview): void {
     this.previews.push(preview);
     this.schedule();
   }
@@ -147,22 +153,18 @@ class Batch {
   }
 }
 
-async function tokenFor(id: string): Promise<string> {
-  return (await get<{ token: string }>(`/auth/ws-token?sessionId=${encodeURIComponent(id)}`)).token;
-}
-
 /** Kept for the tab, not for the browser: two tabs must not send each other's messages. */
-function outboxOf(id: string, show: (frames: Outgoing[]) => void): Outbox {
+function outboxOf(id: string, show: (inputs: Input[]) => void): Outbox {
   const key = `roost.outbox.${id}`;
   return {
     load: () => {
-      const kept = JSON.parse(sessionStorage.getItem(key) ?? "[]") as Outgoing[];
+      const kept = JSON.parse(sessionStorage.getItem(key) ?? "[]") as Input[];
       show(kept);
       return kept;
     },
-    save: (frames) => {
-      sessionStorage.setItem(key, JSON.stringify(frames));
-      show([...frames]);
+    save: (inputs) => {
+      sessionStorage.setItem(key, JSON.stringify(inputs));
+      show([...inputs]);
     },
   };
 }

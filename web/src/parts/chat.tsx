@@ -1,9 +1,9 @@
+import type { Connection } from "@roost/client";
 import { ActionIcon, Alert, Badge, Button, Center, Group, Loader, Text, Textarea } from "@mantine/core";
 import { ArrowDown, CircleAlert, CircleStop, Clock, Info, RefreshCw, SendHorizontal } from "lucide-react";
 import { useEffect, useLayoutEffect, useRef, useState, type KeyboardEvent } from "react";
 
 import type { LiveSession } from "../live/session";
-import type { Connection } from "../live/socket";
 import type { Item, Note, Said } from "../log/conversation";
 import { WaitingCard } from "./answers";
 import { CallCard } from "./call";
