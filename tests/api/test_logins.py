@@ -128,6 +128,22 @@ async def test_a_wrong_key_does_not_log_in(home: House) -> None:
     assert "set-cookie" not in answer.headers
 
 
+async def test_after_some_wrong_keys_an_address_has_to_wait_and_others_do_not(home: House) -> None:
+    _, secret = await home.keyring.create(tenant="tenant_1", name="me")
+
+    async def tried(key: str, address: str) -> httpx2.Response:
+        transport = httpx2.ASGITransport(home.app, client=(address, 1))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://roost") as browser:
+            return await browser.post("/auth/login", json={"api_key": key}, headers=ORIGIN)
+
+    for _ in range(10):
+        error_of(await tried("roost_wrong", "192.0.2.1"), 401)
+    answer = await tried(secret, "192.0.2.1")
+    assert error_of(answer, 429)["details"]["error_code"] == "rate_limited"
+    assert 1 <= int(answer.headers["retry-after"]) <= 6
+    assert (await tried(secret, "192.0.2.2")).status_code == 200
+
+
 async def test_a_key_is_not_logged_out(home: House) -> None:
     error_of(await home.client.post("/auth/logout"), 403)
     assert (await home.client.get("/auth/me")).json()["expires_at"] is None

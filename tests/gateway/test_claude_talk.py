@@ -117,6 +117,7 @@ def test_permissions_and_questions_are_put_to_every_tab_and_answered_by_one(api:
     }
     steps = (
         bash("echo yes > allowed.txt"),
+        bash("echo first > changed.txt"),
         {"tool": "AskUserQuestion", "input": {"questions": [question]}},
         {"text": "thank you"},
     )
@@ -132,6 +133,11 @@ def test_permissions_and_questions_are_put_to_every_tab_and_answered_by_one(api:
         assert other.until(lambda m: m.get("id") == "p-1")["type"] == "ack"
         talk.say("permission_response", requestId=request["requestId"], decision="deny", id="p-2")
         assert talk.until(lambda m: m.get("id") == "p-2")["code"] == "already_answered"
+        request = talk.until("tool_permission_request")
+        better = {"command": "echo better > changed.txt"}
+        answer = {"requestId": request["requestId"], "decision": "allow", "modifiedInput": better}
+        talk.say("permission_response", **answer, id="p-3")
+        assert talk.event("user.tool_confirmation")["modified_input"] == better
         asked = talk.until("ask_user_question")
         assert asked["questions"][0]["question"] == "Which colour?"
         answers = {"Which colour?": "Blue"}
@@ -139,6 +145,7 @@ def test_permissions_and_questions_are_put_to_every_tab_and_answered_by_one(api:
         talk.until("done")
         assert said(talk.seen) == ["thank you"]
         assert (home(api.server, session_id) / "allowed.txt").exists()
+        assert (home(api.server, session_id) / "changed.txt").read_text() == "better\n"
 
 
 @pytest.mark.timeout(120)

@@ -174,8 +174,8 @@ def test_an_answer_to_nothing_is_refused(api: Api) -> None:
         assert talk.until("error")["code"] == "invalid_request"
         talk.say("permission_response", requestId="sevt_none", decision="perhaps")
         assert "decision" in talk.until("error")["message"]
-        talk.say("permission_response", requestId="x", decision="allow", modifiedInput={"a": 1})
-        assert "modifiedInput" in talk.until("error")["message"]
+        talk.say("permission_response", requestId="x", decision="deny", modifiedInput={"a": 1})
+        assert "modified_input" in talk.until("error")["message"]
 
 
 def test_an_interrupt_stops_the_turn(api: Api) -> None:

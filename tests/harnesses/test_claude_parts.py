@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from roost.harnesses.claude.permissions import Policy, Verdict
 from roost.harnesses.claude.shapes import CanUseTool, McpMessage
 from roost.harnesses.claude.tools import Tool, Toolbox, answers_to
 from roost.harnesses.claude.wire import Lines, parse
+from roost.ports.harness import Bounds
 
 
 class TestLines:
@@ -153,6 +155,22 @@ class TestCalls:
         assert reply.request_id == "r2"
         assert calls.unanswered == []
         assert not calls.stuck
+
+    def test_who_allows_a_call_may_change_its_input_within_the_bounds_of_the_session(
+        self, tmp_path: Path
+    ):
+        within = Bounds(root=tmp_path, home=tmp_path)
+        for path, behavior in ((str(tmp_path / "a"), "allow"), ("/etc/passwd", "deny")):
+            calls = calls_of(agent(toolset("always_ask")), within)
+            asked = CanUseTool("Read", "t1", {"file_path": str(tmp_path / "b")})
+            assert calls.permission("r1", asked) is None
+            (event_id,) = calls.unanswered
+            given = {"result": "allow", "modified_input": {"file_path": path}}
+            reply = calls.answer(entry("user.tool_confirmation", tool_use_id=event_id, **given))
+            assert reply is not None
+            assert reply.response["behavior"] == behavior
+            if behavior == "allow":
+                assert reply.response["updatedInput"] == {"file_path": path}
 
     def test_a_custom_tools_call_without_an_id_is_found_by_its_name(self):
         calls = calls_of(agent(custom("lookup")))

@@ -109,7 +109,10 @@ EXTRAS: Final[dict[str, dict[str, Any]]] = {
     "EventListParams": {"include_rewound": bool},
     "BetaManagedAgentsUserMessageEventParams": _CLIENT_ID,
     "BetaManagedAgentsUserInterruptEventParams": _CLIENT_ID,
-    "BetaManagedAgentsUserToolConfirmationEventParams": _CLIENT_ID,
+    "BetaManagedAgentsUserToolConfirmationEventParams": {
+        **_CLIENT_ID,
+        "modified_input": dict[str, Any],
+    },
     "BetaManagedAgentsUserCustomToolResultEventParams": _CLIENT_ID,
     "BetaManagedAgentsUserDefineOutcomeEventParams": _CLIENT_ID,
     "BetaManagedAgentsUserToolResultEventParams": _CLIENT_ID,

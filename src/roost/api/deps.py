@@ -9,6 +9,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from roost.api.attempts import Attempts
 from roost.api.metrics import Meters
 from roost.api.rates import Rates
 from roost.api.sse import Streams
@@ -84,6 +85,11 @@ class Deps:
             writes_per_minute=self.settings.writes_per_minute,
             reads_per_minute=self.settings.reads_per_minute,
         )
+
+    @cached_property
+    def attempts(self) -> Attempts:
+        """How many wrong keys."""
+        return Attempts()
 
     @cached_property
     def meters(self) -> Meters:

@@ -47,16 +47,19 @@ def _check(event: Event, at: str, thread_id: str | None) -> None:
     kind = event["type"]
     if kind in _NOT_SERVED:
         raise InvalidRequest(f"{at}.type: {kind} is refused: {_NOT_SERVED[kind]}")
-    if (
-        kind == "user.tool_confirmation"
-        and event["result"] == "allow"
-        and event.get("deny_message")
-    ):
-        raise InvalidRequest(f"{at}.deny_message: only allowed when result is 'deny'")
+    if kind == "user.tool_confirmation":
+        _check_confirmation(event, at)
     if kind == "user.interrupt" and event.get("session_thread_id") not in (None, thread_id):
         raise InvalidRequest(f"{at}.session_thread_id: this session has no such thread")
     for path, block in _blocks(event, at):
         _check_block(kind, block, path)
+
+
+def _check_confirmation(event: Event, at: str) -> None:
+    if event["result"] == "allow" and event.get("deny_message"):
+        raise InvalidRequest(f"{at}.deny_message: only allowed when result is 'deny'")
+    if event["result"] == "deny" and "modified_input" in event:
+        raise InvalidRequest(f"{at}.modified_input: only allowed when result is 'allow'")
 
 
 def _blocks(event: Event, at: str) -> Iterator[tuple[str, Event]]:

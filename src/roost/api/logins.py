@@ -12,8 +12,9 @@ from roost.api.auth import COOKIE
 from roost.api.call import Call, reply
 from roost.api.origins import check_origin
 from roost.api.tokens import Pass
+from roost.core.logins import Login
 from roost.domain.events import Micros, iso
-from roost.errors import Forbidden, NotFound
+from roost.errors import Forbidden, NotFound, Unauthenticated
 from roost.ports.keys import Key
 
 
@@ -33,11 +34,23 @@ async def login(call: Call) -> ASGIApp:
     """From now on the browser's cookie stands for the key."""
     scheme = call.scope["scheme"]
     check_origin(call.headers, scheme, call.deps.settings.allowed_origins)
-    begun, cookie = await call.deps.logins.begin(call.body["api_key"])
+    begun, cookie = await _begin(call, call.body["api_key"])
     response = reply(_view(begun.key, begun.expires_at))
     seconds = int(call.deps.settings.login_seconds)
     _set_cookie(response, cookie, seconds, secure=scheme == "https")
     return response
+
+
+async def _begin(call: Call, api_key: str) -> tuple[Login, str]:
+    """A new login. :raises Unauthenticated: :raises RateLimited: too many wrong keys"""
+    client = call.scope.get("client")
+    address = client[0] if client else ""
+    call.deps.attempts.check(address)
+    try:
+        return await call.deps.logins.begin(api_key)
+    except Unauthenticated:
+        call.deps.attempts.failed(address)
+        raise
 
 
 async def logout(call: Call) -> ASGIApp:

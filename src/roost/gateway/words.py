@@ -121,8 +121,6 @@ def _event(word: Input) -> Json:
 
 
 def _confirmation(word: PermissionResponse) -> Json:
-    if word.modifiedInput is not None:
-        raise InvalidRequest("modifiedInput: not served; allow the call as it is, or deny it")
     event: Json = {
         "type": "user.tool_confirmation",
         "tool_use_id": word.requestId,
@@ -130,6 +128,8 @@ def _confirmation(word: PermissionResponse) -> Json:
     }
     if word.decision == "deny" and word.message:
         event["deny_message"] = word.message
+    if word.modifiedInput is not None:
+        event["modified_input"] = word.modifiedInput
     return event
 
 

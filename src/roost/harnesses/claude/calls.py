@@ -205,7 +205,8 @@ class Calls:
             reason = call.verdict.reason
             return _deny(reason or f"Permission to use {call.tool.name} has been denied.")
         try:
-            given = self._policy.kept_in(call.tool, given)  # again: links may have changed since
+            # Again: links may have changed since, or whoever allowed it has changed the input.
+            given = self._policy.kept_in(call.tool, self._as_allowed(call, given))
         except Outside as refusal:
             return _deny(str(refusal))
         if call.tool.kind == "custom" or call.verdict.permission == "allow":
@@ -216,6 +217,12 @@ class Calls:
         if call.tool.kind == "question":
             return _answered(entry, given)
         return _confirmed(entry, call, given)
+
+    def _as_allowed(self, call: Call, given: Json) -> Json:
+        """The input as somebody wants it who has allowed the call, if they have changed it."""
+        entry = self._answers.get(call.event_id)
+        changed: Json | None = None if entry is None else entry.fields.get("modified_input")
+        return given if changed is None else changed
 
     def _custom_call(self, message: Json) -> tuple[str, Call] | None:
         params = message.get("params") or {}
