@@ -55,23 +55,41 @@ class Person:
         expect(self.page.get_by_role("heading", name="Sessions")).to_be_visible()
         self.complaints.clear()  # the browser notes that nobody was logged in yet
 
-    def begin_session(self, title: str, *, policy: str = "always_allow") -> str:
-        """Make an agent and an environment, then the session with the form."""
+    def make_parts(self, policy: str = "always_allow") -> dict[str, str]:
+        """An agent and an environment, by the API; as a session names them."""
         tools = [
             {
                 "type": "agent_toolset_20260401",
                 "default_config": {"permission_policy": {"type": policy}},
             }
         ]
-        self.client.beta.agents.create(name="coder", model="claude-opus-5-5", tools=tools)
+        agent = self.client.beta.agents.create(name="coder", model="claude-opus-5-5", tools=tools)
         limited: Any = {"type": "cloud", "networking": {"type": "limited"}}
-        self.client.beta.environments.create(name="quiet", config=limited)
+        name = f"quiet {agent.id[-6:]}"
+        place = self.client.beta.environments.create(name=name, config=limited)
+        return {"agent": agent.id, "environment_id": place.id}
+
+    def enter_session(self, title: str, *, policy: str = "always_allow") -> str:
+        """A session made by the API, and its page."""
+        made = self.client.beta.sessions.create(title=title, **self.make_parts(policy))
+        self.page.goto(f"{self.server.url}/sessions/{made.id}")
+        return made.id
+
+    def begin_session(self, title: str, *, policy: str = "always_allow") -> str:
+        """Make an agent and an environment, then the session with the form."""
+        self.make_parts(policy)
         self.page.goto(self.server.url)
         self.page.get_by_role("button", name="New session").click()
         self.page.get_by_label("Title").fill(title)
         self.page.get_by_role("button", name="Begin").click()
         self.page.wait_for_url("**/sessions/sesn_*")
         return self.page.url.rsplit("/", 1)[-1]
+
+    def make_task(self, title: str, **fields: Any) -> str:
+        """A task made by the API."""
+        made = self.client.post("/roost/v1/tasks", body={"title": title, **fields}, cast_to=object)
+        assert isinstance(made, dict)
+        return str(made["id"])
 
     def say(self, text: str) -> None:
         self.page.get_by_label("Message", exact=True).fill(text)

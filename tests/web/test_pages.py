@@ -14,7 +14,7 @@ from tests.web.person import Person
 
 pytestmark = pytest.mark.timeout(240)  # a busy machine is slow to start an agent beside a browser
 AXE = Path("web/node_modules/axe-core/axe.min.js")
-PAGES = ("/", "/agents", "/environments", "/keys")
+PAGES = ("/", "/tasks", "/agents", "/environments", "/keys")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1600, "light")])
@@ -23,16 +23,20 @@ def test_every_page_fits_its_width_and_can_be_read(person: Person, width: int, s
     person.page.emulate_media(color_scheme=scheme)
     person.log_in()
     session_id = person.begin_session("A session with a rather long title, for narrow screens")
-    person.say(script(bash("ls -la"), {"text": "See `this`:\n\n```sh\nls -la\n```"}))
+    make = "mkdir src; printf '# a parser\ndef f(x):\n    return x + 1\n' > src/parser.py"
+    person.say(script(bash(make), {"text": "See `this`:\n\n```sh\nls -la # all\n```"}))
     person.hears("See this:")
-    chat = f"/sessions/{session_id}"
-    for path in (*PAGES, chat, f"{chat}/timeline"):
+    task = person.make_task("A task with a rather long title as well, for the same narrow screens")
+    chat, file = f"/sessions/{session_id}", "/files?path=src&file=parser.py"
+    looks = (chat, f"{chat}/timeline", f"{chat}/files", f"{chat}{file}", f"/tasks/{task}")
+    for path in (*PAGES, *looks):
         person.page.goto(person.server.url + path)
         person.page.wait_for_load_state("networkidle")
         overhang = "document.documentElement.scrollWidth - window.innerWidth"
         assert person.page.evaluate(overhang) <= 0, path
         assert violations(person) == [], path
-        person.shoot(f"{width}-{scheme}{path.replace('/', '-').replace(session_id, 'x')}")
+        named = path.replace(session_id, "x").replace(task, "x").partition("?")
+        person.shoot(f"{width}-{scheme}{named[0].replace('/', '-')}{'-open' if named[1] else ''}")
 
 
 def violations(person: Person) -> list[str]:

@@ -9,6 +9,8 @@ import { KeysPage } from "./pages/keys";
 import { LoginPage } from "./pages/login";
 import { SessionPage } from "./pages/session";
 import { SessionsPage } from "./pages/sessions";
+import { TaskPage } from "./pages/task";
+import { TasksPage } from "./pages/tasks";
 import { Frame } from "./parts/frame";
 
 function SignedIn() {
@@ -35,6 +37,8 @@ const router = createBrowserRouter([
       { path: "/", element: <SessionsPage /> },
       { path: "/sessions/:id", element: <SessionPage /> },
       { path: "/sessions/:id/:view", element: <SessionPage /> },
+      { path: "/tasks", element: <TasksPage /> },
+      { path: "/tasks/:id", element: <TaskPage /> },
       { path: "/agents", element: <AgentsPage /> },
       { path: "/environments", element: <EnvironmentsPage /> },
       { path: "/keys", element: <KeysPage /> },

@@ -1,7 +1,7 @@
 /** One session, over as many connections as it takes: promises to send, an iteration to follow. */
 
 import { Closed, HttpError, Refused } from "./errors.js";
-import type { Ack, ContentBlock, ErrorMessage, Input, NewSession, ServerMessage } from "./messages.js";
+import type { Ack, ContentBlock, ErrorMessage, Fields, Input, NewSession, ServerMessage } from "./messages.js";
 import { SessionSocket, type Connection, type WebSocketLike } from "./socket.js";
 
 export interface ClientOptions {
@@ -108,9 +108,10 @@ export class Chat implements AsyncIterable<ServerMessage> {
     return this.say({ type: "message", content, id });
   }
 
-  /** Let a tool be used. @throws Refused if somebody has answered already */
-  allow(requestId: string): Promise<Ack> {
-    return this.say({ type: "permission_response", requestId, decision: "allow", id: mint("msg") });
+  /** Let a tool be used, with another input if one is given. @throws Refused if somebody has answered already */
+  allow(requestId: string, modifiedInput?: Fields): Promise<Ack> {
+    const changed = modifiedInput === undefined ? {} : { modifiedInput };
+    return this.say({ type: "permission_response", requestId, decision: "allow", ...changed, id: mint("msg") });
   }
 
   /** Do not let it. @throws Refused if somebody has answered already */

@@ -53,6 +53,8 @@ export interface PermissionResponse {
   requestId: string;
   decision: "allow" | "deny";
   message?: string;
+  /** The input that the tool is to have instead of the agent's. */
+  modifiedInput?: Fields;
   id: string;
 }
 

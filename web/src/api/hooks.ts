@@ -4,7 +4,7 @@ import { notifications } from "@mantine/notifications";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 
 import { all, ApiError, get, post, remove } from "./http";
-import type { Agent, Environment, Key, Me, Session } from "./types";
+import type { Agent, Environment, Key, Me, Session, Task, TaskRun } from "./types";
 
 export const useMe = () =>
   useQuery({ queryKey: ["me"], queryFn: () => get<Me>("/auth/me"), staleTime: 60_000, retry: false });
@@ -27,6 +27,30 @@ export const useEnvironments = () =>
 
 export const useKeys = () =>
   useQuery({ queryKey: ["keys"], queryFn: async () => (await get<{ data: Key[] }>("/roost/v1/keys")).data });
+
+const MOVING = 3000;
+const STILL = 15_000;
+
+export const useTasks = () =>
+  useQuery({
+    queryKey: ["tasks"],
+    queryFn: () => all<Task>("/roost/v1/tasks"),
+    refetchInterval: (query) => (query.state.data?.some((task) => task.status === "running") ? MOVING : STILL),
+  });
+
+export const useTask = (id: string) =>
+  useQuery({
+    queryKey: ["tasks", id],
+    queryFn: () => get<Task>(`/roost/v1/tasks/${id}`),
+    refetchInterval: (query) => (query.state.data?.status === "running" ? MOVING : STILL),
+  });
+
+export const useTaskRuns = (id: string) =>
+  useQuery({
+    queryKey: ["tasks", id, "runs"],
+    queryFn: async () => (await get<{ data: TaskRun[] }>(`/roost/v1/tasks/${id}/runs`)).data,
+    refetchInterval: (query) => (query.state.data?.some((run) => run.ended_at === null) ? MOVING : STILL),
+  });
 
 /** A change of one kind of resource; a refusal is shown with its hint. */
 export function useChange<Given, Answer>(resource: string, change: (given: Given) => Promise<Answer>) {
@@ -67,6 +91,16 @@ export const changes = {
     return post<Environment>(`/v1/environments/${id}`, body);
   },
   archiveEnvironment: (id: string) => post<Environment>(`/v1/environments/${id}/archive`),
+  createTask: (given: Record<string, unknown>) => post<Task>("/roost/v1/tasks", given),
+  updateTask: (given: { id: string } & Record<string, unknown>) => {
+    const { id, ...body } = given;
+    return post<Task>(`/roost/v1/tasks/${id}`, body);
+  },
+  deleteTask: (id: string) => remove(`/roost/v1/tasks/${id}`),
+  runTask: (given: { id: string } & Record<string, unknown>) => {
+    const { id, ...body } = given;
+    return post<TaskRun>(`/roost/v1/tasks/${id}/runs`, body);
+  },
   createKey: (given: Record<string, unknown>) => post<Key>("/roost/v1/keys", given),
   revokeKey: (id: string) => remove(`/roost/v1/keys/${id}`),
 };

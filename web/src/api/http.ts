@@ -18,15 +18,18 @@ export class ApiError extends Error {
   }
 }
 
-export async function request<T>(method: string, path: string, body?: unknown): Promise<T> {
+/** A form is sent as it is, anything else as JSON; what comes is JSON, or bytes where that is asked for. */
+export async function request<T>(method: string, path: string, body?: unknown, wanted: "json" | "bytes" = "json"): Promise<T> {
+  const plain = body === undefined || body instanceof FormData;
   const response = await fetch(path, {
     method,
     credentials: "same-origin",
-    headers: body === undefined ? HEADERS : { ...HEADERS, "content-type": "application/json" },
-    body: body === undefined ? undefined : JSON.stringify(body),
+    headers: plain ? HEADERS : { ...HEADERS, "content-type": "application/json" },
+    body: plain ? body : JSON.stringify(body),
   }).catch(() => {
     throw new ApiError(0, "The server cannot be reached.", "Check that it runs; this page keeps trying.");
   });
+  if (response.ok && wanted === "bytes") return (await response.arrayBuffer()) as T;
   const text = await response.text();
   const parsed: unknown = text ? safeParse(text) : undefined;
   if (!response.ok) throw failure(response.status, parsed);

@@ -55,6 +55,41 @@ export interface Session {
   workspace: string | null;
   mount_scope: string;
   harness: string;
+  task_id: string | null;
+  waiting_for: string[];
+}
+
+export interface Task {
+  id: string;
+  title: string;
+  description: string;
+  details: string;
+  status: "open" | "running" | "done" | "failed";
+  outcome: string | null;
+  agent: string | null;
+  environment_id: string | null;
+  created_at: string;
+  updated_at: string;
+}
+
+export interface TaskRun {
+  id: string;
+  task_id: string;
+  session_id: string;
+  status: "starting" | "running" | "waiting" | "succeeded" | "failed" | "cancelled";
+  outcome: string | null;
+  error: string | null;
+  created_at: string;
+  ended_at: string | null;
+}
+
+/** Something in a session's directory. What has a name that is no text cannot be asked for. */
+export interface Entry {
+  name: string;
+  path: string | null;
+  kind: "directory" | "file" | "symlink" | "other";
+  size_bytes: number;
+  modified_at: string;
 }
 
 export interface Key {

@@ -18,7 +18,7 @@ export interface LiveSession {
   unsent: Input[];
   say: (text: string) => void;
   interrupt: () => void;
-  allow: (call: Call) => void;
+  allow: (call: Call, changed?: Record<string, unknown>) => void;
   deny: (call: Call, reason: string) => void;
   result: (call: Call, text: string) => void;
 }
@@ -78,7 +78,8 @@ export function useLiveSession(id: string): LiveSession {
       unsent,
       say: (text: string) => send({ type: "message", content: text, id: mint("app") }),
       interrupt: () => send({ type: "interrupt", id: mint("app") }),
-      allow: (call: Call) => send({ type: "permission_response", requestId: call.id, decision: "allow", id: mint("app") }),
+      allow: (call: Call, changed?: Record<string, unknown>) =>
+        send({ type: "permission_response", requestId: call.id, decision: "allow", ...(changed && { modifiedInput: changed }), id: mint("app") }),
       deny: (call: Call, reason: string) =>
         send({ type: "permission_response", requestId: call.id, decision: "deny", message: reason, id: mint("app") }),
       result: (call: Call, text: string) => send({ type: "ask_user_answer", requestId: call.id, answers: parsed(text), id: mint("app") }),

@@ -76,4 +76,13 @@ describe("the log as a conversation", () => {
     const error = (type: string) => event("session.error", { error: { type: "model_overloaded_error", message: "overloaded", retry_status: { type } } });
     expect(shown(after(EMPTY, [error("retrying"), error("exhausted")]))).toEqual(["retry", "error"]);
   });
+
+  it("shows a call as it was run, and what was asked for, when whoever allowed it has changed it", () => {
+    const changed = after(EMPTY, [
+      event("agent.tool_use", { id: "call", name: "bash", input: { command: "rm -r ." }, evaluated_permission: "ask" }),
+      event("user.tool_confirmation", { tool_use_id: "call", result: "allow", modified_input: { command: "ls" } }),
+    ]);
+    const [call] = changed.items as Call[];
+    expect([call!.input, call!.asked]).toEqual([{ command: "ls" }, { command: "rm -r ." }]);
+  });
 });

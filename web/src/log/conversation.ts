@@ -39,6 +39,8 @@ export interface Call {
   server?: string;
   custom: boolean;
   input: Record<string, unknown>;
+  /** What the agent had asked for, if whoever allowed it has changed that. */
+  asked?: Record<string, unknown>;
   state: CallState;
   output?: string;
   startedAt?: number;
@@ -76,7 +78,7 @@ const STATUS: Record<string, Status> = {
 const REASONS: Record<string, string> = {
   retries_exhausted: "The turn was given up. Send a message to try again.",
   refusal: "The model declined to answer.",
-  budget_exhausted: "The session has used up its budget.",
+  budget_reached: "The session has used up its budget.",
 };
 
 /** The conversation after some more events of the log. */
@@ -198,6 +200,7 @@ function returned(state: Conversation, event: LogEvent): void {
 function confirmed(state: Conversation, event: LogEvent): void {
   changeCall(state, event.tool_use_id, (call) => ({
     ...call,
+    ...(event.modified_input !== undefined && { input: event.modified_input, asked: call.asked ?? call.input }),
     state: event.result === "allow" ? "running" : "denied",
     output: event.result === "deny" ? (event.deny_message ?? undefined) : call.output,
   }));

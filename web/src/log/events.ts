@@ -21,6 +21,7 @@ export interface LogEvent {
   custom_tool_use_id?: string;
   result?: "allow" | "deny";
   deny_message?: string | null;
+  modified_input?: Record<string, unknown>;
   is_error?: boolean | null;
   stop_reason?: { type: string; event_ids?: string[] };
   error?: { type: string; message: string; retry_status?: { type: string } };
@@ -36,11 +37,19 @@ export interface ModelUsage {
   cache_creation_input_tokens: number;
 }
 
+/** An amount in the smallest unit of its currency: cents. */
+export interface Money {
+  amount: string;
+  currency: string;
+}
+
 export interface SessionUsage {
   input_tokens?: number;
   output_tokens?: number;
   cache_read_input_tokens?: number;
   active_seconds?: number;
+  /** There once something has cost something, where the operator has set prices. */
+  list_cost?: Money;
 }
 
 /** Text of an event to come. Never stored; the event with the same id is the truth. */

@@ -24,6 +24,8 @@ export interface Turn {
   outcome?: string;
   bars: Bar[];
   usage: ModelUsage;
+  /** What it has cost at list prices, in cents, if that is known. */
+  cents?: number;
 }
 
 const WAKE = "wake";
@@ -43,6 +45,8 @@ export function turnsOf(events: Iterable<LogEvent>): Turn[] {
 class Reader {
   turns: Turn[] = [];
   private open = new Map<string, Bar>();
+  private spent = 0; // cents, up to the last account that was given
+  private spentBefore = 0; // and when the newest turn began
 
   take(event: LogEvent): void {
     const at = timeOf(event);
@@ -64,6 +68,7 @@ class Reader {
     const number = this.turns.length + 1;
     const begun: Turn = { number, title: "", from: at, bars: [], usage: { ...NOTHING } };
     this.turns.push(begun);
+    this.spentBefore = this.spent;
     this.begin(begun, "wake", WAKE, "start", at);
   }
 
@@ -89,6 +94,8 @@ class Reader {
       case "agent.mcp_tool_result":
       case "user.custom_tool_result":
         return this.end(answeredCall(event), at, event.is_error === true);
+      case "session.usage":
+        return this.account(turn, event);
       case "session.status_rescheduled":
         return this.begin(turn, "retry", event.id, "waiting to try again", at);
       case "session.status_idle":
@@ -102,6 +109,14 @@ class Reader {
     const waited = this.open.get(id);
     this.end(id, at, event.result === "deny");
     if (waited !== undefined && event.result === "allow") this.begin(turn, "tool", id, waited.label, at);
+  }
+
+  /** The log says what the session has cost in all; a turn's part is what came on top. */
+  private account(turn: Turn, event: LogEvent): void {
+    const cost = event.usage?.list_cost;
+    if (cost === undefined) return;
+    this.spent = Number(cost.amount);
+    turn.cents = this.spent - this.spentBefore;
   }
 
   private begin(turn: Turn, kind: BarKind, id: string, label: string, at: number): void {

@@ -1,6 +1,6 @@
 import { ActionIcon, Group, Tabs, Text, TextInput, Tooltip } from "@mantine/core";
 import { useQueryClient } from "@tanstack/react-query";
-import { ChartGantt, MessageSquare, Pencil } from "lucide-react";
+import { ChartGantt, FolderOpen, MessageSquare, Pencil } from "lucide-react";
 import { useState, type FormEvent } from "react";
 import { useNavigate, useParams } from "react-router";
 
@@ -8,11 +8,12 @@ import { changes, useChange, useSession } from "../api/hooks";
 import type { Session } from "../api/types";
 import { useLiveSession, type LiveSession } from "../live/session";
 import { Chat } from "../parts/chat";
+import { Files } from "../parts/files";
 import { Loaded } from "../parts/page";
 import { StatusBadge } from "../parts/status";
 import { Timeline } from "../parts/timeline";
 import { TrustBadge } from "../parts/trust";
-import { tokens } from "../parts/words";
+import { money, tokens } from "../parts/words";
 import { nameOf } from "./sessions";
 
 export function SessionPage() {
@@ -32,12 +33,18 @@ export function SessionPage() {
             <Tabs.Tab value="timeline" leftSection={<ChartGantt size={14} aria-hidden />}>
               Timeline
             </Tabs.Tab>
+            <Tabs.Tab value="files" leftSection={<FolderOpen size={14} aria-hidden />}>
+              Files
+            </Tabs.Tab>
           </Tabs.List>
           <Tabs.Panel value="chat" className="fill">
             <Chat live={live} ended={found.archived_at !== null} />
           </Tabs.Panel>
           <Tabs.Panel value="timeline" className="fill scroll">
             <Timeline events={live.events} />
+          </Tabs.Panel>
+          <Tabs.Panel value="files" className="fill scroll">
+            <Files session={id} settled={live.conversation.status} ended={found.status === "terminated"} />
           </Tabs.Panel>
         </Tabs>
       )}
@@ -55,6 +62,7 @@ function Heading({ session, live }: { session: Session; live: LiveSession }) {
       <StatusBadge status={waits ? "waiting" : live.loaded ? live.conversation.status : session.status} />
       <Text size="xs" c="dimmed">
         {session.agent.name} · {tokens((usage.input_tokens ?? 0) + (usage.output_tokens ?? 0))} tokens
+        {usage.list_cost !== undefined && ` · ${money(Number(usage.list_cost.amount), usage.list_cost.currency)}`}
       </Text>
     </Group>
   );

@@ -1,22 +1,29 @@
 import { ActionIcon, Anchor, Button, Card, Group, Menu, Stack, Switch, Text, TextInput } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
-import { Archive, EllipsisVertical, Plus, Search } from "lucide-react";
-import { useState } from "react";
+import { Archive, Bot, Clock, EllipsisVertical, Folder, Plus, Search } from "lucide-react";
+import { useState, type ReactNode } from "react";
 import { Link } from "react-router";
 
 import { changes, useChange, useSessions } from "../api/hooks";
 import type { Session } from "../api/types";
 import { NewSession } from "../parts/new-session";
 import { Loaded, Page } from "../parts/page";
+import { Nothing } from "../parts/resource";
 import { StatusBadge } from "../parts/status";
 import { TrustBadge } from "../parts/trust";
-import { ago, tokens } from "../parts/words";
+import { ago, money, tokens } from "../parts/words";
+
+interface Row {
+  session: Session;
+  workspace: string;
+}
 
 export function SessionsPage() {
   const [archived, setArchived] = useState(false);
   const [wanted, setWanted] = useState("");
   const [making, { open, close }] = useDisclosure();
   const sessions = useSessions(archived);
+  const row = (session: Session): Row => ({ session, workspace: session.workspace ?? "own workspace" });
   return (
     <Page
       title="Sessions"
@@ -37,50 +44,62 @@ export function SessionsPage() {
         />
         <Switch label="Archived too" checked={archived} onChange={(event) => setArchived(event.currentTarget.checked)} />
       </Group>
-      <Loaded query={sessions}>{(found) => <SessionList sessions={found.filter((one) => matches(one, wanted))} />}</Loaded>
+      <Loaded query={sessions}>{(found) => <SessionList rows={found.map(row)} wanted={wanted} />}</Loaded>
       <NewSession opened={making} onClose={close} />
     </Page>
   );
 }
 
-function SessionList({ sessions }: { sessions: Session[] }) {
-  if (sessions.length === 0) {
-    return (
-      <Text c="dimmed" ta="center" py="xl">
-        No sessions here. Begin one with “New session”.
-      </Text>
-    );
-  }
+function SessionList({ rows, wanted }: { rows: Row[]; wanted: string }) {
+  const shown = rows.filter((row) => matches(row, wanted));
+  if (rows.length === 0) return <Nothing>No sessions here. Begin one with “New session”.</Nothing>;
+  if (shown.length === 0) return <Nothing>None of {rows.length} sessions has “{wanted.trim()}” in its title, agent or workspace.</Nothing>;
   return (
     <Stack gap="xs" component="ul" p={0} m={0} style={{ listStyle: "none" }}>
-      {sessions.map((session) => (
-        <SessionRow key={session.id} session={session} />
+      {shown.map((row) => (
+        <SessionRow key={row.session.id} row={row} />
       ))}
     </Stack>
   );
 }
 
-function SessionRow({ session }: { session: Session }) {
-  const used = (session.usage.input_tokens ?? 0) + (session.usage.output_tokens ?? 0);
+function SessionRow({ row: { session, workspace } }: { row: Row }) {
+  const { input_tokens, output_tokens, list_cost } = session.usage;
+  const waits = session.status === "idle" && session.waiting_for.length > 0;
   return (
     <Card withBorder padding="sm" component="li" className="session-row">
       <Group justify="space-between" wrap="nowrap" align="flex-start">
-        <Stack gap={4} miw={0}>
+        <Stack gap={6} miw={0} flex={1}>
           <Anchor component={Link} to={`/sessions/${session.id}`} fw={600} c="inherit" truncate className="covering">
             {nameOf(session)}
           </Anchor>
           <Group gap={8}>
             <TrustBadge trust={session.trust_level} />
-            <StatusBadge status={session.status} />
+            <StatusBadge status={waits ? "waiting" : session.status} />
             {session.archived_at !== null && <Text size="xs">archived</Text>}
           </Group>
-          <Text size="xs" c="dimmed">
-            {session.agent.name} · {session.workspace ?? "own workspace"} · {tokens(used)} tokens · {ago(session.updated_at)}
-          </Text>
+          <Group gap="md" style={{ rowGap: 2 }}>
+            <Fact icon={<Bot size={13} aria-hidden />}>{session.agent.name}</Fact>
+            <Fact icon={<Folder size={13} aria-hidden />}>{workspace}</Fact>
+            <Fact icon={<Clock size={13} aria-hidden />}>{ago(session.updated_at)}</Fact>
+            <Fact>{tokens((input_tokens ?? 0) + (output_tokens ?? 0))} tokens</Fact>
+            {list_cost !== undefined && <Fact>{money(Number(list_cost.amount), list_cost.currency)}</Fact>}
+          </Group>
         </Stack>
         <RowMenu session={session} />
       </Group>
     </Card>
+  );
+}
+
+function Fact({ icon, children }: { icon?: ReactNode; children: ReactNode }) {
+  return (
+    <Group gap={4} wrap="nowrap" c="dimmed" miw={0}>
+      {icon}
+      <Text size="xs" truncate>
+        {children}
+      </Text>
+    </Group>
   );
 }
 
@@ -107,10 +126,10 @@ function RowMenu({ session }: { session: Session }) {
 }
 
 export function nameOf(session: Session): string {
-  return session.title ?? `Session with ${session.agent.name}`;
+  return session.title || `Session with ${session.agent.name}`;
 }
 
-function matches(session: Session, wanted: string): boolean {
-  const text = `${nameOf(session)} ${session.agent.name} ${session.workspace ?? ""} ${session.id}`;
+function matches({ session, workspace }: Row, wanted: string): boolean {
+  const text = `${nameOf(session)} ${session.agent.name} ${workspace} ${session.id}`;
   return text.toLowerCase().includes(wanted.trim().toLowerCase());
 }

@@ -8,7 +8,7 @@ import type { Call } from "../log/conversation";
 import { CallInput } from "./call";
 
 export interface Answers {
-  allow: (call: Call) => void;
+  allow: (call: Call, changed?: Record<string, unknown>) => void;
   deny: (call: Call, reason: string) => void;
   result: (call: Call, text: string) => void;
 }
@@ -34,18 +34,55 @@ function Card({ icon, title, children }: { icon: ReactNode; title: string; child
 
 function PermissionCard({ call, answers }: { call: Call; answers: Answers }) {
   const [reason, setReason] = useState("");
+  const [draft, setDraft] = useState<string>();
+  const changed = draft === undefined ? undefined : readBack(call, draft);
+  const wrong = draft !== undefined && changed === undefined;
   return (
     <Card icon={<Hand size={18} aria-hidden />} title={`May the agent use ${call.name}?`}>
-      <CallInput call={call} />
+      {draft === undefined ? (
+        <CallInput call={call} />
+      ) : (
+        <Textarea
+          label="What it may do instead"
+          autosize
+          minRows={2}
+          maxRows={16}
+          styles={{ input: { fontFamily: "monospace", fontSize: 13 } }}
+          value={draft}
+          onChange={(event) => setDraft(event.currentTarget.value)}
+          error={wrong ? "This is not a JSON object." : undefined}
+          autoFocus
+        />
+      )}
       <TextInput size="xs" label="If not, why (the agent is told)" value={reason} onChange={(event) => setReason(event.currentTarget.value)} />
       <Group>
-        <Button onClick={() => answers.allow(call)}>Allow</Button>
+        <Button disabled={wrong} onClick={() => answers.allow(call, changed)}>
+          {draft === undefined ? "Allow" : "Allow this"}
+        </Button>
         <Button variant="default" onClick={() => answers.deny(call, reason)}>
           Deny
+        </Button>
+        <Button variant="subtle" color="gray" onClick={() => setDraft(draft === undefined ? writtenOut(call) : undefined)}>
+          {draft === undefined ? "Change it" : "Leave it as it was"}
         </Button>
       </Group>
     </Card>
   );
+}
+
+/** A call's input for somebody to edit: a command as it is, anything else as JSON. */
+function writtenOut(call: Call): string {
+  return typeof call.input.command === "string" ? call.input.command : JSON.stringify(call.input, null, 2);
+}
+
+function readBack(call: Call, text: string): Record<string, unknown> | undefined {
+  if (typeof call.input.command === "string") return { ...call.input, command: text };
+  try {
+    const given: unknown = JSON.parse(text);
+    return typeof given === "object" && given !== null && !Array.isArray(given) ? (given as Record<string, unknown>) : undefined;
+  } catch {
+    return undefined;
+  }
 }
 
 interface Question {

@@ -45,6 +45,11 @@ export function CallCard({ call }: { call: Call }) {
         <Accordion.Panel>
           <Stack gap="xs">
             <CallInput call={call} />
+            {call.asked !== undefined && (
+              <Text size="xs" c="dimmed">
+                Changed by whoever allowed it; the agent had asked for: {gist({ ...call, input: call.asked })}
+              </Text>
+            )}
             {call.output !== undefined && <Output text={call.output} failed={call.state === "failed"} />}
           </Stack>
         </Accordion.Panel>

@@ -1,14 +1,21 @@
-import { Button, Card, Group, Modal, Stack, Text } from "@mantine/core";
+import { Anchor, Button, Card, Group, Modal, Stack, Text } from "@mantine/core";
 import { useState, type ReactNode } from "react";
+import { Link } from "react-router";
 
 /** A card of a thing that has a name, with what is known of it and what can be done with it. */
-export function ThingCard({ name, about, archived, actions }: { name: string; about: ReactNode; archived: boolean; actions: ReactNode }) {
+export function ThingCard({ name, to, about, archived = false, actions }: { name: string; to?: string; about: ReactNode; archived?: boolean; actions: ReactNode }) {
   return (
     <Card withBorder padding="sm" component="li">
       <Group justify="space-between" align="flex-start">
         <Stack gap={2} miw={0} flex={1}>
           <Text fw={600} truncate>
-            {name}
+            {to === undefined ? (
+              name
+            ) : (
+              <Anchor component={Link} to={to} c="inherit">
+                {name}
+              </Anchor>
+            )}
             {archived && (
               <Text span c="dimmed" fw={400}>
                 {" "}
@@ -26,14 +33,17 @@ export function ThingCard({ name, about, archived, actions }: { name: string; ab
   );
 }
 
+/** What stands where nothing is. */
+export function Nothing({ children }: { children: ReactNode }) {
+  return (
+    <Text c="dimmed" ta="center" py="xl">
+      {children}
+    </Text>
+  );
+}
+
 export function Things({ children, none }: { children: ReactNode[]; none: string }) {
-  if (children.length === 0) {
-    return (
-      <Text c="dimmed" ta="center" py="xl">
-        {none}
-      </Text>
-    );
-  }
+  if (children.length === 0) return <Nothing>{none}</Nothing>;
   return (
     <Stack gap="xs" component="ul" p={0} m={0} style={{ listStyle: "none" }}>
       {children}
@@ -54,5 +64,31 @@ export function FormButton({ label, title, variant = "filled", form }: { label: 
         {form(close)}
       </Modal>
     </>
+  );
+}
+
+/** A button for what cannot be undone, which asks first and says what will happen. */
+export function SureButton({ label, title, says, yes, act, busy }: { label: string; title: string; says: ReactNode; yes: string; act: (done: () => void) => void; busy: boolean }) {
+  return (
+    <FormButton
+      variant="default"
+      label={label}
+      title={title}
+      form={(done) => (
+        <Stack>
+          <Text size="sm" component="div">
+            {says}
+          </Text>
+          <Group justify="flex-end">
+            <Button variant="default" onClick={done} data-autofocus>
+              Cancel
+            </Button>
+            <Button color="red.8" loading={busy} onClick={() => act(done)}>
+              {yes}
+            </Button>
+          </Group>
+        </Stack>
+      )}
+    />
   );
 }

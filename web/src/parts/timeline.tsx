@@ -3,7 +3,7 @@ import { useEffect, useMemo, useState } from "react";
 
 import type { LogEvent } from "../log/events";
 import { turnsOf, type Bar, type BarKind, type Turn } from "../log/timeline";
-import { lasted, tokens } from "./words";
+import { lasted, money, tokens } from "./words";
 
 const LANES: Record<BarKind, { row: number; colour: string; word: string }> = {
   wake: { row: 0, colour: "gray", word: "Start" },
@@ -11,6 +11,14 @@ const LANES: Record<BarKind, { row: number; colour: string; word: string }> = {
   tool: { row: 1, colour: "teal", word: "Tools" },
   wait: { row: 2, colour: "grape", word: "Waits for you" },
   retry: { row: 3, colour: "orange", word: "Retries" },
+};
+
+const OUTCOMES: Record<string, string> = {
+  end_turn: "finished",
+  requires_action: "waits for you",
+  retries_exhausted: "given up",
+  budget_reached: "out of budget",
+  refusal: "declined",
 };
 
 export function Timeline({ events }: { events: LogEvent[] }) {
@@ -74,7 +82,7 @@ function TurnView({ turn, before, now }: { turn: Turn; before?: Turn; now: numbe
             {turn.number}. {turn.title || "(no message)"}
           </Text>
           <Text size="xs" c="dimmed" style={{ flexShrink: 0 }}>
-            {lasted(end - turn.from)} · {turn.outcome ?? "at work"}
+            {lasted(end - turn.from)} · {turn.outcome === undefined ? "at work" : (OUTCOMES[turn.outcome] ?? turn.outcome)}
           </Text>
         </Group>
         <div className="turn-bars" role="img" aria-label={described(turn, end)}>
@@ -84,6 +92,7 @@ function TurnView({ turn, before, now }: { turn: Turn; before?: Turn; now: numbe
         </div>
         <Text size="xs" c="dimmed" mt={6}>
           {new Date(turn.from).toLocaleString()} · {tokens(input_tokens)} in, {tokens(output_tokens)} out, {tokens(cache_read_input_tokens)} from cache
+          {turn.cents !== undefined && ` · ${money(turn.cents)}`}
         </Text>
       </Paper>
     </section>

@@ -26,3 +26,17 @@ export function lasted(milliseconds: number): string {
 export function tokens(count: number | undefined): string {
   return new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(count ?? 0);
 }
+
+/** Money, which comes as cents; what rounds to nothing was not nothing. */
+export function money(cents: number, currency = "USD"): string {
+  const format = new Intl.NumberFormat("en", { style: "currency", currency });
+  return cents < 1 ? `< ${format.format(0.01)}` : format.format(cents / 100);
+}
+
+const SIZES = ["bytes", "kB", "MB", "GB", "TB"];
+
+export function bytes(count: number): string {
+  let [size, step] = [count, 0];
+  while (size >= 1000 && step < SIZES.length - 1) [size, step] = [size / 1000, step + 1];
+  return `${step === 0 || size >= 100 ? Math.round(size) : size.toFixed(1)} ${SIZES[step]}`;
+}

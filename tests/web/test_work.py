@@ -1,0 +1,182 @@
+"""What surrounds the chat: what sessions cost, their files, and tasks. One server for all of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import FilePayload, Locator, expect
+from tests.journeys.chat import bash, script
+from tests.web.person import Person
+from tests.web.test_pages import press
+
+from roost.testing.live import LiveServer
+
+pytestmark = pytest.mark.timeout(240)  # a busy machine is slow to start an agent beside a browser
+PRICE = {"input": 5, "output": 25, "cache_read": 0.5, "cache_write": "6.25"}
+USED = {"input_tokens": 5000, "output_tokens": 100}  # 2.75 cents
+PIXEL = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de"
+    "0000000c4944415408d763f8cfc000000301010018dd8db00000000049454e44ae426082"
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    home = tmp_path_factory.mktemp("work")
+    prices = home / "prices.json"
+    prices.write_text(json.dumps({"claude-opus-5-5": PRICE}))
+    settings = {"ROOST_HARNESS": "claude", "ROOST_SLEEP_AFTER": "60", "ROOST_PRICES": str(prices)}
+    with LiveServer(home / "data", **settings) as live:
+        yield live
+
+
+def row(person: Person, title: str) -> Locator:
+    return person.page.get_by_role("listitem").filter(has_text=title)
+
+
+def test_a_session_says_what_it_costs_and_whether_it_waits_for_somebody(person: Person):
+    person.log_in()
+    person.enter_session("Expensive", policy="always_ask")
+    person.say(script(bash("echo first > which.txt", usage=USED), {"text": "Ran."}))
+    card = person.page.get_by_role("group", name="May the agent use bash?")
+    expect(card).to_be_visible()
+    person.page.get_by_role("link", name="Sessions").click()
+    expect(row(person, "Expensive")).to_contain_text("Waits for you")
+    row(person, "Expensive").get_by_role("link").click()
+    card.get_by_role("button", name="Change it").click()
+    card.get_by_label("What it may do instead").fill("echo better | tee which.txt")
+    card.get_by_role("button", name="Allow this").click()
+    person.hears("Ran.")
+    person.log.get_by_role("button", name="bash").click()
+    person.sees("better")
+    expect(person.log).to_contain_text("the agent had asked for: echo first > which.txt")
+    person.waits_until("Idle")
+    expect(person.page.locator(".heading")).to_contain_text("$0.03")
+    person.page.get_by_role("tab", name="Timeline").click()
+    expect(person.page.get_by_role("region", name="Turn 1")).to_contain_text("$0.03")
+    person.page.get_by_role("link", name="Sessions").click()
+    expect(row(person, "Expensive")).to_contain_text(
+        re.compile("coder.*own workspace.*now.*\\$0.03")
+    )
+    search = person.page.get_by_label("Search sessions")
+    search.fill("nothing like it")
+    expect(person.page.get_by_text("None of")).to_be_visible()
+    search.fill("expensive")
+    person.page.get_by_role("button", name="Actions for Expensive").click()
+    person.page.get_by_role("menuitem", name="Archive").click()
+    expect(row(person, "Expensive")).to_have_count(0)
+    person.page.get_by_label("Archived too").check(force=True)
+    expect(row(person, "Expensive")).to_contain_text("archived")
+
+
+def test_files_are_looked_at_fetched_and_put_there(person: Person):
+    person.log_in()
+    session_id = person.enter_session("Files")
+    made = (
+        "mkdir src; printf 'def f(x):\\n    return x\\n' > src/parser.py; ln -s / out; "
+        "head -c 900 /dev/urandom > noise.bin; head -c 1500000 /dev/zero | tr '\\0' a > big.txt"
+    )
+    person.say(script(bash(made), {"text": "There."}))
+    person.hears("There.")
+    page = person.page
+    page.get_by_role("tab", name="Files").click()
+    link(person, "src").focus()
+    page.keyboard.press("Enter")
+    link(person, "parser.py").focus()
+    page.keyboard.press("Enter")
+    source = page.get_by_label("What is in parser.py")
+    expect(source).to_contain_text("return x")
+    expect(source.locator(".hljs-keyword").first).to_have_text("def")
+    page.get_by_role("navigation", name="Directory").get_by_role("link", name="workspace").click()
+    link(person, "noise.bin").click()
+    expect(page.get_by_text("This file is not text")).to_be_visible()
+    link(person, "big.txt").click()
+    expect(page.get_by_text("too large to be shown")).to_be_visible()
+    assert link(person, "out").count() == 0  # links are shown, and lead nowhere
+
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Upload").click()
+    chooser.value.set_files([payload("pixel.png", PIXEL), payload("notes.txt", b"one")])
+    link(person, "pixel.png").click()
+    picture = page.get_by_role("img", name="pixel.png")
+    expect(picture).to_be_visible()
+    assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") == 1
+    drop(person, "notes.txt", "two")
+    page.get_by_role("dialog").get_by_role("button", name="Replace").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    link(person, "notes.txt").click()
+    expect(page.get_by_label("What is in notes.txt")).to_have_text("two")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    assert Path(download.value.path()).read_bytes() == b"two"
+    person.shoot("files")
+
+    page.get_by_role("tab", name="Chat").click()
+    person.say(script(bash("cat notes.txt; rm notes.txt"), {"text": "Read it."}))
+    person.hears("Read it.")
+    person.log.get_by_role("button", name="cat notes.txt").click()
+    person.sees("two")
+    page.goto(f"{person.server.url}/sessions/{session_id}/files?file=notes.txt")
+    expect(page.get_by_text("“notes.txt” is not there any more.")).to_be_visible()
+
+
+def link(person: Person, name: str) -> Locator:
+    directory = person.page.get_by_role("region", name="Directory")
+    return directory.get_by_role("table").get_by_role("link", name=name, exact=True)
+
+
+def payload(name: str, data: bytes) -> FilePayload:
+    return {"name": name, "mimeType": "application/octet-stream", "buffer": data}
+
+
+def drop(person: Person, name: str, text: str) -> None:
+    """Let go of a file over the directory."""
+    script = """([name, text]) => {
+        const carried = new DataTransfer();
+        carried.items.add(new File([text], name));
+        return carried;
+    }"""
+    carried: Any = person.page.evaluate_handle(script, [name, text])
+    directory = person.page.get_by_role("region", name="Directory")
+    for event in ("dragover", "drop"):
+        directory.dispatch_event(event, {"dataTransfer": carried})
+
+
+def test_a_task_is_made_run_followed_and_has_an_outcome(person: Person):
+    person.log_in()
+    person.make_parts()
+    page = person.page
+    page.goto(f"{person.server.url}/tasks")
+    press(person, "New task")
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Title")).to_be_focused()
+    page.keyboard.type("Fix the build")
+    update = {"tool": "update_task", "input": {"details": "It was a comma."}}
+    steps = (bash("sleep 3"), update, {"text": "The build is **green** again."})
+    dialog.get_by_label("Description").fill(script(*steps))
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog).to_have_count(0)
+    row(person, "Fix the build").get_by_role("button", name="Run").click()
+    dialog.get_by_role("button", name="Run it").click()
+    page.wait_for_url("**/tasks/task_*")
+    address = page.url
+    page.get_by_role("link", name="Follow it").click()
+    person.hears("The build is green again.")
+    page.goto(address)
+    expect(page.get_by_role("region", name="Outcome")).to_contain_text("The build is green again.")
+    expect(page.get_by_role("region", name="Details")).to_contain_text("It was a comma.")
+    expect(page.get_by_role("region", name="Runs")).to_contain_text("Succeeded")
+    person.shoot("task")
+    page.get_by_role("button", name="Edit").click()
+    dialog.get_by_label("Title").fill("Fix the build, again")
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("heading", name="Fix the build, again")).to_be_visible()
+    page.get_by_role("button", name="Delete").click()
+    dialog.get_by_role("button", name="Delete the task").click()
+    page.wait_for_url("**/tasks")
+    expect(page.get_by_text("No tasks yet.")).to_be_visible()

@@ -1,0 +1,117 @@
+import { Button, Group, Select, Stack, Text, Textarea, TextInput } from "@mantine/core";
+import { useState, type FormEvent } from "react";
+import { useNavigate } from "react-router";
+
+import { changes, useAgents, useChange, useEnvironments, useTasks } from "../api/hooks";
+import type { Task } from "../api/types";
+import { Loaded, Page } from "../parts/page";
+import { PlacementFields, usePlacement } from "../parts/placement";
+import { FormButton, ThingCard, Things } from "../parts/resource";
+import { StatusBadge } from "../parts/status";
+import { ago } from "../parts/words";
+
+export function TasksPage() {
+  const tasks = useTasks();
+  return (
+    <Page title="Tasks" actions={<FormButton label="New task" title="New task" form={(done) => <TaskForm done={done} />} />}>
+      <Loaded query={tasks}>
+        {(found) => (
+          <Things none="No tasks yet. A task is a piece of work that an agent does to the end with nobody watching.">
+            {found.map((task) => (
+              <ThingCard
+                key={task.id}
+                name={task.title}
+                to={`/tasks/${task.id}`}
+                about={<About task={task} />}
+                actions={task.status !== "running" && <RunButton task={task} />}
+              />
+            ))}
+          </Things>
+        )}
+      </Loaded>
+    </Page>
+  );
+}
+
+function About({ task }: { task: Task }) {
+  return (
+    <Stack gap={4} mt={4}>
+      <Group gap="xs">
+        <StatusBadge status={task.status} />
+        <Text size="xs">{ago(task.updated_at)}</Text>
+      </Group>
+      {(task.outcome ?? task.description) && (
+        <Text size="sm" lineClamp={2}>
+          {task.outcome ?? task.description}
+        </Text>
+      )}
+    </Stack>
+  );
+}
+
+export function TaskForm({ task, done }: { task?: Task; done: () => void }) {
+  const create = useChange("tasks", changes.createTask);
+  const update = useChange("tasks", changes.updateTask);
+  const agents = (useAgents().data ?? []).filter((agent) => agent.archived_at === null || agent.id === task?.agent);
+  const places = (useEnvironments().data ?? []).filter((place) => place.archived_at === null || place.id === task?.environment_id);
+  const [title, setTitle] = useState(task?.title ?? "");
+  const [description, setDescription] = useState(task?.description ?? "");
+  const [details, setDetails] = useState(task?.details ?? "");
+  const [agent, setAgent] = useState(task?.agent ?? null);
+  const [place, setPlace] = useState(task?.environment_id ?? null);
+
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    const body = { title, description, details };
+    if (task) update.mutate({ id: task.id, ...body, agent, environment_id: place }, { onSuccess: done });
+    else create.mutate({ ...body, ...(agent ? { agent } : {}), ...(place ? { environment_id: place } : {}) }, { onSuccess: done });
+  };
+
+  return (
+    <form onSubmit={submit}>
+      <Stack>
+        <TextInput label="Title" value={title} onChange={(event) => setTitle(event.currentTarget.value)} maxLength={500} required data-autofocus />
+        <Textarea label="Description" description="What is to be done, and how one sees that it is." autosize minRows={3} maxRows={10} value={description} onChange={(event) => setDescription(event.currentTarget.value)} />
+        <Textarea label="Details" description="Notes and plans. The agent keeps them up to date." autosize minRows={2} maxRows={10} value={details} onChange={(event) => setDetails(event.currentTarget.value)} />
+        <Select label="Agent" placeholder="chosen when it is run" data={agents.map(({ id, name }) => ({ value: id, label: name }))} value={agent} onChange={setAgent} clearable searchable />
+        <Select label="Environment" placeholder="chosen when it is run" data={places.map(({ id, name }) => ({ value: id, label: name }))} value={place} onChange={setPlace} clearable searchable />
+        <Button type="submit" loading={create.isPending || update.isPending}>
+          Save
+        </Button>
+      </Stack>
+    </form>
+  );
+}
+
+export function RunButton({ task }: { task: Task }) {
+  return <FormButton variant="default" label="Run" title={`Run “${task.title}”`} form={(done) => <RunForm task={task} done={done} />} />;
+}
+
+function RunForm({ task, done }: { task: Task; done: () => void }) {
+  const navigate = useNavigate();
+  const run = useChange("tasks", changes.runTask);
+  const placement = usePlacement({ agent: task.agent, place: task.environment_id });
+  const [instructions, setInstructions] = useState("");
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    const begun = () => {
+      done();
+      navigate(`/tasks/${task.id}`);
+    };
+    run.mutate({ id: task.id, ...placement.request, ...(instructions ? { instructions } : {}) }, { onSuccess: begun });
+  };
+  return (
+    <form onSubmit={submit}>
+      <Stack>
+        <Text size="sm" c="dimmed">
+          A session works on the task to the end. It goes on when you leave, and you can follow it.
+        </Text>
+        <Textarea label="Anything else for this run" autosize minRows={2} maxRows={8} value={instructions} onChange={(event) => setInstructions(event.currentTarget.value)} data-autofocus />
+        <PlacementFields placement={placement} />
+        <Button type="submit" loading={run.isPending} disabled={placement.request === undefined}>
+          Run it
+        </Button>
+      </Stack>
+    </form>
+  );
+}
