@@ -39,7 +39,7 @@ class Person:
         if not content:
             self.shoot(f"failed-{self._name}")
         self._context.close()
-        assert not (content and self.complaints)
+        assert not (content and self.complaints), self.complaints
 
     def _listen(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not _OF_A_LOST_SERVER.search(message.text):

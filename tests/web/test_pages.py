@@ -14,7 +14,7 @@ from tests.web.person import Person
 
 pytestmark = pytest.mark.timeout(240)  # a busy machine is slow to start an agent beside a browser
 AXE = Path("web/node_modules/axe-core/axe.min.js")
-PAGES = ("/", "/tasks", "/agents", "/environments", "/keys")
+PAGES = ("/", "/tasks", "/workspaces", "/agents", "/environments", "/keys")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1600, "light")])

@@ -19,6 +19,7 @@ from roost.testing.live import LiveServer
 pytestmark = pytest.mark.timeout(240)  # a busy machine is slow to start an agent beside a browser
 PRICE = {"input": 5, "output": 25, "cache_read": 0.5, "cache_write": "6.25"}
 USED = {"input_tokens": 5000, "output_tokens": 100}  # 2.75 cents
+CHEAP = {"input_tokens": 1, "output_tokens": 1}
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de"
     "0000000c4944415408d763f8cfc000000301010018dd8db00000000049454e44ae426082"
@@ -42,7 +43,7 @@ def row(person: Person, title: str) -> Locator:
 def test_a_session_says_what_it_costs_and_whether_it_waits_for_somebody(person: Person):
     person.log_in()
     person.enter_session("Expensive", policy="always_ask")
-    person.say(script(bash("echo first > which.txt", usage=USED), {"text": "Ran."}))
+    person.say(script(bash("echo first > which.txt", usage=USED), {"text": "Ran.", "usage": CHEAP}))
     card = person.page.get_by_role("group", name="May the agent use bash?")
     expect(card).to_be_visible()
     person.page.get_by_role("link", name="Sessions").click()
@@ -180,3 +181,50 @@ def test_a_task_is_made_run_followed_and_has_an_outcome(person: Person):
     dialog.get_by_role("button", name="Delete the task").click()
     page.wait_for_url("**/tasks")
     expect(page.get_by_text("No tasks yet.")).to_be_visible()
+
+
+def test_a_workspace_is_made_shared_used_and_deleted(person: Person):
+    person.log_in()
+    parts = person.make_parts()
+    page, dialog = person.page, person.page.get_by_role("dialog")
+    page.goto(f"{person.server.url}/workspaces")
+    press(person, "New workspace")
+    expect(dialog.get_by_label("Name")).to_be_focused()
+    page.keyboard.type("atlas")
+    dialog.get_by_label("One turn at a time").check(force=True)
+    dialog.get_by_label("Most gigabytes").fill("2")
+    dialog.get_by_role("button", name="Save").click()
+    card = row(person, "atlas")
+    expect(card).to_contain_text(re.compile("Sandboxed.*one turn at a time.*at most 2.0 GB.*1 key"))
+    card.get_by_role("button", name="Share").click()
+    dialog.get_by_role("button", name="Share").click()
+    expect(dialog.get_by_role("listitem")).to_have_count(2)
+    person.shoot("workspace-shared")
+    page.keyboard.press("Escape")
+    expect(card).to_contain_text("every key may work in it")
+    card.get_by_role("button", name="Edit").click()
+    dialog.get_by_label("Description").fill("Maps.")
+    dialog.get_by_role("button", name="Save").click()
+    expect(card).to_contain_text("Maps.")
+
+    page.goto(person.server.url)
+    page.get_by_role("button", name="New session").click()
+    dialog.get_by_role("combobox", name="Workspace").click()
+    page.get_by_role("option", name="atlas").click()
+    person.shoot("new-session")
+    used: Any = {"workspace": "atlas", "harness": "scripted"}
+    person.client.beta.sessions.create(title="In the atlas", **parts, extra_body=used)
+    page.goto(person.server.url)
+    expect(row(person, "In the atlas")).to_contain_text("atlas")
+    page.get_by_label("Search sessions").fill("atlas")
+    expect(page.get_by_role("listitem")).to_have_count(1)
+
+    page.goto(f"{person.server.url}/workspaces")
+    card.get_by_role("button", name="Delete").click()
+    dialog.get_by_role("button", name="Delete the workspace").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    person.shoot("workspace-in-use")
+    dialog.get_by_label("Also if sessions still use it.").check(force=True)
+    dialog.get_by_role("button", name="Delete the workspace").click()
+    expect(card).to_have_count(0)
+    person.complaints.clear()  # the browser notes that the first try was refused

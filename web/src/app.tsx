@@ -11,6 +11,7 @@ import { SessionPage } from "./pages/session";
 import { SessionsPage } from "./pages/sessions";
 import { TaskPage } from "./pages/task";
 import { TasksPage } from "./pages/tasks";
+import { WorkspacesPage } from "./pages/workspaces";
 import { Frame } from "./parts/frame";
 
 function SignedIn() {
@@ -39,6 +40,7 @@ const router = createBrowserRouter([
       { path: "/sessions/:id/:view", element: <SessionPage /> },
       { path: "/tasks", element: <TasksPage /> },
       { path: "/tasks/:id", element: <TaskPage /> },
+      { path: "/workspaces", element: <WorkspacesPage /> },
       { path: "/agents", element: <AgentsPage /> },
       { path: "/environments", element: <EnvironmentsPage /> },
       { path: "/keys", element: <KeysPage /> },

@@ -4,7 +4,7 @@ import { notifications } from "@mantine/notifications";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 
 import { all, ApiError, get, post, remove } from "./http";
-import type { Agent, Environment, Key, Me, Session, Task, TaskRun } from "./types";
+import type { Agent, Environment, Key, Me, Session, Task, TaskRun, Workspace } from "./types";
 
 export const useMe = () =>
   useQuery({ queryKey: ["me"], queryFn: () => get<Me>("/auth/me"), staleTime: 60_000, retry: false });
@@ -25,8 +25,9 @@ export const useAgents = () =>
 export const useEnvironments = () =>
   useQuery({ queryKey: ["environments"], queryFn: () => all<Environment>("/v1/environments") });
 
-export const useKeys = () =>
-  useQuery({ queryKey: ["keys"], queryFn: async () => (await get<{ data: Key[] }>("/roost/v1/keys")).data });
+/** Only administrators may see them. */
+export const useKeys = (enabled = true) =>
+  useQuery({ queryKey: ["keys"], queryFn: async () => (await get<{ data: Key[] }>("/roost/v1/keys")).data, enabled });
 
 const MOVING = 3000;
 const STILL = 15_000;
@@ -52,12 +53,15 @@ export const useTaskRuns = (id: string) =>
     refetchInterval: (query) => (query.state.data?.some((run) => run.ended_at === null) ? MOVING : STILL),
   });
 
-/** A change of one kind of resource; a refusal is shown with its hint. */
-export function useChange<Given, Answer>(resource: string, change: (given: Given) => Promise<Answer>) {
+export const useWorkspaces = () =>
+  useQuery({ queryKey: ["workspaces"], queryFn: () => all<Workspace>("/roost/v1/workspaces") });
+
+/** A change of one kind of resource, or, `exact`, of its list alone; a refusal is shown with its hint. */
+export function useChange<Given, Answer>(resource: string, change: (given: Given) => Promise<Answer>, exact = false) {
   const queries = useQueryClient();
   return useMutation({
     mutationFn: change,
-    onSuccess: () => queries.invalidateQueries({ queryKey: [resource] }),
+    onSuccess: () => queries.invalidateQueries({ queryKey: [resource], exact }),
     onError: complain,
   });
 }
@@ -100,6 +104,16 @@ export const changes = {
   runTask: (given: { id: string } & Record<string, unknown>) => {
     const { id, ...body } = given;
     return post<TaskRun>(`/roost/v1/tasks/${id}/runs`, body);
+  },
+  createWorkspace: (given: Record<string, unknown>) => post<Workspace>("/roost/v1/workspaces", given),
+  updateWorkspace: (given: { id: string } & Record<string, unknown>) => {
+    const { id, ...body } = given;
+    return post<Workspace>(`/roost/v1/workspaces/${id}`, body);
+  },
+  deleteWorkspace: (given: { id: string; force: boolean }) => remove(`/roost/v1/workspaces/${given.id}?force=${given.force}`),
+  shareWorkspace: (given: { id: string } & Record<string, unknown>) => {
+    const { id, ...body } = given;
+    return post<Workspace>(`/roost/v1/workspaces/${id}/permissions`, body);
   },
   createKey: (given: Record<string, unknown>) => post<Key>("/roost/v1/keys", given),
   revokeKey: (id: string) => remove(`/roost/v1/keys/${id}`),

@@ -92,6 +92,26 @@ export interface Entry {
   modified_at: string;
 }
 
+export type Access = "read" | "write" | "admin";
+
+export interface WorkspaceSettings {
+  quota_bytes: number | null;
+  keep_snapshots: number;
+  keep_days: number | null;
+  mount_scope: string | null;
+  trust_levels: Trust[];
+  writers: "allowed" | "serialised";
+}
+
+export interface Workspace {
+  id: string;
+  name: string;
+  description: string;
+  settings: WorkspaceSettings;
+  permissions: ({ type: "everyone"; access: Access } | { type: "key"; key_id: string; access: Access })[];
+  created_at: string;
+}
+
 export interface Key {
   id: string;
   name: string;

@@ -4,7 +4,7 @@ import { Archive, Bot, Clock, EllipsisVertical, Folder, Plus, Search } from "luc
 import { useState, type ReactNode } from "react";
 import { Link } from "react-router";
 
-import { changes, useChange, useSessions } from "../api/hooks";
+import { changes, useChange, useSessions, useWorkspaces } from "../api/hooks";
 import type { Session } from "../api/types";
 import { NewSession } from "../parts/new-session";
 import { Loaded, Page } from "../parts/page";
@@ -23,7 +23,8 @@ export function SessionsPage() {
   const [wanted, setWanted] = useState("");
   const [making, { open, close }] = useDisclosure();
   const sessions = useSessions(archived);
-  const row = (session: Session): Row => ({ session, workspace: session.workspace ?? "own workspace" });
+  const workspaces = useWorkspaces().data ?? [];
+  const row = (session: Session): Row => ({ session, workspace: workspaces.find(({ id }) => id === session.workspace)?.name ?? session.workspace ?? "own workspace" });
   return (
     <Page
       title="Sessions"

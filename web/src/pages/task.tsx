@@ -24,7 +24,7 @@ function TaskView({ task }: { task: Task }) {
         <Group gap="xs">
           <StatusBadge status={task.status} />
           <Text size="sm" c="dimmed">
-            changed {ago(task.updated_at)} · <Anchor component={Link} to="/tasks">all tasks</Anchor>
+            changed {ago(task.updated_at)} · <Anchor component={Link} to="/tasks" underline="always">all tasks</Anchor>
           </Text>
         </Group>
         {task.outcome !== null && <Part title="Outcome" text={task.outcome} />}
@@ -38,7 +38,7 @@ function TaskView({ task }: { task: Task }) {
 
 function Actions({ task }: { task: Task }) {
   const navigate = useNavigate();
-  const remove = useChange("tasks", changes.deleteTask);
+  const remove = useChange("tasks", changes.deleteTask, true); // itself it must not be asked for any more
   return (
     <>
       {task.status !== "running" && <RunButton task={task} />}

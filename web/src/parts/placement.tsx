@@ -4,32 +4,38 @@ import { Alert, Anchor, Group, Radio, Select, Stack, Text } from "@mantine/core"
 import { useState } from "react";
 import { Link } from "react-router";
 
-import { useAgents, useEnvironments, useMe } from "../api/hooks";
-import type { Trust } from "../api/types";
+import { useAgents, useEnvironments, useMe, useWorkspaces } from "../api/hooks";
+import type { Trust, Workspace } from "../api/types";
 import { TRUST } from "./trust";
 
 const LEVELS: Trust[] = ["sandboxed", "vault", "full"];
+const OWN = "own";
 
 /** What was chosen, and what there is to choose from. */
 export function usePlacement(first: { agent?: string | null; place?: string | null } = {}) {
   const agents = (useAgents().data ?? []).filter((agent) => agent.archived_at === null);
   const places = (useEnvironments().data ?? []).filter((place) => place.archived_at === null);
+  const workspaces = useWorkspaces().data ?? [];
   const [agent, setAgent] = useState<string | null>(first.agent ?? null);
   const [place, setPlace] = useState<string | null>(first.place ?? null);
   const [trust, setTrust] = useState<Trust>("sandboxed");
+  const [workspace, setWorkspace] = useState<string>(OWN);
   const [scope, setScope] = useState("workspace");
   const chosen = { agent: agent ?? agents[0]?.id ?? null, place: place ?? places[0]?.id ?? null };
   const options = {
     trust_level: trust,
+    ...(workspace === OWN ? {} : { workspace }),
     ...(scope === "workspace" ? {} : { mount_scope: scope }),
   };
   return {
     agents,
     places,
+    workspaces,
     chosen,
     trust,
+    workspace,
     scope,
-    set: { agent: setAgent, place: setPlace, trust: setTrust, scope: setScope },
+    set: { agent: setAgent, place: setPlace, trust: setTrust, workspace: setWorkspace, scope: setScope },
     /** The fields of a request; undefined while something is missing. */
     request: chosen.agent === null || chosen.place === null ? undefined : { agent: chosen.agent, environment_id: chosen.place, ...options },
   };
@@ -38,13 +44,14 @@ export function usePlacement(first: { agent?: string | null; place?: string | nu
 export type Placement = ReturnType<typeof usePlacement>;
 
 export function PlacementFields({ placement }: { placement: Placement }) {
-  const { agents, places, chosen, trust, scope, set } = placement;
+  const { agents, places, workspaces, chosen, trust, workspace, scope, set } = placement;
   const reach = LEVELS.indexOf(useMe().data?.trust_ceiling ?? "sandboxed");
   return (
     <>
       {(agents.length === 0 || places.length === 0) && <FirstThings agents={agents.length} places={places.length} />}
       <Select label="Agent" data={agents.map(({ id, name }) => ({ value: id, label: name }))} value={chosen.agent} onChange={set.agent} allowDeselect={false} searchable required />
       <Select label="Environment" data={places.map(({ id, name }) => ({ value: id, label: name }))} value={chosen.place} onChange={set.place} allowDeselect={false} searchable required />
+      <WorkspaceSelect workspaces={workspaces} value={workspace} onChange={set.workspace} />
       <Radio.Group label="Trust" value={trust} onChange={(value) => set.trust(value as Trust)}>
         <Stack gap="xs" mt={4}>
           {LEVELS.map((level, rank) => (
@@ -59,6 +66,21 @@ export function PlacementFields({ placement }: { placement: Placement }) {
         </Group>
       </Radio.Group>
     </>
+  );
+}
+
+function WorkspaceSelect({ workspaces, value, onChange }: { workspaces: Workspace[]; value: string; onChange: (value: string) => void }) {
+  const data = [{ value: OWN, label: "One of its own" }, ...workspaces.map(({ id, name }) => ({ value: id, label: name }))];
+  return (
+    <Select
+      label="Workspace"
+      description={workspaces.length === 0 ? "Workspaces that several sessions share are made on the page Workspaces." : "A workspace that has a name is shared by all sessions in it."}
+      data={data}
+      value={value}
+      onChange={(chosen) => onChange(chosen ?? OWN)}
+      allowDeselect={false}
+      searchable
+    />
   );
 }
 
