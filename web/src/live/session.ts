@@ -5,6 +5,7 @@ import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 
 import { complain } from "../api/hooks";
 import { ApiError } from "../api/http";
+import { branchOf, REWOUND } from "../log/branch";
 import { after, EMPTY, previewed, type Call, type Conversation } from "../log/conversation";
 import type { LogEvent, Preview } from "../log/events";
 
@@ -25,11 +26,26 @@ export interface LiveSession {
 
 interface Picture {
   conversation: Conversation;
+  /** The part of the log that is the conversation. */
   events: LogEvent[];
+  log: LogEvent[];
+}
+
+const NOTHING: Picture = { conversation: EMPTY, events: [], log: [] };
+
+/** The picture after some more of the log. A rewind may lead anywhere, so that all is read again. */
+function grown(before: Picture, more: LogEvent[]): Picture {
+  if (more.length === 0) return before;
+  const log = [...before.log, ...more];
+  if (!more.some((event) => event.type === REWOUND)) {
+    return { conversation: after(before.conversation, more), events: [...before.events, ...more], log };
+  }
+  const events = branchOf(log);
+  return { conversation: after(EMPTY, events), events, log };
 }
 
 export function useLiveSession(id: string): LiveSession {
-  const [picture, setPicture] = useState<Picture>({ conversation: EMPTY, events: [] });
+  const [picture, setPicture] = useState<Picture>(NOTHING);
   const [connection, setConnection] = useState<Connection>("connecting");
   const [agent, setAgent] = useState("");
   const [loaded, setLoaded] = useState(false);
@@ -37,7 +53,7 @@ export function useLiveSession(id: string): LiveSession {
   const socket = useRef<SessionSocket>(undefined);
 
   useEffect(() => {
-    setPicture({ conversation: EMPTY, events: [] });
+    setPicture(NOTHING);
     setLoaded(false);
     const batch = new Batch(setPicture, () => setLoaded(true));
     const client = new Client();
@@ -133,12 +149,7 @@ class Batch {
   private flush(): void {
     this.frame = 0;
     const events = this.events.splice(0);
-    if (events.length > 0) {
-      this.draw((before) => ({
-        conversation: after(before.conversation, events),
-        events: [...before.events, ...events],
-      }));
-    }
+    if (events.length > 0) this.draw((before) => grown(before, events));
     this.flushPreviews();
     if (this.settled) this.ready();
   }
@@ -147,10 +158,10 @@ class Batch {
     const previews = this.previews.splice(0);
     if (previews.length === 0) return;
     const events = this.events.splice(0); // what came before them stands before them
-    this.draw((before) => ({
-      conversation: previews.reduce(previewed, after(before.conversation, events)),
-      events: [...before.events, ...events],
-    }));
+    this.draw((before) => {
+      const next = grown(before, events);
+      return { ...next, conversation: previews.reduce(previewed, next.conversation) };
+    });
   }
 }
 

@@ -25,7 +25,7 @@ describe("the log as a conversation", () => {
     const oneByOne = log.reduce((before, one) => after(before, [one]), EMPTY);
     expect(oneByOne).toEqual(atOnce);
     expect(after(atOnce, log)).toEqual(atOnce);
-    expect(shown(atOnce)).toEqual(["hello", "hi"]);
+    expect(shown(atOnce)).toEqual(["hello", "hi", "turn-end"]);
     expect(atOnce.status).toBe("idle");
   });
 
@@ -69,7 +69,7 @@ describe("the log as a conversation", () => {
 
   it("shows a call that was cut off as such when the turn is over", () => {
     const log = [event("session.status_running"), event("agent.tool_use", { name: "bash", evaluated_permission: "allow" }), event("session.status_idle", { stop_reason: { type: "end_turn" } })];
-    expect(shown(after(EMPTY, log))).toEqual(["bash:unknown"]);
+    expect(shown(after(EMPTY, log))).toEqual(["bash:unknown", "turn-end"]);
   });
 
   it("tells retries from failures", () => {

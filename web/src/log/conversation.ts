@@ -4,6 +4,7 @@
  * other shows. An event that comes twice changes nothing.
  */
 
+import { REWOUND } from "./branch";
 import {
   answeredCall,
   CALLS,
@@ -54,7 +55,14 @@ export interface Note {
   text: string;
 }
 
-export type Item = Said | Thought | Call | Note;
+/** Where a turn is over: a place to fork at, or to go back to. */
+export interface TurnEnd {
+  kind: "turn-end";
+  id: string;
+  eventId: string;
+}
+
+export type Item = Said | Thought | Call | Note | TurnEnd;
 export type Status = "idle" | "running" | "rescheduling" | "terminated";
 
 export interface Conversation {
@@ -130,6 +138,10 @@ function take(state: Conversation, event: LogEvent): void {
       return event.processed_at === null ? undefined : put(state, note(event, "info", "Interrupted"));
     case "agent.thread_context_compacted":
       return put(state, note(event, "info", "The conversation grew long and was summarised."));
+    case REWOUND:
+      return put(state, note(event, "info", `The session went back to the end of turn ${event.to?.turn}${event.files ? ", and its files with it" : "; its files stay as they are"}.`));
+    case "roost.forked":
+      return put(state, note(event, "info", "This session was forked off another one here."));
     case "session.error":
       return troubled(state, event);
     case "session.usage":
@@ -160,7 +172,10 @@ function moved(state: Conversation, event: LogEvent, status: Status): void {
   const reason = REASONS[state.stopReason ?? ""];
   if (reason !== undefined) put(state, note(event, "error", reason));
   if (status === "terminated") put(state, note(event, "info", "This session has ended."));
-  if (status === "idle" && state.stopReason !== "requires_action") closeOpenCalls(state);
+  if (status === "idle" && state.stopReason !== "requires_action") {
+    closeOpenCalls(state);
+    put(state, { kind: "turn-end", id: `${event.id} end`, eventId: event.id });
+  }
 }
 
 /** When a turn is over nothing of it runs any more; what had no result was cut off. */

@@ -28,6 +28,9 @@ export interface LogEvent {
   model_request_start_id?: string;
   model_usage?: ModelUsage;
   usage?: SessionUsage;
+  /** Of a rewind: the event that the conversation goes on after, and whether the files went back too. */
+  to?: { event_id: string; seq: number; turn: number };
+  files?: boolean;
 }
 
 export interface ModelUsage {

@@ -22,6 +22,8 @@ export interface Turn {
   from: number;
   to?: number;
   outcome?: string;
+  /** The event with which it ended. */
+  end?: string;
   bars: Bar[];
   usage: ModelUsage;
   /** What it has cost at list prices, in cents, if that is known. */
@@ -141,6 +143,7 @@ class Reader {
   private rest(turn: Turn, event: LogEvent, at: number): void {
     turn.to = at;
     turn.outcome = event.stop_reason?.type ?? "ended";
+    turn.end = turn.outcome === "requires_action" ? undefined : event.id;
     for (const [id, bar] of this.open) {
       const waits = bar.kind === "wait" && turn.outcome === "requires_action";
       if (!waits) this.end(id, at, bar.kind === "tool");

@@ -38,10 +38,10 @@ export function SessionPage() {
             </Tabs.Tab>
           </Tabs.List>
           <Tabs.Panel value="chat" className="fill">
-            <Chat live={live} ended={found.archived_at !== null} />
+            <Chat live={live} session={found} ended={found.archived_at !== null} />
           </Tabs.Panel>
           <Tabs.Panel value="timeline" className="fill scroll">
-            <Timeline events={live.events} />
+            <Timeline live={live} session={found} />
           </Tabs.Panel>
           <Tabs.Panel value="files" className="fill scroll">
             <Files session={id} settled={live.conversation.status} ended={found.status === "terminated"} />

@@ -3,15 +3,17 @@ import { ActionIcon, Alert, Badge, Button, Center, Group, Loader, Text, Textarea
 import { ArrowDown, CircleAlert, CircleStop, Clock, Info, RefreshCw, SendHorizontal } from "lucide-react";
 import { useEffect, useLayoutEffect, useRef, useState, type KeyboardEvent } from "react";
 
+import type { Session } from "../api/types";
 import type { LiveSession } from "../live/session";
 import type { Item, Note, Said } from "../log/conversation";
 import { WaitingCard } from "./answers";
 import { CallCard } from "./call";
 import { Prose } from "./markdown";
+import { TurnActions } from "./turn-actions";
 
 const NEAR = 80; // pixels from the end within which a reader follows what comes
 
-export function Chat({ live, ended }: { live: LiveSession; ended: boolean }) {
+export function Chat({ live, session, ended }: { live: LiveSession; session: Session; ended: boolean }) {
   const { conversation, unsent } = live;
   const { ref, following, onScroll, toLatest } = useFollow(conversation.items.length, conversation);
   const working = conversation.status === "running" || conversation.status === "rescheduling";
@@ -32,7 +34,7 @@ export function Chat({ live, ended }: { live: LiveSession; ended: boolean }) {
             </Text>
           )}
           {conversation.items.map((item) => (
-            <ItemView key={item.id} item={item} live={live} />
+            <ItemView key={item.id} item={item} live={live} session={session} />
           ))}
           {sending.map((frame) => (
             <div key={frame.id} className="said-user queued">
@@ -73,7 +75,7 @@ function useFollow(count: number, changes: unknown) {
   return { ref, following, onScroll, toLatest };
 }
 
-function ItemView({ item, live }: { item: Item; live: LiveSession }) {
+function ItemView({ item, live, session }: { item: Item; live: LiveSession; session: Session }) {
   switch (item.kind) {
     case "user":
       return <UserSaid said={item} />;
@@ -93,6 +95,8 @@ function ItemView({ item, live }: { item: Item; live: LiveSession }) {
       return item.state === "waiting" ? <WaitingCard call={item} answers={live} /> : <CallCard call={item} />;
     case "note":
       return <NoteView note={item} />;
+    case "turn-end":
+      return <TurnActions session={session} live={live} eventId={item.eventId} />;
   }
 }
 

@@ -1,8 +1,10 @@
 import { Badge, Container, Group, Paper, Stack, Text, Tooltip } from "@mantine/core";
-import { useEffect, useMemo, useState } from "react";
+import { useEffect, useMemo, useState, type ReactNode } from "react";
 
-import type { LogEvent } from "../log/events";
+import type { Session } from "../api/types";
+import type { LiveSession } from "../live/session";
 import { turnsOf, type Bar, type BarKind, type Turn } from "../log/timeline";
+import { TurnActions } from "./turn-actions";
 import { lasted, money, tokens } from "./words";
 
 const LANES: Record<BarKind, { row: number; colour: string; word: string }> = {
@@ -21,8 +23,8 @@ const OUTCOMES: Record<string, string> = {
   refusal: "declined",
 };
 
-export function Timeline({ events }: { events: LogEvent[] }) {
-  const turns = useMemo(() => turnsOf(events), [events]);
+export function Timeline({ live, session }: { live: LiveSession; session: Session }) {
+  const turns = useMemo(() => turnsOf(live.events), [live.events]);
   const now = useNow(turns.some((turn) => turn.to === undefined));
   if (turns.length === 0) {
     return (
@@ -36,7 +38,7 @@ export function Timeline({ events }: { events: LogEvent[] }) {
       <Legend />
       <Stack mt="sm">
         {turns.map((turn, nth) => (
-          <TurnView key={turn.number} turn={turn} before={turns[nth - 1]} now={now} />
+          <TurnView key={turn.number} turn={turn} before={turns[nth - 1]} now={now} actions={turn.end && <TurnActions session={session} live={live} eventId={turn.end} />} />
         ))}
       </Stack>
     </Container>
@@ -66,7 +68,7 @@ function Legend() {
   );
 }
 
-function TurnView({ turn, before, now }: { turn: Turn; before?: Turn; now: number }) {
+function TurnView({ turn, before, now, actions }: { turn: Turn; before?: Turn; now: number; actions: ReactNode }) {
   const end = turn.to ?? now;
   const { input_tokens, output_tokens, cache_read_input_tokens } = turn.usage;
   return (
@@ -94,6 +96,7 @@ function TurnView({ turn, before, now }: { turn: Turn; before?: Turn; now: numbe
           {new Date(turn.from).toLocaleString()} · {tokens(input_tokens)} in, {tokens(output_tokens)} out, {tokens(cache_read_input_tokens)} from cache
           {turn.cents !== undefined && ` · ${money(turn.cents)}`}
         </Text>
+        {actions}
       </Paper>
     </section>
   );
