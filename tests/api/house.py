@@ -184,7 +184,7 @@ def _deps(
 ) -> Deps:
     skills, browse, filestore = own
     agents, environments = Agents(store.catalog, skills), Environments(store.catalog)
-    tasks = Taskboard(store.catalog)
+    tasks = Taskboard(store.catalog, bell)
     workspaces = SharedWorkspaces(store.catalog, store.sessions, store.keys, bell)
     scripted = ScriptedHarness("http://127.0.0.1:1", "none", retries=0, retry_seconds=1)
     harnesses, trust = {"scripted": scripted}, Trust(words(settings.trust_levels))

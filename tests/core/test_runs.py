@@ -75,7 +75,7 @@ class Office:
         catalog = Fragile(store.catalog, fuse, ("add", "change", "delete"))
         agents, environments = Agents(store.catalog), Environments(store.catalog)
         self.key = key
-        self.board = Taskboard(store.catalog)
+        self.board = Taskboard(store.catalog, roost.bell)
         scripted = ScriptedHarness("http://127.0.0.1:1", "none", retries=0, retry_seconds=1)
         lifecycle = Lifecycle(
             store.sessions,

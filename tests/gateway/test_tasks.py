@@ -44,6 +44,18 @@ def test_tasks_are_made_changed_listed_and_deleted(api: Api) -> None:
         assert other.get("/roost/v1/tasks")["data"] == []
 
 
+def test_who_follows_a_session_sees_what_others_do_to_its_task(api: Api) -> None:
+    task = api.post("/roost/v1/tasks", {"title": "Old", "description": "d"})
+    with api.talk(api.session(task_id=task["id"])) as talk, api.talk(api.session()) as other:
+        api.post(f"/roost/v1/tasks/{task['id']}", {"title": "New"})
+        told = talk.until("task_updated")
+        fields = {"title": "New", "description": "d", "details": "", "status": "open"}
+        assert told == {"type": "task_updated", "taskId": task["id"], **fields}
+        other.say("message", content="Hello")
+        other.until("done")
+        assert "task_updated" not in other.types()
+
+
 def test_an_agent_updates_its_task_and_everybody_sees_it(api: Api) -> None:
     task = api.post("/roost/v1/tasks", {"title": "Old", "description": "d"})
     parts = api.parts()

@@ -39,6 +39,7 @@ class Person:
         if not content:
             self.shoot(f"failed-{self._name}")
         self._context.close()
+        self.client.close()
         assert not (content and self.complaints), self.complaints
 
     def _listen(self, message: ConsoleMessage) -> None:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import expect
-from tests.journeys.chat import bash, script, warm_agents
+from tests.journeys.chat import bash, script
 from tests.web.person import Person
 
+from roost.testing.live import LiveServer
+
 pytestmark = pytest.mark.timeout(240)  # a busy machine is slow to start an agent beside a browser
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """One for all of them: what a test leaves behind is a session that the next does not look at."""
+    data = tmp_path_factory.mktemp("chat") / "data"
+    with LiveServer(data, ROOST_HARNESS="claude", ROOST_SLEEP_AFTER="60") as live:
+        yield live
 
 
 def test_a_sandboxed_session_remembers_and_says_that_it_is_sandboxed(person: Person):
@@ -111,18 +122,6 @@ def test_a_page_outlives_a_killed_server_and_shows_the_rest_of_the_turn(person: 
     person.hears("the last one says: Are you still there?")
     expect(person.log.get_by_text(re.compile("^Are you still there"))).to_have_count(1)
     expect(person.page.get_by_text("No connection to the server")).to_have_count(0)
-
-
-@pytest.mark.parametrize("settings", [{"ROOST_HARNESS": "claude", "ROOST_SLEEP_AFTER": "1"}])
-def test_an_agent_that_sleeps_is_woken_by_a_message(person: Person):
-    person.log_in()
-    person.begin_session("Sleep")
-    person.say("Good night")
-    person.hears("I have seen 1 user message")
-    while warm_agents(person.server):
-        person.page.wait_for_timeout(100)
-    person.say("Are you awake?")
-    person.hears("I have seen 2 user messages")
 
 
 def test_two_tabs_show_the_same_and_either_may_answer(person: Person):

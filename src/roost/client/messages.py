@@ -113,14 +113,14 @@ class AskUserQuestion(_Shown, frozen=True, tag="ask_user_question"):
 
 
 class TaskUpdated(_Shown, frozen=True, tag="task_updated"):
-    """The agent has changed its task."""
+    """The agent has changed its task; without a `seq`, somebody else has."""
 
-    seq: int
     task_id: str
     title: str
     description: str
     details: str
     status: str
+    seq: int | None = None
 
 
 class MemoryStats(_Shown, frozen=True, tag="memory_stats"):

@@ -14,17 +14,24 @@ from roost.domain.events import Draft, Entry
 from roost.domain.ids import mint
 from roost.domain.session import Session
 from roost.errors import Conflict, InvalidRequest, NotFound
+from roost.ports.bell import Bell
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.log import EventQuery, Log, Receipt
 
 _MOST_CALLS: Final = 200
 
 
+def topic(task_id: str) -> str:
+    """The topic that is rung when somebody has changed a task."""
+    return f"task:{task_id}"
+
+
 class Taskboard:
     """The tasks of all tenants."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, bell: Bell) -> None:
         self._catalog = catalog
+        self._bell = bell
 
     async def create(self, tenant: str, params: Mapping[str, Any]) -> Record:
         """A new task."""
@@ -45,9 +52,11 @@ class Taskboard:
     async def update(self, tenant: str, task_id: str, params: Mapping[str, Any]) -> Record:
         """Change what is given. :raises NotFound: :raises Conflict: its status, while it runs"""
         await self.get(tenant, task_id)
-        return await self._catalog.change(
+        record = await self._catalog.change(
             "task", tenant, task_id, lambda record: task.updated(record.body, params)
         )
+        self._bell.ring(topic(task_id))
+        return record
 
     async def apply(
         self, tenant: str, task_id: str, event_id: str, fields: Mapping[str, str]

@@ -21,6 +21,7 @@ from roost.gateway.admission import admit
 from roost.gateway.line import EXTENSION, Line
 from roost.gateway.socket import FAILED, LOGGED_OUT, RESTART, Socket
 from roost.gateway.speech import Speech
+from roost.gateway.task_news import TaskNews
 from roost.ports.sandbox import Stats
 
 StatsOf = Callable[[str], Awaitable[Stats | None]]
@@ -34,9 +35,10 @@ _STATS_SECONDS: Final = 2.0
 class Gateway:
     """Serves WebSockets."""
 
-    def __init__(self, deps: Deps, fanout: Fanout, stats_of: StatsOf) -> None:
+    def __init__(self, deps: Deps, fanout: Fanout, news: TaskNews, stats_of: StatsOf) -> None:
         self._deps = deps
         self._fanout = fanout
+        self._news = news
         self._stats_of = stats_of
         self._speech = Speech()
         self._slots: list[set[Socket]] = [set() for _ in range(_SLOTS)]
@@ -60,7 +62,8 @@ class Gateway:
             return
         line: Line = scope["extensions"][EXTENSION]
         await send({"type": "websocket.accept"})
-        await self._serve(Socket(line, admission, self._deps, self._fanout, self._speech), receive)
+        socket = Socket(line, admission, self._deps, self._fanout, self._news, self._speech)
+        await self._serve(socket, receive)
 
     async def _serve(self, socket: Socket, receive: Receive) -> None:
         self._opened += 1
@@ -98,6 +101,7 @@ class Gateway:
         """Look after the sockets, for ever; asleep while there are none."""
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._fanout.run)
+            await tasks.start(self._news.run)
             tasks.start_soon(self._tell_memory)
             task_status.started()
             while True:

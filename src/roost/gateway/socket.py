@@ -32,6 +32,7 @@ from roost.gateway import speech, words
 from roost.gateway.admission import Admission
 from roost.gateway.line import Line
 from roost.gateway.speech import Speech
+from roost.gateway.task_news import TaskNews
 from roost.gateway.words import AskUserAnswer, Close, Input, PermissionResponse, Start
 from roost.ports.log import EventQuery
 
@@ -53,12 +54,13 @@ class Socket:
         "_bad",
         "_deps",
         "_fanout",
-        "_has_task",
         "_head",
         "_most_unread",
+        "_news",
         "_refusal",
         "_speech",
         "_stream",
+        "_task",
         "by",
         "line",
         "seq",
@@ -66,7 +68,13 @@ class Socket:
     )
 
     def __init__(
-        self, line: Line, by: Admission, deps: Deps, fanout: Fanout, speech: Speech
+        self,
+        line: Line,
+        by: Admission,
+        deps: Deps,
+        fanout: Fanout,
+        news: TaskNews,
+        speech: Speech,
     ) -> None:
         self.line = line
         self.by = by
@@ -74,10 +82,11 @@ class Socket:
         self.session_id: str | None = None
         self._deps = deps
         self._fanout = fanout
+        self._news = news
         self._speech = speech
         self._most_unread = deps.settings.max_unread_bytes
         self._head = 0
-        self._has_task = False
+        self._task: str | None = None
         self._refusal: str | None = None
         self._asked: frozenset[str] = frozenset()
         self._agent: AgentStatus | None = None
@@ -93,7 +102,7 @@ class Socket:
         self.seq = entry.seq
         said = self._speech.of(entry, outcome)
         frames = said.rest
-        asks = said.request and not (said.errand and self._has_task)
+        asks = said.request and not (said.errand and self._task)
         if asks and (entry.seq > self._head or entry.id in self._asked):
             frames = said.request + frames
         if self._stream is not None:
@@ -154,6 +163,8 @@ class Socket:
         finally:
             if self.session_id is not None:
                 self._fanout.leave(self.session_id, self)
+            if self._task is not None:
+                self._news.leave(self._task, self)
 
     async def _heard(self, frame: str) -> bool:
         """Whether to go on."""
@@ -211,18 +222,20 @@ class Socket:
         self.send(speech.connection("connecting"))
         session = await self._session(word)
         self._head = session.state.head
-        self._has_task = session.spec.task_id is not None
+        self._task = session.spec.task_id
         self._refusal = await self._refused(session)
         self.seq = self._begins_at(word)
         self._asked = frozenset(pending.event_id for pending in session.state.pending)
         self._welcome(word, session)
         for entry in await self._questions(session.id) if self._asked else ():
-            asks = entry.id in self._asked and not (speech.is_errand(entry) and self._has_task)
+            asks = entry.id in self._asked and not (speech.is_errand(entry) and self._task)
             if asks and entry.seq <= self.seq:
                 self.send(speech.request_of(entry))
         self.session_id = session.id
         await self._fanout.catch_up(session.id, self)
         self._fanout.join(session.id, agent_of(session), self)
+        if self._task is not None:
+            self._news.follow(session.tenant, self._task, self)
 
     def _welcome(self, word: Start, session: Session) -> None:
         ack: dict[str, object] = {"type": "ack", "id": word.id, "sessionId": session.id}

@@ -49,6 +49,7 @@ from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
 from roost.domain.ids import mint
 from roost.gateway.app import Gateway, Surface
+from roost.gateway.task_news import TaskNews
 from roost.ports.bell import Bell
 from roost.ports.log import Log
 from roost.ports.nodes import About
@@ -121,7 +122,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
     """Open everything in order; close it in reverse when the context ends."""
     async with _ground(settings) as ground:
         store, bell, hands = ground.store, ground.bell, ground.hands
-        tasks = Taskboard(store.catalog)
+        tasks = Taskboard(store.catalog, bell)
         fanout = Fanout(store.log, store.sessions, bell, hands.files.status)
         log = AnnouncedLog(store.log, fanout.committed)
         intake = Intake(log, bell, max_queued=settings.max_queued)
@@ -131,7 +132,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         admin_key = await ensure_administrator(keyring, settings)
         secret = await store.share("tokens", token_secret(settings.data))
         deps = _deps(ground, intake, tasks, dispatcher, pool, keyring, drain, secret)
-        gateway = Gateway(deps, fanout, hands.places.stats)
+        gateway = Gateway(deps, fanout, TaskNews(tasks, bell), hands.places.stats)
         async with anyio.create_task_group() as services:
             await services.start(gateway.run)
             await services.start(deps.runs.run)

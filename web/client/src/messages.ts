@@ -184,9 +184,10 @@ export interface AskUserQuestion {
   toolInput: Fields;
 }
 
+/** The agent has changed its task; without a `seq`, somebody else has. */
 export interface TaskUpdated {
   type: "task_updated";
-  seq: number;
+  seq?: number;
   taskId: string;
   title: string;
   description: string;
