@@ -111,6 +111,10 @@ class Settings(BaseModel):
         None,
         description="The hosts that `allow_package_managers` stands for, such as `pypi.org,*.pythonhosted.org`; by default none.",
     )
+    git_urls: str = Field(
+        "https://github.com",
+        description="What the addresses of repositories that sessions are given may begin with, with commas between.",
+    )
     prices: Path | None = Field(
         None,
         description="A JSON file with the models' list prices; docs/egress.md shows one. Without, nothing has a cost.",

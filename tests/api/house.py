@@ -32,6 +32,8 @@ from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.logins import Logins
 from roost.core.nodes import Fleet
+from roost.core.outputs import Outputs
+from roost.core.resources import Resources
 from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
 from roost.core.sharing import SharedWorkspaces
@@ -44,6 +46,7 @@ from roost.domain.session import Lease
 from roost.errors import Unavailable
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.harness import AGENTS_OWN
+from roost.sandboxes.shown import FolderShown
 from roost.sandboxes.tree import LocalFolder, LocalTree
 from roost.stores.bell import LocalBell
 from roost.stores.skills import FolderSkills
@@ -157,7 +160,7 @@ async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
         blobs = FolderBlobs(data / "blobs")
         browse = _browse(data, store, blobs, bell)
         filestore = FileStore(store.catalog, blobs, quota=wanted.max_stored_bytes)
-        own = skills, browse, filestore
+        own = skills, browse, filestore, data
         deps = _deps(wanted, store, own, bell, keyring, ready, made)
         app = build_app(deps)
         async with client_of(app, secret) as client:
@@ -176,13 +179,20 @@ def _browse(data: Path, store: SqliteStore, blobs: FolderBlobs, bell: LocalBell)
 def _deps(
     settings: Settings,
     store: SqliteStore,
-    own: tuple[Skills, Browse, FileStore],
+    own: tuple[Skills, Browse, FileStore, Path],
     bell: LocalBell,
     keyring: Keyring,
     ready: Any,
     made: list[House],
 ) -> Deps:
-    skills, browse, filestore = own
+    skills, browse, filestore, data = own
+    keeper = FileKeeper(filestore, store.catalog, store.sessions)
+    shown = FolderShown(data / "session-files", range(0))
+    outputs = Outputs(filestore, shown, store.sessions)
+    urls = words(settings.git_urls)
+    resources = Resources(
+        filestore, keeper, store.catalog, store.sessions, shown, outputs, urls=urls
+    )
     agents, environments = Agents(store.catalog, skills), Environments(store.catalog)
     tasks = Taskboard(store.catalog, bell)
     workspaces = SharedWorkspaces(store.catalog, store.sessions, store.keys, bell)
@@ -199,7 +209,8 @@ def _deps(
         trust=trust,
         tasks=tasks,
         workspaces=workspaces,
-        keeper=FileKeeper(filestore, store.catalog, store.sessions),
+        keeper=keeper,
+        resources=resources,
     )
     return Deps(
         settings=settings,
@@ -225,6 +236,7 @@ def _deps(
         budgets=Budgets(),
         browse=browse,
         filestore=filestore,
+        resources=resources,
         log=store.log,
         keyring=keyring,
         logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),

@@ -25,6 +25,7 @@ from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.logins import Logins
 from roost.core.nodes import Fleet
+from roost.core.resources import Resources
 from roost.core.revocations import Revocations
 from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
@@ -55,6 +56,7 @@ class Deps:
     budgets: Budgets
     browse: Browse
     filestore: FileStore
+    resources: Resources
     log: Log
     keyring: Keyring
     logins: Logins

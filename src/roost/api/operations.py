@@ -27,6 +27,7 @@ from roost.api import (
 )
 from roost.api.call import Call, reply
 from roost.api.files_table import FILES
+from roost.api.resources_table import RESOURCES
 from roost.api.routes import Operation, refused
 from roost.api.routes import delete as _delete
 from roost.api.routes import get as _get
@@ -318,13 +319,6 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "memory_stores.memory_versions.retrieve GET /v1/memory_stores/{memory_store_id}/memory_versions/{memory_version_id}",
         "memory_stores.memory_versions.redact POST /v1/memory_stores/{memory_store_id}/memory_versions/{memory_version_id}/redact",
     ),
-    "session resources are not part of this release.": (
-        "sessions.resources.list GET /v1/sessions/{session_id}/resources",
-        "sessions.resources.add POST /v1/sessions/{session_id}/resources",
-        "sessions.resources.retrieve GET /v1/sessions/{session_id}/resources/{resource_id}",
-        "sessions.resources.update POST /v1/sessions/{session_id}/resources/{resource_id}",
-        "sessions.resources.delete DELETE /v1/sessions/{session_id}/resources/{resource_id}",
-    ),
     "the primary thread ends with its session; archive the session.": (
         "sessions.threads.archive POST /v1/sessions/{session_id}/threads/{thread_id}/archive",
     ),
@@ -377,6 +371,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *_ENVIRONMENTS,
     *_SESSIONS,
     *_THREADS,
+    *RESOURCES,
     *SKILLS,
     *FILES,
     *_KEYS,

@@ -9,11 +9,12 @@ and gives up as well.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
+from anyio import CancelScope
 
 from roost.core.filestore import SHELF, FileStore, now
 from roost.domain.events import Micros
@@ -42,6 +43,8 @@ class FileKeeper:
         self._catalog = catalog
         self._sessions = sessions
         self._clock = clock
+        self.also: list[Callable[[str, str], Awaitable[None]]] = []
+        """What else is to be forgotten of a session that is gone, by tenant and id."""
 
     async def run(self) -> None:
         """Look now and then, until cancelled."""
@@ -65,6 +68,18 @@ class FileKeeper:
             after = notes[-1].id
 
     @asynccontextmanager
+    async def making(self, tenant: str, session_id: str) -> AsyncGenerator[None, None]:
+        """A session is made in the body, with files of its own; they go if it is not made."""
+        note_id = await self._store.note(tenant, session=session_id, making=True)
+        try:
+            yield
+        except BaseException:
+            with CancelScope(shield=True):
+                await self._forget(tenant, session_id, note_id)
+            raise
+        await self._heed_session(tenant, session_id, note_id, is_old=True)
+
+    @asynccontextmanager
     async def deleting(self, tenant: str, session_id: str) -> AsyncGenerator[None, None]:
         """A session is deleted in the body; its files go with it, soon if not at once."""
         note_id = await self._store.note(tenant, session=session_id)
@@ -84,12 +99,15 @@ class FileKeeper:
         """Remove the files of a session that is gone."""
         for record in await self._store.of_session(tenant, session_id):
             await self._store.drop(tenant, record.id)
+        for forget in self.also:
+            await forget(tenant, session_id)
         await self._store.settle(note_id)
 
     async def _heed(self, note: Record) -> None:
         tenant, is_old = note.body["tenant"], self._clock() - note.created_at > _PATIENCE
         if "session" in note.body:
-            await self._heed_session(tenant, note.body["session"], note.id, is_old)
+            if is_old or not note.body.get("making"):
+                await self._heed_session(tenant, note.body["session"], note.id, is_old)
             return
         file_id = note.body["file"]
         try:
@@ -116,4 +134,4 @@ class FileKeeper:
             await self._forget(tenant, session_id, note_id)
             return
         if is_old:
-            await self._store.settle(note_id)  # it was not deleted after all
+            await self._store.settle(note_id)  # it is there, and stays

@@ -13,7 +13,7 @@ import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from typing import Any, BinaryIO, Final
+from typing import IO, Any, Final
 
 from anyio import to_thread
 from msgspec.structs import replace
@@ -60,7 +60,7 @@ class FileStore:
         self._clock = clock
 
     async def add(
-        self, tenant: str, file: File, data: BinaryIO, *, seconds: int | None = None
+        self, tenant: str, file: File, data: IO[bytes], *, seconds: int | None = None
     ) -> Record:
         """Keep a file, for so many seconds or for good.
 
@@ -227,13 +227,13 @@ def _condemned(note: Record) -> dict[str, Any]:
     return {**note.body, "condemned": True}
 
 
-def _size(data: BinaryIO) -> int:
+def _size(data: IO[bytes]) -> int:
     size = data.seek(0, 2)
     data.seek(0)
     return size
 
 
-async def _pieces(data: BinaryIO) -> AsyncGenerator[bytes, None]:
+async def _pieces(data: IO[bytes]) -> AsyncGenerator[bytes, None]:
     while piece := await to_thread.run_sync(data.read, PART):
         yield piece
 

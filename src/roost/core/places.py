@@ -22,10 +22,13 @@ import anyio
 from msgspec.structs import replace
 
 from roost.core.budgets import Budgets
+from roost.core.clones import cloned
 from roost.core.copies import Past
 from roost.core.files import Files
+from roost.core.resources import Resources
 from roost.core.skills import Skills
 from roost.domain.budget import Spent, price_of
+from roost.domain.events import Draft
 from roost.domain.session import SANDBOXED_ONLY, Lease, SandboxKind, Session, Spec, TrustLevel
 from roost.errors import InvalidRequest, NotFound, RoostError, SandboxFailed, SandboxUnavailable
 from roost.ports.catalog import Catalog
@@ -44,14 +47,20 @@ _log = logging.getLogger(__name__)
 
 OnRefusal = Callable[[Refused], Awaitable[None]]
 OnSpending = Callable[[Spent], Awaitable[None]]
+OnLack = Callable[[Draft], Awaitable[None]]
 OnAccount = Callable[[Account], None]
 
 
+async def _to_nobody(draft: Draft) -> None:
+    """Nobody listens."""
+
+
 class Notes(NamedTuple):
-    """Who is told of what a place is refused, and of what it spends."""
+    """Who is told of what a place is refused, of what it spends, and of what it has to do without."""
 
     refused: OnRefusal
     spent: OnSpending
+    lacks: OnLack = _to_nobody
 
 
 class Places:
@@ -77,6 +86,7 @@ class Places:
         files: Files | None = None,
         skills: Skills | None = None,
         budgets: Budgets | None = None,
+        resources: Resources | None = None,
         on_account: OnAccount = lambda account: None,
     ) -> None:
         self._default = sandboxes.name
@@ -89,6 +99,7 @@ class Places:
         self._data = data
         self._person = person
         self._skills = skills
+        self._resources = resources
         self._budgets = budgets or Budgets()
         self._on_account = on_account
         self._open: dict[str, Sandbox] = {}
@@ -144,6 +155,21 @@ class Places:
                 await provider.sweep()
             except SandboxFailed as error:
                 _log.warning("cannot sweep: %s", error.message, extra={"action": "sweep"})
+
+    async def gone_from(self, session: Session) -> list[str]:
+        """Which of its skills and files are gone, in words."""
+        _, gone = await self.skills_of(session)
+        return [*gone, *(await self._resources.gone(session) if self._resources else ())]
+
+    async def captured(self, session: Session) -> str | None:
+        """Keep what its agent has put into its outputs; gives in words what was left out."""
+        return await self._resources.outputs.capture(session) if self._resources else None
+
+    async def _resources_of(self, session: Session) -> list[Mount]:
+        if self._resources is None:
+            return []
+        await self._resources.outputs.capture(session)  # what a crash kept from being kept
+        return await self._resources.mounts(session)
 
     async def skills_of(self, session: Session) -> tuple[list[Mount], list[str]]:
         """What has to be mounted of a session's skills, and what of them is gone, in words."""
@@ -206,21 +232,26 @@ class Places:
             spent=self._budgets.spent(session),
             prices=self._budgets.prices,
             networking=await self.networking(session),
+            repositories=await self._resources.repositories(session) if self._resources else (),
         )
         skills, _ = await self.skills_of(session)
+        resources = await self._resources_of(session)
         async with self._egress.open(grant) as way:
             plan = Plan(
                 session_id=session.id,
                 generation=lease.generation,
                 home=home,
                 workspace=self._workspace(session),
-                mounts=[*mounts, *skills, *way.mounts, *self._shown(session.spec)],
+                mounts=[*mounts, *skills, *resources, *way.mounts, *self._shown(session.spec)],
                 environ={**way.environ, **self._environ(session.spec)},
             )
             async with self._providers[self._kind(session.spec)].open(plan) as sandbox:
                 self._open[session.id] = sandbox
+                place = _Forwarded(sandbox, way) if way.forwards else sandbox
                 try:
-                    yield _Forwarded(sandbox, way) if way.forwards else sandbox
+                    for lack in await cloned(place, session.spec.resources):
+                        await notes.lacks(lack)
+                    yield place
                 finally:
                     del self._open[session.id]
 
@@ -273,6 +304,8 @@ class Places:
         """Remove the directory of a session that never was."""
         if self._files is not None:
             await self._files.forget(session_id)
+        if self._resources is not None:
+            await self._resources.forget("", session_id)
         home = self._vault / _WORKSPACES / session_id
         await anyio.to_thread.run_sync(partial(shutil.rmtree, home, ignore_errors=True))
 

@@ -28,7 +28,7 @@ from roost.core.turn import Terminated, Turn
 from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
 from roost.domain.budget import Spent
-from roost.domain.events import Entry, trouble
+from roost.domain.events import Draft, Entry, trouble
 from roost.domain.ledger import Batch, requires_action
 from roost.domain.session import Lease, Session, Status
 from roost.errors import (
@@ -180,11 +180,14 @@ class Runner:
             self.wakes.end(session.id)
 
     async def _tell_what_is_gone(self, turn: Turn, session: Session) -> None:
-        """A skill that is gone stops nobody, as an MCP server that is away does not."""
-        _, gone = await self._places.skills_of(session) if self._places else ([], [])
-        for text in gone:
+        """What is gone stops nobody, as an MCP server that is away does not."""
+        for text in await self._places.gone_from(session) if self._places else ():
             said = trouble("unknown_error", f"{text}; the agent works without it", "retrying")
             await turn.append(Batch(drafts=[said]))
+
+    async def _keep_outputs(self, turn: Turn, session: Session) -> None:
+        if self._places is not None and (left := await self._places.captured(session)):
+            await turn.append(Batch(drafts=[trouble("unknown_error", left, "retrying")]))
 
     def _started_before(
         self, lease: Lease, session: Session, notes: Notes
@@ -259,7 +262,7 @@ class Runner:
             elif await self._carried_out(session):
                 continue
             elif await self._rest(lease, session, Batch(), stop_reason):
-                return
+                return await self._keep_outputs(turn, session)
             session = await self._sessions.find(lease.session_id)
 
     async def _stay_for_another_turn(self, turn: Turn) -> None:
@@ -359,7 +362,11 @@ class Runner:
 
 
 def _notes_of(turn: Turn) -> Notes:
-    return Notes(partial(_note_refusal, turn), partial(_note_spending, turn))
+    return Notes(partial(_note_refusal, turn), partial(_note_spending, turn), partial(_say, turn))
+
+
+async def _say(turn: Turn, draft: Draft) -> None:
+    await turn.append(Batch(drafts=[draft]))
 
 
 async def _note_spending(turn: Turn, spent: Spent) -> None:

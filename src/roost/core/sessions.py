@@ -14,6 +14,7 @@ from roost.core.filekeeper import FileKeeper
 from roost.core.intake import inbox
 from roost.core.places import networking_of
 from roost.core.pool import Offer, Pool
+from roost.core.resources import Resources
 from roost.core.sharing import SharedWorkspaces
 from roost.core.taskboard import Taskboard
 from roost.core.trust import Trust, check_reach
@@ -65,6 +66,7 @@ class Lifecycle:
         tasks: Taskboard | None = None,
         workspaces: SharedWorkspaces | None = None,
         keeper: FileKeeper | None = None,
+        resources: Resources | None = None,
     ) -> None:
         self._sessions = sessions
         self._agents = agents
@@ -79,6 +81,7 @@ class Lifecycle:
         self._tasks = tasks
         self._workspaces = workspaces
         self._keeper = keeper
+        self._resources = resources
 
     async def create(
         self,
@@ -97,11 +100,14 @@ class Lifecycle:
         if receipt and (made := await self._sessions.made(caller.tenant, receipt)):
             return made
         spec = await self._spec(caller, params)
-        async with self._offer(caller.tenant, spec) as offer:
+        async with (
+            self._offer(caller.tenant, spec) as offer,
+            self._given(caller.tenant, offer.session_id, params) as resources,
+        ):
             session = await self._sessions.create(
                 caller.tenant,
                 offer.session_id,
-                self._named(spec, offer.session_id),
+                replace(self._named(spec, offer.session_id), resources=resources),
                 drafts,
                 receipt=receipt,
                 max_sessions=self.most_sessions(caller),
@@ -133,6 +139,7 @@ class Lifecycle:
             title=params.get("title"),
             metadata=dict(params.get("metadata") or {}),
             budget=self._budget(params.get("budget"), agent, asked),
+            resources=[{"type": each["type"]} for each in params.get("resources") or ()],
             **{**defaults_of(environment.body), **asked},
         )
         self._trust.check(caller, spec)
@@ -142,6 +149,7 @@ class Lifecycle:
             await self._workspaces.check_trust(caller.tenant, spec)
         if spec.workspace is not None and spec.sandbox is not None:
             raise InvalidRequest("workspace: agents with files cannot use a named one yet")
+        self._check_resources(spec, params)
         return spec
 
     async def _joined(self, caller: Key, asked: dict[str, Any]) -> dict[str, Any]:
@@ -151,6 +159,13 @@ class Lifecycle:
         if asked.get("workspace") is not None:
             raise InvalidRequest("workspace: this server has no named workspaces")
         return asked
+
+    def _check_resources(self, spec: Spec, params: Mapping[str, Any]) -> None:
+        given = params.get("resources") or ()
+        if given and self._resources is None:
+            raise InvalidRequest("resources: this server has none to give")
+        if self._resources is not None:
+            self._resources.check(given, spec)
 
     def _named(self, spec: Spec, session_id: str) -> Spec:
         """With what the agent's own program will call the session, if it is a program."""
@@ -162,6 +177,14 @@ class Lifecycle:
         if self._pool is None:
             return nullcontext(Offer(mint("sesn")))
         return self._pool.offer(tenant, spec)
+
+    def _given(
+        self, tenant: str, session_id: str, params: Mapping[str, Any]
+    ) -> AbstractAsyncContextManager[list[dict[str, Any]]]:
+        given = params.get("resources") or []
+        return (
+            self._resources.given(tenant, session_id, given) if self._resources else nullcontext([])
+        )
 
     async def get(self, tenant: str, session_id: str) -> Session:
         """:raises NotFound: absent, or another tenant's"""
@@ -278,8 +301,6 @@ class Lifecycle:
 def _refuse_unbuilt(params: Mapping[str, Any]) -> None:
     if params.get("vault_ids"):
         raise InvalidRequest("vault_ids: credential vaults are not served")
-    if params.get("resources"):
-        raise InvalidRequest("resources: session resources are not served")
 
 
 def _options_of(params: Mapping[str, Any]) -> dict[str, Any]:

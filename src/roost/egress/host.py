@@ -13,23 +13,25 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
+import httpx2
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
 
 from roost.egress import sockets
 from roost.egress.dial import Dialer
-from roost.egress.inside import MODEL_SOCKET, PROXY_SOCKET, endpoints_for
+from roost.egress.git import GitRoad
+from roost.egress.inside import GIT_SOCKET, MODEL_SOCKET, PROXY_SOCKET, endpoints_for
 from roost.egress.model import ModelRoad
 from roost.egress.network import NetworkRoad
 from roost.egress.options import Options
 from roost.egress.reports import Reports
 from roost.egress.unix import accept
-from roost.egress.upstream import Line, connected
+from roost.egress.upstream import Line, connected, transport
 from roost.errors import LeaseLost, Unavailable
 from roost.ports.egress import Endpoints, Grant
 
 _log = logging.getLogger(__name__)
 
-_NAMES = (MODEL_SOCKET, PROXY_SOCKET)
+_NAMES = (MODEL_SOCKET, PROXY_SOCKET, GIT_SOCKET)
 _PAUSE = 0.1
 
 Handler = Callable[[ByteStream], Awaitable[None]]
@@ -49,9 +51,10 @@ async def serving(options: Options) -> AsyncGenerator[HostEgress, None]:
             name: await stack.enter_async_context(connected(upstream, options.bounds))
             for name, upstream in options.upstreams.items()
         }
+        git = await stack.enter_async_context(transport())
         tasks = await stack.enter_async_context(anyio.create_task_group())
         try:
-            yield HostEgress(options, lines, tasks)
+            yield HostEgress(options, lines, git, tasks)
         finally:
             tasks.cancel_scope.cancel()
 
@@ -81,8 +84,15 @@ class _Opened:
 class HostEgress:
     """Serves grants; made by `serving`."""
 
-    def __init__(self, options: Options, lines: Mapping[str, Line], tasks: TaskGroup) -> None:
+    def __init__(
+        self,
+        options: Options,
+        lines: Mapping[str, Line],
+        git: httpx2.AsyncBaseTransport,
+        tasks: TaskGroup,
+    ) -> None:
         self._options = options
+        self._git = git
         self._lines = lines
         self._tasks = tasks
         bounds = options.bounds
@@ -97,7 +107,8 @@ class HostEgress:
             place = await self._tasks.start(self._serve, grant, handlers, opened)
             if isinstance(place, Exception):
                 raise place
-            yield endpoints_for(place, self._lines[grant.api].upstream.dialect, tuple(handlers))
+            dialect = self._lines[grant.api].upstream.dialect
+            yield endpoints_for(place, dialect, tuple(handlers), grant.repositories)
         finally:
             await opened.end()
             if self._opened.get(grant.session_id) is opened:
@@ -123,6 +134,8 @@ class HostEgress:
         if grant.networking.kind != "none":
             road = NetworkRoad(grant.networking, self._dialer, reports, self._options)
             handlers[PROXY_SOCKET] = road.serve
+        if grant.repositories:
+            handlers[GIT_SOCKET] = GitRoad(grant.repositories, self._git, bounds).serve
         return handlers
 
     async def _serve(

@@ -6,27 +6,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from roost.ports.egress import Endpoints
+from roost.ports.egress import Endpoints, Repository
 from roost.ports.sandbox import Mount
 
 MODEL_SOCKET = "model.sock"
 PROXY_SOCKET = "proxy.sock"
+GIT_SOCKET = "git.sock"
 
 _DIRECTORY = "/run/roost"
 _MODEL_PORT = 8701
+_GIT_PORT = 8702
 _PROXY_PORT = 3128
 _PLACEHOLDER = "placeholder"
 _LOCAL = "localhost,127.0.0.1,::1"
 
 
 def endpoints_for(
-    place: Path, dialect: Literal["anthropic", "openai"], names: Sequence[str]
+    place: Path,
+    dialect: Literal["anthropic", "openai"],
+    names: Sequence[str],
+    repositories: Sequence[Repository] = (),
 ) -> Endpoints:
     """The sockets in `place`, as a sandbox is to see them."""
     environ, forwards = _model(dialect)
     if PROXY_SOCKET in names:
         environ |= _proxy()
         forwards[_PROXY_PORT] = f"{_DIRECTORY}/{PROXY_SOCKET}"
+    if GIT_SOCKET in names:
+        environ |= _git(repositories)
+        forwards[_GIT_PORT] = f"{_DIRECTORY}/{GIT_SOCKET}"
     return Endpoints(
         mounts=tuple(Mount(place / name, f"{_DIRECTORY}/{name}") for name in names),
         environ=environ,
@@ -45,6 +53,16 @@ def _model(dialect: Literal["anthropic", "openai"]) -> tuple[dict[str, str], dic
         "ANTHROPIC_BASE_URL": "http://localhost",
         "ANTHROPIC_API_KEY": _PLACEHOLDER,
     }, {}
+
+
+def _git(repositories: Sequence[Repository]) -> dict[str, str]:
+    """Each repository's own address leads git to the socket; what is cloned keeps that address."""
+    environ = {"GIT_CONFIG_COUNT": str(len(repositories))}
+    for index, repository in enumerate(repositories):
+        local = f"http://127.0.0.1:{_GIT_PORT}/{index}"
+        environ[f"GIT_CONFIG_KEY_{index}"] = f"url.{local}.insteadOf"
+        environ[f"GIT_CONFIG_VALUE_{index}"] = repository.url.removesuffix(".git")
+    return environ
 
 
 def _proxy() -> dict[str, str]:

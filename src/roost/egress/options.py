@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
@@ -60,7 +61,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     dialect: Literal["anthropic", "openai"]
     base_url: str
     key: SecretStr | None = None
-    scheme: Literal["x-api-key", "bearer"] = "x-api-key"
+    scheme: Literal["x-api-key", "bearer", "basic"] = "x-api-key"
     routes: Sequence[str] = MESSAGES_ROUTES
     headers: Sequence[str] = CARRIED_HEADERS
     guest_prefix: str = ""
@@ -73,6 +74,10 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
         value = self.key.get_secret_value().encode()
         if self.scheme == "bearer":
             return [(b"authorization", b"Bearer " + value)]
+        if (
+            self.scheme == "basic"
+        ):  # as git servers take tokens: any name, and the token as password
+            return [(b"authorization", b"Basic " + b64encode(b"x-access-token:" + value))]
         return [(b"x-api-key", value)]
 
     def check(self, name: str) -> None:

@@ -90,9 +90,13 @@ class Line:
 @asynccontextmanager
 async def connected(upstream: Upstream, bounds: Bounds) -> AsyncGenerator[Line, None]:
     """A line to the upstream for as long as the context lasts; connections are made when needed."""
+    async with transport(upstream.proxy) as carrier:
+        yield Line(upstream, carrier, bounds)
+
+
+def transport(proxy: str | None = None) -> httpx2.AsyncHTTPTransport:
+    """What carries requests to the far side."""
     # On the level of debugging it writes out the headers of answers, and whole answers that are not
     # HTTP: both may repeat our key.
     logging.getLogger("httpcore2").setLevel(logging.INFO)
-    transport = httpx2.AsyncHTTPTransport(limits=_LIMITS, proxy=upstream.proxy)
-    async with transport:
-        yield Line(upstream, transport, bounds)
+    return httpx2.AsyncHTTPTransport(limits=_LIMITS, proxy=proxy)

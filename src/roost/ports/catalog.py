@@ -10,7 +10,16 @@ import msgspec
 from roost.domain.events import Micros
 
 Kind = Literal[
-    "agent", "environment", "login", "task", "run", "skill", "workspace", "file", "file_note"
+    "agent",
+    "environment",
+    "login",
+    "task",
+    "run",
+    "skill",
+    "workspace",
+    "file",
+    "file_note",
+    "secret",
 ]
 
 

@@ -70,13 +70,25 @@ class Networking(msgspec.Struct, frozen=True, kw_only=True):
     package_managers: bool = False
 
 
+class Repository(msgspec.Struct, frozen=True, kw_only=True):
+    """A git repository that may be read and written, with the token for it, which stays outside."""
+
+    url: str
+    token: str | None = None
+
+    def __repr__(self) -> str:
+        """Without the token: representations end up in logs."""
+        return f"Repository({self.url!r})"
+
+
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """What one session may reach while one runner has it.
 
     `api` names an upstream the operator configured. `models` are ids, or beginnings of ids that end
     in `*`; None: any. `spent` is what earlier grants of the session have used of the budget.
     `account` and `refused` are awaited one at a time for each connection, are given a few seconds,
-    and may fail: that is logged, and the connection goes on.
+    and may fail: that is logged, and the connection goes on. `repositories` can be reached by git under
+    their own addresses, whatever the networking is.
     """
 
     session_id: str
@@ -89,6 +101,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     spent: Spent = Spent()
     prices: Prices = {}
     networking: Networking = Networking()
+    repositories: Sequence[Repository] = ()
 
 
 class Endpoints(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from roost.core.budgets import Budgets
 from roost.core.copies import Past, copies_in
 from roost.core.files import Files
 from roost.core.places import OnAccount, Places
+from roost.core.resources import Resources
 from roost.core.skills import Skills
 from roost.core.trust import Trust
 from roost.core.workspaces import Snapshots
@@ -73,6 +74,7 @@ async def workforce(
     blobs: Blobs,
     bell: Bell,
     skills: Skills,
+    resources: Resources,
     on_account: OnAccount,
 ) -> AsyncGenerator[Workforce, None]:
     """Everything that works on sessions, until the context ends. :raises StartupError:"""
@@ -94,6 +96,7 @@ async def workforce(
             files=files,
             skills=skills,
             budgets=budgets,
+            resources=resources,
             on_account=on_account,
         )
         harnesses = _harnesses(settings, model)

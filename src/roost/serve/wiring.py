@@ -23,7 +23,7 @@ from roost.api.deps import Deps
 from roost.api.sse import Streams
 from roost.api.tokens import Tokens
 from roost.blobs import choice as blobs
-from roost.config import Settings
+from roost.config import Settings, words
 from roost.core.announce import AnnouncedLog
 from roost.core.catalog import Agents, Environments
 from roost.core.dispatch import Dispatcher
@@ -37,7 +37,9 @@ from roost.core.keys import Keyring
 from roost.core.logins import Logins
 from roost.core.member import Member
 from roost.core.nodes import Fleet
+from roost.core.outputs import Bounds, Outputs
 from roost.core.pool import Pool
+from roost.core.resources import Resources
 from roost.core.runner import Runner
 from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
@@ -53,7 +55,9 @@ from roost.gateway.task_news import TaskNews
 from roost.ports.bell import Bell
 from roost.ports.log import Log
 from roost.ports.nodes import About
+from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.machine import Machine
+from roost.sandboxes.shown import FolderShown
 from roost.serve.accounts import ModelMeters
 from roost.serve.agents import Workforce, workforce
 from roost.serve.database import SharedStore, opened
@@ -113,6 +117,7 @@ class _Ground:
     skills: Skills
     filestore: FileStore
     keeper: FileKeeper
+    resources: Resources
     hands: Workforce
     machine: Machine
 
@@ -152,8 +157,9 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
         skills = Skills(store.catalog, BlobSkills(kept, unpacked))
         filestore = FileStore(store.catalog, kept, quota=settings.max_stored_bytes)
         keeper = FileKeeper(filestore, store.catalog, store.sessions)
+        resources = _resources(settings, store, filestore, keeper)
         async with (
-            workforce(settings, store, kept, bell, skills, counts) as hands,
+            workforce(settings, store, kept, bell, skills, resources, counts) as hands,
             alongside(hands.files.run),
             alongside(keeper.run),
         ):
@@ -162,9 +168,18 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
                 least_free=settings.min_free_memory << 20,
                 max_load=settings.max_load,
             )
-            yield _Ground(
-                settings, store, bell, registry, skills, filestore, keeper, hands, machine
-            )
+            own = skills, filestore, keeper, resources, hands, machine
+            yield _Ground(settings, store, bell, registry, *own)
+
+
+def _resources(
+    settings: Settings, store: SharedStore, filestore: FileStore, keeper: FileKeeper
+) -> Resources:
+    shown = FolderShown(settings.data.absolute() / "session-files", DEFAULT_UIDS)
+    bounds = Bounds(largest=settings.max_file_bytes)
+    outputs = Outputs(filestore, shown, store.sessions, bounds)
+    urls = words(settings.git_urls)
+    return Resources(filestore, keeper, store.catalog, store.sessions, shown, outputs, urls=urls)
 
 
 def _member(ground: _Ground) -> Member:
@@ -263,6 +278,7 @@ def _deps(
         trust=hands.trust,
         tasks=tasks,
         keeper=ground.keeper,
+        resources=ground.resources,
         pool=pool,
         workspaces=workspaces,
         max_sessions=settings.max_sessions,
@@ -284,6 +300,7 @@ def _deps(
         budgets=hands.budgets,
         browse=hands.browse,
         filestore=ground.filestore,
+        resources=ground.resources,
         log=store.log,
         keyring=keyring,
         logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),

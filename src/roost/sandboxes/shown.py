@@ -1,0 +1,128 @@
+"""What sandboxes are shown of their sessions' files, as directories of the data directory: `ports.shown`.
+
+The files are written beside their place and renamed; an index that says which file is where is written
+last. So a file that the index does not name is written again, and a crash costs no more than that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import anyio
+import msgspec
+from anyio import to_thread
+
+from roost.errors import Unavailable
+from roost.ports.shown import Fetch
+from roost.sandboxes.tree.local import LocalTree
+from roost.sandboxes.tree.remove import remove
+
+_INDEX: Final = "uploads.json"
+_FRESH: Final = "fresh"
+_MOST_OUTPUTS: Final = 10_000
+
+
+class FolderShown:
+    """`ports.shown.Shown`, in directories that nobody but the server can enter."""
+
+    def __init__(self, root: Path, uids: range) -> None:
+        self._root = root
+        self._uids = uids
+        self._locks: dict[str, anyio.Lock] = defaultdict(anyio.Lock)
+
+    async def uploads(self, session_id: str, files: Mapping[str, str], fetch: Fetch) -> Path:
+        place = self._root / session_id
+        async with self._locks[session_id]:
+            with _explained():
+                before = await to_thread.run_sync(_begun, place)
+                if before == files:
+                    return place / "uploads"
+                await to_thread.run_sync(_without, place, before, files)
+                for path, file_id in files.items():
+                    if before.get(path) != file_id:
+                        await _write(place, path, fetch(file_id))
+                await to_thread.run_sync(_note, place, dict(files))
+        return place / "uploads"
+
+    async def outputs(self, session_id: str) -> Path:
+        place = self._root / session_id / "outputs"
+        with _explained():
+            await to_thread.run_sync(_made, place)
+        return place
+
+    def outputs_tree(self, session_id: str) -> LocalTree:
+        place = self._root / session_id
+        return LocalTree(place / "outputs", place / "notes", self._uids, most=_MOST_OUTPUTS)
+
+    async def remove(self, session_id: str) -> None:
+        self._locks.pop(session_id, None)
+        with _explained():
+            await to_thread.run_sync(remove, self._root / session_id)
+
+
+def _made(place: Path) -> None:
+    place.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place.parent.mkdir(mode=0o700, exist_ok=True)
+    place.mkdir(mode=0o755, exist_ok=True)
+
+
+def _begun(place: Path) -> dict[str, str]:
+    """What is there already, by path."""
+    _made(place / "uploads")
+    try:
+        return msgspec.json.decode((place / _INDEX).read_bytes(), type=dict[str, str])
+    except (FileNotFoundError, msgspec.DecodeError):
+        return {}
+
+
+def _without(place: Path, before: Mapping[str, str], files: Mapping[str, str]) -> None:
+    """Remove what is not wanted any more, and directories that are empty then."""
+    gone = [path for path, file_id in before.items() if files.get(path) != file_id]
+    if not gone:
+        return
+    _note(place, {path: file_id for path, file_id in before.items() if path not in gone})
+    for path in gone:
+        (place / "uploads" / path).unlink(missing_ok=True)
+        for folder in (place / "uploads" / path).parents:
+            if folder == place / "uploads" or any(folder.iterdir()):
+                break
+            folder.rmdir()
+
+
+async def _write(place: Path, path: str, content: AsyncIterator[bytes]) -> None:
+    fresh = place / _FRESH
+    file: BinaryIO = await to_thread.run_sync(fresh.open, "wb")
+    try:
+        async for piece in content:
+            await to_thread.run_sync(file.write, piece)
+        os.fchmod(file.fileno(), 0o444)
+    finally:
+        await to_thread.run_sync(file.close)
+    await to_thread.run_sync(_put, fresh, place / "uploads", path)
+
+
+def _put(fresh: Path, uploads: Path, path: str) -> None:
+    target = uploads / path
+    for folder in reversed(target.relative_to(uploads).parents[:-1]):
+        (uploads / folder).mkdir(mode=0o755, exist_ok=True)
+        (uploads / folder).chmod(0o755)
+    fresh.rename(target)
+
+
+def _note(place: Path, files: Mapping[str, str]) -> None:
+    fresh = place / f"{_INDEX}.new"
+    fresh.write_bytes(msgspec.json.encode(files))
+    fresh.rename(place / _INDEX)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"the session's files cannot be shown: {error.strerror}") from error
