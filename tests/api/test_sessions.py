@@ -111,7 +111,7 @@ async def test_an_override_cannot_take_away_what_is_needed(
     ("fields", "message", "code"),
     [
         ({"vault_ids": ["vlt_1"]}, "vault_ids: credential vaults are not served", None),
-        ({"resources": [{"type": "file", "file_id": "f"}]}, "resources: session resources", None),
+        ({"resources": [{"type": "file", "file_id": "f"}]}, "resources: they are shown", None),
         (
             {"budget": {"type": "limit", "max_list_cost": {"amount": "1", "currency": "USD"}}},
             "budget:",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.engines import IMAGE, LiveEngine
 from tests.journeys import test_claude_sessions as journeys
+from tests.journeys import test_resources as resources
 from tests.journeys.chat import Chat, bash, said, script
 
 from roost.testing.live import LiveServer
@@ -35,6 +36,12 @@ def server(docker: LiveEngine, tmp_path: Path) -> Iterator[LiveServer]:
     chosen = {"ROOST_SANDBOX": "docker", "ROOST_DOCKER_SOCKET": socket, "ROOST_DOCKER_IMAGE": IMAGE}
     with LiveServer(tmp_path / "data", ROOST_SLEEP_AFTER="60", **chosen) as live:
         yield live
+
+
+def test_files_repositories_and_outputs(docker: LiveEngine, tmp_path: Path) -> None:
+    socket = str(docker.socket)
+    chosen = {"ROOST_SANDBOX": "docker", "ROOST_DOCKER_SOCKET": socket, "ROOST_DOCKER_IMAGE": IMAGE}
+    resources.work(tmp_path, **chosen)
 
 
 def test_a_session_whose_engine_is_gone_waits_and_goes_on_by_itself(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from anthropic import APIStatusError
+from anthropic import APIStatusError, NotFoundError
 from tests.journeys.chat import Chat, bash, printed, script
 from tests.journeys.git_server import git, git_server, repository
 
@@ -25,9 +26,10 @@ def outputs(chat: Chat, *names: str) -> dict[str, bytes]:
     deadline = time.monotonic() + 60
     while True:
         listed = list(files.list(scope_id=chat.session.id, betas=BETA))
-        found = {each.filename: each for each in listed}
+        found = {each.filename: each for each in reversed(listed)}
         if found.keys() >= set(names):
-            return {name: files.download(found[name].id).read() for name in names}
+            with suppress(NotFoundError):  # replaced by a newer one in this moment
+                return {name: files.download(found[name].id).read() for name in names}
         assert time.monotonic() < deadline, found
         time.sleep(0.05)
 
@@ -37,13 +39,17 @@ def told(events: list[Any]) -> list[Any]:
 
 
 def test_a_session_works_on_files_and_a_repository_and_hands_over_outputs(tmp_path: Path):
+    work(tmp_path)
+
+
+def work(tmp_path: Path, **environ: str) -> None:
+    """The whole journey, in whichever sandbox the environment names."""
+    environ |= {"ROOST_SLEEP_AFTER": "0", "ROOST_LOG_LEVEL": "debug"}
     root = tmp_path / "git"
     first = repository(root, "project", {"README": "hello\n", "src/a.py": "print(1)"})
     with (
         git_server(root, TOKEN) as url,
-        LiveServer(
-            tmp_path / "data", ROOST_SLEEP_AFTER="0", ROOST_GIT_URLS=url, ROOST_LOG_LEVEL="debug"
-        ) as server,
+        LiveServer(tmp_path / "data", ROOST_GIT_URLS=url, **environ) as server,
     ):
         chat = Chat(server)
         client = chat.client
@@ -116,7 +122,10 @@ def test_a_session_works_on_files_and_a_repository_and_hands_over_outputs(tmp_pa
         added = client.beta.sessions.resources.add(
             chat.session.id, type="file", file_id=more.id, mount_path="more.txt"
         )
+        # As if the server had been killed between the turn and the taking of its outputs.
+        (server.data / "session-files" / chat.session.id / "outputs" / "late").write_text("late")
         push = """
+            rm /mnt/session/outputs/late
             cat /mnt/session/uploads/more.txt; echo new >/mnt/session/outputs/out.txt
             cd project; echo changed >README
             git -c user.name=a -c user.email=a@b.c commit -qam changed && git push -q && echo pushed
@@ -124,6 +133,7 @@ def test_a_session_works_on_files_and_a_repository_and_hands_over_outputs(tmp_pa
         events = chat.turn(script(bash(push), {"text": "done"}))
         assert printed(events)[0].split() == ["more", "pushed"]
         assert git("show", "main:README", cwd=root / "project.git") == "changed"
+        assert outputs(chat, "late") == {"late": b"late"}
         deadline = time.monotonic() + 60
         while outputs(chat, "out.txt")["out.txt"] != b"new\n":
             assert time.monotonic() < deadline

@@ -36,7 +36,19 @@ def main(base_url, key):
     report["idle"] = client.beta.sessions.retrieve(session.id).status
     report["archived"] = client.beta.sessions.archive(session.id).status
     report["refused"] = refusal(client, session.id)
+    report["files"] = files(client)
     print(json.dumps(report))
+
+
+def files(client):
+    """Each version asks for lists in its own form."""
+    made = [client.beta.files.upload(file=(f"{i}.txt", b"hello")).id for i in range(3)]
+    listed = [file.id for file in client.beta.files.list(limit=2)]
+    content = client.beta.files.download(made[0]).read().decode()
+    name = client.beta.files.retrieve_metadata(made[0]).filename
+    for file_id in made:
+        client.beta.files.delete(file_id)
+    return {"listed": listed == made[::-1], "content": content, "name": name}
 
 
 def message(text):

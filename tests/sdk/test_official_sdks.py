@@ -37,7 +37,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 def test_a_journey_with_the_python_sdk(server: LiveServer, version: str):
     python = PYTHONS[version]
     need(f"the Python SDK {version}", python.exists(), GET_PARTS)
-    check(run([str(python), str(HERE / "journey.py"), server.url, server.key]), version)
+    report = run([str(python), str(HERE / "journey.py"), server.url, server.key])
+    check(report, version)
+    assert report["files"] == {"listed": True, "content": "hello", "name": "0.txt"}
 
 
 @pytest.mark.parametrize("version", TYPESCRIPTS)

@@ -66,6 +66,7 @@ async def test_nothing_outside_is_taken_and_what_is_left_out_is_said(tmp_path: P
         for words in ("link (link)", "fifo (fifo)", "giant (too large)", "and 1 more"):
             assert words in said
         assert await kept(roost, session) == {"x": b"x", "y": b"y"}
+        assert await outputs.capture(session) is None  # it was said
 
 
 async def test_a_sparse_file_is_kept_with_its_holes_filled(tmp_path: Path):

@@ -64,9 +64,13 @@ class Outputs:
         self._shown = shown
         self._sessions = sessions
         self._bounds = bounds or Bounds()
+        self._said: dict[str, str] = {}
 
     async def capture(self, session: Session) -> str | None:
-        """Keep what is new; gives in words what was left out. Failing is logged, and tried again later."""
+        """Keep what is new; gives in words what was left out, if that was not said the last time.
+
+        Failing is logged, and tried again later.
+        """
         tree = self._shown.outputs_tree(session.id)
         root = await to_thread.run_sync(tree.root)
         if root is None or root.empty:
@@ -77,10 +81,14 @@ class Outputs:
             _log.warning("cannot keep outputs: %s", error, extra=_about(session))
             return None
         if not left:
+            self._said.pop(session.id, None)
             return None
         words = ", ".join(f"{each.path} ({each.why})" for each in left[:_NAMED])
         more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
         said = f"outputs were left out: {words}{more}"
+        if self._said.get(session.id) == said:
+            return None
+        self._said[session.id] = said
         _log.warning("%s", said, extra=_about(session))
         return said
 

@@ -28,7 +28,7 @@ from roost.core.files import Files
 from roost.core.resources import Resources
 from roost.core.skills import Skills
 from roost.domain.budget import Spent, price_of
-from roost.domain.events import Draft
+from roost.domain.events import Draft, trouble
 from roost.domain.session import SANDBOXED_ONLY, Lease, SandboxKind, Session, Spec, TrustLevel
 from roost.errors import InvalidRequest, NotFound, RoostError, SandboxFailed, SandboxUnavailable
 from roost.ports.catalog import Catalog
@@ -165,10 +165,11 @@ class Places:
         """Keep what its agent has put into its outputs; gives in words what was left out."""
         return await self._resources.outputs.capture(session) if self._resources else None
 
-    async def _resources_of(self, session: Session) -> list[Mount]:
+    async def _resources_of(self, session: Session, notes: Notes) -> list[Mount]:
         if self._resources is None:
             return []
-        await self._resources.outputs.capture(session)  # what a crash kept from being kept
+        if left := await self.captured(session):  # first, what a crash kept from being taken
+            await notes.lacks(trouble("unknown_error", left, "retrying"))
         return await self._resources.mounts(session)
 
     async def skills_of(self, session: Session) -> tuple[list[Mount], list[str]]:
@@ -235,7 +236,7 @@ class Places:
             repositories=await self._resources.repositories(session) if self._resources else (),
         )
         skills, _ = await self.skills_of(session)
-        resources = await self._resources_of(session)
+        resources = await self._resources_of(session, notes)
         async with self._egress.open(grant) as way:
             plan = Plan(
                 session_id=session.id,
