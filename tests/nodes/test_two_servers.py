@@ -160,6 +160,28 @@ def test_a_client_of_one_server_follows_what_the_other_runs(nodes: list[LiveServ
     assert "event_delta" in types, "previews do not come from the other server"
 
 
+def test_a_program_without_a_cursor_sees_each_turn_once_wherever_it_is_sent(
+    nodes: list[LiveServer],
+) -> None:
+    """As behind a load balancer: each stream and each message at another server."""
+    session_id = new_session(nodes[0])
+    for number in range(4):
+        watched, told = nodes[number % 2], nodes[(number + 1) % 2]
+        path = f"/v1/sessions/{session_id}/events/stream"
+        seen: list[dict[str, Any]] = []
+        with client_of(watched) as client, client.stream("GET", path) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            say(told, session_id, text=f"answer {number}")
+            for line in lines:
+                if line.startswith("data: "):
+                    seen.append(json.loads(line.removeprefix("data: ")))
+                    if seen[-1]["type"] == "session.status_idle":
+                        break
+        said = [e["content"][0]["text"] for e in seen if e["type"] == "agent.message"]
+        assert said == [f"answer {number}"]
+
+
 def test_a_token_of_one_server_opens_a_socket_at_the_other(nodes: list[LiveServer]) -> None:
     a, b = nodes
     session_id = new_session(a)

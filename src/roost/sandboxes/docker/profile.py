@@ -21,6 +21,8 @@ _BITS: Final = 32
 _LOW: Final = (1 << _BITS) - 1
 _TYPE: Final = 0xF  # of a socket; the rest are flags
 
+_BUBBLEWRAP: Final = "mount umount2 pivot_root chroot unshare setns sethostname"
+
 Rule = dict[str, Any]
 
 
@@ -42,6 +44,25 @@ def profile(machine: str) -> dict[str, Any]:
         "defaultErrnoRet": errno.EPERM,
         "architectures": [_ARCHES[machine]],
         "syscalls": [*rules, missing],
+    }
+
+
+def around_server() -> dict[str, Any]:
+    """For a container with the server in it, which makes sandboxes of its own: `deploy/seccomp.json`.
+
+    What bubblewrap needs is allowed: namespaces and mounts, which the kernel gives to who has a user
+    namespace. What is left of the lists stays refused, and each sandbox has its own filters besides.
+    """
+    calls = {name for numbers in NUMBERS.values() for name in numbers}
+    refused = set(seccomp.REFUSED.split()) - set(_BUBBLEWRAP.split())
+    return {
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": errno.ENOSYS,
+        "architectures": sorted(_ARCHES.values()),
+        "syscalls": [
+            _allow(sorted(calls - refused)),
+            {"names": sorted(refused), "action": "SCMP_ACT_ERRNO", "errnoRet": errno.EPERM},
+        ],
     }
 
 
