@@ -172,6 +172,8 @@ def test_a_repository_that_could_not_be_had_is_had_with_another_token(tmp_path: 
         events = chat.turn(script(bash("ls -A"), {"text": "done"}))
         assert [each.type for each in told(events)] == ["repository_authentication_error"]
         (shown,) = chat.client.beta.sessions.resources.list(chat.session.id)
+        # As if something had died in the middle of cloning it.
+        (chat.home / f".clone-{shown.id}" / ".git").mkdir(parents=True)  # type: ignore[union-attr]
         chat.client.beta.sessions.resources.update(
             shown.id,  # type: ignore[union-attr]
             session_id=chat.session.id,
@@ -180,6 +182,7 @@ def test_a_repository_that_could_not_be_had_is_had_with_another_token(tmp_path: 
         events = chat.turn(script(bash("cat project/other"), {"text": "done"}))
         assert printed(events) == ["other"]
         assert told(events) == []
+        assert not [path for path in chat.home.iterdir() if path.name.startswith(".clone")]
         with pytest.raises(APIStatusError, match="not allowed here"):
             chat.client.beta.sessions.create(
                 agent=chat.session.agent.id,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import anyio
@@ -18,7 +18,7 @@ from anyio import CancelScope
 
 from roost.core.filestore import SHELF, FileStore, now
 from roost.domain.events import Micros
-from roost.errors import NotFound, RoostError
+from roost.errors import Conflict, NotFound, RoostError
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.sessions import Sessions
 
@@ -62,7 +62,10 @@ class FileKeeper:
             query = RecordQuery(kind="file_note", tenant=SHELF, after=after, limit=_PAGE)
             notes = await self._catalog.page(query)
             for note in notes:
-                await self._heed(note)
+                with suppress(
+                    NotFound, Conflict
+                ):  # another node, or who still works on it, was faster
+                    await self._heed(note)
             if len(notes) < _PAGE:
                 return
             after = notes[-1].id

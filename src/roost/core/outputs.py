@@ -20,7 +20,13 @@ from msgspec.structs import replace
 from roost.core.filestore import FileStore
 from roost.domain.file import File, file_of, named
 from roost.domain.session import Session
-from roost.errors import InvalidRequest, NotFound, RoostError, WorkspaceTooLarge
+from roost.errors import (
+    InvalidRequest,
+    NotFound,
+    RoostError,
+    StorageQuotaExceeded,
+    WorkspaceTooLarge,
+)
 from roost.ports.catalog import Record
 from roost.ports.sessions import Sessions
 from roost.ports.shown import Shown
@@ -107,7 +113,11 @@ class Outputs:
                     left.append(each)
                     continue
                 with each.data:
-                    await self._keep(session, each)
+                    try:
+                        await self._keep(session, each)
+                    except StorageQuotaExceeded:
+                        left.append(_Left(each.path, "over the quota"))
+                        continue
                 if each.path in known:
                     await self._store.delete(session.tenant, known[each.path][1].id)
         return left

@@ -211,7 +211,7 @@ class CatalogContract(StoreContract):
         assert await page("env_3", limit=2) == ["env_2", "env_1"]
         assert "env_2" in await page(since=records[2].created_at, until=records[2].created_at)
         assert await page(since=records[4].created_at + 1) == []
-        assert await page(name=records[3].body["name"]) == ["env_3"]
+        assert await page(name=records[1].body["name"]) == ["env_1"]
         assert await page(name="nobody") == []
         with pytest.raises(InvalidRequest):
             await page("env_nowhere")

@@ -1,0 +1,106 @@
+"""The road to a session's repositories: git's own requests pass, with a token that stays outside."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import httpx2
+import pytest
+
+from roost.egress.options import Bounds
+from roost.ports.egress import Repository
+from tests.egress.places import House, Inside, answer, unix_transport
+
+TOKEN = "ghp_REAL-0123456789-abcdefghijklmnop"
+REFS = "/info/refs?service=git-upload-pack"
+
+
+@asynccontextmanager
+async def git(inside: Inside) -> AsyncGenerator[httpx2.AsyncClient, None]:
+    transport = unix_transport(inside.path("git.sock"))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+
+
+def repositories(house: House) -> list[Repository]:
+    return [
+        Repository(url=f"{house.far.url}/a/private.git", token=TOKEN),
+        Repository(url=f"{house.far.url}/b/public"),
+    ]
+
+
+async def test_the_token_is_put_on_outside_and_only_for_its_repository(house: House):
+    async with house.opened(repositories=repositories(house)) as inside, git(inside) as client:
+        own = {"authorization": "Basic bWU6bWU=", "cookie": "a=b", "git-protocol": "version=2"}
+        assert (await client.get(f"/0{REFS}", headers=own)).status_code == 200
+        await client.post("/1.git/git-receive-pack", content=b"pushed")
+        environ = str(dict(inside.endpoints.environ)) + str(inside.endpoints)
+    private, public = house.far.seen
+    assert private.target == f"/a/private.git{REFS}"
+    scheme, _, word = (private.header("authorization") or "").partition(" ")
+    assert (scheme, b64decode(word).decode()) == ("Basic", f"x-access-token:{TOKEN}")
+    assert private.header("git-protocol") == "version=2"
+    assert private.header("cookie") is None
+    assert (public.target, public.body) == ("/b/public/git-receive-pack", b"pushed")
+    assert public.header("authorization") is None
+    assert TOKEN not in environ
+    assert TOKEN not in repr(repositories(house))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"GET /2{REFS}",
+        "GET /0/info/refs",
+        "GET /0/info/refs?service=git-upload-archive",
+        f"GET /0/../b{REFS}",
+        f"GET /0/settings/keys{REFS}",
+        "GET /0/HEAD",
+        "DELETE /0/git-receive-pack",
+        "POST /0/git-upload-pack?service=x",
+        "GET http://example.com/0/HEAD",
+        f"GET //0{REFS}",
+        f"GET /0{REFS}&x=y",
+    ],
+)
+async def test_nothing_else_of_the_host_is_reached(house: House, line: str):
+    async with house.opened(repositories=repositories(house)) as inside:
+        request = f"{line} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
+        assert b" 404 " in (await inside.raw(request, "git.sock")).split(b"\r\n")[0]
+    assert house.far.seen == []
+
+
+async def test_an_answer_that_quotes_the_token_is_passed_on_without_it(house: House):
+    house.far.reply = answer(f"bad token {TOKEN}".encode(), 403, x_seen=TOKEN)
+    async with house.opened(repositories=repositories(house)) as inside, git(inside) as client:
+        response = await client.get(f"/0{REFS}")
+    assert response.status_code == 403
+    assert TOKEN not in response.text + str(response.headers)
+
+
+async def test_a_redirect_is_not_followed_with_the_token(house: House):
+    house.far.reply = answer(b"", 301, location=f"{house.far.url}/elsewhere")
+    async with house.opened(repositories=repositories(house)) as inside, git(inside) as client:
+        assert (await client.get(f"/0{REFS}")).status_code == 301
+    assert len(house.far.seen) == 1
+
+
+async def test_a_push_that_is_too_large_is_refused_and_a_dead_server_is_said(house: House):
+    few = Bounds(body_bytes=1000, linger_seconds=0.2)
+    gone = Repository(url="http://127.0.0.1:1/a/b", token=TOKEN)
+    async with (
+        house.opened({"bounds": few}, repositories=[*repositories(house), gone]) as inside,
+        git(inside) as client,
+    ):
+        large = await client.post("/0/git-receive-pack", content=b"x" * 2000)
+        assert large.status_code == 413
+        assert (await client.get(f"/2{REFS}")).status_code == 502
+    assert house.far.seen == []
+
+
+async def test_a_session_without_repositories_has_no_such_road(house: House):
+    async with house.opened() as inside:
+        assert not [m for m in inside.endpoints.mounts if "git" in m.target]
+        assert "GIT_CONFIG_COUNT" not in inside.endpoints.environ
