@@ -18,6 +18,7 @@ from roost.ports.harness import Emit
 
 HELLO = entry("user.message", content=[{"type": "text", "text": "Hello."}])
 MORE = entry("user.message", content=[{"type": "text", "text": "More."}])
+BUILT = [{"type": "text", "text": "built"}]
 USAGE = {"input_tokens": 7, "output_tokens": 3}
 
 
@@ -67,6 +68,7 @@ def plan(
     lines: Sequence[Line],
     *inputs: Entry,
     again: bool = True,
+    behind: bool = False,
     tools: Sequence[dict[str, Any]] = (toolset(),),
 ) -> tuple[Plan, Calls]:
     calls = calls_of(agent(*tools))
@@ -77,7 +79,7 @@ def plan(
     past = Past(() if heard else {entry.id for entry in messages})
     for one in log:
         past.take(one)
-    recovery = Recovery(IDS, calls, past, inputs, again=again)
+    recovery = Recovery(IDS, calls, past, inputs, again=again, behind=behind)
     if transcript is None:
         return recovery.without_transcript(), calls
     return recovery.with_transcript(transcript), calls
@@ -245,3 +247,38 @@ def test_a_first_message_that_nobody_has_heard_is_simply_given_again():
     made, _ = plan([HELLO], [], HELLO)
     assert made.emits == []
     assert made.prompt.content == [{"type": "text", "text": "Hello."}]
+
+
+def test_turns_that_a_restored_transcript_lacks_are_told_and_nothing_of_them_is_doubted() -> None:
+    done = called_before("t2", command="make")
+    came = logged("agent.tool_result", IDS.result("t2"), tool_use_id=done.id, content=BUILT)
+    second = entry("user.message", content=[{"type": "text", "text": "Second."}])
+    log = [HELLO, *said_before("One.", "m1"), second, done, came, *said_before("Two.", "m2"), MORE]
+    lines = [prompt(HELLO), text("One.", "m1")]
+    found, calls = plan(log, lines, MORE, again=False, behind=True)
+    assert found.resume
+    assert found.emits == []
+    note, said = (block["text"] for block in found.prompt.content if isinstance(block, dict))
+    parts = ["The user said: Second.", "You called bash", "built", "You said: Two."]
+    places = [note.find(part) for part in parts]
+    assert -1 not in places and places == sorted(places)
+    assert "One." not in note and "Hello." not in note and said == "More."
+    reply = calls.permission("r1", CanUseTool("Bash", "t9", {"command": "make"}))
+    assert reply is not None and reply.response["behavior"] == "allow"
+
+
+def test_a_transcript_that_lacks_nothing_is_gone_on_with_and_nothing_is_told() -> None:
+    log = [HELLO, *said_before("One.", "m1"), MORE]
+    found, _ = plan(log, [prompt(HELLO), text("One.", "m1")], MORE, again=False, behind=True)
+    assert found.prompt.content == [{"type": "text", "text": "More."}]
+
+
+def test_a_turn_cut_off_after_others_that_the_transcript_lacks_is_told_with_them() -> None:
+    second = entry("user.message", content=[{"type": "text", "text": "Second."}])
+    log = [HELLO, *said_before("One.", "m1"), second, *said_before("Two.", "m2"), MORE]
+    log.append(called_before("t3", command="make"))
+    found, _ = plan(log, [prompt(HELLO), text("One.", "m1")], MORE, again=True, behind=True)
+    note = str(found.prompt.content)
+    assert "The user said: Second." in note and "You called bash" in note
+    [emit] = found.emits
+    assert emit.drafts[0].type == "agent.tool_result"

@@ -20,7 +20,8 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
     """What a copy knows of itself. `clean`: nothing was changed since it was stored.
 
     `boot`: it was restored in this start of the machine, and may not be on disk yet. `rewound`: the last
-    rewind that it has followed.
+    rewind that it has followed. `behind`: it was restored because a node died with newer files, and no
+    turn has ended in it since.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
     boot: str = ""
     clean: bool = False
     rewound: int = 0
+    behind: bool = False
 
 
 class Past(msgspec.Struct, frozen=True):
@@ -82,6 +84,12 @@ def sign(tree: Tree, copy: Copy) -> None:
     tree.remember(_NOTE, msgspec.json.encode(copy))
 
 
+def sign_in(tree: Tree, name: str, root: Root, before: Copy | None, rewound: int) -> None:
+    """Somebody works in it now."""
+    known = before or Copy(name=name, root="")
+    sign(tree, replace(known, name=name, root=root.identity, clean=False, rewound=rewound))
+
+
 def sign_anew(tree: Tree, rewound: int) -> str:
     """Give it a name; the name."""
     root = tree.root()
@@ -97,4 +105,4 @@ def sign_off(tree: Tree) -> None:
         return
     if copy.boot:
         tree.make_durable()
-    sign(tree, replace(copy, boot="", clean=True))
+    sign(tree, replace(copy, boot="", clean=True, behind=False))

@@ -20,7 +20,7 @@ import msgspec
 from anyio import to_thread
 from msgspec.structs import replace
 
-from roost.core.copies import Copy, Past, is_living, look, sign, sign_anew, sign_off
+from roost.core.copies import Copy, Past, is_living, look, sign, sign_anew, sign_in, sign_off
 from roost.core.sync import Pace, Sync
 from roost.core.tasks import alongside
 from roost.core.workspaces import Progress, Snapshots
@@ -102,6 +102,17 @@ class Files:
         if living := self._living.get(workspace_id):
             living.changed(mark)
 
+    def rested(self, workspace_id: str, mark: int) -> None:
+        """The same, after which the agent's own record has all that its session has."""
+        if living := self._living.get(workspace_id):
+            living.behind = False
+            living.changed(mark)
+
+    def may_be_behind(self, workspace_id: str) -> bool:
+        """Whether what is in place may be older than the session: its last node did not store it all."""
+        living = self._living.get(workspace_id)
+        return living is not None and living.behind
+
     async def begun(self, workspace_id: str) -> None:
         """A turn begins: returns when the files are stored as the one before has left them."""
         if living := self._living.get(workspace_id):
@@ -155,7 +166,7 @@ class Files:
         tree, past = self._tree_of(workspace_id), past or Past()
         async with self._locks[workspace_id]:
             before = await self._rows.find(workspace_id)
-            row = await self._brought_here(before, workspace_id, tree, generation, past)
+            row, whole = await self._brought_here(before, workspace_id, tree, generation, past)
         sync = self._living[workspace_id] = Sync(
             row,
             tree,
@@ -167,7 +178,8 @@ class Files:
             used=before is not None,
         )
         if before is not None and before.state is not SyncState.IDLE:
-            sync.changed(past.mark if row.copy == before.copy else 0)
+            sync.behind = True
+            sync.changed(past.mark if whole else 0)
         try:
             async with alongside(sync.run):
                 yield
@@ -272,25 +284,33 @@ class Files:
 
     async def _brought_here(
         self, row: Workspace | None, workspace_id: str, tree: Tree, generation: int, past: Past
-    ) -> Workspace:
+    ) -> tuple[Workspace, bool]:
+        """The row, and whether the files are certainly as the last turn has left them."""
         root, copy = await to_thread.run_sync(look, tree)
         if row is None or is_living(row, root, copy, tree, past):
             self._tell(workspace_id, phase="restore_skipped")
-            name = copy.name if row is not None and copy is not None else mint("copy")
-            boot = copy.boot if row is not None and copy is not None else ""
+            known = copy if row is not None else None
+            name = known.name if known is not None else mint("copy")
             if root is not None:
-                here = Copy(name=name, root=root.identity, boot=boot, rewound=past.rewound)
-                await to_thread.run_sync(sign, tree, here)
-            return await self._rows.hold(workspace_id, name, generation)
+                await to_thread.run_sync(sign_in, tree, name, root, known, past.rewound)
+            whole = known is not None and not known.behind
+            return await self._rows.hold(workspace_id, name, generation), whole
         if past.rewound:
             await self._snapshots.rewind(workspace_id, past.rewound, past.to, generation)
         newest = (await self._snapshots.fence(workspace_id, generation)).newest
         if newest is None:
             self._tell(workspace_id, phase="restore_skipped")
             name = await to_thread.run_sync(sign_anew, tree, past.rewound)
-            return await self._rows.hold(workspace_id, name, generation)
+            return await self._rows.hold(workspace_id, name, generation), False
         keep = root is not None and not root.empty and not (copy is not None and copy.clean)
-        return await self._restored(workspace_id, tree, newest, generation, keep, past.rewound)
+        here = Copy(
+            name=mint("copy"),
+            root="",
+            boot=tree.boot(),
+            rewound=past.rewound,
+            behind=row.state is not SyncState.IDLE,
+        )
+        return await self._restored(workspace_id, tree, newest, generation, keep, here), False
 
     async def _restored(
         self,
@@ -299,7 +319,7 @@ class Files:
         newest: Snapshot,
         generation: int,
         keep: bool,
-        rewound: int,
+        copy: Copy,
     ) -> Workspace:
         self._tell(workspace_id, phase="restore_started")
         about = {"action": "restore", "session": workspace_id}
@@ -309,9 +329,8 @@ class Files:
 
         try:
             async with restored(self._snapshots.fetch, newest, tree, progressed) as whole:
-                identity, boot = whole.root.identity, tree.boot()
-                copy = Copy(name=mint("copy"), root=identity, boot=boot, rewound=rewound)
-                await to_thread.run_sync(sign, tree, copy)
+                here = replace(copy, root=whole.root.identity)
+                await to_thread.run_sync(sign, tree, here)
                 row = await self._rows.hold(workspace_id, copy.name, generation)
                 await to_thread.run_sync(partial(whole.staging.replace, keep=keep))
         except (RoostError, OSError) as error:
@@ -328,7 +347,7 @@ class Files:
             return  # a newer generation has come already
         del self._living[workspace_id]
         self._status.pop(workspace_id, None)
-        if sync.used and sync.state is SyncState.IDLE:
+        if sync.used and sync.state is SyncState.IDLE and not sync.behind:
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(sign_off, tree)
 
@@ -341,6 +360,8 @@ class Files:
             past = await self._past_of(row.id)
             if row.id in self._living or not is_living(row, root, copy, tree, past):
                 return
+            if copy is not None and copy.behind:
+                return  # a snapshot has all of it, and a turn has to come before it is whole
             taken = await self._snapshots.take(row.id, tree, row.generation, lambda: past.mark)
             sequence = taken.snapshot.sequence
             stored = replace(row, state=SyncState.IDLE, sequence=sequence, attempts=0, error="")

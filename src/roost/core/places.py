@@ -208,7 +208,11 @@ class Places:
     def rested(self, session_id: str, seq: int) -> None:
         """A turn is over, with this entry of the log: its files are stored now; 0: it only waits."""
         if self._files is not None:
-            self._files.changed(session_id, seq)
+            self._files.rested(session_id, seq)
+
+    def may_be_behind(self, session_id: str) -> bool:
+        """Whether the files of an open place may be older than the session's log."""
+        return self._files is not None and self._files.may_be_behind(session_id)
 
     def _kept(self, session: Session, generation: int) -> AbstractAsyncContextManager[None]:
         if self._files is None:

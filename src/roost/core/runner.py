@@ -43,6 +43,7 @@ from roost.ports.bell import WORK, Bell
 from roost.ports.egress import Refused
 from roost.ports.harness import Brief, Conversation, Harness, Trouble
 from roost.ports.log import Log
+from roost.ports.sandbox import Sandbox
 from roost.ports.sessions import Sessions
 
 _log = logging.getLogger(__name__)
@@ -170,9 +171,7 @@ class Runner:
         try:
             async with (
                 places.open(lease, session, harness.mounts, notes) as sandbox,
-                harness.open(
-                    replace(brief, sandbox=sandbox, bounds=places.bounds(session), ahead=ahead)
-                ) as conversation,
+                harness.open(_placed(brief, sandbox, places, ahead=ahead)) as conversation,
                 alongside(self._see_it_up, conversation, session.id),
             ):
                 yield conversation
@@ -381,6 +380,12 @@ async def _note_refusal(turn: Turn, refused: Refused) -> None:
         error, text = "billing_error", "a request to the model was refused"
     said = trouble(error, f"{text}: {refused.reason}{more}", "retrying")
     await turn.append(Batch(drafts=[said]))
+
+
+def _placed(brief: Brief, sandbox: Sandbox, places: Places, *, ahead: bool) -> Brief:
+    behind = places.may_be_behind(brief.session.id)
+    bounds = places.bounds(brief.session)
+    return replace(brief, sandbox=sandbox, bounds=bounds, ahead=ahead and not behind, behind=behind)
 
 
 _WHY = {Terminated: "the session is over", HandedOver: "others go on with the session"}

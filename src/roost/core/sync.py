@@ -45,7 +45,8 @@ class Sync:
     """One living copy of one workspace. `tell` is called whenever the state changes.
 
     `used`: somebody has worked in it. Until then there is nothing to store when it ends: it may have been
-    made for a session that never comes to be.
+    made for a session that never comes to be. `behind`: the session has seen turns that these files have
+    not; until one ends here, they are not all there is, and the row does not become `idle`.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Sync:
     ) -> None:
         self.state = SyncState.IDLE
         self.used = used
+        self.behind = False
         self._row = row
         self._tree = tree
         self._snapshots = snapshots
@@ -123,7 +125,7 @@ class Sync:
             return
         with anyio.CancelScope(shield=True), anyio.move_on_after(self._pace.flush):
             try:
-                if await self._store(SyncMove.FLUSH):
+                if await self._store(SyncMove.FLUSH) and not self.behind:
                     await self._note(SyncState.IDLE)
             except LeaseLost as lost:
                 _log.info("not stored: %s", lost.message, extra=self._about("lost"))

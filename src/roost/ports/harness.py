@@ -86,7 +86,8 @@ class Brief(msgspec.Struct, frozen=True):
     a harness that starts none is given none. With `bounds` there are no walls around that place, and
     the harness itself has to refuse every call of a tool that would leave them. `ahead`: no turn was cut
     off and no answer is waited for, so its program may be started at once, before there is anything to
-    tell it.
+    tell it. `behind`: the files in the place may be older than the log, because a node died before it
+    stored them; what the agent's own record lacks, it has to be told.
     """
 
     session: Session
@@ -95,6 +96,7 @@ class Brief(msgspec.Struct, frozen=True):
     sandbox: Sandbox | None = None
     bounds: Bounds | None = None
     ahead: bool = False
+    behind: bool = False
 
 
 class Conversation(Protocol):

@@ -51,7 +51,7 @@ class LiveServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if not self.has_ended():
             self.stop()
 
     @property
@@ -64,6 +64,10 @@ class LiveServer:
         """The server's process id."""
         assert self._process is not None, "not started"
         return self._process.pid
+
+    def has_ended(self) -> bool:
+        """Whether the process is not there, or not any more."""
+        return self._process is None or self._process.poll() is not None
 
     @property
     def output(self) -> str:

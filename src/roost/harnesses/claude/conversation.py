@@ -63,6 +63,7 @@ class ClaudeConversation:
         self._shelf = Shelf(sandbox, self._ids.conversation, launch.home)
         self._has_past = brief.resumed
         self._transcript_lost = False
+        self._behind = brief.behind
         self._live: Live | None = None
         self._busy = False
         self._interrupted: float | None = None
@@ -117,6 +118,7 @@ class ClaudeConversation:
                 async with aclosing(self._try(inputs, again)) as outputs:
                     async for output in outputs:
                         self._busy = not isinstance(output, Rest)
+                        self._behind = self._behind and self._busy
                         yield output
                 return
             except _Died:
@@ -189,12 +191,13 @@ class ClaudeConversation:
     async def _plan(self, inputs: Sequence[Entry], again: bool) -> tuple[Plan, Calls]:
         calls = Calls(self._ids, self._toolbox, self._policy)
         # Whether there is a transcript, the CLI finds out soon enough: see `Live.knows_nothing`.
-        if not self._has_past or (_plain(inputs) and not again and not self._transcript_lost):
+        known = not (again or self._transcript_lost or self._behind)
+        if not self._has_past or (known and _plain(inputs)):
             prompt = Prompt(self._ids.prompt(inputs), of_inputs(inputs))
             return Plan(resume=self._has_past, prompt=prompt), calls
         transcript = None if self._transcript_lost else await self._shelf.read()
         past = await Past.read(self._brief.history(), self._unheard(inputs, transcript))
-        recovery = Recovery(self._ids, calls, past, inputs, again=again)
+        recovery = Recovery(self._ids, calls, past, inputs, again=again, behind=self._behind)
         if transcript is None:
             await self._shelf.put_aside()
             return recovery.without_transcript(), calls

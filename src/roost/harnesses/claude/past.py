@@ -67,6 +67,17 @@ class Past:
         last = max((n for n, entry in enumerate(self.told) if self._is_heard(entry)), default=-1)
         return [entry for entry in self.told[last + 1 :] if entry.type.startswith("agent.")]
 
+    def since(self, messages: Collection[str]) -> list[Entry]:
+        """What the agent did since the first of these messages to it."""
+        first = next((n for n, entry in enumerate(self.told) if entry.id in messages), None)
+        later = [] if first is None else self.told[first:]
+        return [entry for entry in later if entry.type.startswith("agent.")]
+
+    def after(self, known: Collection[str]) -> list[Entry]:
+        """All that was said and done after the last of these events."""
+        last = max((n for n, entry in enumerate(self.told) if entry.id in known), default=-1)
+        return self.told[last + 1 :]
+
     def result_of(self, call: Entry) -> Entry | None:
         """What a call has come to, if it has."""
         return self._results.get(call.id)

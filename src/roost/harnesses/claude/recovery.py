@@ -11,6 +11,9 @@ log has is told to the agent as a note. A call that is open in both may have run
 One that only the log has may have run too. If the agent makes it again, it is refused once, with the
 reason.
 
+If the transcript came back from a snapshot, whole turns may be missing from it. They are over, and nothing
+of them is made again; the agent is told what was said and done.
+
 The prompt is always sent again under its own name. The CLI acts on a name once, so this is safe, and
 what it says about the name is how we learn that it has nothing left to do.
 """
@@ -18,7 +21,7 @@ what it says about the name is how we learn that it has nothing left to do.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -45,6 +48,11 @@ _LOST = (
 _FORGOTTEN = (
     "The session was restarted. Just before that you did what follows, which is not in your own "
     "record. Where a call has no result, check whether it took effect before repeating it.\n\n"
+)
+_BEHIND = (
+    "The session was moved to another machine, and the end of your own record of it was lost. What "
+    "follows is taken from the session's log, oldest first. Files may be older than that, too: look "
+    "before you rely on them.\n\n"
 )
 _NOT_MADE = (
     "The session was restarted before these calls of yours were made, and you do not see them any "
@@ -98,12 +106,20 @@ class Recovery:
     """Works out the plan. `calls` is filled with what is known of the session's open calls."""
 
     def __init__(
-        self, ids: Ids, calls: Calls, past: Past, inputs: Sequence[Entry], *, again: bool
+        self,
+        ids: Ids,
+        calls: Calls,
+        past: Past,
+        inputs: Sequence[Entry],
+        *,
+        again: bool,
+        behind: bool = False,
     ) -> None:
         self._ids = ids
         self._calls = calls
         self._past = past
         self._again = again
+        self._behind = behind
         self._messages = messages_in(inputs)
         self._answered = {e.fields[ANSWERS[e.type]] for e in inputs if e.type in ANSWERS}
         self._name = ids.prompt(self._messages or inputs)
@@ -129,12 +145,33 @@ class Recovery:
         """The old conversation of the CLI's, from where its transcript ends."""
         retelling = Retelling(self._ids, self._calls, self._past)
         retelling.read(transcript)
-        lost = [entry for entry in self._past.recent() if entry.id not in retelling.known]
+        lost = [entry for entry in self._done() if entry.id not in retelling.known]
         unlogged = [*retelling.emits, *self._close(lost)]
         note = [reminder(_FORGOTTEN + self._past.retold(lost, _LONGEST_NOTE))] if lost else []
+        if self._behind:
+            note = self._whole_turns(transcript, retelling.known)
         if self._messages and not transcript.has(self._name):
             return self._not_heard(transcript, unlogged, note)
         return self._cut_off(transcript, unlogged, note)
+
+    def _done(self) -> list[Entry]:
+        """What the agent did in the turn that goes on now. If its record may lack turns that were over
+        before, those are no part of that.
+        """
+        given = {entry.id for entry in self._messages}
+        return self._past.since(given) if self._behind and given else self._past.recent()
+
+    def _whole_turns(self, transcript: Transcript, known: Collection[str]) -> list[str]:
+        """The note about what was said and done after the transcript ends."""
+        given = {entry.id for entry in self._messages}
+        missing = [
+            entry
+            for entry in self._past.after(known)
+            if entry.id not in given and not transcript.has(self._ids.prompt([entry]))
+        ]
+        if not missing:
+            return []
+        return [reminder(_BEHIND + self._past.retold(missing, _LONGEST_NOTE))]
 
     def _not_heard(self, transcript: Transcript, emits: list[Emit], note: list[str]) -> Plan:
         """The CLI never took the messages down. Calls that were answered with them come first."""
