@@ -138,10 +138,10 @@ def warm_agents(server: LiveServer) -> int:
 
 
 @contextmanager
-def serving(model: ScriptedModel) -> Iterator[str]:
+def serving(model: ScriptedModel, host: str = "127.0.0.1") -> Iterator[str]:
     """The model on a port, in a thread, so that the test can look at what it was asked."""
     with (
         start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(listening(model, "127.0.0.1", 0)) as url,
+        portal.wrap_async_context_manager(listening(model, host, 0)) as url,
     ):
         yield url

