@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -123,7 +124,9 @@ async def followed(url: str, lease: Lease, count: int) -> list[float]:
     return latencies
 
 
-async def appended(url: str, lease: Lease, rate: int, count: int) -> None:
+async def appended(url: str, lease: Lease, rate: int, count: int) -> float:
+    """Seconds until all were committed; as many as were meant to be, unless it cannot keep up."""
+    start = time.perf_counter()
     async with (
         PostgresStore.open(url) as store,
         PostgresBell.open(url) as bell,
@@ -139,7 +142,10 @@ async def appended(url: str, lease: Lease, rate: int, count: int) -> None:
         for n in range(count):
             if (wait := start + n / rate - time.perf_counter()) > 0:
                 await asyncio.sleep(wait)
+            elif not n % 20:
+                await asyncio.sleep(0)
             tasks.create_task(one())
+    return time.perf_counter() - start
 
 
 async def own(url: str, sessions: int) -> None:
@@ -232,16 +238,16 @@ async def compare_accepts(server: PostgresServer, seconds: float) -> None:
 
 async def compare_follow(server: PostgresServer, seconds: float) -> None:
     print("\nappend on one node to a follower on another")
-    for rate in (100, 1_000, 5_000):
+    for rate in (1_000, 10_000, 20_000):
         url, count = await server.new(), int(rate * seconds)
         async with PostgresStore.open(url) as store:
             lease = await Stage(store).running()
         follower = worker("followed", url, lease.session_id, lease.node, lease.generation, count)
         assert follower.stdout is not None
         await asyncio.to_thread(follower.stdout.readline)
-        await appended(url, lease, rate, count)
+        took = await appended(url, lease, rate, count)
         found = msgspec.json.decode((await asyncio.to_thread(follower.communicate))[0])
-        print(f"  {rate:>6,} offered  {figures(found, seconds)}", flush=True)
+        print(f"  {rate:>6,}/s offered  {figures(found, took)}", flush=True)
 
 
 async def compare_takeover(server: PostgresServer) -> None:
@@ -260,6 +266,8 @@ async def main() -> None:
     if options.worker:
         await work(*options.worker)
         return
+    load, *_ = os.getloadavg()
+    print(f"{os.cpu_count()} processors; load {load:.1f} before the first run")
     server = PostgresServer(durable=True)
     try:
         server.make()
