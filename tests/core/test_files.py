@@ -79,7 +79,7 @@ class Machine:
         self.home.mkdir(parents=True, exist_ok=True)
         async with self.files.open(self.workspace, generation):
             yield self.home
-            self.files.changed(self.workspace, 0)
+            self.files.rested(self.workspace, 0)
 
     @asynccontextmanager
     async def files_of_a_turn(self, mark: int, generation: int = 1) -> AsyncGenerator[Path, None]:
@@ -214,6 +214,34 @@ async def test_a_copy_that_was_never_stored_is_kept_aside_when_another_one_lives
     async with back.at_work(3) as home:
         assert (home / "file").read_text() == "newer"
     assert (home.parent / ".w.aside" / "file").read_text() == "never stored"
+
+
+async def test_files_of_a_node_that_died_may_be_behind_until_a_turn_has_ended_elsewhere(
+    tmp_path: Path, store: SqliteStore, machine: Machine, another: Machine
+):
+    async with machine.at_work() as home:
+        (home / "file").write_text("stored")
+        assert not machine.files.may_be_behind("w")
+    down = FaultyBlobs(FolderBlobs(tmp_path / "blobs"), lambda call: "refused")
+    dying = Machine(tmp_path / "first", store, down)
+    async with dying.at_work(2) as home:
+        (home / "file").write_text("never stored")
+    for generation in (3, 4):  # the second time its own copy is the living one, and no better
+        async with another.files.open("w", generation):
+            assert (another.home / "file").read_text() == "stored"
+            assert another.files.may_be_behind("w")
+        row = await store.workspaces.find("w")
+        assert row is not None and row.state is not SyncState.IDLE
+        with anyio.move_on_after(0.2):
+            await Machine(another.folder, store, another.blobs).files.run()
+        row = await store.workspaces.find("w")
+        assert row is not None and row.state is not SyncState.IDLE, "a turn has to come first"
+    async with another.at_work(5):
+        assert another.files.may_be_behind("w")
+    row = await store.workspaces.find("w")
+    assert row is not None and row.state is SyncState.IDLE
+    async with machine.at_work(6):
+        assert not machine.files.may_be_behind("w")
 
 
 async def test_changes_are_stored_once_it_is_quiet(tmp_path: Path, store: SqliteStore):
