@@ -150,14 +150,20 @@ async def appended(url: str, lease: Lease, rate: int, count: int) -> float:
 
 async def own(url: str, sessions: int) -> None:
     """Be a node that has claimed so many sessions, until killed."""
-    async with PostgresStore.open(url) as store:
-        await store.log.renew("node_dying", TTL)
-        await asyncio.gather(*(Stage(store).session(message()) for _ in range(sessions)))
-        assert len(await store.log.claim("node_dying", sessions)) == sessions
-        print("ready", flush=True)
+
+    async def live() -> None:
         while True:
             await store.log.renew("node_dying", TTL)
             await asyncio.sleep(TTL / 3)
+
+    async with PostgresStore.open(url) as store, asyncio.TaskGroup() as tasks:
+        await asyncio.gather(*(Stage(store).session(message()) for _ in range(sessions)))
+        await store.log.renew("node_dying", TTL)
+        tasks.create_task(live())
+        claimed = 0
+        while claimed < sessions:
+            claimed += len(await store.log.claim("node_dying", sessions))
+        print("ready", flush=True)
 
 
 async def taken_over(server: PostgresServer, sessions: int, how: signal.Signals) -> float:
@@ -166,7 +172,7 @@ async def taken_over(server: PostgresServer, sessions: int, how: signal.Signals)
     async with PostgresStore.open(url) as store:
         dying = worker("own", url, sessions)
         assert dying.stdout is not None
-        await asyncio.to_thread(dying.stdout.readline)
+        assert await asyncio.to_thread(dying.stdout.readline) == b"ready\n"
         await store.log.renew("node_heir", 600)
         await asyncio.sleep(1)  # until its lock has been seen
         dying.send_signal(how)

@@ -57,7 +57,7 @@ class Cluster:
         *,
         stopped: float,
         enough: int = 30,
-        patience: float = 50,
+        patience: float = 60,
     ) -> None:
         self.nodes = nodes
         self.did: Counter[str] = Counter()

@@ -84,7 +84,7 @@ class Worker:
                 self._ready.set()
 
     def wait(self) -> None:
-        assert self._ready.wait(50), "the node does not start"
+        assert self._ready.wait(60), "the node does not start"
 
     def kill(self) -> None:
         self._process.kill()

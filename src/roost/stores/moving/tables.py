@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from roost.stores.postgres.driver import Connection
 
-_NOT_THERE: Final = {"migrations", "commits", "nodes", "shared", "moves"}
+_NOT_THERE: Final = {"migrations", "floors", "commits", "nodes", "shared", "moves"}
 """Of PostgreSQL's tables, those that are about its servers and not about what they keep."""
 
 _NOT_HERE: Final = {"migrations", "pulse", "heads", "sqlite_sequence"}
@@ -28,6 +28,7 @@ SELECT c.table_name, c.column_name, c.data_type = 'boolean', c.is_identity = 'YE
        array_position(i.indkey::int2[], c.ordinal_position::int2)
 FROM information_schema.columns c
 JOIN pg_class r ON r.oid = to_regclass(quote_ident(c.table_name)) AND r.relkind = 'r'
+  AND r.relpersistence = 'p'  -- what a crash may empty is a hint, and not moved
 LEFT JOIN pg_index i ON i.indrelid = r.oid AND i.indisprimary
 WHERE c.table_schema = current_schema() ORDER BY c.table_name, c.ordinal_position
 """
