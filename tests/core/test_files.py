@@ -20,8 +20,9 @@ from roost.core.sync import Pace
 from roost.core.workspaces import Snapshots
 from roost.domain.snapshot import Snapshot
 from roost.domain.sync import TABLE, SyncMove, SyncState, step
-from roost.errors import BlobsFailed, FilesElsewhere, LeaseLost, RoostError
+from roost.errors import BlobsFailed, FilesElsewhere, LeaseLost, NotFound, RoostError
 from roost.ports.blobs import Blobs
+from roost.ports.workspaces import Workspace
 from roost.sandboxes.tree import LocalTree
 from roost.stores.bell import LocalBell
 from roost.stores.sqlite import SqliteStore
@@ -539,6 +540,143 @@ async def test_dying_between_any_two_steps_of_a_restore_means_restoring_again(
         (there / "file").write_text("more")
     async with Machine(another.folder, store, another.blobs).at_work(4) as there:
         assert (there / "file").read_text() == "more"
+
+
+@pytest.mark.parametrize("step", ["nothing", "head", "sign", "hold", "replace"])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_dying_between_any_two_steps_of_a_rewind_means_going_back_all_the_same(
+    machine: Machine,
+    another: Machine,
+    store: SqliteStore,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    after: bool,
+    elsewhere: bool,
+):
+    async with machine.files_of_a_turn(1):
+        pass
+    async with machine.files_of_a_turn(2, generation=2) as home:
+        (home / "more").write_text("of turn 2")
+    rewind, where = Past(rewound=10, to=1), another if elsewhere else machine
+    where.home.mkdir(parents=True, exist_ok=True)
+    with monkeypatch.context() as patched:
+        if step != "nothing":
+            patched.setattr(DEATHS[step], dying(DEATHS[step], after=after))
+            with pytest.raises(RuntimeError, match="the machine goes down"):
+                async with where.files.open("w", 3, rewind):
+                    pass
+
+    async def past_of(workspace_id: str) -> Past:
+        return rewind
+
+    fresh = Machine(where.folder, store, where.blobs, past_of=past_of)
+    for row in await store.workspaces.unsynced():
+        await fresh.files._recover(row)
+    async with fresh.files.open("w", 4, rewind):
+        assert (fresh.home / "file").read_text() == "turn 1"
+        assert not (fresh.home / "more").exists()
+        await fresh.files.begun("w")
+        (fresh.home / "file").write_text("turn 3")
+        fresh.files.changed("w", 13)
+    async with fresh.files.open("w", 5, rewind):
+        assert (fresh.home / "file").read_text() == "turn 3"
+    assert [s.mark for s in await fresh.stored()] == [1, 2, 1, 13]
+
+
+async def test_a_snapshot_that_is_pinned_is_there_however_many_follow(machine: Machine):
+    machine.files._snapshots._keep = 2
+    async with machine.files_of_a_turn(1):
+        first = await machine.files.snapshot_of("w", 1, 1)
+        assert first is not None
+        await machine.files.pin("w", first)
+    for turn in (2, 3, 4):
+        async with machine.files_of_a_turn(turn, generation=turn):
+            pass
+    await machine.snapshots.tidy("w")
+    async with machine.files.open("w", 9, Past(rewound=10, to=1)):
+        assert (machine.home / "file").read_text() == "turn 1"
+    assert (await machine.snapshots.head("w")).holds == ()
+
+
+async def test_a_rewind_to_a_snapshot_that_is_gone_is_an_error_and_changes_nothing(
+    machine: Machine,
+):
+    async with machine.files_of_a_turn(2):
+        pass
+    with pytest.raises(NotFound):
+        async with machine.files.open("w", 2, Past(rewound=10, to=1)):
+            pytest.fail("there is nothing to go back to")
+    assert (machine.home / "file").read_text() == "turn 2"
+
+
+async def test_a_fork_has_the_files_of_its_turn_and_outlives_its_origin(
+    machine: Machine, store: SqliteStore
+):
+    async with machine.files_of_a_turn(1) as home:
+        snapshot = await machine.files.snapshot_of("w", 1, 1)
+        assert snapshot is not None
+        async with machine.files.forked("w", snapshot, "f"):
+            pass
+        (home / "file").write_text("changed since")
+    await machine.files._remove(await row_of(store, "w"))
+    fork = Machine(machine.folder, store, machine.blobs, workspace="f")
+    fork.home.mkdir(parents=True)
+    async with fork.files.open("f", 2):
+        assert (fork.home / "file").read_text() == "turn 1"
+    await fork.files._remove(await row_of(store, "f"))
+    left = sorted(stored.key for stored in await machine.blobs.list("workspaces/"))
+    assert left == ["workspaces/f/head", "workspaces/w/head"]  # notes that they were
+
+
+async def test_a_fork_that_was_never_made_lets_go_of_its_origin(
+    machine: Machine, store: SqliteStore
+):
+    async with machine.files_of_a_turn(1):
+        snapshot = await machine.files.snapshot_of("w", 1, 1)
+        assert snapshot is not None
+        with pytest.raises(RuntimeError):
+            async with machine.files.forked("w", snapshot, "f"):
+                raise RuntimeError("the machine goes down")
+    assert len((await machine.snapshots.head("w")).holds) == 1
+    (left,) = [row for row in await store.workspaces.orphans(given_up_after=-1) if row.id == "f"]
+    await machine.files._remove(left)
+    await machine.snapshots.tidy("w")
+    assert (await machine.snapshots.head("w")).holds == ()
+
+
+async def test_taking_a_snapshot_goes_on_though_somebody_asks_for_a_hold_meanwhile(
+    machine: Machine,
+):
+    async with machine.files_of_a_turn(1) as home:
+        snapshot = await machine.files.snapshot_of("w", 1, 1)
+        assert snapshot is not None
+        put = machine.blobs.put
+
+        async def slow(key: str, data: bytes) -> None:
+            await put(key, data)
+            await machine.snapshots.pin("w", snapshot)
+
+        machine.blobs.put = slow  # type: ignore[method-assign]
+        (home / "more").write_text("of turn 2")
+        machine.files.changed("w", 2)
+        await machine.files.begun("w")
+    assert [s.mark for s in await machine.stored()] == [1, 2]
+    assert len((await machine.snapshots.head("w")).holds) == 1
+
+
+async def row_of(store: SqliteStore, workspace: str) -> Workspace:
+    row = await store.workspaces.find(workspace)
+    assert row is not None
+    return row
+
+
+DEATHS = {
+    "head": "roost.core.workspaces.heads.seal",
+    "sign": "roost.core.files.sign",
+    "hold": "roost.stores.sqlite.workspaces._hold",
+    "replace": "roost.sandboxes.tree.stage.LocalStaging.replace",
+}
 
 
 def dying(where: str, *, after: bool):
