@@ -11,6 +11,7 @@
     - BudgetCreateOnly              a budget comes with a session or not at all
     - BudgetNotRaised               so much is spent already
     - BudgetReached                 nothing is left to work with
+    - BadArchive                    damaged, hostile, or of a newer format; nothing was taken in
     - MethodNotAllowed              the path is right, the method is not
     - StorageQuotaExceeded          the tenant keeps as many bytes of files as it may
     - RangeRefused                  the file has no such bytes
@@ -136,6 +137,12 @@ class BudgetReached(InvalidRequest):
 
     code = "budget_reached"
     hint = "Raise the session's budget; if it is the operator's limit, begin a new session."
+
+
+class BadArchive(InvalidRequest):
+    """This is not an archive of a session."""
+
+    code = "bad_archive"
 
 
 class MethodNotAllowed(InvalidRequest):

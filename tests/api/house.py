@@ -39,6 +39,7 @@ from roost.core.sessions import Lifecycle
 from roost.core.sharing import SharedWorkspaces
 from roost.core.skills import Skills
 from roost.core.taskboard import Taskboard
+from roost.core.transfer import Transfer
 from roost.core.trust import Trust
 from roost.core.workspaces import Snapshots
 from roost.domain.ledger import Batch
@@ -48,6 +49,7 @@ from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.harness import AGENTS_OWN
 from roost.sandboxes.shown import FolderShown
 from roost.sandboxes.tree import LocalFolder, LocalTree
+from roost.stores.archives import FolderArchives
 from roost.stores.bell import LocalBell
 from roost.stores.skills import FolderSkills
 from roost.stores.sqlite import SqliteStore
@@ -176,6 +178,13 @@ def _browse(data: Path, store: SqliteStore, blobs: FolderBlobs, bell: LocalBell)
     return Browse(files, lambda s: LocalFolder(data / "homes" / s.id, range(0), AGENTS_OWN))
 
 
+def _archives(data: Path) -> FolderArchives:
+    def tree_at(path: Path) -> LocalTree:
+        return LocalTree(path, path.parent / "notes", range(0))
+
+    return FolderArchives(data / "transfer", tree_at, most=100_000_000)
+
+
 def _deps(
     settings: Settings,
     store: SqliteStore,
@@ -212,6 +221,9 @@ def _deps(
         keeper=keeper,
         resources=resources,
     )
+    forks = Forks(
+        *(store.sessions, store.log, bell, lifecycle), harnesses=harnesses, trust=trust, files=None
+    )
     return Deps(
         settings=settings,
         intake=Intake(store.log, bell, max_queued=settings.max_queued),
@@ -224,10 +236,10 @@ def _deps(
             catch_up=settings.catch_up_seconds,
         ),
         lifecycle=lifecycle,
-        forks=Forks(
-            *(store.sessions, store.log, bell, lifecycle),
+        forks=forks,
+        transfer=Transfer(
+            *(store.sessions, store.log, bell, lifecycle, forks, _archives(data)),
             harnesses=harnesses,
-            trust=trust,
             files=None,
         ),
         agents=agents,

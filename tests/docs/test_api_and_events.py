@@ -9,7 +9,7 @@ from roost.api.operations import OPERATIONS
 from roost.domain.session import TABLE
 
 _EVENT = re.compile(
-    r'"((?:(?:session|agent|user|span|system)\.|roost\.agent_)[a-z_]+|roost\.(?:forked|rewound))"'
+    r'"((?:(?:session|agent|user|span|system)\.|roost\.agent_)[a-z_]+|roost\.(?:forked|imported|rewound))"'
 )
 
 

@@ -32,6 +32,7 @@ from roost.core.sessions import Lifecycle
 from roost.core.sharing import SharedWorkspaces
 from roost.core.skills import Skills
 from roost.core.taskboard import Taskboard
+from roost.core.transfer import Transfer
 from roost.ports.bell import Bell
 from roost.ports.buckets import Buckets
 from roost.ports.log import Log
@@ -50,6 +51,7 @@ class Deps:
     follow: Follow
     lifecycle: Lifecycle
     forks: Forks
+    transfer: Transfer
     agents: Agents
     environments: Environments
     skills: Skills

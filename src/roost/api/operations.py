@@ -15,7 +15,6 @@ from roost.api import (
     agents,
     environments,
     events,
-    forks,
     health,
     keys,
     logins,
@@ -27,6 +26,7 @@ from roost.api import (
 )
 from roost.api.call import Call, reply
 from roost.api.files_table import FILES
+from roost.api.forks_table import FORKS
 from roost.api.resources_table import RESOURCES
 from roost.api.routes import Operation, refused
 from roost.api.routes import delete as _delete
@@ -236,19 +236,6 @@ _TASKS = (
     ),
 )
 
-_FORKS = (
-    _get("roost.sessions.turns", "/roost/v1/sessions/{session_id}/turns", forks.list_turns),
-    _post(
-        "roost.sessions.fork", "/roost/v1/sessions/{session_id}/fork", forks.fork, forks.ForkParams
-    ),
-    _post(
-        "roost.sessions.rewind",
-        "/roost/v1/sessions/{session_id}/rewind",
-        forks.rewind,
-        forks.RewindParams,
-    ),
-)
-
 _LOGINS = (
     _post("auth.login", "/auth/login", logins.login, logins.LoginParams, open=True),
     _post("auth.logout", "/auth/logout", logins.logout),
@@ -379,7 +366,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *_TASKS,
     *WORKSPACE_FILES,
     *WORKSPACES,
-    *_FORKS,
+    *FORKS,
     *_LOGINS,
     *_OPEN,
     *(_refused(line, why) for why, lines in _REFUSED.items() for line in lines),

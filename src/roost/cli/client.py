@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import httpx2
@@ -20,6 +20,7 @@ _HEADERS = {
     "anthropic-beta": "managed-agents-2026-04-01",
 }
 _TIMEOUT = httpx2.Timeout(60.0, connect=5.0)
+_LONG = httpx2.Timeout(3600.0, connect=5.0)  # what is large is packed before its first byte
 _LOOPBACK = ("http://127.", "http://localhost", "http://[::1]")
 _PASSING = frozenset({408, 429, 502, 503, 504})
 _TRIES = 6
@@ -75,6 +76,22 @@ class Client:
             except (Unavailable, RateLimited):
                 time.sleep(pause)
         return self.post(path, body)
+
+    def upload(self, path: str, name: str, file: BinaryIO, fields: Mapping[str, str]) -> Json:
+        """What the server answers to a form with a file. :raises RoostError: see `get`"""
+        files = {name: (name, file, "application/octet-stream")}
+        return self._send("POST", path, files=files, data=dict(fields), timeout=_LONG)
+
+    def download(self, path: str, params: Params) -> Iterator[bytes]:
+        """The bytes at a path, in pieces. :raises RoostError: see `get`, or that some are missing"""
+        with (
+            self._understood(),
+            self._http.stream("GET", path, params=dict(params), timeout=_LONG) as response,
+        ):
+            if response.is_error:
+                response.read()
+                raise problem(response)
+            yield from response.iter_bytes()
 
     def delete(self, path: str) -> Json:
         """What the server answers. :raises RoostError: see `get`"""

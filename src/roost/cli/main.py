@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from roost.cli.options import Json, SessionId, Url
+from roost.cli.session_commands import sessions
 from roost.cli.workspace_commands import workspaces
 from roost.errors import RoostError
 
@@ -21,7 +22,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-sessions = typer.Typer(help="List, show and remove sessions.", no_args_is_help=True)
 key = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 app.add_typer(sessions, name="sessions")
 image = typer.Typer(help="Build what `docker` sandboxes are made of.", no_args_is_help=True)

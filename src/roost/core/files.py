@@ -155,6 +155,22 @@ class Files:
         await self._rows.note(replace(row, state=SyncState.IDLE, sequence=1))
 
     @asynccontextmanager
+    async def planted(self, tree: Tree, target: str) -> AsyncGenerator[None, None]:
+        """As `forked`, with files that came from elsewhere and are in this tree now.
+
+        :raises WorkspaceTooLarge: nothing was stored
+        """
+        row = await self._rows.hold(target, "", 0)
+        await self._snapshots.take(target, tree, 0)
+        yield
+        await self._rows.note(replace(row, state=SyncState.IDLE, sequence=1))
+
+    async def put_into(self, tree: Tree, snapshot: Snapshot) -> None:
+        """Restore a snapshot to a tree that is no workspace."""
+        async with restored(self._snapshots.fetch, snapshot, tree) as whole:
+            await to_thread.run_sync(partial(whole.staging.replace, keep=False))
+
+    @asynccontextmanager
     async def open(
         self, workspace_id: str, generation: int, past: Past | None = None
     ) -> AsyncGenerator[None, None]:

@@ -86,16 +86,19 @@ class Forks:
         if receipt and (made := await self._sessions.made(caller.tenant, receipt)):
             return made
         session = await self._lifecycle.within_reach(caller, session_id)
-        turn = await self._turn(session, params.get("at"), "at")
+        turn = await self.turn(session, params.get("at"), "at")
         end = await self._entry(session, turn.last)
         spec = _forked(session, turn, end, params)
         self._trust.check(caller, spec)
-        snapshot, target = await self._snapshot(session, turn), mint("sesn")
-        async with self._with_files(session.id, snapshot, target):
+        snapshot, target = await self.snapshot(session, turn), mint("sesn")
+        async with (
+            self._with_files(session.id, snapshot, target),
+            self._lifecycle.given_again(session, target) as resources,
+        ):
             fork = await self._sessions.fork(
                 caller.tenant,
                 target,
-                spec,
+                replace(spec, resources=resources),
                 Cutting(session.id, stretches(session.state.rewinds, turn.last), turn.rests),
                 [Draft.of("roost.forked", session_id=session.id, event_id=end.id)],
                 receipt=receipt,
@@ -113,11 +116,11 @@ class Forks:
         """
         session = await self._lifecycle.within_reach(caller, session_id)
         ledger.check_rest(session.state)
-        turn = await self._turn(session, params["to"], "to")
+        turn = await self.turn(session, params["to"], "to")
         snapshot = None
         if params.get("files", True):
             _refuse_shared(session.spec)
-            snapshot = await self._snapshot(session, turn)
+            snapshot = await self.snapshot(session, turn)
         if snapshot is not None and self._files is not None:
             await self._files.pin(session.id, snapshot)
         rewinding = await self._rewinding(session, turn, snapshot)
@@ -150,7 +153,7 @@ class Forks:
             return nullcontext()
         return self._files.forked(source, snapshot, target)
 
-    async def _snapshot(self, session: Session, turn: Turn) -> Snapshot | None:
+    async def snapshot(self, session: Session, turn: Turn) -> Snapshot | None:
         """The files of a turn; None if its agent has none. :raises SnapshotGone:"""
         harness = self._harnesses.get(session.spec.harness)
         if self._files is None or (harness is not None and harness.mounts is None):
@@ -160,7 +163,7 @@ class Forks:
             raise SnapshotGone(f"the files as turn {turn.number} has left them are not kept")
         return found
 
-    async def _turn(self, session: Session, place: Place, field: str) -> Turn:
+    async def turn(self, session: Session, place: Place, field: str) -> Turn:
         """:raises NotFound: there is no such turn :raises InvalidRequest: no turn has ended"""
         if isinstance(place, str):
             return await self._turn_with(session, place, field)

@@ -93,6 +93,16 @@ class Resources:
             check_together(made)
             yield made
 
+    async def again(self, session: Session) -> list[Resource]:
+        """What another session asks for to be given the same: files that are there, and no tokens."""
+        there = await self._there(session.tenant, files_of(session.spec.resources))
+        kept = ("type", "file_id", "url", "checkout", "mount_path")
+        return [
+            {name: each[name] for name in kept if each.get(name) is not None}
+            for each in session.spec.resources
+            if each["type"] != "file" or each["file_id"] in there.values()
+        ]
+
     async def add(self, tenant: str, session: Session, params: Mapping[str, Any]) -> Resource:
         """A file more. An agent that is awake on this node sees it at once.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, get_args
 
 from msgspec.structs import replace
@@ -125,6 +125,10 @@ class Lifecycle:
         own = caller.limits.max_sessions
         return (self._max_sessions if own is None else own) or None
 
+    async def spec_of(self, caller: Key, params: Mapping[str, Any]) -> Spec:
+        """What a session is made with that asks for this. Raises as `create` does."""
+        return await self._spec(caller, params)
+
     async def _spec(self, caller: Key, params: Mapping[str, Any]) -> Spec:
         _refuse_unbuilt(params)
         asked = await self._joined(caller, self._options(params))
@@ -177,6 +181,15 @@ class Lifecycle:
         if self._pool is None:
             return nullcontext(Offer(mint("sesn")))
         return self._pool.offer(tenant, spec)
+
+    @asynccontextmanager
+    async def given_again(
+        self, session: Session, target: str
+    ) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """What a session was given, for another one that the body makes."""
+        asked = await self._resources.again(session) if self._resources else []
+        async with self._given(session.tenant, target, {"resources": asked}) as resources:
+            yield resources
 
     def _given(
         self, tenant: str, session_id: str, params: Mapping[str, Any]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
-from roost.domain.events import Draft, Micros
+from roost.domain.events import Draft, Entry, Micros
 from roost.domain.session import Session, Spec
 from roost.domain.turns import Stretch
 from roost.ports.log import Receipt
@@ -43,6 +43,13 @@ class Cutting(msgspec.Struct, frozen=True):
     source: str
     stretches: Sequence[Stretch]
     rests: bool
+
+
+class Planting(msgspec.Struct, frozen=True):
+    """A log from elsewhere, which can be read more than once. `thread_id` is what its entries name."""
+
+    thread_id: str
+    entries: Iterable[Entry]
 
 
 class Rewinding(msgspec.Struct, frozen=True):
@@ -97,6 +104,19 @@ class Sessions(Protocol):
         :raises NotFound: there is no such source, or it is another tenant's
         :raises QuotaExceeded: :raises IdempotencyMismatch: see `create`
         """
+        ...
+
+    async def plant(
+        self,
+        tenant: str,
+        session_id: str,
+        spec: Spec,
+        planting: Planting,
+        drafts: Sequence[Draft],
+        *,
+        max_sessions: int | None = None,
+    ) -> Session:
+        """As `fork`, with a log that comes from elsewhere. :raises QuotaExceeded:"""
         ...
 
     async def rewind(self, tenant: str, session_id: str, rewinding: Rewinding) -> Session:

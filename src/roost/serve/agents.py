@@ -29,6 +29,7 @@ from roost.errors import NotFound, RoostError
 from roost.guest import forward
 from roost.harnesses.claude.harness import ClaudeHarness
 from roost.harnesses.scripted import ScriptedHarness
+from roost.ports.archives import Archives
 from roost.ports.bell import Bell
 from roost.ports.blobs import Blobs
 from roost.ports.harness import AGENTS_OWN, Harness
@@ -38,9 +39,11 @@ from roost.sandboxes.choice import chosen, others
 from roost.sandboxes.tree import LocalFolder, LocalTree
 from roost.serve.http import listening
 from roost.serve.prices import priced
+from roost.stores.archives import FolderArchives
 from roost.testing.scripted_model import scripted_model
 
 _REAL_MODEL = "https://api.anthropic.com"
+_UNPACKED = 16  # times the size of an archive that what is in it may have
 _log = logging.getLogger(__name__)
 
 
@@ -63,6 +66,7 @@ class Workforce:
     trust: Trust
     files: Files
     browse: Browse
+    archives: Archives
     budgets: Budgets
     model: str
 
@@ -106,7 +110,10 @@ async def workforce(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(places.sweep)  # an engine that hangs must not hold up the start
             browse = _browse(vault, files)
-            yield Workforce(harnesses, default, places, trust, files, browse, budgets, model.name)
+            archives = _archives(settings)
+            yield Workforce(
+                *(harnesses, default, places, trust, files, browse, archives, budgets, model.name)
+            )
 
 
 def _egress(settings: Settings, model: Model) -> Options:
@@ -135,6 +142,14 @@ def _files(settings: Settings, vault: Path, store: Store, blobs: Blobs, bell: Be
         return copies_in(notes)
 
     return Files(Snapshots(blobs), store.workspaces, tree_of, bell, past_of=past_of, here=here)
+
+
+def _archives(settings: Settings) -> FolderArchives:
+    def tree_at(path: Path) -> LocalTree:
+        return LocalTree(path, path.parent / "notes", DEFAULT_UIDS)
+
+    folder = settings.data.absolute() / "transfer"
+    return FolderArchives(folder, tree_at, most=_UNPACKED * settings.max_file_bytes)
 
 
 def _browse(vault: Path, files: Files) -> Browse:

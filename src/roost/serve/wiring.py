@@ -47,6 +47,7 @@ from roost.core.sharing import SharedWorkspaces
 from roost.core.skills import Skills
 from roost.core.taskboard import Errands, Taskboard
 from roost.core.tasks import alongside
+from roost.core.transfer import Transfer
 from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
 from roost.domain.ids import mint
@@ -283,17 +284,14 @@ def _deps(
         workspaces=workspaces,
         max_sessions=settings.max_sessions,
     )
+    forks, transfer = _ways_back(ground, lifecycle)
     return Deps(
         settings=settings,
         intake=intake,
         follow=_follow(ground),
         lifecycle=lifecycle,
-        forks=Forks(
-            *(store.sessions, store.log, bell, lifecycle),
-            harnesses=hands.harnesses,
-            trust=hands.trust,
-            files=hands.files,
-        ),
+        forks=forks,
+        transfer=transfer,
         agents=agents,
         environments=environments,
         skills=ground.skills,
@@ -327,3 +325,11 @@ def _follow(ground: _Ground) -> Follow:
         catch_up=settings.catch_up_seconds,
         since=time.time_ns() // 1000,
     )
+
+
+def _ways_back(ground: _Ground, lifecycle: Lifecycle) -> tuple[Forks, Transfer]:
+    store, hands = ground.store, ground.hands
+    ways = (store.sessions, store.log, ground.bell, lifecycle)
+    forks = Forks(*ways, harnesses=hands.harnesses, trust=hands.trust, files=hands.files)
+    archives = hands.archives
+    return forks, Transfer(*ways, forks, archives, harnesses=hands.harnesses, files=hands.files)

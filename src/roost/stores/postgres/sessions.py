@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -12,7 +13,7 @@ from roost.domain import ledger
 from roost.domain.events import Draft
 from roost.domain.session import Session, Spec
 from roost.ports.log import Receipt
-from roost.ports.sessions import Cutting, Revision, Rewinding, SessionQuery
+from roost.ports.sessions import Cutting, Planting, Revision, Rewinding, SessionQuery
 from roost.stores.postgres.database import Database
 from roost.stores.postgres.driver import NOW, Connection, numbered
 from roost.stores.postgres.sweep import Sweep
@@ -65,6 +66,8 @@ WHERE num = $5
 
 # A part of another log, and how long that is.
 _COPY, _LENGTH = numbered(forks.COPY), numbered(forks.LENGTH)
+_PLANT: Final = numbered(forks.PLANT)
+_AT_ONCE: Final = 500
 
 # A session goes: it is gone for everybody at once, its log follows slice by slice.
 _DELETE: Final = ("DELETE FROM sessions WHERE num = $1", "DELETE FROM specs WHERE session = $1")
@@ -109,6 +112,19 @@ class PostgresSessions:
     ) -> Session:
         new = sessions.New.of(tenant, session_id, spec, drafts, receipt, max_sessions)
         return await self._writer.alone(partial(_fork, new, cutting))
+
+    async def plant(
+        self,
+        tenant: str,
+        session_id: str,
+        spec: Spec,
+        planting: Planting,
+        drafts: Sequence[Draft],
+        *,
+        max_sessions: int | None = None,
+    ) -> Session:
+        new = sessions.New.of(tenant, session_id, spec, drafts, None, max_sessions)
+        return await self._writer.alone(partial(_plant, new, planting))
 
     async def rewind(self, tenant: str, session_id: str, rewinding: Rewinding) -> Session:
         return await self._writer.alone(partial(_rewind, tenant, session_id, rewinding))
@@ -189,6 +205,19 @@ async def _fork(new: sessions.New, cutting: Cutting, connection: Connection) -> 
         await tx.ask(_COPY, hot.num, copied, source.num, first, last)
         [(copied,)] = await tx.ask(_LENGTH, hot.num)
     tx.apply(hot, ledger.begin(hot.state, copied, new.drafts, tx.now, rests=cutting.rests))
+    await tx.flush()
+    return hot.session(new.spec, tx.now)
+
+
+async def _plant(new: sessions.New, planting: Planting, connection: Connection) -> Session:
+    tx = await Transaction.begin(connection, [Needs(new.id, new=True)])
+    await _check_quota(new, tx)
+    hot = tx.add(forks.begun_by(new, planting))
+    rows = forks.planted(hot.num, planting)
+    while some := list(islice(rows, _AT_ONCE)):
+        await connection.executemany(_PLANT, some)
+    [(copied,)] = await tx.ask(_LENGTH, hot.num)
+    tx.apply(hot, ledger.begin(hot.state, copied, new.drafts, tx.now, rests=False))
     await tx.flush()
     return hot.session(new.spec, tx.now)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from msgspec.structs import replace
 
 from roost.domain.session import State
+from roost.ports.sessions import Planting
+from roost.stores.sql.rows import Row
 from roost.stores.sql.sessions import New
 
 # A stretch of one log at the end of another. What waited for the agent is not there, and what it was given
@@ -21,6 +24,26 @@ AND type <> 'roost.rewound'
 
 # How long a log is that nobody else writes to.
 LENGTH: Final = "SELECT coalesce(max(seq), 0) FROM entries WHERE session = ?"
+
+
+# Entries from elsewhere.
+PLANT: Final = """
+INSERT INTO entries (session, seq, at, queued, taken, id, type, body)
+VALUES (?, ?, ?, FALSE, NULL, ?, ?, ?)
+"""
+
+
+def planted(num: int, planting: Planting) -> Iterator[Row]:
+    """What `PLANT` takes."""
+    for entry in planting.entries:
+        yield num, entry.seq, entry.at, entry.id, entry.type, entry.body
+
+
+def begun_by(new: New, planting: Planting) -> New:
+    """As `begun`, with a log from elsewhere."""
+    if not planting.thread_id:
+        return new
+    return replace(new, state=replace(new.state, thread_id=planting.thread_id))
 
 
 def begun(new: New, source: State) -> New:

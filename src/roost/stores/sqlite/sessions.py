@@ -13,7 +13,7 @@ from roost.domain.events import Draft
 from roost.domain.ledger import Change
 from roost.domain.session import Session, Spec
 from roost.ports.log import Receipt
-from roost.ports.sessions import Cutting, Revision, Rewinding, SessionQuery
+from roost.ports.sessions import Cutting, Planting, Revision, Rewinding, SessionQuery
 from roost.stores.sql import forks, sessions
 from roost.stores.sql.listing import POSITION, position
 from roost.stores.sql.rows import (
@@ -115,6 +115,19 @@ class SqliteSessions:
         new = sessions.New.of(tenant, session_id, spec, drafts, receipt, max_sessions)
         return await self._writer.do(partial(_fork, new, cutting))
 
+    async def plant(
+        self,
+        tenant: str,
+        session_id: str,
+        spec: Spec,
+        planting: Planting,
+        drafts: Sequence[Draft],
+        *,
+        max_sessions: int | None = None,
+    ) -> Session:
+        new = sessions.New.of(tenant, session_id, spec, drafts, None, max_sessions)
+        return await self._writer.do(partial(_plant, new, planting))
+
     async def rewind(self, tenant: str, session_id: str, rewinding: Rewinding) -> Session:
         return await self._writer.do(partial(_rewind, tenant, session_id, rewinding))
 
@@ -186,6 +199,16 @@ def _fork(new: sessions.New, cutting: Cutting, tx: Transaction) -> Session:
         tx.ask(forks.COPY, (hot.num, copied, source.num, first, last))
         [(copied,)] = tx.ask(forks.LENGTH, (hot.num,))
     tx.apply(hot, ledger.begin(hot.state, copied, new.drafts, tx.now, rests=cutting.rests))
+    return hot.session(new.spec, tx.now)
+
+
+def _plant(new: sessions.New, planting: Planting, tx: Transaction) -> Session:
+    _check_quota(new, tx)
+    hot = _insert(forks.begun_by(new, planting), tx)
+    tx.flush()
+    tx.run(forks.PLANT, forks.planted(hot.num, planting))
+    [(copied,)] = tx.ask(forks.LENGTH, (hot.num,))
+    tx.apply(hot, ledger.begin(hot.state, copied, new.drafts, tx.now, rests=False))
     return hot.session(new.spec, tx.now)
 
 

@@ -9,7 +9,7 @@ database a question goes through `ask`, which writes the lists out first.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import apsw
@@ -136,7 +136,7 @@ class Transaction(Sheet):
         self.flush()
         return self._cursor.execute(sql, tuple(values)).fetchall()
 
-    def run(self, sql: str, rows: Sequence[Row]) -> None:
+    def run(self, sql: str, rows: Iterable[Row]) -> None:
         """Run one statement for each row."""
         self._cursor.executemany(sql, rows)
 

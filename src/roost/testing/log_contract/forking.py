@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from roost.domain.events import Draft
+from roost.domain.events import Draft, Entry
 from roost.domain.ids import mint
 from roost.domain.ledger import Batch
 from roost.domain.session import Session, Status
@@ -21,8 +21,8 @@ from roost.errors import (
     SessionClosed,
 )
 from roost.ports.log import EventQuery, Receipt
-from roost.ports.sessions import Cutting, Rewinding
-from roost.testing.stage import TENANT, Stage, answer, numbers, spec, types
+from roost.ports.sessions import Cutting, Planting, Rewinding
+from roost.testing.stage import TENANT, Stage, answer, message, numbers, spec, types
 from roost.testing.store_contract import StoreContract
 
 
@@ -110,6 +110,32 @@ class Forking(StoreContract):
             await self.fork(stage, cutting, max_sessions=2)
         with pytest.raises(NotFound):
             await self.fork(stage, replace(cutting, source=await stage.session(tenant="other")))
+
+    async def test_a_log_from_elsewhere_is_a_sessions_own_from_then_on(self, stage: Stage) -> None:
+        drafts = [message("one"), answer("two"), *(message(f"{n}") for n in range(1200))]
+        entries = [Entry(n, d.id, d.type, d.body, n) for n, d in enumerate(drafts, 1)]
+        plant = stage.store.sessions.plant
+        session = await plant(
+            TENANT,
+            mint("sesn"),
+            spec(),
+            Planting("sthr_1", entries),
+            [Draft.of("roost.imported")],
+            max_sessions=1,
+        )
+        log = await stage.all(session.id)
+        assert log[:1202] == entries
+        assert types(log)[1202:] == [
+            "session.thread_status_idle",
+            "session.usage",
+            "session.status_idle",
+            "roost.imported",
+        ]
+        assert (session.state.thread_id, session.state.generation) == ("sthr_1", 1)
+        assert (await stage.say(session.id, "go on")).woke
+        with pytest.raises(QuotaExceeded):
+            await plant(TENANT, mint("sesn"), spec(), Planting("", []), [], max_sessions=1)
+        assert await stage.all(session.id) != log
 
     def rewinding(self, session: Session, to: int, name: str | None = None) -> Rewinding:
         after = replace(session.spec, sdk_session_id=name)

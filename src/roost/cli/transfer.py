@@ -1,0 +1,62 @@
+"""`roost sessions export` and `import`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from roost.cli.claude_code import packed
+from roost.cli.client import Client, at
+from roost.cli.table import print_json
+from roost.errors import InvalidRequest
+
+
+def export_session(client: Client, session_id: str, output: Path, place: str | None) -> None:
+    """A session as one file; whole, or not there."""
+    if output.exists():
+        raise InvalidRequest(f"there is a file {output} already", hint="Name another with -o.")
+    part = output.with_name(f".{output.name}.part")
+    params = {} if place is None else {"at": place}
+    try:
+        with part.open("wb") as out:
+            path = at("roost", "v1", "sessions", session_id, "export")
+            for piece in client.download(path, params):
+                out.write(piece)
+            out.flush()
+            os.fsync(out.fileno())
+        part.rename(output)
+    finally:
+        part.unlink(missing_ok=True)
+    print(output)
+
+
+def import_session(
+    client: Client,
+    source: Path,
+    asked: Mapping[str, str | None],
+    workdir: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """A session, made of a file."""
+    if not source.is_file():
+        raise InvalidRequest(f"there is no file {source}")
+    if source.suffix == ".jsonl":
+        with packed(source, workdir) as archive:
+            _send(client, archive, asked, as_json=as_json)
+        return
+    with source.open("rb") as archive:
+        _send(client, archive, asked, as_json=as_json)
+
+
+def _send(
+    client: Client, archive: BinaryIO, asked: Mapping[str, str | None], *, as_json: bool
+) -> None:
+    fields = {name: value for name, value in asked.items() if value is not None}
+    session = client.upload(at("roost", "v1", "sessions", "import"), "archive", archive, fields)
+    if as_json:
+        print_json(session)
+    else:
+        print(f"{session['id']}\ntalk to it:  roost chat --session {session['id']}")

@@ -1,0 +1,211 @@
+"""Archives of sessions: what goes in comes out, and what is wrong with one is found before it is used."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zstandard
+
+from roost.domain.archive import Card, Member
+from roost.domain.events import Draft, Entry
+from roost.errors import BadArchive, TooLarge
+from roost.sandboxes.tree import LocalTree
+from roost.stores.archives import FolderArchives, FolderBench
+
+NOW = 1_800_000_000_000_000
+UUID = "6f1d6f0e-5d0b-4c53-9d0a-2f4b8a3c7e19"
+
+
+def archives(folder: Path, most: int = 1 << 30) -> FolderArchives:
+    return FolderArchives(
+        folder, lambda path: LocalTree(path, path.parent / "notes", range(0)), most=most
+    )
+
+
+def entries(*texts: str) -> list[Entry]:
+    drafts = [Draft.of("user.message", content=[{"type": "text", "text": t}]) for t in texts]
+    return [Entry(n, d.id, d.type, d.body, NOW - 100 + n) for n, d in enumerate(drafts, 1)]
+
+
+def made(folder: Path, fill: Callable[[FolderBench], None], **card: Any) -> bytes:
+    with archives(folder).bench() as bench:
+        fill(bench)
+        with bench.pack(Card(sdk_session_id=UUID, **card)) as archive:
+            return archive.read()
+
+
+def test_what_goes_in_comes_out(tmp_path: Path):
+    log = entries("one", "zwei \N{SNOWMAN}")
+
+    def fill(bench: FolderBench) -> None:
+        bench.log(log)
+        inside = bench.folder / "folder"
+        inside.mkdir()
+        (inside / "file").write_bytes(b"\0" * 3_000_000 + b"end")
+        (inside / "file").chmod(0o640)
+        os.utime(inside / "file", (1_000_000, 1_000_000))
+        (bench.folder / os.fsdecode(b"odd \xff name")).write_text("mine")
+        (bench.folder / "link").symlink_to("/etc/passwd")
+        (bench.folder / "empty").mkdir()
+        os.mkfifo(bench.folder / "pipe")
+
+    data = made(tmp_path / "a", fill, title="mine", metadata={"a": "b"})
+    with archives(tmp_path / "b").bench() as bench:
+        card = bench.unpack(io.BytesIO(data), NOW)
+        assert (card.title, card.metadata, card.sdk_session_id) == ("mine", {"a": "b"}, UUID)
+        assert list(bench.entries()) == log == list(bench.entries())
+        file = bench.folder / "folder" / "file"
+        assert file.read_bytes() == b"\0" * 3_000_000 + b"end"
+        assert (file.stat().st_mode & 0o777, file.stat().st_mtime) == (0o640, 1_000_000)
+        assert os.readlink(bench.folder / "link") == "/etc/passwd"  # noqa: PTH115
+        found = {os.fsencode(path.name) for path in bench.folder.iterdir()}
+        assert found == {b"folder", b"odd \xff name", b"link", b"empty"}
+    assert list((tmp_path / "b").iterdir()) == []
+
+
+@pytest.mark.parametrize("spoil", ["cut", "flipped", "empty", "no archive", "without its end"])
+def test_a_damaged_archive_is_refused(tmp_path: Path, spoil: str):
+    def fill(bench: FolderBench) -> None:
+        bench.log(entries("one"))
+        (bench.folder / "file").write_bytes(os.urandom(100_000))
+
+    data = bytearray(made(tmp_path / "a", fill))
+    if spoil == "flipped":
+        data[len(data) // 2] ^= 1
+    spoilt = {
+        "cut": bytes(data[: len(data) // 2]),
+        "flipped": bytes(data),
+        "empty": b"",
+        "no archive": b"PK\3\4 something else",
+        "without its end": zstandard.compress(zstandard.decompress(data, 1 << 24)[:102_000]),
+    }[spoil]
+    with archives(tmp_path / "b").bench() as bench, pytest.raises(BadArchive):
+        bench.unpack(io.BytesIO(spoilt), NOW)
+
+
+def tar_of(members: Iterable[tuple[tarfile.TarInfo, bytes]]) -> bytes:
+    """An archive by hand, with a manifest that is right about what is in it."""
+    out, listed = io.BytesIO(), []
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for info, data in members:
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+            kept = data if info.isreg() else info.linkname.encode()
+            digest = "" if info.isdir() else sha256(kept).hexdigest()
+            listed.append(Member(info.name, len(data), digest))
+        manifest = tarfile.TarInfo("manifest.json")
+        said = msgspec.json.encode(listed)
+        manifest.size = len(said)
+        tar.addfile(manifest, io.BytesIO(said))
+    return zstandard.compress(out.getvalue())
+
+
+def named(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+CARD = (named("about.json"), msgspec.json.encode(Card(sdk_session_id=UUID)))
+LOG = (named("log.jsonl"), b"")
+
+
+def refused(tmp_path: Path, data: bytes, most: int = 1 << 30) -> str:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    with archives(tmp_path / "b", most).bench() as bench:
+        with pytest.raises((BadArchive, TooLarge)) as error:
+            bench.unpack(io.BytesIO(data), NOW)
+        assert list(outside.iterdir()) == []
+    return error.value.message
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        named("files/../../outside/file"),
+        named("/etc/passwd"),
+        named("files//file"),
+        named("files/./file"),
+        named("elsewhere/file"),
+        named("files/folder/file"),  # in a directory that is not there
+        named("files/pipe", tarfile.FIFOTYPE),
+        named("files/device", tarfile.CHRTYPE),
+        named("files/other", tarfile.LNKTYPE, "/etc/passwd"),
+        named("files/" + "x/" * 2100 + "x"),
+        named("about.json"),
+        named("log.jsonl"),
+    ],
+    ids=lambda info: info.name[:30],
+)
+def test_members_that_lead_elsewhere_are_refused(tmp_path: Path, member: tarfile.TarInfo):
+    refused(tmp_path, tar_of([CARD, LOG, (member, b"")]))
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path):
+    link = named("files/link", tarfile.SYMTYPE, str(tmp_path / "outside"))
+    refused(tmp_path, tar_of([CARD, LOG, (link, b""), (named("files/link/file"), b"x")]))
+
+
+def test_a_name_is_taken_once(tmp_path: Path):
+    twice = [(named("files/file"), b"one"), (named("files/file"), b"two")]
+    refused(tmp_path, tar_of([CARD, LOG, *twice]))
+
+
+def test_an_archive_that_grows_without_end_is_refused(tmp_path: Path):
+    bomb = [(named(f"files/{n}"), b"\0" * 1_000_000) for n in range(20)]
+    data = tar_of([CARD, LOG, *bomb])
+    assert len(data) < 100_000
+    assert "more than 5000000 bytes" in refused(tmp_path, data, most=5_000_000)
+
+
+def test_a_newer_format_is_refused_and_says_so(tmp_path: Path):
+    card = (named("about.json"), b'{"format": 99, "something": "new"}')
+    assert "format 99" in refused(tmp_path, tar_of([card, LOG]))
+
+
+@pytest.mark.parametrize(
+    "card",
+    [b"{}", b"[]", b'{"format": 0}', b'{"format": 1, "sdk_session_id": "../../x"}', b"\xff"],
+)
+def test_a_card_that_makes_no_sense_is_refused(tmp_path: Path, card: bytes):
+    refused(tmp_path, tar_of([(named("about.json"), card), LOG]))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[]",
+        b"not json",
+        b'{"type": "user.message", "id": "sevt_1", "at": 1}',
+        b'{"type": "user.message", "id": "sevt_1", "at": 1, "content": "text"}',
+        b'{"type": "user.message", "id": "sevt_1", "at": 1, "content": [{"type": "text"}]}',
+        b'{"type": "user.message", "id": "../..", "at": 1, "content": []}',
+        b'{"type": "worker.message", "id": "sevt_1", "at": 1}',
+        b'{"type": "agent.tool_use", "id": "sevt_1", "at": 1, "name": "bash"}',
+        b'{"type": "session.status_idle", "id": "sevt_1", "at": 1, "stop_reason": {}}',
+        b'{"type": "session.status_idle", "id": "sevt_1", "at": 1}',
+        b'{"type": "session.error", "id": "sevt_1", "at": 1, "error": "\\u0000"}',
+    ],
+)
+def test_a_line_that_is_no_event_is_refused(tmp_path: Path, line: bytes):
+    refused(tmp_path, tar_of([CARD, (named("log.jsonl"), line + b"\n")]))
+
+
+def test_times_never_run_backwards_nor_ahead(tmp_path: Path):
+    lines = [{"type": "session.usage", "id": f"sevt_{n}", "at": at} for n, at in enumerate(TIMES)]
+    log = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    with archives(tmp_path).bench() as bench:
+        bench.unpack(io.BytesIO(tar_of([CARD, (named("log.jsonl"), log)])), NOW)
+        assert [entry.at for entry in bench.entries()] == [5, 5, 7, NOW, NOW]
+
+
+TIMES = (5, 3, 7, NOW * 2, 8)
