@@ -185,12 +185,14 @@ class Recovery:
         if behind:
             named = "\n".join(f"{call.name} {json.dumps(call.input)}" for call in behind)
             note = [*note, reminder(_NOT_MADE + named[:_LONGEST_NOTE])]
+        nudge = transcript.nudge if mark is None else None
         return Plan(
             resume=True,
             emits=[*emits, *self._settle(put_up=mark is not None)],
             mark=mark,
             environ={**GO_ON, "CLAUDE_CODE_RESUME_PROMPT": _variable([_GO_ON, *note])},
             prompt=Prompt(transcript.prompt.uuid, transcript.prompt.frame["message"]["content"]),
+            then=Prompt(nudge, [*map(text_block, [_GO_ON, *note])]) if nudge else None,
         )
 
     def _put_up(self, transcript: Transcript) -> tuple[bytes | None, list[Call]]:

@@ -31,11 +31,15 @@ _PUT_ASIDE = _EACH + 'mv -f -- "$f" "$f.lost"; done; exit 0'
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line of the conversation: a message of one side, or something the CLI has put between."""
+    """A line of the conversation: a message of one side, or something the CLI has put between.
+
+    `nudge`: a word of ours, see `Transcript.nudge`.
+    """
 
     uuid: str
     frame: Json
     said: Said | None = None
+    nudge: bool = False
 
     @property
     def by_agent(self) -> bool:
@@ -43,11 +47,14 @@ class Line(msgspec.Struct, frozen=True):
         return bool(self.frame["type"] == "assistant")
 
     @property
+    def is_note(self) -> bool:
+        """Whether it looks like a user's message, and is the CLI's own."""
+        return bool(self.frame.get("isMeta") or self.frame.get("isCompactSummary"))
+
+    @property
     def is_prompt(self) -> bool:
         """Whether it is what somebody has asked for, and neither a result nor the CLI's own note."""
-        if self.frame["type"] != "user" or self.said is None:
-            return False
-        if self.frame.get("isMeta") or self.frame.get("isCompactSummary"):
+        if self.frame["type"] != "user" or self.said is None or self.is_note or self.nudge:
             return False
         return not any(block.type == "tool_result" for block in self.said.blocks)
 
@@ -65,6 +72,16 @@ class Transcript:
     def has(self, uuid: str) -> bool:
         """Whether the CLI has taken down a prompt of that name."""
         return any(line.uuid == uuid and line.is_prompt for line in self.lines)
+
+    @property
+    def nudge(self) -> str | None:
+        """What to call a word that makes the CLI go on, where it would not by itself.
+
+        It does not where a note of its own comes last: of a resumed CLI that was killed before the model
+        had answered, say. It takes that for the end of a turn.
+        """
+        last = next(line for line in reversed(self.lines) if line.said is not None)
+        return _nudge(last.uuid) if last.is_note else None
 
     def mark(self, tool_use_id: str, call: Call) -> bytes:
         """The line that puts the call up for permission again."""
@@ -138,12 +155,18 @@ async def _all_of(process: Process) -> bytes:
     return bytes(output)
 
 
+def _nudge(uuid: str) -> str:
+    return str(uuid5(NAMESPACE_OID, f"after {uuid}"))
+
+
 def _lines(data: bytes) -> Iterator[Line]:
+    nudges = set()
     for raw in Lines().feed(data):
         frame = parse(raw)
         if frame is None or frame.get("isSidechain") or not isinstance(frame.get("uuid"), str):
             continue
+        nudges.add(_nudge(frame["uuid"]))
         if frame["type"] in ("user", "assistant"):
-            yield Line(frame["uuid"], frame, read(frame, Said))
+            yield Line(frame["uuid"], frame, read(frame, Said), frame["uuid"] in nudges)
         elif frame["type"] in ("attachment", "system"):
             yield Line(frame["uuid"], frame)
