@@ -102,9 +102,9 @@ def once(matches: Callable[[Output], bool], act: Callable[[], Any]) -> Watch:
     return watch
 
 
-async def appears(path: Path) -> None:
-    """Wait until somebody has made that file."""
-    while not await anyio.Path(path).exists():  # noqa: ASYNC110 - another process makes it
+async def appears(path: Path, word: str = "") -> None:
+    """Wait until somebody has made that file, and the word is in it."""
+    while not (path.exists() and word in path.read_text()):  # noqa: ASYNC110 - another process's
         await anyio.sleep(0.02)
 
 

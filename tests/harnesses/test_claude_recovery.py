@@ -188,8 +188,7 @@ async def test_an_agent_killed_twice_before_the_model_answers_goes_on_all_the_sa
     async with desk.open() as opened, anyio.create_task_group() as tasks:
         tasks.start_soon(desk.turn, opened, [message])
         await appears(house.workspace / "ran.txt")
-        while "toolUseResult" not in house.transcript.read_text():
-            await anyio.sleep(0.05)
+        await appears(house.transcript, "toolUseResult")
         tasks.cancel_scope.cancel()
     lines = [json.loads(line) for line in house.transcript.read_text().splitlines()]
     at = next(n for n, line in enumerate(lines) if "toolUseResult" in line)
