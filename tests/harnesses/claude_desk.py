@@ -104,7 +104,8 @@ def once(matches: Callable[[Output], bool], act: Callable[[], Any]) -> Watch:
 
 async def appears(path: Path, word: str = "") -> None:
     """Wait until somebody has made that file, and the word is in it."""
-    while not (path.exists() and word in path.read_text()):  # noqa: ASYNC110 - another process's
+    file = anyio.Path(path)
+    while not (await file.exists() and word in await file.read_text()):  # noqa: ASYNC110 - another's
         await anyio.sleep(0.02)
 
 
