@@ -106,6 +106,7 @@ def test_bubblewrap_works_in_a_container_without_any_privilege(
     assert (uid, int(pid) < 10, int(processes) < 10) == ("1000", True, True), told
 
 
+@pytest.mark.chaos
 def test_without_the_profile_it_says_so(docker: LiveEngine, tmp_path: Path) -> None:
     told = tell(docker, tmp_path, profile=False)
     assert "bubblewrap does not work here" in told.get("error", ""), told

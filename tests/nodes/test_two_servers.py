@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -38,12 +40,13 @@ def nodes(
     postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[LiveServer]]:
     """Started at the same time, on a database that is empty."""
+    data = tmp_path_factory.mktemp("nodes")
     environ = {
         "ROOST_DATABASE_URL": anyio.run(postgres.new),
+        "ROOST_BLOBS_URL": f"file://{data}/blobs",
         "ROOST_API_KEY": KEY,
         "ROOST_LEASE_SECONDS": "6",
     }
-    data = tmp_path_factory.mktemp("nodes")
     servers = [LiveServer(data / name, ROOST_NODE_NAME=name, **environ) for name in ("a", "b")]
     with ExitStack() as stack:
         starting = [threading.Thread(target=server.start) for server in servers]
@@ -192,6 +195,37 @@ def test_a_token_of_one_server_opens_a_socket_at_the_other(nodes: list[LiveServe
         talk.until("agent_status")
         say(a, session_id, text="heard at the other server")
         talk.until(lambda message: "heard at the other server" in json.dumps(message))
+
+
+def test_a_key_is_counted_and_revoked_for_both_servers(nodes: list[LiveServer]) -> None:
+    a, b = nodes
+    limits = {"reads_per_minute": 4, "writes_per_minute": 0}
+    key = post(a, "/roost/v1/keys", {"name": "limited", "limits": limits})
+    with Api(a, key["secret"]) as here, Api(b, key["secret"]) as there:
+        session_id = here.session()
+        socket = there.open(session_id)  # its token and the socket are two of the four
+        codes = [api.http.get("/v1/agents").status_code for api in (here, there, here, there)]
+        assert codes == [200, 200, 429, 429]
+        with client_of(a) as client:
+            assert client.delete(f"/roost/v1/keys/{key['id']}").status_code == 200
+        code, _ = socket.close_code()
+        assert code == 4401, "what the key had opened at the other server"
+        assert there.http.get("/auth/me").status_code == 401
+
+
+def test_a_skill_that_one_server_was_sent_is_at_the_other(nodes: list[LiveServer]) -> None:
+    a, b = nodes
+    manifest = b"---\nname: greeting\ndescription: Greets.\n---\nSay hello.\n"
+    with client_of(a) as client:
+        sent = client.post("/v1/skills", files=[("files[]", ("greeting/SKILL.md", manifest))])
+        assert sent.status_code == 200, sent.text
+        skill = sent.json()
+    path = f"/v1/skills/{skill['id']}/versions/latest/content"
+    with client_of(b) as client:
+        content = client.get(path)
+    assert content.status_code == 200, content.text
+    with zipfile.ZipFile(io.BytesIO(content.content)) as archive:
+        assert archive.read("greeting/SKILL.md") == manifest
 
 
 def test_the_sessions_of_a_killed_server_go_on_at_the_other(nodes: list[LiveServer]) -> None:
