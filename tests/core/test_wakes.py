@@ -105,8 +105,8 @@ async def _run_when_rung(roost: Node) -> None:
 
 
 def busy(text: str) -> str:
-    """A prompt that the model answers after a minute."""
-    error = {"status": 429, "times": 1, "headers": {"retry-after": "60"}}
+    """A prompt that the model answers after ten minutes."""
+    error = {"status": 429, "times": 1, "headers": {"retry-after": "600"}}
     return f"SCRIPT{json.dumps([{'error': error, 'text': text}])}"
 
 
@@ -123,10 +123,11 @@ async def test_no_more_agents_start_at_once_than_allowed_and_the_oldest_wait_sta
         roost.bell.ring("begin")
         for up in range(5):
             await slow.until_opened(up + 2)
+            while await statuses(roost, sessions[up + 2 :]) != {Status.RUNNING}:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
             await anyio.sleep(0.02)
             assert len(slow.opened) == up + 2
             assert roost.dispatcher.waking == 2
-            assert await statuses(roost, sessions[up + 2 :]) == {Status.RUNNING}
             slow.come_up(up)
         for up in (5, 6):
             await slow.until_opened(up + 1)
