@@ -86,11 +86,15 @@ class Person:
         self.page.wait_for_url("**/sessions/sesn_*")
         return self.page.url.rsplit("/", 1)[-1]
 
-    def make_task(self, title: str, **fields: Any) -> str:
-        """A task made by the API."""
-        made = self.client.post("/roost/v1/tasks", body={"title": title, **fields}, cast_to=object)
+    def make(self, path: str, **fields: Any) -> str:
+        """Something made by the API; its id."""
+        made = self.client.post(path, body=fields, cast_to=object)
         assert isinstance(made, dict)
         return str(made["id"])
+
+    def make_task(self, title: str, **fields: Any) -> str:
+        """A task made by the API."""
+        return self.make("/roost/v1/tasks", title=title, **fields)
 
     def say(self, text: str) -> None:
         self.page.get_by_label("Message", exact=True).fill(text)

@@ -26,6 +26,9 @@ def test_every_page_fits_its_width_and_can_be_read(person: Person, width: int, s
     make = "mkdir src; printf '# a parser\ndef f(x):\n    return x + 1\n' > src/parser.py"
     person.say(script(bash(make), {"text": "See `this`:\n\n```sh\nls -la # all\n```"}))
     person.hears("See this:")
+    person.make(
+        "/roost/v1/workspaces", name="atlas", description="Maps, and whatever belongs to them"
+    )
     task = person.make_task("A task with a rather long title as well, for the same narrow screens")
     chat, file = f"/sessions/{session_id}", "/files?path=src&file=parser.py"
     looks = (chat, f"{chat}/timeline", f"{chat}/files", f"{chat}{file}", f"/tasks/{task}")

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import FilePayload, Locator, expect
 from tests.journeys.chat import bash, script
 from tests.web.person import Person
-from tests.web.test_pages import press
+from tests.web.test_pages import press, violations
 
 from roost.testing.live import LiveServer
 
@@ -51,6 +51,7 @@ def test_a_session_says_what_it_costs_and_whether_it_waits_for_somebody(person: 
     row(person, "Expensive").get_by_role("link").click()
     card.get_by_role("button", name="Change it").click()
     card.get_by_label("What it may do instead").fill("echo better | tee which.txt")
+    assert violations(person) == []
     card.get_by_role("button", name="Allow this").click()
     person.hears("Ran.")
     person.log.get_by_role("button", name="bash").click()
@@ -168,7 +169,8 @@ def test_a_task_is_made_run_followed_and_has_an_outcome(person: Person):
     address = page.url
     page.get_by_role("link", name="Follow it").click()
     person.hears("The build is green again.")
-    page.goto(address)
+    page.get_by_role("link", name="its task").click()
+    page.wait_for_url(address)
     expect(page.get_by_role("region", name="Outcome")).to_contain_text("The build is green again.")
     expect(page.get_by_role("region", name="Details")).to_contain_text("It was a comma.")
     expect(page.get_by_role("region", name="Runs")).to_contain_text("Succeeded")
@@ -199,6 +201,7 @@ def test_a_workspace_is_made_shared_used_and_deleted(person: Person):
     card.get_by_role("button", name="Share").click()
     dialog.get_by_role("button", name="Share").click()
     expect(dialog.get_by_role("listitem")).to_have_count(2)
+    assert violations(person) == []
     person.shoot("workspace-shared")
     page.keyboard.press("Escape")
     expect(card).to_contain_text("every key may work in it")

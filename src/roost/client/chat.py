@@ -112,13 +112,16 @@ class Chat:
         """Tell the agent something; returns when that is committed. :raises Refused:"""
         return await self._say({"type": "message", "content": content}, id)
 
-    async def allow(self, request_id: str) -> Ack:
-        """Let a tool be used. :raises Refused: somebody has answered already"""
-        return await self._respond(request_id, "allow")
+    async def allow(self, request_id: str, modified_input: Json | None = None) -> Ack:
+        """Let a tool be used, with another input if one is given.
+
+        :raises Refused: somebody has answered already
+        """
+        return await self._respond(request_id, "allow", modifiedInput=modified_input)
 
     async def deny(self, request_id: str, message: str | None = None) -> Ack:
         """Do not let it. :raises Refused: somebody has answered already"""
-        return await self._respond(request_id, "deny", message)
+        return await self._respond(request_id, "deny", message=message)
 
     async def answer(self, request_id: str, answers: Any, *, is_error: bool = False) -> Ack:
         """Answer a question, or give a custom tool's result. :raises Refused:"""
@@ -129,9 +132,9 @@ class Chat:
         """Stop the running turn. :raises Refused:"""
         return await self._say({"type": "interrupt"})
 
-    async def _respond(self, request_id: str, decision: str, message: str | None = None) -> Ack:
+    async def _respond(self, request_id: str, decision: str, **more: Any) -> Ack:
         word = {"type": "permission_response", "requestId": request_id, "decision": decision}
-        return await self._say({**word, "message": message})
+        return await self._say({**word, **more})
 
     async def _say(self, word: Json, id: str | None = None) -> Ack:
         id = id or mint("msg")

@@ -1,10 +1,10 @@
-import { ActionIcon, Group, Tabs, Text, TextInput, Tooltip } from "@mantine/core";
+import { ActionIcon, Anchor, Group, Tabs, Text, TextInput, Tooltip } from "@mantine/core";
 import { useQueryClient } from "@tanstack/react-query";
 import { ChartGantt, FolderOpen, MessageSquare, Pencil } from "lucide-react";
 import { useState, type FormEvent } from "react";
-import { useNavigate, useParams } from "react-router";
+import { Link, useNavigate, useParams } from "react-router";
 
-import { changes, useChange, useSession } from "../api/hooks";
+import { changes, useChange, useSession, useWorkspaces } from "../api/hooks";
 import type { Session } from "../api/types";
 import { useLiveSession, type LiveSession } from "../live/session";
 import { Chat } from "../parts/chat";
@@ -53,6 +53,7 @@ export function SessionPage() {
 }
 
 function Heading({ session, live }: { session: Session; live: LiveSession }) {
+  const workspace = useWorkspaces().data?.find(({ id }) => id === session.workspace)?.name;
   const usage = live.conversation.usage ?? session.usage;
   const waits = live.conversation.stopReason === "requires_action";
   return (
@@ -63,6 +64,15 @@ function Heading({ session, live }: { session: Session; live: LiveSession }) {
       <Text size="xs" c="dimmed">
         {session.agent.name} · {tokens((usage.input_tokens ?? 0) + (usage.output_tokens ?? 0))} tokens
         {usage.list_cost !== undefined && ` · ${money(Number(usage.list_cost.amount), usage.list_cost.currency)}`}
+        {workspace !== undefined && ` · in ${workspace}`}
+        {session.task_id !== null && (
+          <>
+            {" · "}
+            <Anchor component={Link} to={`/tasks/${session.task_id}`} inherit underline="always">
+              its task
+            </Anchor>
+          </>
+        )}
       </Text>
     </Group>
   );
