@@ -26,7 +26,7 @@ from roost.testing.live import LiveServer
 from roost.testing.scripted_model.app import scripted_model
 
 IMAGES = Path("docs/images")
-SIZE: Any = {"width": 1180, "height": 860}
+SIZE: Any = {"width": 1180, "height": 890}
 PRICES = {"claude-opus-5-5": {"input": 5, "output": 25, "cache_read": 0.5, "cache_write": 6.25}}
 
 SOURCE = '''"""Prices, as customers see them."""
