@@ -156,7 +156,7 @@ def take(page: Page, server: LiveServer) -> None:
     page.get_by_role("tab", name="Timeline").click()
     page.mouse.move(0, 0)
     page.wait_for_timeout(500)
-    page.screenshot(path=IMAGES / "timeline.png", clip={"x": 0, "y": 0, **SIZE, "height": 560})
+    page.screenshot(path=IMAGES / "timeline.png", clip={"x": 0, "y": 0, **SIZE, "height": 540})
 
 
 def say(page: Page, text: str) -> None:

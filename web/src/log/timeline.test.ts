@@ -29,3 +29,18 @@ it("measures the model, the tools, and how long somebody was waited for", () => 
   expect(first?.usage.input_tokens).toBe(10);
   expect(second?.to).toBeUndefined();
 });
+
+it("says what each turn has cost, and where it ended", () => {
+  const spent = (second: number, cents: number) => event("session.usage", second, { usage: { list_cost: { amount: `${cents}`, currency: "USD" } } });
+  const turns = turnsOf([
+    event("session.status_running", 1),
+    spent(2, 3),
+    event("session.status_idle", 3, { stop_reason: { type: "requires_action", event_ids: ["x"] } }),
+    event("session.status_running", 4),
+    spent(5, 7),
+    event("session.status_idle", 6, { id: "end", stop_reason: { type: "end_turn" } }),
+    event("session.status_running", 7),
+    spent(8, 9),
+  ]);
+  expect(turns.map(({ cents, end }) => [cents, end])).toEqual([[7, "end"], [2, undefined]]);
+});

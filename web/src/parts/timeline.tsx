@@ -87,19 +87,28 @@ function TurnView({ turn, before, now, actions }: { turn: Turn; before?: Turn; n
             {lasted(end - turn.from)} · {turn.outcome === undefined ? "at work" : (OUTCOMES[turn.outcome] ?? turn.outcome)}
           </Text>
         </Group>
-        <div className="turn-bars" role="img" aria-label={described(turn, end)}>
+        <div className="turn-bars" role="img" aria-label={described(turn, end)} style={{ height: heightOf(turn) }}>
           {turn.bars.map((bar) => (
             <BarView key={bar.id} bar={bar} turn={turn} end={end} />
           ))}
         </div>
-        <Text size="xs" c="dimmed" mt={6}>
-          {new Date(turn.from).toLocaleString()} · {tokens(input_tokens)} in, {tokens(output_tokens)} out, {tokens(cache_read_input_tokens)} from cache
-          {turn.cents !== undefined && ` · ${money(turn.cents)}`}
-        </Text>
-        {actions}
+        <Group justify="space-between" mt={6} gap={4}>
+          <Text size="xs" c="dimmed">
+            {new Date(turn.from).toLocaleString()} · {tokens(input_tokens)} in, {tokens(output_tokens)} out, {tokens(cache_read_input_tokens)} from cache
+            {turn.cents !== undefined && ` · ${money(turn.cents)}`}
+          </Text>
+          {actions}
+        </Group>
       </Paper>
     </section>
   );
+}
+
+const ROW = 20;
+
+/** As many rows as it needs, so that a simple turn is a small one. */
+function heightOf(turn: Turn): number {
+  return 4 + ROW * (1 + Math.max(1, ...turn.bars.map(({ kind }) => LANES[kind].row)));
 }
 
 function BarView({ bar, turn, end }: { bar: Bar; turn: Turn; end: number }) {
@@ -111,7 +120,7 @@ function BarView({ bar, turn, end }: { bar: Bar; turn: Turn; end: number }) {
     <Tooltip label={`${bar.label}: ${lasted(to - bar.from)}${bar.failed ? ", failed" : ""}`}>
       <span
         style={{
-          top: 4 + row * 20,
+          top: 4 + row * ROW,
           left: `${((bar.from - turn.from) / whole) * 100}%`,
           width: `${Math.max(((to - bar.from) / whole) * 100, 0.3)}%`,
           background: `var(--mantine-color-${shown}-light-hover)`,
