@@ -11,7 +11,7 @@ import pytest
 from tests.engines import IMAGE, LiveEngine
 from tests.journeys import test_claude_sessions as journeys
 from tests.journeys import test_resources as resources
-from tests.journeys.chat import Chat, bash, said, script
+from tests.journeys.chat import Chat, bash, printed, said, script
 
 from roost.testing.live import LiveServer
 
@@ -38,10 +38,31 @@ def server(docker: LiveEngine, tmp_path: Path) -> Iterator[LiveServer]:
         yield live
 
 
-def test_files_repositories_and_outputs(docker: LiveEngine, tmp_path: Path) -> None:
-    socket = str(docker.socket)
-    chosen = {"ROOST_SANDBOX": "docker", "ROOST_DOCKER_SOCKET": socket, "ROOST_DOCKER_IMAGE": IMAGE}
-    resources.work(tmp_path, **chosen)
+def test_files_are_shown_and_outputs_are_taken_in_containers(server: LiveServer) -> None:
+    """This image has no git, which is said of a repository; the rest goes on."""
+    chat = Chat(server)
+    original = chat.client.beta.files.upload(file=("data.csv", b"1,2\n"))
+    given = [
+        {"type": "file", "file_id": original.id, "mount_path": "data.csv"},
+        {"type": "github_repository", "url": "https://github.com/a/b"},
+    ]
+    chat.session = chat.client.beta.sessions.create(
+        agent=chat.session.agent.id,
+        environment_id=chat.session.environment_id,
+        resources=given,
+        extra_body={"harness": "claude"},
+    )
+    look = """
+        cat /mnt/session/uploads/data.csv
+        echo x 2>/dev/null >/mnt/session/uploads/data.csv || echo read-only
+        printf out >/mnt/session/outputs/out.txt
+    """
+    (text,) = printed(chat.turn(script(bash(look), {"text": "done"})))
+    assert text.split()[0] == "1,2"
+    assert text.split()[-1] == "read-only"
+    assert resources.outputs(chat, "out.txt") == {"out.txt": b"out"}
+    (error,) = errors(chat)
+    assert (error.type, "has no git" in error.message) == ("repository_clone_error", True)
 
 
 def test_a_session_whose_engine_is_gone_waits_and_goes_on_by_itself(

@@ -39,12 +39,7 @@ def told(events: list[Any]) -> list[Any]:
 
 
 def test_a_session_works_on_files_and_a_repository_and_hands_over_outputs(tmp_path: Path):
-    work(tmp_path)
-
-
-def work(tmp_path: Path, **environ: str) -> None:
-    """The whole journey, in whichever sandbox the environment names."""
-    environ |= {"ROOST_SLEEP_AFTER": "0", "ROOST_LOG_LEVEL": "debug"}
+    environ = {"ROOST_SLEEP_AFTER": "0", "ROOST_LOG_LEVEL": "debug"}
     root = tmp_path / "git"
     first = repository(root, "project", {"README": "hello\n", "src/a.py": "print(1)"})
     with (
