@@ -192,7 +192,9 @@ class HarnessContract:
             result = desk.answer(call.id, "the-result")
             finished = await desk.run(result, cut=cut)
             await desk.run(result, again=True)
-            assert desk.texts() == ["It rains."], cut
+            # A harness may tell the agent to go on; then the script is over, for the model.
+            (said,) = desk.texts()
+            assert said.startswith(("It rains.", "The script is over")), cut
             assert _heard(model, "the-result") == [1], cut
             if finished:
                 return
