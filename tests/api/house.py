@@ -23,6 +23,7 @@ from roost.config import Settings, words
 from roost.core.browse import Browse
 from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
+from roost.core.commons import Commons
 from roost.core.filekeeper import FileKeeper
 from roost.core.files import Files
 from roost.core.filestore import FileStore
@@ -174,8 +175,14 @@ def _browse(data: Path, store: SqliteStore, blobs: FolderBlobs, bell: LocalBell)
     def tree_of(workspace_id: str) -> LocalTree:
         return LocalTree(data / "homes" / workspace_id, data / "copies", range(0))
 
-    files = Files(Snapshots(blobs), store.workspaces, tree_of, bell)
-    return Browse(files, lambda s: LocalFolder(data / "homes" / s.id, range(0), AGENTS_OWN))
+    snapshots = Snapshots(blobs)
+    files = Files(snapshots, store.workspaces, tree_of, bell)
+    commons = Commons(
+        *(files, snapshots, store.workspaces, store.catalog, bell, tree_of), node="node_1"
+    )
+    return Browse(
+        files, commons, lambda s: LocalFolder(data / "homes" / s.id, range(0), AGENTS_OWN)
+    )
 
 
 def _archives(data: Path) -> FolderArchives:

@@ -27,7 +27,7 @@ class WorkspaceSettings(TypedDict, total=False):
     """How a workspace is treated. Null takes a setting back to its default."""
 
     quota_bytes: Annotated[int, Field(ge=1, le=1 << 50)] | None
-    keep_snapshots: Annotated[int, Field(ge=1, le=10_000)] | None
+    keep_snapshots: Annotated[int, Field(ge=1, le=100)] | None
     keep_days: Annotated[int, Field(ge=1, le=36_500)] | None
     mount_scope: MountScope | None
     trust_levels: Annotated[list[TrustLevel], Field(max_length=3)] | None

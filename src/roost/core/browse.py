@@ -1,18 +1,20 @@
 """Looking into a session's directory from outside, and putting files there, while its agent may be at work.
 
-What is shown is the session's own directory and nothing else, whatever its trust level: of a session that
-works in the vault, the vault is not shown. If the newest files are not on this node, they are restored
+What is shown is the session's own directory, or the workspace it shares, and nothing else, whatever its
+trust level: of a session that works in the vault, the vault is not shown. If the newest files are not on this node, they are restored
 first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import BinaryIO
 
 from anyio import to_thread
 
+from roost.core.commons import Commons
 from roost.core.files import Files
 from roost.domain.session import Session, Status
 from roost.errors import SessionClosed
@@ -24,19 +26,20 @@ FolderOf = Callable[[Session], Folder]
 class Browse:
     """The directories of all sessions. Whoever calls has checked that the caller may see this one."""
 
-    def __init__(self, files: Files, folder_of: FolderOf) -> None:
+    def __init__(self, files: Files, commons: Commons, folder_of: FolderOf) -> None:
         self._files = files
+        self._commons = commons
         self._folder_of = folder_of
 
     async def list(self, session: Session, path: str, after: Place | None, limit: int) -> Listing:
         """A part of a directory. :raises NotFound: :raises FilesElsewhere:"""
-        await self._files.bring(session.id)
-        return await to_thread.run_sync(self._folder_of(session).list, path, after, limit)
+        async with self._brought(session):
+            return await to_thread.run_sync(self._folder_of(session).list, path, after, limit)
 
     async def open(self, session: Session, path: str) -> Content:
         """A regular file, to be read and closed. :raises NotFound: :raises FilesElsewhere:"""
-        await self._files.bring(session.id)
-        return await to_thread.run_sync(self._folder_of(session).open, path)
+        async with self._brought(session):
+            return await to_thread.run_sync(self._folder_of(session).open, path)
 
     async def put(
         self, session: Session, files: Sequence[tuple[str, BinaryIO]], *, overwrite: bool
@@ -68,5 +71,26 @@ class Browse:
             raise SessionClosed("the files of a session that is terminated cannot be changed")
         folder = self._folder_of(session)
         await to_thread.run_sync(folder.begin)
-        async with self._files.visit(session.id):
+        async with self._visited(session):
             await to_thread.run_sync(partial(change, folder))
+
+    @asynccontextmanager
+    async def _brought(self, session: Session) -> AsyncGenerator[None, None]:
+        """With the newest files here: the session's own, or those of the workspace it shares."""
+        if session.spec.workspace is None:
+            await self._files.bring(session.id)
+            yield
+        else:
+            async with self._commons.join(session.tenant, session.spec.workspace):
+                yield
+
+    @asynccontextmanager
+    async def _visited(self, session: Session) -> AsyncGenerator[None, None]:
+        """As `_brought`, to change them."""
+        if session.spec.workspace is None:
+            async with self._files.visit(session.id):
+                yield
+        else:
+            async with self._commons.join(session.tenant, session.spec.workspace):
+                yield
+                self._commons.changed(session.spec.workspace)

@@ -23,8 +23,10 @@ from msgspec.structs import replace
 
 from roost.core.budgets import Budgets
 from roost.core.clones import cloned
+from roost.core.commons import Commons
 from roost.core.copies import Past
 from roost.core.files import Files
+from roost.core.forwarded import FORWARDER, Forwarded
 from roost.core.resources import Resources
 from roost.core.skills import Skills
 from roost.domain.budget import Spent, price_of
@@ -32,17 +34,15 @@ from roost.domain.events import Draft, trouble
 from roost.domain.session import SANDBOXED_ONLY, Lease, SandboxKind, Session, Spec, TrustLevel
 from roost.errors import InvalidRequest, NotFound, RoostError, SandboxFailed, SandboxUnavailable
 from roost.ports.catalog import Catalog
-from roost.ports.egress import Account, Egress, Endpoints, Grant, Networking, Refused
+from roost.ports.egress import Account, Egress, Grant, Networking, Refused
 from roost.ports.harness import Bounds
-from roost.ports.sandbox import Mount, Plan, Process, Sandbox, SandboxProvider, Stats
+from roost.ports.sandbox import Limits, Mount, Plan, Sandbox, SandboxProvider, Stats
 
 VAULT: Final = "/vault"
 """Where a sandbox shows the vault, read-only, to a session whose mount scope has it."""
 
-FORWARDER: Final = "/run/roost/forward.py"
-"""Where a sandbox shows the program that gives its loopback ports a way out."""
-
 _WORKSPACES: Final = ".workspaces"
+_FOR_THE_HOME: Final = 256 * 1024**2  # bytes of disk
 _log = logging.getLogger(__name__)
 
 OnRefusal = Callable[[Refused], Awaitable[None]]
@@ -84,6 +84,7 @@ class Places:
         data: Path | None = None,
         person: Path | None = None,
         files: Files | None = None,
+        commons: Commons | None = None,
         skills: Skills | None = None,
         budgets: Budgets | None = None,
         resources: Resources | None = None,
@@ -104,6 +105,7 @@ class Places:
         self._on_account = on_account
         self._open: dict[str, Sandbox] = {}
         self._files = files
+        self._commons = commons
 
     async def stats(self, session_id: str) -> Stats | None:
         """What a session's sandbox uses now; None if it has none open here."""
@@ -191,10 +193,13 @@ class Places:
 
         :raises SandboxUnavailable: it cannot be made
         :raises BlobsFailed: its files cannot be restored
+        :raises FilesElsewhere: it shares a workspace that is on another node
+        :raises RoostError: the workspace it shares was deleted
         """
         home = self._home(session)
         home.mkdir(parents=True, exist_ok=True)
         async with (
+            self._joined(session),
             self._kept(session, lease.generation),
             self._opened(lease, session, home, mounts, notes) as sandbox,
         ):
@@ -218,6 +223,19 @@ class Places:
         if self._files is None:
             return nullcontext()
         return self._files.open(session.id, generation, Past.of(session.state))
+
+    @asynccontextmanager
+    async def _joined(self, session: Session) -> AsyncGenerator[None, None]:
+        """The files of the workspace it shares with others, if it does."""
+        workspace = session.spec.workspace
+        if workspace is None:
+            yield
+            return
+        if self._commons is None:
+            raise RoostError("this server keeps no shared workspaces")
+        self._workspace(session).mkdir(parents=True, exist_ok=True)
+        async with self._commons.join(session.tenant, workspace):
+            yield
 
     @asynccontextmanager
     async def _opened(
@@ -249,10 +267,11 @@ class Places:
                 workspace=self._workspace(session),
                 mounts=[*mounts, *skills, *resources, *way.mounts, *self._shown(session.spec)],
                 environ={**way.environ, **self._environ(session.spec)},
+                limits=await self._limits(session),
             )
             async with self._providers[self._kind(session.spec)].open(plan) as sandbox:
                 self._open[session.id] = sandbox
-                place = _Forwarded(sandbox, way) if way.forwards else sandbox
+                place = Forwarded(sandbox, way) if way.forwards else sandbox
                 try:
                     for lack in await cloned(place, session.spec.resources):
                         await notes.lacks(lack)
@@ -270,7 +289,8 @@ class Places:
         """What its harness has to keep the agent's tools in; None where walls do, or nothing does."""
         if session.spec.trust_level != "vault":
             return None
-        return Bounds(self._vault, self._home(session), [self._vault / _WORKSPACES])
+        hidden = [] if session.spec.workspace else [self._vault / _WORKSPACES]
+        return Bounds(self._workspace(session), self._home(session), hidden)
 
     def _kind(self, spec: Spec) -> str:
         if spec.trust_level != "sandboxed":
@@ -281,7 +301,21 @@ class Places:
         return self._vault / _WORKSPACES / session.id
 
     def _workspace(self, session: Session) -> Path:
+        if session.spec.workspace is not None:
+            return self._vault / _WORKSPACES / session.spec.workspace
         return self._home(session) if session.spec.trust_level == "sandboxed" else self._vault
+
+    async def _limits(self, session: Session) -> Limits:
+        """What the sandbox may use. A workspace's quota is a limit on disk as well, with some room for
+        the session's home beside it.
+        """
+        usual, workspace = Limits(), session.spec.workspace
+        if workspace is None or self._commons is None:
+            return usual
+        quota = (await self._commons.settings(session.tenant, workspace)).quota_bytes
+        if quota is None:
+            return usual
+        return replace(usual, disk_bytes=min(usual.disk_bytes, quota + _FOR_THE_HOME))
 
     def _shown(self, spec: Spec) -> list[Mount]:
         mounts = [Mount(self._forwarder, FORWARDER)]
@@ -359,27 +393,3 @@ def _note(account: Account) -> None:
         account.seconds,
         extra={"action": "model", "session": account.session_id, "model": account.model},
     )
-
-
-class _Forwarded:
-    """A sandbox whose commands find their way out on loopback ports of their own."""
-
-    def __init__(self, inner: Sandbox, way: Endpoints) -> None:
-        self._inner = inner
-        ports = [f"{port}={path}" for port, path in way.forwards.items()]
-        self._prefix = ["python3", "-I", "-S", FORWARDER, *ports, "--"]
-
-    async def spawn(
-        self,
-        argv: Sequence[str],
-        *,
-        environ: Mapping[str, str] | None = None,
-        cwd: str = "/workspace",
-    ) -> Process:
-        return await self._inner.spawn([*self._prefix, *argv], environ=environ, cwd=cwd)
-
-    async def stats(self) -> Stats:
-        return await self._inner.stats()
-
-    async def stop(self) -> None:
-        await self._inner.stop()

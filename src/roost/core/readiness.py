@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
+from roost.core.places import Places
 from roost.domain.events import Entry
 from roost.domain.session import Session
+from roost.ports.harness import Brief
+from roost.ports.sandbox import Sandbox
 
 _ANSWERS = {"user.tool_confirmation", "user.custom_tool_result"}
 _NOT_NEW = {*_ANSWERS, "user.interrupt"}
@@ -30,3 +35,10 @@ def can_start_ahead(session: Session, inputs: Sequence[Entry]) -> bool:
 def is_changed(before: Session, session: Session) -> bool:
     """Whether an agent that was started for the session before is not the one it needs now."""
     return session.spec != before.spec or session.state.rewinds != before.state.rewinds
+
+
+def placed(brief: Brief, sandbox: Sandbox, places: Places, *, ahead: bool) -> Brief:
+    """What an agent is told, with the place it has; it does not start ahead of what it has to be told."""
+    behind = places.may_be_behind(brief.session.id)
+    bounds = places.bounds(brief.session)
+    return replace(brief, sandbox=sandbox, bounds=bounds, ahead=ahead and not behind, behind=behind)

@@ -17,21 +17,23 @@ import anyio
 from msgspec.structs import replace
 
 from roost.core.budgets import Budgets
+from roost.core.gate import Gate
 from roost.core.history import history
 from roost.core.intake import inbox
+from roost.core.notes import notes_of
 from roost.core.places import Notes, Places
 from roost.core.pool import Pool
-from roost.core.readiness import can_start_ahead, is_changed, ready_of
+from roost.core.readiness import can_start_ahead, is_changed, placed, ready_of
 from roost.core.taskboard import Errands
 from roost.core.tasks import alongside
 from roost.core.turn import Terminated, Turn
 from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
-from roost.domain.budget import Spent
-from roost.domain.events import Draft, Entry, trouble
+from roost.domain.events import Entry, trouble
 from roost.domain.ledger import Batch, requires_action
 from roost.domain.session import Lease, Session, Status
 from roost.errors import (
+    FilesElsewhere,
     LeaseLost,
     NotFound,
     RoostError,
@@ -40,10 +42,8 @@ from roost.errors import (
     Unavailable,
 )
 from roost.ports.bell import WORK, Bell
-from roost.ports.egress import Refused
 from roost.ports.harness import Brief, Conversation, Harness, Trouble
 from roost.ports.log import Log
-from roost.ports.sandbox import Sandbox
 from roost.ports.sessions import Sessions
 
 _log = logging.getLogger(__name__)
@@ -72,6 +72,7 @@ class Runner:
         pool: Pool | None = None,
         errands: Errands | None = None,
         budgets: Budgets | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._log = log
         self._sessions = sessions
@@ -83,6 +84,7 @@ class Runner:
         self._warmth = Warmth(bell, seconds=0, most=1) if warmth is None else warmth
         self.wakes = Wakes(bell, most=64) if wakes is None else wakes
         self._pool = pool
+        self._gate = gate or Gate(log, bell)
         self._turns: set[Turn] = set()
         self._leaving = False
 
@@ -138,6 +140,9 @@ class Runner:
                     woken = await self._woken_while_warm(session)
         except (LeaseLost, NotFound, Terminated, HandedOver, Unavailable):
             raise
+        except FilesElsewhere as elsewhere:  # the node that has its workspace is to claim it
+            await turn.fail(Trouble("unknown_error", elsewhere.message, "retrying"))
+            raise HandedOver from None
         except Exception as error:  # noqa: BLE001 - an agent is somebody else's program
             _log.error("harness failed", exc_info=error, extra={"session": lease.session_id})
             if rests or await self._goes_on_elsewhere(lease, turn, error, broken, opened=opened):
@@ -158,7 +163,7 @@ class Runner:
             async with harness.open(brief) as conversation:
                 yield conversation
             return
-        session, notes = brief.session, _notes_of(turn)
+        session, notes = brief.session, notes_of(turn)
         await self._tell_what_is_gone(turn, session)
         async with self._started_before(lease, session, notes) as ready:
             if ready is not None:
@@ -171,7 +176,7 @@ class Runner:
         try:
             async with (
                 places.open(lease, session, harness.mounts, notes) as sandbox,
-                harness.open(_placed(brief, sandbox, places, ahead=ahead)) as conversation,
+                harness.open(placed(brief, sandbox, places, ahead=ahead)) as conversation,
                 alongside(self._see_it_up, conversation, session.id),
             ):
                 yield conversation
@@ -244,20 +249,23 @@ class Runner:
         self, lease: Lease, session: Session, turn: Turn, conversation: Conversation
     ) -> None:
         stop_reason: dict[str, Any] = {"type": "end_turn"}
+        turn.waits = False
         if session.state.turn is not None:
             inputs = await self._handed_over(session)
-            stop_reason = await self._take(turn, conversation, inputs, again=True)
+            taken = await self._taken(session, turn, conversation, inputs, again=True)
+            stop_reason = taken or stop_reason
             session = await self._sessions.find(lease.session_id)
         while True:
             # The session first, the inputs after: whatever is not among them came after `head`.
             inputs = await self._log.inputs(session.id)
             if interrupts := [entry for entry in inputs if entry.type == "user.interrupt"]:
-                await self._close_what_waits(turn, session, interrupts)
                 stop_reason = {"type": "end_turn"}
+                if await self._interrupted(lease, turn, session, interrupts):
+                    return None
             elif ready := ready_of(session, inputs):
                 await self._stay_for_another_turn(turn)
-                await turn.begin(ready)
-                stop_reason = await self._take(turn, conversation, ready, again=False)
+                taken = await self._taken(session, turn, conversation, ready, again=False)
+                stop_reason = taken or stop_reason
             elif await self._carried_out(session):
                 continue
             elif await self._rest(lease, session, Batch(), stop_reason):
@@ -270,18 +278,43 @@ class Runner:
             await turn.append(Batch(turn=False))
             raise HandedOver
 
-    async def _take(
-        self, turn: Turn, conversation: Conversation, inputs: Sequence[Entry], *, again: bool
-    ) -> dict[str, Any]:
-        """One turn. What it finds of files is stored before it begins, and what it leaves when it ends."""
-        session_id = turn.session_id
+    async def _taken(
+        self,
+        session: Session,
+        turn: Turn,
+        conversation: Conversation,
+        inputs: Sequence[Entry],
+        *,
+        again: bool,
+    ) -> dict[str, Any] | None:
+        """One turn, and why the agent rests after it; None if it may not begin yet.
+
+        What it finds of files is stored before it begins, and what it leaves when it ends.
+        """
+        if again and not await self._gate.reopened(session, turn):
+            return None
+        if not again:
+            if not await self._gate.passed(session, turn, inputs[0].at):
+                return None
+            await turn.begin(inputs)
         if self._places is not None:
-            await self._places.begun(session_id)
+            await self._places.begun(session.id)
         stop_reason = await turn.take(conversation, inputs, again=again)
         if self._places is not None:
             waits = stop_reason["type"] == "requires_action"
-            self._places.rested(session_id, 0 if waits else turn.head)
+            self._places.rested(session.id, 0 if waits else turn.head)
+        await self._gate.left(session, turn)
         return stop_reason
+
+    async def _interrupted(
+        self, lease: Lease, turn: Turn, session: Session, interrupts: Sequence[Entry]
+    ) -> bool:
+        """Whether it rests: it only waited to begin, and leaves its queue as it is."""
+        await self._close_what_waits(turn, session, interrupts)
+        if not turn.waits:
+            return False
+        session = await self._sessions.find(lease.session_id)
+        return await self._rest(lease, session, Batch(), {"type": "end_turn"})
 
     async def _carried_out(self, session: Session) -> bool:
         """Whether the agent waited for the server itself, and need not any more."""
@@ -295,6 +328,7 @@ class Runner:
             stop_reason = requires_action(pending)
         elif stop_reason["type"] == "retries_exhausted" and self._budgets.reached(session):
             stop_reason = {"type": "budget_reached"}
+        await self._gate.gave_up(session)
         # The lease is kept until the agent is closed: nobody may open another one beside it.
         head = session.state.head
         written = await self._log.finish(lease, head, batch, stop_reason, keep=True)
@@ -358,34 +392,6 @@ class Runner:
         for seq in session.state.turn or ():
             found += await self._log.read(session.id, seq - 1, 1)
         return found
-
-
-def _notes_of(turn: Turn) -> Notes:
-    return Notes(partial(_note_refusal, turn), partial(_note_spending, turn), partial(_say, turn))
-
-
-async def _say(turn: Turn, draft: Draft) -> None:
-    await turn.append(Batch(drafts=[draft]))
-
-
-async def _note_spending(turn: Turn, spent: Spent) -> None:
-    await turn.append(Batch(counted=spent))
-
-
-async def _note_refusal(turn: Turn, refused: Refused) -> None:
-    """What the sandbox was not allowed to reach is in the session's log."""
-    more = f" ({refused.unreported} more were refused)" if refused.unreported else ""
-    error, text = "unknown_error", f"the sandbox may not reach {refused.host}:{refused.port}"
-    if refused.reason == "budget_reached":
-        error, text = "billing_error", "a request to the model was refused"
-    said = trouble(error, f"{text}: {refused.reason}{more}", "retrying")
-    await turn.append(Batch(drafts=[said]))
-
-
-def _placed(brief: Brief, sandbox: Sandbox, places: Places, *, ahead: bool) -> Brief:
-    behind = places.may_be_behind(brief.session.id)
-    bounds = places.bounds(brief.session)
-    return replace(brief, sandbox=sandbox, bounds=bounds, ahead=ahead and not behind, behind=behind)
 
 
 _WHY = {Terminated: "the session is over", HandedOver: "others go on with the session"}

@@ -151,8 +151,6 @@ class Lifecycle:
             spec = await self._trust.placed(spec, networking_of(environment.body["config"]))
         if self._workspaces is not None:
             await self._workspaces.check_trust(caller.tenant, spec)
-        if spec.workspace is not None and spec.sandbox is not None:
-            raise InvalidRequest("workspace: agents with files cannot use a named one yet")
         self._check_resources(spec, params)
         return spec
 

@@ -131,6 +131,12 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         found = [snapshot for snapshot in self.live() if first <= snapshot.mark <= last]
         return max(found, key=lambda snapshot: snapshot.sequence, default=None)
 
+    def released(self, keep: int, since: Micros) -> Head:
+        """Without all but the newest `keep`, and without those from before `since`; the newest stays."""
+        kept = self.snapshots[-keep:]
+        recent = (snapshot for snapshot in kept[:-1] if snapshot.at >= since)
+        return replace(self, snapshots=(*recent, *kept[-1:]))
+
     def live(self) -> list[Snapshot]:
         """The snapshots that anybody may restore."""
         return [*self.snapshots, *(hold.snapshot for hold in self.holds)]

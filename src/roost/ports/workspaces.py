@@ -16,11 +16,12 @@ from roost.domain.sync import SyncState
 
 
 class Workspace(msgspec.Struct, frozen=True, kw_only=True):
-    """A workspace's row. It belongs to the session with the same id.
+    """A workspace's row. It belongs to the session, or the named workspace, with the same id.
 
     `copy` names the living copy of its files: a machine that has a copy of that name has the newest
     files, any other restores the newest snapshot. `state` is `idle` if that snapshot is known to have
     everything; it is not while the copy is in use. `sequence` is that snapshot's, 0 if there is none.
+    `holder` is the node that has it, if it is one that sessions share.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     error: str = ""
     updated_at: Micros = 0
+    holder: str = ""
 
 
 class Workspaces(Protocol):
@@ -61,7 +63,7 @@ class Workspaces(Protocol):
         ...
 
     async def orphans(self, given_up_after: float = 3600) -> Sequence[Workspace]:
-        """Every row without a session that is `idle`, or of generation 0 for so many seconds.
+        """Every row without a session, or a named workspace, that is `idle`, or of generation 0 for so many seconds.
 
         Called now and then: the session was deleted, or the fork that it was made for never was.
         """
@@ -71,6 +73,31 @@ class Workspaces(Protocol):
         """Those of these ids that have neither a row nor a session. Called now and then by each node,
         with the ids of its own copies: what it finds, another node has removed.
         """
+        ...
+
+    async def take(self, workspace_id: str, node: str) -> Workspace:
+        """From now on the node has this workspace, for all sessions that share it, in a new generation.
+
+        Makes the row if there is none. If the node has it already, nothing changes.
+
+        :raises FilesElsewhere: another node has it, and lives
+        """
+        ...
+
+    async def leave(self, workspace_id: str, node: str) -> None:
+        """The node has it no more; nothing happens if it does not."""
+        ...
+
+    async def enter(self, workspace_id: str, session_id: str, since: Micros) -> bool:
+        """Whether the session may begin a turn in the workspace, whose turns are one at a time.
+
+        If it may not, it is remembered, and is let in when it is the first, by `since`, of those that
+        wait and still have work, and none that has work is in. Called again and again until it may.
+        """
+        ...
+
+    async def exit(self, session_id: str) -> None:
+        """The session is not in any more, and waits no more. Called before it comes to rest."""
         ...
 
     async def forget(self, workspace_id: str) -> None:

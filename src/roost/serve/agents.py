@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from roost.config import Settings, words
 from roost.core.browse import Browse
 from roost.core.budgets import Budgets
+from roost.core.commons import Commons
 from roost.core.copies import Past, copies_in
 from roost.core.files import Files
 from roost.core.places import OnAccount, Places
@@ -65,6 +66,7 @@ class Workforce:
     places: Places
     trust: Trust
     files: Files
+    commons: Commons
     browse: Browse
     archives: Archives
     budgets: Budgets
@@ -80,13 +82,14 @@ async def workforce(
     skills: Skills,
     resources: Resources,
     on_account: OnAccount,
+    node: str,
 ) -> AsyncGenerator[Workforce, None]:
     """Everything that works on sessions, until the context ends. :raises StartupError:"""
     budgets = priced(settings)
     async with _model(settings) as model, egress.serving(_egress(settings, model)) as way_out:
         levels = cast(list[TrustLevel], words(settings.trust_levels))
         vault = (settings.vault or settings.data / "vault").absolute()
-        files = _files(settings, vault, store, blobs, bell)
+        files, commons = _files(settings, vault, store, blobs, bell, node)
         places = Places(
             chosen(settings),
             way_out,
@@ -98,6 +101,7 @@ async def workforce(
             data=settings.data.absolute(),
             person=Path.home(),
             files=files,
+            commons=commons,
             skills=skills,
             budgets=budgets,
             resources=resources,
@@ -109,11 +113,9 @@ async def workforce(
         trust = Trust(levels, places)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(places.sweep)  # an engine that hangs must not hold up the start
-            browse = _browse(vault, files)
-            archives = _archives(settings)
-            yield Workforce(
-                *(harnesses, default, places, trust, files, browse, archives, budgets, model.name)
-            )
+            browse, archives = _browse(vault, files, commons), _archives(settings)
+            kept = (places, trust, files, commons, browse, archives)
+            yield Workforce(harnesses, default, *kept, budgets, model.name)
 
 
 def _egress(settings: Settings, model: Model) -> Options:
@@ -126,7 +128,9 @@ def _egress(settings: Settings, model: Model) -> Options:
     )
 
 
-def _files(settings: Settings, vault: Path, store: Store, blobs: Blobs, bell: Bell) -> Files:
+def _files(
+    settings: Settings, vault: Path, store: Store, blobs: Blobs, bell: Bell, node: str
+) -> tuple[Files, Commons]:
     notes = settings.data.absolute() / "copies"
 
     def tree_of(workspace_id: str) -> LocalTree:
@@ -141,7 +145,9 @@ def _files(settings: Settings, vault: Path, store: Store, blobs: Blobs, bell: Be
     def here() -> Iterable[str]:
         return copies_in(notes)
 
-    return Files(Snapshots(blobs), store.workspaces, tree_of, bell, past_of=past_of, here=here)
+    snapshots, rows = Snapshots(blobs), store.workspaces
+    files = Files(snapshots, rows, tree_of, bell, past_of=past_of, here=here)
+    return files, Commons(files, snapshots, rows, store.catalog, bell, tree_of, node=node)
 
 
 def _archives(settings: Settings) -> FolderArchives:
@@ -152,11 +158,13 @@ def _archives(settings: Settings) -> FolderArchives:
     return FolderArchives(folder, tree_at, most=_UNPACKED * settings.max_file_bytes)
 
 
-def _browse(vault: Path, files: Files) -> Browse:
+def _browse(vault: Path, files: Files, commons: Commons) -> Browse:
     def folder_of(session: Session) -> LocalFolder:
-        return LocalFolder(vault / ".workspaces" / session.id, DEFAULT_UIDS, AGENTS_OWN)
+        workspace = session.spec.workspace
+        hidden = AGENTS_OWN if workspace is None else frozenset()
+        return LocalFolder(vault / ".workspaces" / (workspace or session.id), DEFAULT_UIDS, hidden)
 
-    return Browse(files, folder_of)
+    return Browse(files, commons, folder_of)
 
 
 def _harnesses(settings: Settings, model: Model) -> dict[str, Harness]:

@@ -32,6 +32,7 @@ from roost.core.filekeeper import FileKeeper
 from roost.core.filestore import FileStore
 from roost.core.follow import Follow
 from roost.core.forks import Forks
+from roost.core.gate import Gate
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.logins import Logins
@@ -121,6 +122,7 @@ class _Ground:
     resources: Resources
     hands: Workforce
     machine: Machine
+    node: str
 
 
 @asynccontextmanager
@@ -151,7 +153,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
 @asynccontextmanager
 async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
     registry = CollectorRegistry()
-    counts = ModelMeters(registry).count
+    counts, node = ModelMeters(registry).count, mint("node")
     async with opened(settings) as (store, bell):
         kept = blobs.chosen(settings)
         unpacked = FolderSkills(settings.data.absolute() / "skills")
@@ -160,8 +162,9 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
         keeper = FileKeeper(filestore, store.catalog, store.sessions)
         resources = _resources(settings, store, filestore, keeper)
         async with (
-            workforce(settings, store, kept, bell, skills, resources, counts) as hands,
+            workforce(settings, store, kept, bell, skills, resources, counts, node) as hands,
             alongside(hands.files.run),
+            alongside(hands.commons.run),
             alongside(keeper.run),
         ):
             machine = Machine(
@@ -169,7 +172,7 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
                 least_free=settings.min_free_memory << 20,
                 max_load=settings.max_load,
             )
-            own = skills, filestore, keeper, resources, hands, machine
+            own = skills, filestore, keeper, resources, hands, machine, node
             yield _Ground(settings, store, bell, registry, *own)
 
 
@@ -186,7 +189,7 @@ def _resources(
 def _member(ground: _Ground) -> Member:
     settings, store = ground.settings, ground.store
     return Member(
-        mint("node"),
+        ground.node,
         store.log,
         store.nodes,
         ground.bell,
@@ -217,6 +220,7 @@ def _workers(
     runner = Runner(
         *(log, store.sessions, bell, hands.harnesses, hands.places),
         *(warmth, wakes, pool, errands, hands.budgets),
+        Gate(log, bell, store.workspaces, hands.commons),
     )
     dispatcher = Dispatcher(
         member,

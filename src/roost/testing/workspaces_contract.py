@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from roost.domain.sync import SyncState
-from roost.errors import LeaseLost
-from roost.testing.stage import TENANT, Stage
+from roost.errors import FilesElsewhere, LeaseLost
+from roost.testing.stage import TENANT, Stage, message
 from roost.testing.store_contract import StoreContract
 
 
@@ -91,3 +91,68 @@ class WorkspacesContract(StoreContract):
         asked = ["held", session_id, "gone", "never"]
         assert sorted(await rows.strangers(asked)) == ["gone", "never"]
         assert list(await rows.strangers([])) == []
+
+    async def test_one_node_at_a_time_has_a_workspace_until_it_leaves_or_dies(
+        self, stage: Stage
+    ) -> None:
+        rows, log = stage.store.workspaces, stage.log
+        for node in ("node_a", "node_b"):
+            await log.renew(node, 60)
+        first = await rows.take("w", "node_a")
+        assert (first.holder, first.generation, first.state) == ("node_a", 1, SyncState.IDLE)
+        assert await rows.take("w", "node_a") == first
+        with pytest.raises(FilesElsewhere):
+            await rows.take("w", "node_b")
+        await rows.leave("w", "node_b")
+        held = await rows.hold("w", "copy_1", first.generation)
+        assert held.holder == "node_a"
+        assert (await rows.note(replace(held, state=SyncState.IDLE, sequence=3))).holder == "node_a"
+        await rows.leave("w", "node_a")
+        second = await rows.take("w", "node_b")
+        assert (second.holder, second.generation, second.sequence) == ("node_b", 2, 3)
+        with pytest.raises(LeaseLost):
+            await rows.hold("w", "copy_2", first.generation)
+        await log.renew("node_b", 0)
+        assert (await rows.take("w", "node_a")).generation == 3
+
+    async def test_a_named_workspace_is_an_orphan_once_its_record_is_gone(
+        self, stage: Stage
+    ) -> None:
+        rows, catalog = stage.store.workspaces, stage.store.catalog
+        await catalog.add("workspace", TENANT, "wksp_1", {}, unique_name=False)
+        taken = await rows.take("wksp_1", "node_a")
+        await rows.leave("wksp_1", "node_a")
+        assert list(await rows.orphans()) == []
+        await catalog.delete("workspace", TENANT, "wksp_1")
+        assert [row.id for row in await rows.orphans()] == [taken.id]
+
+    async def test_turns_in_a_workspace_go_one_at_a_time_in_the_order_of_arrival(
+        self, stage: Stage
+    ) -> None:
+        rows = stage.store.workspaces
+        a, b, c = [await stage.session(message()) for _ in range(3)]
+        assert await rows.enter("w", b, 20)
+        assert not await rows.enter("w", c, 30)
+        assert not await rows.enter("w", a, 10)
+        assert await rows.enter("w", b, 20)
+        assert await rows.enter("v", await stage.session(message()), 99)
+        await rows.exit(b)
+        assert not await rows.enter("w", c, 30)
+        assert await rows.enter("w", a, 10)
+        assert not await rows.enter("w", b, 40)
+        await rows.exit(a)
+        assert not await rows.enter("w", b, 40)
+        assert await rows.enter("w", c, 1_000)
+
+    async def test_a_session_that_has_no_work_holds_up_nobody(self, stage: Stage) -> None:
+        """Its runner died after it came to rest, or while it waited; or it was deleted."""
+        rows = stage.store.workspaces
+        lease = await stage.running()
+        await stage.take_all(lease)
+        other = await stage.session(message())
+        assert await rows.enter("w", lease.session_id, 1)
+        assert not await rows.enter("w", other, 2)
+        assert await stage.finish(lease)
+        assert await rows.enter("w", other, 2)
+        await stage.store.sessions.delete(TENANT, lease.session_id)
+        assert await rows.enter("w", other, 2)

@@ -202,6 +202,19 @@ class Snapshots:
                 ),
             )
 
+    async def release(self, workspace: str, generation: int, *, keep: int, since: Micros) -> bool:
+        """Let go of all but the newest `keep`, and of those from before `since`; not of the newest, nor
+        of what other workspaces hold. Whether there were any; `tidy` frees their space.
+
+        :raises LeaseLost: a newer generation has the workspace, or a snapshot was taken meanwhile
+        """
+        head, version = await self.fetch.head(workspace)
+        _refuse_older(head, generation)
+        if head.released(keep, since) == head:
+            return False
+        await self._heads.move(workspace, head, version, lambda now: now.released(keep, since))
+        return True
+
     async def tidy(self, workspace: str) -> None:
         """Remove what nobody needs any more of it, and of what it was forked off, if that is gone.
 

@@ -38,6 +38,10 @@ _SURE: Final = (
 
 _STARTED = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
 
+LIVES: Final = f"n.expires > 0 AND greatest(n.expires, {_STARTED} + n.ttl) > {NOW}"
+"""What is true of a node `n` that lives. A database that was down has let nobody renew: after it came
+up, each node has its time once more."""
+
 _RENEW = f"""
 INSERT INTO nodes (id, ttl, expires, locked_at) VALUES ($1, $2, {NOW} + $2, 0)
 ON CONFLICT (id) DO UPDATE SET ttl = excluded.ttl, expires = excluded.expires
@@ -45,9 +49,9 @@ ON CONFLICT (id) DO UPDATE SET ttl = excluded.ttl, expires = excluded.expires
 _LEAVE = "DELETE FROM nodes WHERE id = $1"
 
 # Whether a node lives; who owns sessions that have work and does not live, '' if some have no owner; and
-# these sessions, those at work for longest first. Each owner is one hop in the index. A database that
-# was down has let nobody renew: after it came up, each node has its time once more. What became work only
-# now is left to the node that has its files, if that is another one that lives and does not drain.
+# these sessions, those at work for longest first. Each owner is one hop in the index. What became work only
+# now is left to the node that has its files, if that is another one that lives and does not drain; what
+# works in a workspace that another node has, is always left to that one.
 _LOOK = f"""
 WITH RECURSIVE owners (owner) AS (
     SELECT min(owner) FROM sessions WHERE active_since > 0
@@ -56,8 +60,7 @@ WITH RECURSIVE owners (owner) AS (
     FROM owners WHERE owners.owner IS NOT NULL
 ), dead (owner) AS (
     SELECT owner FROM owners WHERE owner IS NOT NULL AND NOT EXISTS (
-        SELECT 1 FROM nodes n WHERE n.id = owners.owner AND n.expires > 0
-        AND greatest(n.expires, {_STARTED} + n.ttl) > {NOW}
+        SELECT 1 FROM nodes n WHERE n.id = owners.owner AND {LIVES}
     )
 ), homes (home) AS (
     SELECT home FROM nodes WHERE home <> '' AND expires > {NOW} AND draining = 0
@@ -70,7 +73,10 @@ SELECT EXISTS (SELECT 1 FROM nodes WHERE id = $1 AND expires > {NOW}),
            WHERE s.owner = dead.owner AND s.active_since > 0 AND NOT (
                s.active_since > {NOW} - {int(HEAD_START * 1_000_000)}
                AND s.home IN (SELECT home FROM homes)
-           )
+           ) AND (s.workspace = '' OR NOT EXISTS (
+               SELECT 1 FROM workspaces w JOIN nodes n ON n.id = w.holder
+               WHERE w.id = s.workspace AND n.id <> $1 AND {LIVES}
+           ))
            ORDER BY s.active_since, s.num LIMIT $2
        ) AS waiting ORDER BY waiting.active_since, waiting.num LIMIT $2)
 """

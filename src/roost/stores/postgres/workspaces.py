@@ -8,9 +8,11 @@ from typing import Final
 
 from msgspec.structs import astuple
 
+from roost.domain.events import Micros
 from roost.ports.workspaces import Workspace
 from roost.stores.postgres.database import Database
 from roost.stores.postgres.driver import NOW, Connection, numbered
+from roost.stores.postgres.nodes import LIVES
 from roost.stores.postgres.transaction import Transaction
 from roost.stores.postgres.writer import Writer
 from roost.stores.sql import workspaces
@@ -31,12 +33,19 @@ AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = x.id)
 
 # A row, new or in the place of the one before.
 _KEEP: Final = """
-INSERT INTO workspaces (id, copy, generation, state, sequence, attempts, error, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (id) DO UPDATE
+INSERT INTO workspaces
+    (id, copy, generation, state, sequence, attempts, error, updated_at, holder)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO UPDATE
 SET copy = excluded.copy, generation = excluded.generation, state = excluded.state,
     sequence = excluded.sequence, attempts = excluded.attempts, error = excluded.error,
-    updated_at = excluded.updated_at
+    updated_at = excluded.updated_at, holder = excluded.holder
 """
+_LEAVE: Final = numbered(workspaces.LEAVE)
+_WAIT: Final = numbered(workspaces.WAIT)
+_FIRST: Final = numbered(workspaces.FIRST)
+_LET_IN: Final = numbered(workspaces.LET_IN)
+_EXIT: Final = numbered(workspaces.EXIT)
+_LIVES: Final = f"SELECT EXISTS (SELECT 1 FROM nodes n WHERE n.id = $1 AND {LIVES})"
 
 
 class PostgresWorkspaces:
@@ -72,6 +81,18 @@ class PostgresWorkspaces:
     async def forget(self, workspace_id: str) -> None:
         await self._writer.alone(lambda db: db.execute(_FORGET, workspace_id))
 
+    async def take(self, workspace_id: str, node: str) -> Workspace:
+        return await self._writer.alone(partial(_take, workspace_id, node))
+
+    async def leave(self, workspace_id: str, node: str) -> None:
+        await self._writer.alone(lambda db: db.execute(_LEAVE, workspace_id, node))
+
+    async def enter(self, workspace_id: str, session_id: str, since: Micros) -> bool:
+        return await self._writer.alone(partial(_enter, workspace_id, session_id, since))
+
+    async def exit(self, session_id: str) -> None:
+        await self._writer.alone(lambda db: db.execute(_EXIT, session_id))
+
 
 async def _hold(workspace_id: str, copy: str, generation: int, connection: Connection) -> Workspace:
     tx = await Transaction.begin(connection)
@@ -86,6 +107,26 @@ async def _note(row: Workspace, connection: Connection) -> Workspace:
     row = workspaces.noted(await _locked(row.id, tx), row, tx.now)
     await tx.ask(_KEEP, *astuple(row))
     return row
+
+
+async def _take(workspace_id: str, node: str, connection: Connection) -> Workspace:
+    tx = await Transaction.begin(connection)
+    before = await _locked(workspace_id, tx) or workspaces.unheld(workspace_id)
+    [(lives,)] = await tx.ask(_LIVES, before.holder)
+    row = workspaces.taken(before, node, lives, tx.now)
+    await tx.ask(_KEEP, *astuple(row))
+    return row
+
+
+async def _enter(workspace_id: str, session_id: str, since: Micros, connection: Connection) -> bool:
+    tx = await Transaction.begin(connection)
+    await tx.ask(_ONE_AT_A_TIME, workspace_id)
+    await tx.ask(_WAIT, session_id, workspace_id, since)
+    first = await tx.ask(_FIRST, workspace_id)
+    if [tuple(row) for row in first] != [(session_id,)]:
+        return False
+    await tx.ask(_LET_IN, session_id)
+    return True
 
 
 async def _locked(workspace_id: str, tx: Transaction) -> Workspace | None:

@@ -9,24 +9,43 @@ from msgspec.structs import replace
 
 from roost.domain.events import Micros
 from roost.domain.sync import SyncState
-from roost.errors import LeaseLost
+from roost.errors import FilesElsewhere, LeaseLost
 from roost.ports.workspaces import Workspace
 from roost.stores.sql.rows import Row
 
 # Whole rows.
 SELECT: Final = (
-    "SELECT id, copy, generation, state, sequence, attempts, error, updated_at FROM workspaces"
+    "SELECT id, copy, generation, state, sequence, attempts, error, updated_at, holder "
+    "FROM workspaces"
 )
 
 # Rows that are not known to be stored, the oldest first.
 UNSYNCED: Final = f"{SELECT} WHERE state <> 'idle' ORDER BY updated_at"
 
-# Rows whose session is gone. One that is not idle may be in use: its session may still be being made. One
-# that was made for a fork was never in use, and a fork that takes longer was given up.
+# Rows whose session, or named workspace, is gone. One that is not idle may be in use: its session may still
+# be being made. One that was made for a fork was never in use, and a fork that takes longer was given up.
 ORPHANS: Final = (
     f"{SELECT} WHERE (state = 'idle' OR (generation = 0 AND updated_at < ?)) AND NOT EXISTS "
-    "(SELECT 1 FROM sessions WHERE sessions.id = workspaces.id) LIMIT 1000"
+    "(SELECT 1 FROM sessions WHERE sessions.id = workspaces.id) AND NOT EXISTS "
+    "(SELECT 1 FROM records WHERE kind = 'workspace' AND records.id = workspaces.id) LIMIT 1000"
 )
+
+LEAVE: Final = "UPDATE workspaces SET holder = '' WHERE id = ? AND holder = ?"
+
+# A session waits for its turn. It keeps its place if it waits already.
+WAIT: Final = """
+INSERT INTO workspace_turns (session, workspace, since, is_in) VALUES (?, ?, ?, 0)
+ON CONFLICT (session) DO NOTHING
+"""
+
+# Who is in, or else who is first. A session without work has nothing to do here, whatever its row says.
+FIRST: Final = """
+SELECT t.session FROM workspace_turns t JOIN sessions s ON s.id = t.session
+WHERE t.workspace = ? AND s.active_since > 0
+ORDER BY t.is_in DESC, t.since, t.session LIMIT 1
+"""
+LET_IN: Final = "UPDATE workspace_turns SET is_in = 1 WHERE session = ?"
+EXIT: Final = "DELETE FROM workspace_turns WHERE session = ?"
 
 FORGET: Final = "DELETE FROM workspaces WHERE id = ?"
 
@@ -44,7 +63,22 @@ def held(
         state=SyncState.PENDING,
         sequence=before.sequence if before else 0,
         updated_at=now,
+        holder=before.holder if before else "",
     )
+
+
+def taken(before: Workspace, node: str, holder_lives: bool, now: Micros) -> Workspace:
+    """The row as the node's. :raises FilesElsewhere: another one has it"""
+    if before.holder == node:
+        return before
+    if before.holder and holder_lives:
+        raise FilesElsewhere("another node has the workspace's files")
+    return replace(before, holder=node, generation=before.generation + 1, updated_at=now)
+
+
+def unheld(workspace_id: str) -> Workspace:
+    """The row of a workspace that nobody has worked in yet."""
+    return Workspace(id=workspace_id, copy="", generation=0, state=SyncState.IDLE)
 
 
 def noted(before: Workspace | None, row: Workspace, now: Micros) -> Workspace:
@@ -61,7 +95,7 @@ def one_of(rows: Sequence[Row]) -> Workspace | None:
 
 def row_of(row: Row) -> Workspace:
     """From a row of `SELECT`."""
-    id, copy, generation, state, sequence, attempts, error, updated_at = row
+    id, copy, generation, state, sequence, attempts, error, updated_at, holder = row
     return Workspace(
         id=str(id),
         copy=str(copy),
@@ -71,4 +105,5 @@ def row_of(row: Row) -> Workspace:
         attempts=int(attempts),
         error=str(error),
         updated_at=int(updated_at),
+        holder=str(holder),
     )

@@ -28,7 +28,11 @@ AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = x.value)
 """
 
 # A row, new or in the place of the one before.
-_KEEP: Final = "INSERT OR REPLACE INTO workspaces VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_KEEP: Final = """
+INSERT OR REPLACE INTO workspaces
+    (id, copy, generation, state, sequence, attempts, error, updated_at, holder)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
 
 
 class SqliteWorkspaces:
@@ -60,6 +64,18 @@ class SqliteWorkspaces:
     async def forget(self, workspace_id: str) -> None:
         await self._writer.do(partial(_forget, workspace_id))
 
+    async def take(self, workspace_id: str, node: str) -> Workspace:
+        return await self._writer.do(partial(_take, workspace_id, node))
+
+    async def leave(self, workspace_id: str, node: str) -> None:
+        await self._writer.do(lambda tx: tx.ask(workspaces.LEAVE, (workspace_id, node)))
+
+    async def enter(self, workspace_id: str, session_id: str, since: Micros) -> bool:
+        return await self._writer.do(partial(_enter, workspace_id, session_id, since))
+
+    async def exit(self, session_id: str) -> None:
+        await self._writer.do(lambda tx: tx.ask(workspaces.EXIT, (session_id,)))
+
 
 def _hold(workspace_id: str, copy: str, generation: int, tx: Transaction) -> Workspace:
     row = workspaces.held(_before(workspace_id, tx), workspace_id, copy, generation, tx.now)
@@ -71,6 +87,22 @@ def _note(row: Workspace, tx: Transaction) -> Workspace:
     row = workspaces.noted(_before(row.id, tx), row, tx.now)
     tx.ask(_KEEP, astuple(row))
     return row
+
+
+def _take(workspace_id: str, node: str, tx: Transaction) -> Workspace:
+    before = _before(workspace_id, tx) or workspaces.unheld(workspace_id)
+    now = time.monotonic()
+    row = workspaces.taken(before, node, tx.nodes.get(before.holder, now) > now, tx.now)
+    tx.ask(_KEEP, astuple(row))
+    return row
+
+
+def _enter(workspace_id: str, session_id: str, since: Micros, tx: Transaction) -> bool:
+    tx.ask(workspaces.WAIT, (session_id, workspace_id, since))
+    if tx.ask(workspaces.FIRST, (workspace_id,)) != [(session_id,)]:
+        return False
+    tx.ask(workspaces.LET_IN, (session_id,))
+    return True
 
 
 def _before(workspace_id: str, tx: Transaction) -> Workspace | None:

@@ -1,0 +1,180 @@
+"""Workspaces that several sessions use at once: one tree of files, kept for all of them together.
+
+A shared workspace lives on one node at a time. The first session that comes to it on a node takes it: that
+is written to its row, with a new generation, and refused while another living node has it. The last one
+that leaves stores everything and lets go. In between, whoever comes joins what is there. A node that died
+lets go by being dead, and one that hung until another took the workspace stores nothing any more: its
+generation is old.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+from anyio import to_thread
+from anyio.abc import TaskGroup
+
+from roost.core.files import Files
+from roost.core.workspaces import Snapshots
+from roost.domain import workspace
+from roost.domain.workspace import Settings
+from roost.errors import NotFound, RoostError
+from roost.ports.bell import WORK, Bell
+from roost.ports.catalog import Catalog
+from roost.ports.tree import Skipped, Tree
+from roost.ports.workspaces import Workspaces
+
+_DAY: Final = 86_400_000_000
+_log = logging.getLogger(__name__)
+
+
+class _Stay:
+    """One stay of a workspace on this node, from the first session that came to the last that left."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.ready = anyio.Event()
+        self.over = anyio.Event()
+        self.gone = anyio.Event()
+        self.failure: Exception | None = None
+
+
+class Commons:
+    """The shared workspaces that are on this node. `tree_of` says where one's files are."""
+
+    def __init__(
+        self,
+        files: Files,
+        snapshots: Snapshots,
+        rows: Workspaces,
+        catalog: Catalog,
+        bell: Bell,
+        tree_of: Callable[[str], Tree],
+        *,
+        node: str,
+    ) -> None:
+        self._files = files
+        self._snapshots = snapshots
+        self._rows = rows
+        self._catalog = catalog
+        self._bell = bell
+        self._tree_of = tree_of
+        self._node = node
+        self._stays: dict[str, _Stay] = {}
+        self._tasks: TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Keep what sessions come to, until cancelled: no session's own task could outlive it."""
+        async with anyio.create_task_group() as self._tasks:
+            await anyio.sleep_forever()
+
+    async def settings(self, tenant: str, workspace_id: str) -> Settings:
+        """How a workspace is set up now. :raises RoostError: it was deleted"""
+        try:
+            record = await self._catalog.get("workspace", tenant, workspace_id)
+        except NotFound:
+            raise RoostError(
+                "the workspace that this session works in was deleted",
+                hint="Its files are gone; begin a new session.",
+            ) from None
+        return workspace.settings_of(record.body)
+
+    @asynccontextmanager
+    async def join(self, tenant: str, workspace_id: str) -> AsyncGenerator[None, None]:
+        """The workspace's newest files are on this node while the body runs, whoever else uses them.
+
+        :raises FilesElsewhere: another node has them :raises BlobsFailed: they cannot be restored now
+        :raises RoostError: the workspace was deleted
+        """
+        await self.settings(tenant, workspace_id)
+        stay = await self._stay(tenant, workspace_id)
+        stay.users += 1
+        try:
+            await stay.ready.wait()
+            if stay.failure is not None:
+                raise stay.failure
+            yield
+        finally:
+            stay.users -= 1
+            if not stay.users:
+                stay.over.set()
+                with anyio.CancelScope(shield=True):
+                    await stay.gone.wait()
+
+    def changed(self, workspace_id: str) -> None:
+        """A turn is over: what it did to the files is stored soon."""
+        self._files.changed(workspace_id, 0)
+        self._bell.ring(workspace_id)
+
+    async def size(self, workspace_id: str) -> int:
+        """What the files on this node take, as their sizes say; one with several names counts once."""
+        return await to_thread.run_sync(_size_of, self._tree_of(workspace_id))
+
+    async def _stay(self, tenant: str, workspace_id: str) -> _Stay:
+        if self._tasks is None:
+            raise RoostError("shared workspaces are not kept here yet")
+        while (stay := self._stays.get(workspace_id)) is not None:
+            if not stay.over.is_set():
+                return stay
+            await stay.gone.wait()
+        stay = self._stays[workspace_id] = _Stay()
+        self._tasks.start_soon(self._keep, tenant, workspace_id, stay)
+        return stay
+
+    async def _keep(self, tenant: str, workspace_id: str, stay: _Stay) -> None:
+        try:
+            row = await self._rows.take(workspace_id, self._node)
+            async with self._files.open(workspace_id, row.generation):
+                stay.ready.set()
+                await stay.over.wait()
+            await self._release(tenant, workspace_id, row.generation)
+        except Exception as error:  # noqa: BLE001 - whoever comes is told; others are not concerned
+            stay.failure = error
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._let_go(workspace_id, stay)
+
+    async def _let_go(self, workspace_id: str, stay: _Stay) -> None:
+        try:
+            await self._rows.leave(workspace_id, self._node)
+        except RoostError as error:  # then it is let go when this node is known to be gone
+            about = {"action": "leave", "workspace": workspace_id}
+            _log.warning("cannot let go: %s", error.message, extra=about)
+        del self._stays[workspace_id]
+        stay.over.set()
+        stay.ready.set()
+        stay.gone.set()
+        self._bell.ring(WORK)  # other nodes may claim its sessions now
+
+    async def _release(self, tenant: str, workspace_id: str, generation: int) -> None:
+        """Release the snapshots that its settings do not keep, for garbage collection."""
+        try:
+            wanted = await self.settings(tenant, workspace_id)
+            since = time.time_ns() // 1000 - wanted.keep_days * _DAY if wanted.keep_days else 0
+            if await self._snapshots.release(
+                workspace_id, generation, keep=wanted.keep_snapshots, since=since
+            ):
+                await self._snapshots.tidy(workspace_id)
+        except RoostError as error:
+            about = {"action": "release", "workspace": workspace_id}
+            _log.warning("snapshots not released: %s", error.message, extra=about)
+
+
+def _size_of(tree: Tree) -> int:
+    total, seen = 0, set[tuple[int, int]]()
+    if tree.root() is None:
+        return 0
+    for found in tree.walk():
+        if isinstance(found, Skipped) or found.kind != "file":
+            continue
+        if found.identity is not None and found.identity in seen:
+            continue
+        if found.identity is not None:
+            seen.add(found.identity)
+        total += found.size
+    return total
