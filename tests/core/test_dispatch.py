@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 from tests.core.node import message, node, texts
 
+from roost.core.dispatch import Dispatcher
 from roost.domain.session import Lease
 from roost.errors import LeaseLost, Unavailable
 
@@ -47,22 +48,32 @@ async def test_a_node_outlives_a_lease_that_it_cannot_renew_at_once(tmp_path: Pa
         roost.dispatcher.stop()
 
 
+class Full:
+    """A machine that has room for so many more; remembers how many were at work at most."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self.left = 0
+        self.most = 0
+
+    def room(self) -> int:
+        self.most = max(self.most, self._dispatcher.running)
+        return self.left
+
+    def short(self) -> bool:
+        return False
+
+
 async def test_a_machine_without_room_works_on_one_session_after_the_other(tmp_path: Path):
     async with node(tmp_path, working=False) as roost, anyio.create_task_group() as tasks:
-        most = 0
-
-        def machine() -> int:
-            nonlocal most
-            most = max(most, roost.dispatcher.running)
-            return 0
-
-        roost.dispatcher._machine = machine
+        full = Full(roost.dispatcher)
+        roost.dispatcher._machine = full
         sessions = [await roost.session(message("Hello")) for _ in range(4)]
         await tasks.start(roost.dispatcher.run, 1)
         for session in sessions:
             assert len(texts(await roost.until(session, "session.status_idle"))) == 1
-        assert most == 1
-        roost.dispatcher._machine = lambda: 3
+        assert full.most == 1
+        full.left = 3
         assert roost.dispatcher.room == 3
         roost.dispatcher.stop()
         assert roost.dispatcher.room == 0

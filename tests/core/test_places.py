@@ -11,12 +11,14 @@ import anyio
 import pytest
 from tests.core.node import TENANT, Node, message, node, texts, types
 
+from roost.core.nodes import Fleet
 from roost.core.places import Places, networking_of
 from roost.core.runner import Runner
 from roost.core.warmth import Warmth
 from roost.domain.events import Draft
 from roost.domain.session import Status
 from roost.errors import SandboxUnavailable
+from roost.ports.bell import WORK
 from roost.ports.egress import Endpoints, Grant
 from roost.ports.harness import Brief, Conversation
 from roost.ports.sandbox import Mount, Plan, Process, Stats
@@ -219,6 +221,48 @@ async def test_the_agent_that_idled_longest_makes_room_for_another(tmp_path: Pat
         assert len(landlord.plans) == 3
         await roost.turn(sessions[0], "you slept")
         assert len(landlord.plans) == 4
+
+
+class Short:
+    """A machine whose memory is short for so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def room(self) -> int:
+        return 9
+
+    def short(self) -> bool:
+        self.looks -= 1
+        return self.looks >= 0
+
+
+async def test_agents_that_rest_end_one_after_the_other_while_memory_is_short(tmp_path: Path):
+    landlord = Landlord()
+    async with house(tmp_path, landlord, sleep_after=60) as roost:
+        sessions = [await roost.session(harness="housed") for _ in range(3)]
+        for session in sessions:
+            await roost.turn(session, "Hello")
+        roost.dispatcher._machine = Short(looks=2)
+        roost.bell.ring(WORK)
+        await landlord.until_open(1)
+        await roost.turn(sessions[2], "you stayed")
+        assert len(landlord.plans) == 3
+
+
+async def test_agents_that_rest_leave_a_node_that_drains_and_come_back(tmp_path: Path):
+    landlord = Landlord()
+    async with house(tmp_path, landlord, sleep_after=60) as roost:
+        session = await roost.session(harness="housed")
+        await roost.turn(session, "Hello")
+        await landlord.until_open(1)
+        fleet = Fleet(roost.store.nodes, roost.bell, roost.dispatcher.node)
+        await fleet.mark(roost.dispatcher.node, draining=True)
+        await landlord.until_open(0)
+        sent = await roost.say(session, "Is anybody there?")
+        await fleet.mark(roost.dispatcher.node, draining=False)
+        assert len(texts(await roost.until(session, "session.status_idle", sent))) == 1
+        await landlord.until_open(1)
 
 
 async def test_an_archived_session_gives_its_room_back_at_once(tmp_path: Path):

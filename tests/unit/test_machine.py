@@ -28,6 +28,11 @@ def test_agents_fit_beside_what_has_to_stay_free(tmp_path: Path) -> None:
     assert machine(tmp_path, total=1600, free=1100, least_free=900 * MIB).room() == 2
 
 
+def test_memory_is_short_if_not_one_more_agent_fits(tmp_path: Path) -> None:
+    assert machine(tmp_path, total=1600, free=199).short()
+    assert not machine(tmp_path, total=1600, free=200).short()
+
+
 def test_the_control_group_of_a_container_counts_too(tmp_path: Path) -> None:
     (tmp_path / "self").mkdir()
     (tmp_path / "self" / "cgroup").write_text("3:cpu:/x\n2:memory:/box/in\n0::/box\n")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 import anyio
 from anyio import CancelScope
@@ -21,13 +22,32 @@ from roost.ports.log import Log
 from roost.ports.nodes import HEAD_START
 
 _log = logging.getLogger(__name__)
-_PLENTY = 1_000_000
 _LOOK_AGAIN = 2.0  # seconds; work whose ring was lost is found this late
 _BREATHE = 1.0  # seconds before a session whose runner failed may be claimed again
 
 
+class Capacity(Protocol):
+    """What the machine has to give; asked before each claim."""
+
+    def room(self) -> int:
+        """For how many more agents there is memory and time."""
+        ...
+
+    def short(self) -> bool:
+        """Whether there is no memory for another one; then agents at rest are ended, one at each look."""
+        ...
+
+
+class _Plenty:
+    def room(self) -> int:
+        return 1_000_000
+
+    def short(self) -> bool:
+        return False
+
+
 class Dispatcher:
-    """The work of one node. `room` says for how many more agents the machine has memory and time."""
+    """The work of one node, as far as the machine has memory and time for it."""
 
     def __init__(
         self,
@@ -38,7 +58,7 @@ class Dispatcher:
         *,
         max_runners: int,
         drain_seconds: float = 0,
-        room: Callable[[], int] = lambda: _PLENTY,
+        machine: Capacity | None = None,
     ) -> None:
         self.node = member.node
         self.running = 0
@@ -48,7 +68,7 @@ class Dispatcher:
         self._runner = runner
         self._max_runners = max_runners
         self._drain_seconds = drain_seconds
-        self._machine = room
+        self._machine = machine or _Plenty()
         self._leases: set[CancelScope] = set()
         self._stopping = False
 
@@ -104,9 +124,11 @@ class Dispatcher:
         if self.member.draining or self._stopping:
             return 0
         wanted = min(self._max_runners - self.busy, self._runner.wakes.free)
-        return min(wanted, max(self._machine(), 1 - self.busy)) if wanted > 0 else 0
+        return min(wanted, max(self._machine.room(), 1 - self.busy)) if wanted > 0 else 0
 
     async def _claim(self) -> list[Lease]:
+        if self._machine.short():
+            self._runner.make_room()
         room = self.room
         if not room:
             return []

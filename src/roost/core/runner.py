@@ -93,6 +93,10 @@ class Runner:
         self._leaving = leaving
         self._warmth.close(leaving)
 
+    def make_room(self) -> None:
+        """Let one agent that only rests end: its memory is needed."""
+        self._warmth.give_up_one()
+
     @property
     def resting(self) -> int:
         """How many of its runs only keep an agent warm."""

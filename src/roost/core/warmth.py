@@ -32,6 +32,14 @@ class Warmth:
         """Whether its agent may stay started; not once others needed the place."""
         return not self._closed and self._resting.get(session_id, False)
 
+    def give_up_one(self) -> None:
+        """Send the one that idled for longest to sleep."""
+        for session_id, stays in self._resting.items():
+            if stays:
+                self._resting[session_id] = False
+                self._bell.ring(inbox(session_id))
+                return
+
     def close(self, closed: bool) -> None:
         """Keep nobody any more: every agent that idles is to end. Or keep them again."""
         self._closed = closed

@@ -39,6 +39,10 @@ class Machine:
             return 0
         return max(0, (self.available() - self._least_free) // self._agent_memory)
 
+    def short(self) -> bool:
+        """Whether there is not even memory for one more."""
+        return self.available() - self._least_free < self._agent_memory
+
     def available(self) -> int:
         """How much memory may still be used, by the machine and by every group that we are in."""
         return min([self._memory("MemAvailable"), *map(_left, self._groups)])

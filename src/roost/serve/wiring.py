@@ -229,7 +229,7 @@ def _workers(
         runner,
         max_runners=settings.max_runners,
         drain_seconds=settings.drain_seconds,
-        room=ground.machine.room,
+        machine=ground.machine,
     )
     fixed = About(
         name=settings.node_name or socket.gethostname(),
