@@ -462,7 +462,7 @@ async def test_a_machine_removes_its_copy_of_a_session_that_was_deleted_elsewher
     await another.files._remove_all()
     assert not another.home.exists()
     assert machine.home.exists()
-    await machine.files._remove_strays()
+    await machine.files._strays.remove()
     assert not machine.home.exists()
     assert copies_in(machine.folder / "notes") == [kept]
     machine.workspace = kept
@@ -472,7 +472,7 @@ async def test_a_machine_removes_its_copy_of_a_session_that_was_deleted_elsewher
 async def test_a_copy_that_is_just_being_made_is_no_stray(machine: Machine, store: SqliteStore):
     """An agent that is started ahead has a copy, and no session yet."""
     async with machine.at_work():
-        await machine.files._remove_strays()
+        await machine.files._strays.remove()
         assert machine.home.exists()
 
 

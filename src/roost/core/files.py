@@ -21,6 +21,7 @@ from anyio import to_thread
 from msgspec.structs import replace
 
 from roost.core.copies import Copy, Past, is_living, look, sign, sign_anew, sign_in, sign_off
+from roost.core.strays import Strays
 from roost.core.sync import Pace, Sync
 from roost.core.tasks import alongside
 from roost.core.workspaces import Progress, Snapshots
@@ -87,11 +88,11 @@ class Files:
         self._bell = bell
         self._past_of = past_of
         self._pace = pace or Pace()
-        self._here = here
         self._living: dict[str, Sync] = {}
         self._status: dict[str, Status] = {}
         self._locks: dict[str, anyio.Lock] = defaultdict(anyio.Lock)
         self._visits: dict[str, anyio.Lock] = defaultdict(anyio.Lock)
+        self._strays = Strays(rows, tree_of, here, self._locks)
 
     def status(self, workspace_id: str) -> Status | None:
         """What is going on; None if nothing is, here."""
@@ -246,7 +247,7 @@ class Files:
         deleted sessions. Until cancelled.
         """
         while True:
-            for tidy in (self._recover_all, self._remove_all, self._remove_strays):
+            for tidy in (self._recover_all, self._remove_all, self._strays.remove):
                 try:
                     await tidy()
                 except (RoostError, OSError) as error:
@@ -286,17 +287,6 @@ class Files:
     async def _remove_all(self) -> None:
         for row in await self._rows.orphans():
             await self._remove(row)
-
-    async def _remove_strays(self) -> None:
-        """Of a deleted session, one node removes what is stored; each removes its own copy."""
-        here = await to_thread.run_sync(lambda: list(self._here()))
-        for workspace_id in await self._rows.strangers(here):
-            async with self._locks[workspace_id]:
-                # Whoever begins to work in it writes the row under this lock.
-                if not await self._rows.strangers([workspace_id]):
-                    continue
-                await to_thread.run_sync(self._tree_of(workspace_id).remove)
-            _log.info("removed a copy", extra={"action": "remove", "session": workspace_id})
 
     async def _brought_here(
         self, row: Workspace | None, workspace_id: str, tree: Tree, generation: int, past: Past
