@@ -157,7 +157,7 @@ def server_on(machine: Host, url: str, model_url: str, folder: Path) -> LiveServ
         ROOST_HOST=machine.address,
         ROOST_DATABASE_URL=url,
         ROOST_BLOBS_URL=f"file://{folder}/blobs",
-        ANTHROPIC_BASE_URL=model_url.replace("0.0.0.0", machine.gateway),
+        ANTHROPIC_BASE_URL=f"http://{machine.gateway}:{model_url.rpartition(':')[2]}",
     )
     server.prefix = machine.prefix
     return server
