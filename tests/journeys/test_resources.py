@@ -69,6 +69,11 @@ def test_a_session_works_on_files_and_a_repository_and_hands_over_outputs(tmp_pa
                 "authorization_token": TOKEN,
             },
             {"type": "github_repository", "url": f"{url}/forbidden/x"},
+            {
+                "type": "github_repository",
+                "url": f"{url}/closed",
+                "authorization_token": "not-the-token",
+            },
         ]
         chat.session = client.beta.sessions.create(
             agent=chat.session.agent.id,
@@ -107,9 +112,10 @@ def test_a_session_works_on_files_and_a_repository_and_hands_over_outputs(tmp_pa
         kinds = [(each.type, each.repository_url) for each in told(events)]
         assert ("repository_not_found_error", f"{url}/missing") in kinds
         assert ("repository_forbidden_error", f"{url}/forbidden/x") in kinds
+        assert ("repository_authentication_error", f"{url}/closed") in kinds
 
         assert outputs(chat, "out.txt") == {"out.txt": b"out"}
-        chat.wait_for("session.error", 3)
+        chat.wait_for("session.error", 4)
         assert "link (link)" in chat.events()[-1].error.message
 
         # Once more: what changed is handed over again, and the agent may push, without the token.
@@ -144,6 +150,7 @@ def test_a_session_works_on_files_and_a_repository_and_hands_over_outputs(tmp_pa
         assert list(client.beta.files.list(scope_id=chat.session.id, betas=BETA)) == []
 
 
+@pytest.mark.chaos
 def test_a_repository_that_could_not_be_had_is_had_with_another_token(tmp_path: Path):
     root = tmp_path / "git"
     repository(root, "project", {"README": "hello"})

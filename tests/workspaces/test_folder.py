@@ -202,7 +202,7 @@ def test_what_is_put_belongs_to_the_session(folder: LocalFolder, home: Path):
 
 
 def test_a_tree_is_removed_however_deep_and_only_if_asked(folder: LocalFolder, home: Path):
-    dig = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')"
+    dig = "import os\nfor _ in range(600): os.mkdir('d'); os.chdir('d')"
     subprocess.run([sys.executable, "-c", dig], cwd=home, check=True)
     with pytest.raises(Conflict):
         folder.remove("d", recursive=False)
