@@ -290,6 +290,35 @@ async def test_a_turn_that_changes_nothing_has_a_snapshot_too(machine: Machine):
     assert (first.mark, second.mark, first.key) == (1, 2, second.key)
 
 
+async def test_whoever_asks_for_a_turn_while_the_agent_goes_to_sleep_gets_it(
+    tmp_path: Path, store: SqliteStore
+):
+    machine = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"), LAZY)
+    put, may_go_on = machine.blobs.put, anyio.Event()
+    found: list[Snapshot | None] = []
+
+    async def slow(key: str, data: bytes) -> None:
+        await may_go_on.wait()
+        await put(key, data)
+
+    async def ask() -> None:
+        found.append(await machine.files.snapshot_of("w", 1, 1))
+
+    machine.home.mkdir(parents=True)
+    machine.blobs.put = slow  # type: ignore[method-assign]
+    async with anyio.create_task_group() as tasks, machine.files.open("w", 1):
+        machine.files.changed("w", 1)
+        tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(_set_soon, may_go_on)
+    assert [snapshot and snapshot.mark for snapshot in found] == [1]
+
+
+async def _set_soon(event: anyio.Event) -> None:
+    await anyio.sleep(0.2)
+    event.set()
+
+
 async def test_what_is_written_after_a_turn_belongs_to_it_and_replaces_its_snapshot(
     machine: Machine,
 ):
@@ -627,6 +656,18 @@ async def test_a_fork_has_the_files_of_its_turn_and_outlives_its_origin(
     await fork.files._remove(await row_of(store, "f"))
     left = sorted(stored.key for stored in await machine.blobs.list("workspaces/"))
     assert left == ["workspaces/f/head", "workspaces/w/head"]  # notes that they were
+
+
+async def test_a_snapshot_whose_turn_has_a_newer_one_since_is_as_good(machine: Machine):
+    async with machine.files_of_a_turn(1) as home:
+        snapshot = await machine.files.snapshot_of("w", 1, 1)
+        assert snapshot is not None
+        (home / "late").write_text("by a process that was left behind")
+    async with machine.files.forked("w", snapshot, "f"):
+        pass
+    (held,) = (await machine.snapshots.head("w")).holds
+    (first,) = (await machine.snapshots.head("f")).snapshots
+    assert held.snapshot.key == first.key != snapshot.key
 
 
 async def test_a_fork_that_was_never_made_lets_go_of_its_origin(

@@ -117,12 +117,13 @@ def test_servers_killed_at_any_moment_of_forks_and_rewinds_leave_the_old_or_the_
         now = 5
         for _ in range(12):
             to = rng.randint(1, now)
+            place = _turn_with(chat, to)
             try:
                 # Killed while it is asked, or a moment after: nobody knows whether it was done.
                 url = f"{server.url}/roost/v1/sessions/{chat.session.id}/rewind"
                 seconds = rng.choice([0.002, 0.01, 0.05, 5])
                 headers = {"x-api-key": server.key}
-                httpx2.post(url, json={"to": to}, headers=headers, timeout=seconds)
+                httpx2.post(url, json={"to": place}, headers=headers, timeout=seconds)
                 if rng.random() < 0.5:
                     chat.send("hello?")
                     time.sleep(rng.uniform(0, 1.5))

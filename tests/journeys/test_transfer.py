@@ -45,6 +45,10 @@ def test_a_session_goes_on_elsewhere_with_its_files_and_its_memory(tmp_path: Pat
         chat = Chat(first)
         talk(chat, 3)
         roost(first, "export", chat.session.id, "--at", "2", "-o", str(archive))
+        assert len(roost(first, "turns", chat.session.id, "--json")) == 3
+        fork = roost(first, "fork", chat.session.id, "--at", "1", "--title", "other", "--json")
+        assert (fork["title"], files(as_chat(chat, fork["id"]))) == ("other", expected(1))
+        roost(first, "rewind", fork["id"], "--to", "1", "--keep-files")
         [transcript] = chat.home.glob(".claude/projects/-workspace/*.jsonl")
         with LiveServer(tmp_path / "two") as second:
             there = Chat(second)

@@ -115,9 +115,8 @@ class Sync:
             _log.info("sync ends: %s", lost.message, extra=self._about("lost"))
         except RoostError as error:  # the database; what was to be noted is noted at the end
             _log.warning("sync ends: %s", error.message, extra=self._about("fail"))
-        finally:
-            self._troubled = True
-            self._settled.set()
+        self._troubled = True
+        self._settled.set()  # if it was cancelled, what it was storing is stored by `flush`
 
     async def flush(self) -> None:
         """Store everything now; what cannot be stored in time is recovered later. After `run` ended."""
@@ -131,6 +130,7 @@ class Sync:
                 _log.info("not stored: %s", lost.message, extra=self._about("lost"))
             except RoostError as error:
                 _log.warning("not stored: %s", error.message, extra=self._about("flush"))
+        self._settled.set()
 
     async def _until_quiet(self) -> None:
         latest = self._changed_at + self._pace.longest

@@ -149,8 +149,8 @@ class Snapshots:
 
         :raises NotFound: the snapshot is gone
         """
-        await self._hold(source, Hold(snapshot, target))
-        first = replace(snapshot, sequence=1, mark=0)
+        held = await self._hold(source, snapshot, target)
+        first = replace(held, sequence=1, mark=0)
         begun = Head(sequence=1, snapshots=(first,), origin=source)
         await self._heads.move(target, Head(), None, lambda _: begun)
 
@@ -159,7 +159,7 @@ class Snapshots:
 
         :raises NotFound: the snapshot is gone
         """
-        await self._hold(workspace, Hold(snapshot, _REWIND))
+        await self._hold(workspace, snapshot, _REWIND)
 
     async def rewind(self, workspace: str, at: int, mark: int, generation: int) -> None:
         """Make the newest snapshot with this mark the newest of all, once: the rewind is named `at`.
@@ -237,14 +237,24 @@ class Snapshots:
         head = await self.head(workspace)
         return head.deleted and all([await self._is_dead(hold.by) for hold in head.holds])
 
-    async def _hold(self, workspace: str, hold: Hold) -> None:
-        def held(head: Head) -> Head:
-            if hold.snapshot not in head.live():
-                raise NotFound("that snapshot is not kept any more")
-            others = _unpinned(head) if hold.by == _REWIND else head.holds
-            return head if hold in head.holds else replace(head, holds=(*others, hold))
+    async def _hold(self, workspace: str, snapshot: Snapshot, by: str) -> Snapshot:
+        """Hold a snapshot, or the one that has taken its place and its mark since; gives that."""
 
-        await self._heads.change(workspace, held)
+        def wanted(head: Head) -> Snapshot:
+            found = snapshot if snapshot in head.live() else None
+            if found is None and snapshot.mark:
+                found = head.marked(snapshot.mark, snapshot.mark)
+            if found is None:
+                raise NotFound("that snapshot is not kept any more")
+            return found
+
+        def held(head: Head) -> Head:
+            hold, others = Hold(wanted(head), by), head.holds
+            if hold in others:
+                return head
+            return replace(head, holds=(*(_unpinned(head) if by == _REWIND else others), hold))
+
+        return wanted(await self._heads.change(workspace, held))
 
     async def _follow(
         self, workspace: str, base: _Base, snapshot: Snapshot, generation: int
