@@ -3,6 +3,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
 
 import { changes } from "../api/hooks";
+import { ApiError } from "../api/http";
 
 export function LoginPage() {
   const queries = useQueryClient();
@@ -17,7 +18,8 @@ export function LoginPage() {
       await changes.login(key.trim());
       await queries.invalidateQueries({ queryKey: ["me"] });
     } catch (error) {
-      setTrouble(error instanceof Error ? error.message : String(error));
+      const hint = error instanceof ApiError ? error.hint : undefined;
+      setTrouble([error instanceof Error ? error.message : String(error), hint].filter(Boolean).join(" "));
     } finally {
       setBusy(false);
     }

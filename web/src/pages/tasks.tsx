@@ -5,7 +5,7 @@ import { useNavigate } from "react-router";
 import { changes, useAgents, useChange, useEnvironments, useTasks } from "../api/hooks";
 import type { Task } from "../api/types";
 import { Loaded, Page } from "../parts/page";
-import { PlacementFields, usePlacement } from "../parts/placement";
+import { PlacementFields, usePlacement, useSubmit } from "../parts/placement";
 import { FormButton, ThingCard, Things } from "../parts/resource";
 import { StatusBadge } from "../parts/status";
 import { ago } from "../parts/words";
@@ -92,14 +92,13 @@ function RunForm({ task, done }: { task: Task; done: () => void }) {
   const run = useChange("tasks", changes.runTask);
   const placement = usePlacement({ agent: task.agent, place: task.environment_id });
   const [instructions, setInstructions] = useState("");
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    const begun = () => {
-      done();
-      navigate(`/tasks/${task.id}`);
-    };
-    run.mutate({ id: task.id, ...placement.request, ...(instructions ? { instructions } : {}) }, { onSuccess: begun });
+  const begun = () => {
+    done();
+    navigate(`/tasks/${task.id}`);
   };
+  const { submit, waiting, disabled } = useSubmit(placement, (request) =>
+    run.mutate({ id: task.id, ...request, ...(instructions ? { instructions } : {}) }, { onSuccess: begun }),
+  );
   return (
     <form onSubmit={submit}>
       <Stack>
@@ -108,7 +107,7 @@ function RunForm({ task, done }: { task: Task; done: () => void }) {
         </Text>
         <Textarea label="Anything else for this run" autosize minRows={2} maxRows={8} value={instructions} onChange={(event) => setInstructions(event.currentTarget.value)} data-autofocus />
         <PlacementFields placement={placement} />
-        <Button type="submit" loading={run.isPending} disabled={placement.request === undefined}>
+        <Button type="submit" loading={waiting || run.isPending} disabled={disabled}>
           Run it
         </Button>
       </Stack>

@@ -1,9 +1,9 @@
 import { Button, Modal, Stack, TextInput } from "@mantine/core";
-import { useState, type FormEvent } from "react";
+import { useState } from "react";
 import { useNavigate } from "react-router";
 
 import { changes, useChange } from "../api/hooks";
-import { PlacementFields, usePlacement } from "./placement";
+import { PlacementFields, usePlacement, useSubmit } from "./placement";
 
 export function NewSession({ opened, onClose }: { opened: boolean; onClose: () => void }) {
   return (
@@ -19,20 +19,16 @@ function NewSessionForm() {
   const placement = usePlacement();
   const [title, setTitle] = useState("");
 
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    create.mutate(
-      { ...placement.request, ...(title ? { title } : {}) },
-      { onSuccess: (session) => navigate(`/sessions/${session.id}`) },
-    );
-  };
+  const { submit, waiting, disabled } = useSubmit(placement, (request) =>
+    create.mutate({ ...request, ...(title ? { title } : {}) }, { onSuccess: (session) => navigate(`/sessions/${session.id}`) }),
+  );
 
   return (
     <form onSubmit={submit}>
       <Stack>
         <TextInput label="Title" placeholder="What is it about?" value={title} onChange={(event) => setTitle(event.currentTarget.value)} data-autofocus />
         <PlacementFields placement={placement} />
-        <Button type="submit" loading={create.isPending} disabled={placement.request === undefined}>
+        <Button type="submit" loading={waiting || create.isPending} disabled={disabled}>
           Begin
         </Button>
       </Stack>

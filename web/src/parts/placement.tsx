@@ -1,7 +1,7 @@
 /** Who works, and where: the choices that a new session and the run of a task have in common. */
 
 import { Alert, Anchor, Group, Radio, Select, Stack, Text } from "@mantine/core";
-import { useState } from "react";
+import { useEffect, useState, type FormEvent } from "react";
 import { Link } from "react-router";
 
 import { useAgents, useEnvironments, useMe, useWorkspaces } from "../api/hooks";
@@ -13,8 +13,10 @@ const OWN = "own";
 
 /** What was chosen, and what there is to choose from. */
 export function usePlacement(first: { agent?: string | null; place?: string | null } = {}) {
-  const agents = (useAgents().data ?? []).filter((agent) => agent.archived_at === null);
-  const places = (useEnvironments().data ?? []).filter((place) => place.archived_at === null);
+  const allAgents = useAgents();
+  const allPlaces = useEnvironments();
+  const agents = (allAgents.data ?? []).filter((agent) => agent.archived_at === null);
+  const places = (allPlaces.data ?? []).filter((place) => place.archived_at === null);
   const workspaces = useWorkspaces().data ?? [];
   const [agent, setAgent] = useState<string | null>(first.agent ?? null);
   const [place, setPlace] = useState<string | null>(first.place ?? null);
@@ -28,6 +30,8 @@ export function usePlacement(first: { agent?: string | null; place?: string | nu
     ...(scope === "workspace" ? {} : { mount_scope: scope }),
   };
   return {
+    /** What there is to choose from is still on its way. */
+    loading: allAgents.isPending || allPlaces.isPending,
     agents,
     places,
     workspaces,
@@ -43,12 +47,27 @@ export function usePlacement(first: { agent?: string | null; place?: string | nu
 
 export type Placement = ReturnType<typeof usePlacement>;
 
+/** Acts when somebody submits: at once, or as soon as what is still on its way has come. */
+export function useSubmit(placement: Placement, act: (request: NonNullable<Placement["request"]>) => void) {
+  const [asked, setAsked] = useState(false);
+  useEffect(() => {
+    if (!asked || placement.loading) return;
+    setAsked(false);
+    if (placement.request !== undefined) act(placement.request);
+  }, [asked, placement, act]);
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    setAsked(true);
+  };
+  return { submit, waiting: asked, disabled: !placement.loading && placement.request === undefined };
+}
+
 export function PlacementFields({ placement }: { placement: Placement }) {
-  const { agents, places, workspaces, chosen, trust, workspace, scope, set } = placement;
+  const { loading, agents, places, workspaces, chosen, trust, workspace, scope, set } = placement;
   const reach = LEVELS.indexOf(useMe().data?.trust_ceiling ?? "sandboxed");
   return (
     <>
-      {(agents.length === 0 || places.length === 0) && <FirstThings agents={agents.length} places={places.length} />}
+      {!loading && (agents.length === 0 || places.length === 0) && <FirstThings agents={agents.length} places={places.length} />}
       <Select label="Agent" data={agents.map(({ id, name }) => ({ value: id, label: name }))} value={chosen.agent} onChange={set.agent} allowDeselect={false} searchable required />
       <Select label="Environment" data={places.map(({ id, name }) => ({ value: id, label: name }))} value={chosen.place} onChange={set.place} allowDeselect={false} searchable required />
       <WorkspaceSelect workspaces={workspaces} value={workspace} onChange={set.workspace} />
