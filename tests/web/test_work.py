@@ -187,7 +187,7 @@ def test_a_task_is_made_run_followed_and_has_an_outcome(person: Person):
 
 def test_a_workspace_is_made_shared_used_and_deleted(person: Person):
     person.log_in()
-    parts = person.make_parts()
+    person.make_parts()
     page, dialog = person.page, person.page.get_by_role("dialog")
     page.goto(f"{person.server.url}/workspaces")
     press(person, "New workspace")
@@ -212,11 +212,13 @@ def test_a_workspace_is_made_shared_used_and_deleted(person: Person):
 
     page.goto(person.server.url)
     page.get_by_role("button", name="New session").click()
+    dialog.get_by_label("Title").fill("In the atlas")
     dialog.get_by_role("combobox", name="Workspace").click()
     page.get_by_role("option", name="atlas").click()
     person.shoot("new-session")
-    used: Any = {"workspace": "atlas", "harness": "scripted"}
-    person.client.beta.sessions.create(title="In the atlas", **parts, extra_body=used)
+    dialog.get_by_role("button", name="Begin").click()
+    page.wait_for_url("**/sessions/sesn_*")
+    expect(page.locator(".heading")).to_contain_text("in atlas")
     page.goto(person.server.url)
     expect(row(person, "In the atlas")).to_contain_text("atlas")
     page.get_by_label("Search sessions").fill("atlas")
