@@ -296,6 +296,24 @@ async def test_a_caller_that_gave_up_leaves_the_others_unharmed(store: PostgresS
 # Nodes
 
 
+async def test_a_session_is_left_to_the_node_that_has_its_workspace(store: PostgresStore) -> None:
+    stage = Stage(store)
+    await store.catalog.add("workspace", TENANT, "wksp_1", {}, unique_name=False)
+    for node in ("node_a", "node_b"):
+        await store.log.renew(node, 60)
+    await store.workspaces.take("wksp_1", "node_a")
+    inside = await stage.session(message(), workspace="wksp_1")
+    outside = await stage.session(message())
+    assert [lease.session_id for lease in await stage.claim("node_b")] == [outside]
+    await store.workspaces.leave("wksp_1", "node_a")
+    [lease] = await stage.claim("node_b")
+    assert lease.session_id == inside
+    await store.log.release(lease)
+    await store.workspaces.take("wksp_1", "node_a")
+    await store.log.renew("node_a", 0)  # it is gone, and with it what it had
+    assert [lease.session_id for lease in await stage.claim("node_b")] == [inside]
+
+
 async def test_a_node_that_dies_is_found_before_its_time_has_run_out(
     postgres: PostgresServer, store: PostgresStore, url: str
 ) -> None:

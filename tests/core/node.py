@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ import anyio
 
 from roost.core.dispatch import Dispatcher
 from roost.core.follow import Follow
+from roost.core.gate import Gate
 from roost.core.intake import Intake
 from roost.core.member import Member
 from roost.core.runner import Runner
@@ -38,8 +39,8 @@ class Node:
     dispatcher: Dispatcher
     model: ScriptedModel
 
-    async def session(self, *drafts: Draft, harness: str = "scripted") -> Session:
-        spec = Spec(agent=AGENT, environment_id="env_1", harness=harness)
+    async def session(self, *drafts: Draft, harness: str = "scripted", **more: str) -> Session:
+        spec = Spec(agent=AGENT, environment_id="env_1", harness=harness, **more)
         made = await self.store.sessions.create(TENANT, mint("sesn"), spec, drafts)
         self.bell.ring(WORK)
         return made
@@ -86,6 +87,7 @@ async def node(
     stop_seconds: float = 0.2,
     drain_seconds: float = 60,
     working: bool = True,
+    gate_of: Callable[[SqliteStore, LocalBell], Gate] = lambda store, bell: Gate(store.log, bell),
 ) -> AsyncGenerator[Node, None]:
     model = scripted_model()
     async with (
@@ -96,7 +98,11 @@ async def node(
         bell = LocalBell()
         scripted = ScriptedHarness(url, "no key", retries=2, retry_seconds=0.01)
         runner = Runner(
-            store.log, store.sessions, bell, {"scripted": scripted, **(harnesses or {})}
+            store.log,
+            store.sessions,
+            bell,
+            {"scripted": scripted, **(harnesses or {})},
+            gate=gate_of(store, bell),
         )
         member = Member(mint("node"), store.log, store.nodes, bell, lease_seconds=3)
         dispatcher = Dispatcher(

@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 from msgspec.structs import replace
+from tests.core.node import node
 from tests.workspaces.trees import UIDS
 from tests.workspaces.whole import WRITE, look_at_all, torn_in
 
@@ -268,6 +269,36 @@ async def test_an_interrupt_ends_the_wait_of_a_turn_that_was_cut_off(
         await store.log.accept(second.session_id, [Draft.of("user.interrupt")])
         assert not await machine.gate.reopened(session, turn)
         assert (await stage.state(second.session_id)).turn is None
+
+
+async def test_a_runner_hands_messages_over_one_session_after_the_other(tmp_path: Path):
+    machines: list[Machine] = []
+
+    def gate_of(store: SqliteStore, bell: LocalBell) -> Gate:
+        machines.append(Machine(tmp_path / "a", store, "node_a", bell))
+        return machines[0].gate
+
+    async with node(tmp_path, gate_of=gate_of) as here:
+        await setup(here.store, writers="serialised")
+        slow = 'SCRIPT[{"text": "one two three four five", "chunk_delay": 0.8}]'
+        first = await here.session(message(slow), workspace=W)
+        await here.until(first, "user.message", 1)  # the second entry of it: it is taken up
+        second = await here.session(message("me too"), workspace=W)
+        waited = await here.until(second, "session.error")
+        assert "queued behind" in waited[-1].fields["error"]["message"]
+        done = await here.until(second, "session.status_idle")
+        assert len([entry for entry in done if entry.type == "session.error"]) == 1
+        taken = [entry for entry in done if entry.type == "user.message" and not entry.queued]
+        rested = await here.until(first, "session.status_idle")
+        over = [entry.at for entry in rested if entry.type == "agent.message"]
+        assert taken[0].at >= over[-1]
+        # Interrupted while it waits, a session rests with its queue as it is.
+        await here.until(first, "user.message", await here.say(first, slow))
+        seq = await here.say(second, "and again")
+        await here.until(second, "session.error", seq)
+        await here.intake.accept(second.id, [Draft.of("user.interrupt")])
+        await here.until(second, "session.status_idle", seq)
+        assert len(await here.store.log.inputs(second.id)) == 1
 
 
 # Quota
