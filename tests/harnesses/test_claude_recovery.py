@@ -26,6 +26,7 @@ from tests.harnesses.claude_desk import (
 from tests.harnesses.housed import Housed
 
 from roost.domain.session import Pending
+from roost.harnesses.claude.conversation import ClaudeConversation
 from roost.testing.desk import script
 
 
@@ -120,6 +121,29 @@ async def test_permission_outlives_an_agent_that_had_no_time_to_write(house: Hou
     assert desk.events("agent.tool_use") == [call]
     assert (house.workspace / "ran.txt").read_text() == "ran\n"
     assert desk.texts() == ["Done."]
+
+
+async def test_permission_outlives_an_agent_that_took_the_servers_end_for_a_refusal(house: Housed):
+    """Its input ends with the server, and it is killed a moment later: it may have gone on until then."""
+    desk = Board(house, agent("always_ask"))
+    async with desk.open() as opened:
+        await desk.turn(opened, [desk.say(script(bash("echo ran >> ran.txt"), {"text": "Done."}))])
+        assert isinstance(opened, ClaudeConversation)
+        assert opened._live is not None
+        await opened._live.cli._process.close_input()
+        written = (house.home / ".claude" / "projects").glob
+        while not any("tool_result" in file.read_text() for file in written("*/*.jsonl")):  # noqa: ASYNC110 - the CLI's doing
+            await anyio.sleep(0.02)
+        house.kill_agent()
+    (call,) = desk.events("agent.tool_use")
+    assert await desk.run(desk.confirm(call.id)) == END
+    assert desk.events("agent.tool_use") == [call]
+    (result,) = desk.events("agent.tool_result")
+    assert result.fields["is_error"] is False
+    assert (house.workspace / "ran.txt").read_text() == "ran\n"
+    assert desk.texts() == ["Done."]
+    assert await desk.run(desk.say(script({"text": "And on."}))) == END
+    assert desk.texts() == ["Done.", "And on."]
 
 
 async def test_an_allowed_call_is_not_run_again_when_its_turn_was_cut_off(

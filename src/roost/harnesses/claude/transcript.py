@@ -2,8 +2,9 @@
 
 It is a cache of what the log says, written by the CLI alone and a moment late. It is read where a
 turn was cut off, to see how far the CLI got: through the sandbox, since nothing on this side may follow
-a path that something inside has made. One line is ever added to it, while no CLI runs: the mark that
-makes a resumed CLI put a call that waited for an answer up for permission once more, under its own id.
+a path that something inside has made. It is changed in two ways, while no CLI runs: what a CLI wrote after
+its server was gone is cut off, and one line is added, the mark that makes a resumed CLI put a call that
+waited for an answer up for permission once more, under its own id.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from roost.harnesses.claude.wire import Lines, parse
 from roost.ports.sandbox import Process, Sandbox
 
 _MOST: Final = 32 * 1024 * 1024
-_PATIENCE = 20.0  # seconds; a disk that takes longer is broken
+_PATIENCE = 60.0  # seconds; a disk that takes longer is broken
+_HUNG_UP: Final = b"Tool permission request failed: AbortError: "
+"""How the CLI takes down that we were gone while a call waited for permission."""
 _EACH = 'for f in "${CLAUDE_CONFIG_DIR-$HOME/.claude}"/projects/*/"$1".jsonl; do [ -f "$f" ] && '
 _READ = _EACH + 'exec tail -c "$2" -- "$f"; done; exit 3'
 _APPEND = _EACH + 'exec cat >> "$f"; done; exit 3'
+_CUT = _EACH + 'exec truncate -s "$2" -- "$f"; done; exit 3'
 _PUT_ASIDE = _EACH + 'mv -f -- "$f" "$f.lost"; done; exit 0'
 
 
@@ -120,6 +124,9 @@ class Shelf:
     async def read(self) -> Transcript | None:
         """The transcript, if there is one and it says anything. :raises RoostError:"""
         _, data = await self._run(_READ, str(_MOST))
+        end = _end_of(data)
+        if end < len(data) < _MOST and (await self._run(_CUT, str(end)))[0] == 0:
+            data = data[:end]
         lines = list(_lines(data))
         prompts = [line for line in lines if line.is_prompt]
         return Transcript(lines, prompts[-1]) if prompts else None
@@ -170,3 +177,25 @@ def _lines(data: bytes) -> Iterator[Line]:
             yield Line(frame["uuid"], frame, read(frame, Said), frame["uuid"] in nudges)
         elif frame["type"] in ("attachment", "system"):
             yield Line(frame["uuid"], frame)
+
+
+def _end_of(data: bytes) -> int:
+    """Where the transcript ends for us. When a server is killed, its agent may live on for a moment, and
+    take that for a refusal of the call that waits: what it has written from there on never was.
+    """
+    at, end = 0, None
+    for raw in data.split(b"\n"):
+        if end is not None or _HUNG_UP in raw:
+            line = next(_lines(raw + b"\n"), None)
+            if line is not None and line.is_prompt:
+                end = None  # the conversation has gone on with it
+            elif end is None and line is not None and _is_refusal_by_nobody(line):
+                end = at
+        at += len(raw) + 1
+    return len(data) if end is None else end
+
+
+def _is_refusal_by_nobody(line: Line) -> bool:
+    blocks = line.said.blocks if line.said is not None and not line.by_agent else []
+    words = [str(block.content) for block in blocks if block.type == "tool_result"]
+    return any(each.startswith(_HUNG_UP.decode()) for each in words)
