@@ -98,3 +98,15 @@ async def test_nobody_forks_what_is_somebody_elses_or_beyond_their_trust(tmp_pat
                 error_of(await stranger.post(f"{path}/rewind", json={"to": 1}), status)
         page = await there.get("/v1/sessions")
         assert len(page["data"]) == 1
+
+
+async def test_a_session_in_a_shared_workspace_is_rewound_without_the_files(tmp_path: Path):
+    async with house(tmp_path) as there:
+        await there.post("/roost/v1/workspaces", {"name": "ours"})
+        session = await talked_to(there, workspace="ours")
+        path = f"/roost/v1/sessions/{session['id']}"
+        refused = error_of(await there.client.post(f"{path}/rewind", json={"to": 1}), 400)
+        assert "files: false" in refused["details"]["hint"]
+        await there.post(f"{path}/rewind", {"to": 1, "files": False})
+        fork = await there.post(f"{path}/fork", {})
+        assert fork["workspace"] == session["workspace"]

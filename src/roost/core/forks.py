@@ -117,20 +117,22 @@ class Forks:
         session = await self._lifecycle.within_reach(caller, session_id)
         ledger.check_rest(session.state)
         turn = await self.turn(session, params["to"], "to")
-        snapshot = None
-        if params.get("files", True):
+        files = params.get("files", True)
+        if files:
             _refuse_shared(session.spec)
-            snapshot = await self.snapshot(session, turn)
+        # The home of a session in a shared workspace has its transcript, and nothing of the workspace.
+        goes_back = files or session.spec.workspace is not None
+        snapshot = await self.snapshot(session, turn) if goes_back else None
         if snapshot is not None and self._files is not None:
             await self._files.pin(session.id, snapshot)
-        rewinding = await self._rewinding(session, turn, snapshot)
+        rewinding = await self._rewinding(session, turn, snapshot, files=files)
         after = await self._sessions.rewind(caller.tenant, session.id, rewinding)
         self._bell.ring(session.id)
         self._bell.ring(inbox(session.id))  # an agent that is kept for it remembers too much
         return after
 
     async def _rewinding(
-        self, session: Session, turn: Turn, snapshot: Snapshot | None
+        self, session: Session, turn: Turn, snapshot: Snapshot | None, *, files: bool
     ) -> Rewinding:
         spec, state = session.spec, session.state
         if snapshot is not None:
@@ -141,7 +143,7 @@ class Forks:
         said = Draft.of(
             "roost.rewound",
             to={"event_id": end.id, "seq": turn.last, "turn": turn.number},
-            files=snapshot is not None,
+            files=files and snapshot is not None,
         )
         mark = 0 if snapshot is None else snapshot.mark
         return Rewinding(state.head, turn.last, mark, replace(spec, sdk_session_id=name), said)
@@ -205,12 +207,11 @@ class Forks:
 
 
 def _forked(session: Session, turn: Turn, end: Entry, params: Mapping[str, Any]) -> Spec:
-    """What the fork is made with: as the session was, with files of its own."""
+    """What the fork is made with: as the session was. In a workspace that others use, it is one more of them."""
     spec, rewinds = session.spec, session.state.rewinds
     return replace(
         spec,
         title=params.get("title", spec.title),
-        workspace=None,
         sdk_session_id=name_at(rewinds, spec.sdk_session_id, turn.last),
         forked_from={"session_id": session.id, "event_id": end.id},
         origin=spec.origin or session.id,
