@@ -117,7 +117,7 @@ class Runner:
         except (LeaseLost, NotFound, Terminated, HandedOver) as reason:
             _log.info(
                 "runner leaves: %s",
-                _WHY.get(type(reason), reason),
+                "the session is over" if isinstance(reason, Terminated) else reason,
                 extra={"action": "leave", "session": lease.session_id},
             )
 
@@ -280,7 +280,7 @@ class Runner:
         """:raises HandedOver: it is for others to take, as the first one after a turn that is over"""
         if self._leaving:
             await turn.append(Batch(turn=False))
-            raise HandedOver
+            raise HandedOver("others go on with the session")
 
     async def _taken(
         self,
@@ -396,6 +396,3 @@ class Runner:
         for seq in session.state.turn or ():
             found += await self._log.read(session.id, seq - 1, 1)
         return found
-
-
-_WHY = {Terminated: "the session is over", HandedOver: "others go on with the session"}

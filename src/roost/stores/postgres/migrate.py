@@ -53,7 +53,7 @@ async def migrate(connection: Connection) -> None:
     while True:
         try:
             return await _migrate(connection)
-        except asyncpg.LockNotAvailableError:
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
             if time.monotonic() > deadline:
                 raise StartupError(
                     "cannot change the database's tables: somebody holds one all the time",

@@ -1,3 +1,6 @@
+-- Code that does not know of shared workspaces would not wait for its turn in one.
+-- works with: 6
+
 -- Workspaces that sessions share: which node has one, and whose turn it is where turns are one at a time.
 ALTER TABLE workspaces ADD COLUMN holder TEXT NOT NULL DEFAULT '';
 CREATE TABLE workspace_turns (
