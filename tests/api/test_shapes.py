@@ -189,4 +189,8 @@ def test_a_wrong_parameter_is_named(text: bytes, words: str):
 
 
 def test_parameters_that_travel_in_the_path_are_not_asked_for_again():
-    assert set(Query(EventListParams, path=["session_id", "thread_id"]).kinds) == {"limit", "page"}
+    assert set(Query(EventListParams, path=["session_id", "thread_id"]).kinds) == {
+        "include_rewound",  # Roost's own
+        "limit",
+        "page",
+    }
