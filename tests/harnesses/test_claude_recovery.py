@@ -19,7 +19,6 @@ from tests.harnesses.claude_desk import (
     bash,
     emits,
     housed,
-    once,
     serving,
     spans_are_paired,
 )
@@ -46,25 +45,37 @@ def house(model: Served, tmp_path: Path) -> Housed:
     return housed(model, tmp_path)
 
 
+async def noted(house: Housed, word: str) -> None:
+    """Wait until the CLI has written that down, which it does a moment after it was so."""
+    kept = house.home / ".claude" / "projects"
+    while not any(word in file.read_text() for file in kept.glob("*/*.jsonl")):  # noqa: ASYNC110
+        await anyio.sleep(0.02)
+
+
 @pytest.mark.parametrize("moment", ["before the answer", "in a tool", "after a tool"])
 async def test_a_killed_agent_goes_on_and_does_nothing_twice(
     house: Housed, model: Served, moment: str
 ):
-    slow = "echo ran >> ran.txt; python3 -c 'import time; time.sleep(1)'"
-    steps = {
-        "before the answer": ({"text": "Here.", "delay": 1},),
-        "in a tool": (bash(slow), {"text": "Here."}),
-        "after a tool": (bash("echo ran >> ran.txt"), {"text": "Here.", "delay": 1}),
-    }[moment]
-    at = {
-        "before the answer": emits("span.model_request_start"),
-        "in a tool": emits("span.model_request_end"),
-        "after a tool": emits("agent.tool_result"),
+    slow = "echo ran >> ran.txt; python3 -c 'import time; time.sleep(30)'"
+    steps, written = {
+        "before the answer": (({"text": "Here.", "delay": 2},), "only-once"),
+        "in a tool": ((bash(slow), {"text": "Here."}), '"tool_use"'),
+        "after a tool": (
+            (bash("echo ran >> ran.txt"), {"text": "Here.", "delay": 2}),
+            "toolUseResult",
+        ),
     }[moment]
     desk = Board(house, agent())
-    async with desk.open() as opened:
-        message = desk.say(script(*steps, say="only-once"))
-        rest = await desk.turn(opened, [message], watch=once(at, house.kill_agent))
+    async with desk.open() as opened, anyio.create_task_group() as tasks:
+
+        async def kill() -> None:
+            await noted(house, written)
+            if moment == "in a tool":
+                await appears(house.workspace / "ran.txt", "ran")
+            house.kill_agent()
+
+        tasks.start_soon(kill)
+        rest = await desk.turn(opened, [desk.say(script(*steps, say="only-once"))])
     assert rest == END
     assert desk.troubles() == ["retrying"]
     assert desk.texts() == ["Here."]
