@@ -158,7 +158,7 @@ TEXT = {"type": "text", "text": "x"}
                     "content": [{"type": "image", "source": {"type": "file", "file_id": "f"}}],
                 }
             ],
-            "events.0.content.0.source: files are not served",
+            "events.0.content.0.source: files in messages are not served",
         ),
         ([{"type": "user.message", "content": [{"type": "redacted"}]}], "events.0.content.0.type:"),
         (

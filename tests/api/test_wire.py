@@ -311,12 +311,31 @@ async def test_an_administrator_makes_and_revokes_keys(tmp_path: Path):
         error_of(await roost.client.delete("/roost/v1/keys/apikey_none"), 404)
 
 
+async def test_a_key_gets_another_name_and_other_limits_at_once_and_keeps_its_secret(
+    tmp_path: Path,
+):
+    async with house(tmp_path) as roost:
+        made = await roost.post("/roost/v1/keys", {"name": "ci"})
+        client = client_of(roost.app, made.pop("secret"))
+        assert (await client.get("/v1/agents")).status_code == 200
+        address = f"/roost/v1/keys/{made['id']}"
+        changed = await roost.post(address, {"name": "build", "limits": {"reads_per_minute": 1}})
+        assert changed["limits"]["reads_per_minute"] == 1
+        assert changed == {**made, "name": "build", "limits": changed["limits"]}
+        assert (await client.get("/v1/agents")).status_code == 200
+        error_of(await client.get("/v1/agents"), 429)
+        error_of(await roost.client.post(address, json={"role": "admin"}), 400)
+        await roost.client.delete(address)
+        error_of(await roost.client.post(address, json={"name": "late"}), 404)
+
+
 async def test_only_administrators_see_keys(tmp_path: Path):
     async with house(tmp_path) as roost:
         user = await roost.user()
         for response in (
             await user.get("/roost/v1/keys"),
             await user.post("/roost/v1/keys", json={"name": "mine"}),
+            await user.post("/roost/v1/keys/apikey_1", json={"name": "mine"}),
             await user.delete("/roost/v1/keys/apikey_1"),
         ):
             assert error_of(response, 403)["type"] == "permission_error"
@@ -327,7 +346,9 @@ async def test_a_key_makes_no_key_with_more_trust_than_its_own(tmp_path: Path):
         admin = await roost.user(role="admin", trust_ceiling="vault")
         body = {"name": "x", "trust_ceiling": "full"}
         error_of(await admin.post("/roost/v1/keys", json=body), 403)
-        assert (await roost.client.post("/roost/v1/keys", json=body)).status_code == 200
+        made = await roost.post("/roost/v1/keys", body)
+        raised = {"trust_ceiling": "full"}
+        error_of(await admin.post(f"/roost/v1/keys/{made['id']}", json=raised), 403)
 
 
 @pytest.mark.parametrize(

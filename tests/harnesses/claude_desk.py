@@ -105,7 +105,7 @@ def once(matches: Callable[[Output], bool], act: Callable[[], Any]) -> Watch:
 async def appears(path: Path, word: str = "") -> None:
     """Wait until somebody has made that file, and the word is in it."""
     file = anyio.Path(path)
-    while not (await file.exists() and word in await file.read_text()):  # noqa: ASYNC110 - another's
+    while not (await file.exists() and (not word or word in await file.read_text())):  # noqa: ASYNC110 - another's
         await anyio.sleep(0.02)
 
 

@@ -210,7 +210,7 @@ def test_a_server_that_starts_ends_the_places_of_killed_servers_and_of_no_others
 def test_a_process_that_does_not_die_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["sleep", "60"]) as stubborn:
         own = os.pidfd_open(stubborn.pid)
-        monkeypatch.setattr(leftovers, "_struck", lambda wanted: [os.dup(own)])
+        monkeypatch.setattr(leftovers, "_struck", lambda find, wanted: [os.dup(own)])
 
         def wanted(mark: Mark) -> bool:
             return False

@@ -74,6 +74,7 @@ BOUNDS: Final[dict[str, FieldInfo]] = {
     "SessionCreateParams.initial_events": Field(max_length=50),
     "EventSendParams.events": Field(min_length=1, max_length=1000),
     "KeyCreateParams.name": _NAME,
+    "KeyUpdateParams.name": _NAME,
     "FileListParams.ids": Field(max_length=100),
     "FileListParams.scope_id": _ID,
     "FileListParams.after_id": _ID,

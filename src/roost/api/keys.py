@@ -33,13 +33,20 @@ class KeyCreateParams(TypedDict, total=False):
     limits: KeyLimits
 
 
+class KeyUpdateParams(TypedDict, total=False):
+    """What is to be different. `limits` replaces all of them."""
+
+    name: str
+    trust_ceiling: TrustLevel
+    limits: KeyLimits
+
+
 async def create(call: Call) -> ASGIApp:
     """A new key. Its secret is in this answer, and nowhere else."""
     administrators_only(call)
     given = call.body
     ceiling: TrustLevel = given.get("trust_ceiling", "sandboxed")
-    if not may_ask_for(call.key, ceiling):
-        raise Forbidden(f"trust_ceiling: this key itself reaches {call.key.trust_ceiling!r} only")
+    _check_ceiling(call, ceiling)
     key, secret = await call.deps.keyring.create(
         tenant=given.get("tenant", call.tenant),
         name=given["name"],
@@ -48,6 +55,19 @@ async def create(call: Call) -> ASGIApp:
         limits=Limits(**given.get("limits", {})),
     )
     return reply({**_view(key), "secret": secret})
+
+
+async def update(call: Call) -> ASGIApp:
+    """A key with another name, ceiling or limits; its secret, role and tenant stay."""
+    administrators_only(call)
+    fields: dict[str, Any] = dict(call.body)
+    if "trust_ceiling" in fields:
+        _check_ceiling(call, fields["trust_ceiling"])
+    if "limits" in fields:
+        fields["limits"] = Limits(**fields["limits"])
+    key = await call.deps.keyring.change(call.params["key_id"], fields)
+    call.deps.rates.forget(key.id)
+    return reply(_view(key))
 
 
 async def list_(call: Call) -> ASGIApp:
@@ -64,6 +84,11 @@ async def revoke(call: Call) -> ASGIApp:
     call.deps.rates.forget(key.id)
     call.deps.revocations.tell(key.id)
     return reply(_view(key))
+
+
+def _check_ceiling(call: Call, ceiling: TrustLevel) -> None:
+    if not may_ask_for(call.key, ceiling):
+        raise Forbidden(f"trust_ceiling: this key itself reaches {call.key.trust_ceiling!r} only")
 
 
 def _view(key: Key) -> dict[str, Any]:

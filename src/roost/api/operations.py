@@ -207,6 +207,7 @@ _THREADS = (
 _KEYS = (
     _post("roost.keys.create", "/roost/v1/keys", keys.create, keys.KeyCreateParams),
     _get("roost.keys.list", "/roost/v1/keys", keys.list_),
+    _post("roost.keys.update", "/roost/v1/keys/{key_id}", keys.update, keys.KeyUpdateParams),
     _delete("roost.keys.revoke", "/roost/v1/keys/{key_id}", keys.revoke),
 )
 

@@ -6,7 +6,8 @@ import hashlib
 import secrets
 import time
 from collections import OrderedDict
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from roost.domain.ids import mint
 from roost.domain.session import TrustLevel
@@ -91,6 +92,13 @@ class Keyring:
     async def all(self) -> list[Key]:
         """Every key, revoked ones too, oldest first."""
         return await self._keys.all()
+
+    async def change(self, key_id: str, fields: Mapping[str, Any]) -> Key:
+        """What it may do from now on; other nodes notice within seconds. :raises NotFound:"""
+        key = await self._keys.change(key_id, fields)
+        self._known.pop(key.digest, None)
+        self._by_id.pop(key.id, None)
+        return key
 
     async def revoke(self, key_id: str) -> Key:
         """From now on it opens nothing. :raises NotFound: no such key"""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -48,6 +49,10 @@ class Keys(Protocol):
 
     async def all(self, tenant: str | None = None) -> list[Key]:
         """All keys, or one tenant's, oldest first."""
+        ...
+
+    async def change(self, key_id: str, fields: Mapping[str, Any]) -> Key:
+        """With other `name`, `trust_ceiling` or `limits`. :raises NotFound: none, or it is revoked"""
         ...
 
     async def revoke(self, key_id: str) -> Key:

@@ -55,6 +55,25 @@ class KeysContract(StoreContract):
         assert [key.id for key in await keys.all()] == ["key_9", "key_8", "key_7"]
         assert [key.id for key in await keys.all("tenant_2")] == ["key_9", "key_7"]
 
+    async def test_a_key_is_changed_in_what_was_given_and_stays_the_same_otherwise(
+        self, stage: Stage
+    ) -> None:
+        keys = stage.store.keys
+        key = await keys.add(_key("key_1", limits=Limits(max_sessions=7)))
+        changed = await keys.change("key_1", {"name": "other", "trust_ceiling": "vault"})
+        assert changed == replace(key, name="other", trust_ceiling="vault")
+        assert await keys.find(key.digest) == changed
+        limited = await keys.change("key_1", {"limits": Limits(reads_per_minute=1)})
+        assert limited == replace(changed, limits=Limits(reads_per_minute=1))
+
+    async def test_a_key_that_opens_nothing_is_not_changed(self, stage: Stage) -> None:
+        keys = stage.store.keys
+        await keys.add(_key("key_1"))
+        await keys.revoke("key_1")
+        for key_id in ("key_1", "key_nowhere"):
+            with pytest.raises(NotFound):
+                await keys.change(key_id, {"name": "other"})
+
     async def test_a_revoked_key_is_still_known_as_such(self, stage: Stage) -> None:
         keys = stage.store.keys
         await keys.add(_key("key_1"))

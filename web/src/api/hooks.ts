@@ -118,5 +118,6 @@ export const changes = {
     return post<Workspace>(`/roost/v1/workspaces/${id}/permissions`, body);
   },
   createKey: (given: Record<string, unknown>) => post<Key>("/roost/v1/keys", given),
+  changeKey: ({ id, ...given }: { id: string } & Record<string, unknown>) => post<Key>(`/roost/v1/keys/${id}`, given),
   revokeKey: (id: string) => remove(`/roost/v1/keys/${id}`),
 };

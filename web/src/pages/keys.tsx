@@ -2,7 +2,7 @@ import { Alert, Button, Code, CopyButton, Group, Select, Stack, TextInput } from
 import { useState, type FormEvent } from "react";
 
 import { changes, useChange, useKeys } from "../api/hooks";
-import type { Trust } from "../api/types";
+import type { Key, Trust } from "../api/types";
 import { Loaded, Page } from "../parts/page";
 import { FormButton, ThingCard, Things } from "../parts/resource";
 import { TRUST, TrustBadge } from "../parts/trust";
@@ -12,7 +12,7 @@ export function KeysPage() {
   const keys = useKeys();
   const revoke = useChange("keys", changes.revokeKey);
   return (
-    <Page title="API keys" actions={<FormButton label="New key" title="New API key" form={() => <KeyForm />} />}>
+    <Page title="API keys" actions={<FormButton label="New key" title="New API key" form={(done) => <KeyForm done={done} />} />}>
       <Loaded query={keys}>
         {(found) => (
           <Things none="No keys.">
@@ -28,9 +28,12 @@ export function KeysPage() {
                   </Group>
                 }
                 actions={
-                  <Button variant="default" size="xs" color="red" onClick={() => revoke.mutate(key.id)}>
-                    Revoke
-                  </Button>
+                  <>
+                    <FormButton variant="default" label="Edit" title={`Edit ${key.name}`} form={(done) => <KeyForm of={key} done={done} />} />
+                    <Button variant="default" size="xs" color="red" onClick={() => revoke.mutate(key.id)}>
+                      Revoke
+                    </Button>
+                  </>
                 }
               />
             ))}
@@ -41,21 +44,24 @@ export function KeysPage() {
   );
 }
 
-function KeyForm() {
+/** A new key, or another name and ceiling for one; its role and its secret stay. */
+function KeyForm({ of, done }: { of?: Key; done: () => void }) {
   const create = useChange("keys", changes.createKey);
-  const [name, setName] = useState("");
+  const change = useChange("keys", changes.changeKey);
+  const [name, setName] = useState(of?.name ?? "");
   const [role, setRole] = useState("user");
-  const [ceiling, setCeiling] = useState<string>("sandboxed");
+  const [ceiling, setCeiling] = useState<string>(of?.trust_ceiling ?? "sandboxed");
   if (create.data?.secret !== undefined) return <Secret secret={create.data.secret} />;
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    create.mutate({ name, role, trust_ceiling: ceiling });
+    if (of === undefined) create.mutate({ name, role, trust_ceiling: ceiling });
+    else change.mutate({ id: of.id, name, trust_ceiling: ceiling }, { onSuccess: done });
   };
   return (
     <form onSubmit={submit}>
       <Stack>
         <TextInput label="Name" value={name} onChange={(event) => setName(event.currentTarget.value)} required data-autofocus />
-        <Select label="Role" data={["user", "admin"]} value={role} onChange={(value) => setRole(value ?? "user")} allowDeselect={false} />
+        {of === undefined && <Select label="Role" data={["user", "admin"]} value={role} onChange={(value) => setRole(value ?? "user")} allowDeselect={false} />}
         <Select
           label="Most trust it may ask for"
           data={(Object.keys(TRUST) as Trust[]).map((value) => ({ value, label: TRUST[value].word }))}
@@ -63,8 +69,8 @@ function KeyForm() {
           onChange={(value) => setCeiling(value ?? "sandboxed")}
           allowDeselect={false}
         />
-        <Button type="submit" loading={create.isPending}>
-          Create
+        <Button type="submit" loading={create.isPending || change.isPending}>
+          {of === undefined ? "Create" : "Save"}
         </Button>
       </Stack>
     </form>

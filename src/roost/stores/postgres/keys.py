@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -16,6 +18,7 @@ from roost.stores.sql import keys
 
 _ADD = numbered(f"{keys.ADD} ON CONFLICT DO NOTHING RETURNING 1")
 _LIST = numbered(keys.LIST.replace("?1 IS", "?1::text IS"))
+_CHANGE = numbered(keys.CHANGE)
 _REVOKE = numbered(keys.REVOKE)
 _BY_ID = f"{keys.SELECT} WHERE id = $1"
 _BY_DIGEST = f"{keys.SELECT} WHERE digest = $1"
@@ -39,6 +42,9 @@ class PostgresKeys:
         rows = await self._database.read(lambda db: db.fetch(_LIST, tenant))
         return [keys.key_of(row) for row in rows]
 
+    async def change(self, key_id: str, fields: Mapping[str, Any]) -> Key:
+        return await self._writer.alone(partial(_change, key_id, fields))
+
     async def revoke(self, key_id: str) -> Key:
         return await self._writer.alone(partial(_revoke, key_id))
 
@@ -49,6 +55,13 @@ async def _add(key: Key, connection: Connection) -> Key:
     if not await tx.ask(_ADD, *keys.columns_of(kept)):
         raise Conflict(f"there is a key {key.id} already, or one with its secret")
     return kept
+
+
+async def _change(key_id: str, fields: Mapping[str, Any], connection: Connection) -> Key:
+    tx = await Transaction.begin(connection)
+    key = keys.changed(key_id, await tx.ask(f"{_BY_ID} FOR UPDATE", key_id), fields)
+    await tx.ask(_CHANGE, keys.columns_of(key)[-1], key_id)
+    return key
 
 
 async def _revoke(key_id: str, connection: Connection) -> Key:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
+from roost.errors import NotFound
 from roost.ports.keys import Key
 from roost.stores.sql.rows import Row, decode, encode
 
@@ -20,6 +22,9 @@ ADD = """
 INSERT INTO keys (id, tenant, digest, created_at, revoked_at, rest) VALUES (?, ?, ?, ?, ?, ?)
 """
 
+# A key under another name, or with other limits.
+CHANGE = "UPDATE keys SET rest = ? WHERE id = ?"
+
 # A key that opens nothing any more.
 REVOKE = "UPDATE keys SET revoked_at = ? WHERE id = ?"
 
@@ -32,6 +37,14 @@ def columns_of(key: Key) -> Row:
     fields = asdict(key)
     columns = [fields.pop(name) for name in _IN_COLUMNS]
     return (*columns, encode(fields))
+
+
+def changed(key_id: str, rows: Sequence[Row], fields: Mapping[str, Any]) -> Key:
+    """What becomes of the key that was found. :raises NotFound: none was, or it is revoked"""
+    key = key_of(rows[0]) if rows else None
+    if key is None or key.revoked_at is not None:
+        raise NotFound(f"there is no key {key_id}, or it is revoked")
+    return replace(key, **fields)
 
 
 def key_of(row: Row) -> Key:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import apsw
 from msgspec.structs import replace
@@ -31,6 +33,9 @@ class SqliteKeys:
     async def all(self, tenant: str | None = None) -> list[Key]:
         return await self._readers.ask(partial(_all, tenant))
 
+    async def change(self, key_id: str, fields: Mapping[str, Any]) -> Key:
+        return await self._writer.do(partial(_change, key_id, fields))
+
     async def revoke(self, key_id: str) -> Key:
         return await self._writer.do(partial(_revoke, key_id))
 
@@ -41,6 +46,13 @@ def _add(key: Key, tx: Transaction) -> Key:
     kept = replace(key, created_at=tx.now)
     tx.ask(keys.ADD, keys.columns_of(kept))
     return kept
+
+
+def _change(key_id: str, fields: Mapping[str, Any], tx: Transaction) -> Key:
+    found = tx.ask(f"{keys.SELECT} WHERE id = ?", (key_id,))
+    key = keys.changed(key_id, found, fields)
+    tx.ask(keys.CHANGE, (keys.columns_of(key)[-1], key_id))
+    return key
 
 
 def _revoke(key_id: str, tx: Transaction) -> Key:
