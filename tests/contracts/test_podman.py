@@ -29,7 +29,7 @@ class InPodman:
         return podman
 
 
-class TestPodman(InPodman, CommandContract, EndContract, HostileContract):
+class TestPodman(InPodman, HostileContract):
     # It fills a tmpfs with what that covers, which once showed what was to be hidden.
     test_what_a_mount_hides = (
         FileContract.test_what_a_mount_hides_looks_empty_and_its_links_lead_nowhere
@@ -37,5 +37,13 @@ class TestPodman(InPodman, CommandContract, EndContract, HostileContract):
 
 
 @pytest.mark.chaos
-class TestTheRestOfPodman(InPodman, FileContract, LimitContract, ApartContract, ContainerContract):
+class TestTheRestOfPodman(
+    InPodman,
+    CommandContract,
+    EndContract,
+    FileContract,
+    LimitContract,
+    ApartContract,
+    ContainerContract,
+):
     pass

@@ -81,6 +81,7 @@ class Company:
             assert shown[2:] == ["mine-to-write"]
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(300)
 def test_sessions_that_share_a_workspace_write_at_once_and_keep_their_homes_to_themselves(
     tmp_path: Path,

@@ -82,6 +82,7 @@ def test_a_fork_at_each_of_ten_turns_has_its_files_and_its_memory(tmp_path: Path
         assert files(chat) == expected(TURNS)
 
 
+@pytest.mark.chaos
 def test_a_rewound_session_goes_on_with_the_files_and_the_memory_of_that_turn(tmp_path: Path):
     with LiveServer(tmp_path / "data") as server:
         chat = Chat(server)

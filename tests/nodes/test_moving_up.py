@@ -93,6 +93,7 @@ def moved_with_kills(path: Path, url: str, points: list[str]) -> str:
     return told
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(400)
 def test_a_thousand_sessions_are_moved_in_spite_of_kills_and_go_on(
     postgres: PostgresServer, tmp_path: Path
