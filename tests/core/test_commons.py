@@ -256,6 +256,7 @@ async def test_a_session_that_was_in_when_the_server_died_goes_on_before_the_oth
         assert await machine.gate.passed(session, turn, 1)
 
 
+@pytest.mark.chaos
 async def test_an_interrupt_ends_the_wait_of_a_turn_that_was_cut_off(
     tmp_path: Path, store: SqliteStore
 ):

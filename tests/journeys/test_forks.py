@@ -67,7 +67,8 @@ def remembers(chat: Chat, turns: int) -> None:
     assert shown[-1].split() == [f"word{n}" for n in range(1, turns + 1)]
 
 
-@pytest.mark.parametrize("ask", [(4,), pytest.param(range(1, 11), marks=pytest.mark.chaos)])
+@pytest.mark.chaos
+@pytest.mark.parametrize("ask", [(4,), range(1, 11)])
 def test_a_fork_at_each_of_ten_turns_has_its_files_and_its_memory(tmp_path: Path, ask: Any):
     with LiveServer(tmp_path / "data") as server:
         chat = Chat(server)

@@ -259,6 +259,7 @@ def answers(server: LiveServer, session_id: str) -> list[str]:
     return [e["content"][0]["text"] for e in events if e["type"] == "agent.message"]
 
 
+@pytest.mark.chaos
 def test_a_draining_server_hands_its_sessions_over_and_may_even_die_of_it(
     nodes: list[LiveServer],
 ) -> None:

@@ -40,6 +40,7 @@ def row(person: Person, title: str) -> Locator:
     return person.page.get_by_role("listitem").filter(has_text=title)
 
 
+@pytest.mark.chaos
 def test_a_session_says_what_it_costs_and_whether_it_waits_for_somebody(person: Person):
     person.log_in()
     person.enter_session("Expensive", policy="always_ask")
@@ -149,6 +150,7 @@ def drop(person: Person, name: str, text: str) -> None:
         directory.dispatch_event(event, {"dataTransfer": carried})
 
 
+@pytest.mark.chaos
 def test_a_task_is_made_run_followed_and_has_an_outcome(person: Person):
     person.log_in()
     person.make_parts()
