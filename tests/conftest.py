@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Generator
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
+from httpx2._transports import default as transports
 
 from tests.parts import need
 
@@ -19,6 +21,9 @@ pytest.register_assert_rewrite("roost.testing")
 # A shell's background job ignores Ctrl-C, and so would every program that the tests start and signal.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A client reads all the machine's certificates, also for `http://`: that takes longer than many a test.
+transports.create_ssl_context = cache(transports.create_ssl_context)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
+from functools import cache
 from itertools import count
 
 import anyio
@@ -29,6 +30,7 @@ from roost.ports.harness import Brief, Conversation, Emit, Output, Rest, Show, T
 
 _MAX_TOKENS = 16_384
 _MAX_REQUESTS = 200  # in a row: a model that only ever calls tools it does not have must not go on
+_tls = cache(httpx2.create_ssl_context)  # once: reading all certificates takes a while
 _END = Rest({"type": "end_turn"})
 _GIVEN_UP = Rest({"type": "retries_exhausted"})
 
@@ -57,11 +59,10 @@ class ScriptedHarness:
         self._retries = retries
         self._retry_seconds = retry_seconds
         self._client = client
-        self._tls = httpx2.create_ssl_context()  # once: reading all certificates takes a while
 
     @asynccontextmanager
     async def open(self, brief: Brief) -> AsyncGenerator[Conversation, None]:
-        own = nullcontext(self._client) if self._client else httpx2.AsyncClient(verify=self._tls)
+        own = nullcontext(self._client) if self._client else httpx2.AsyncClient(verify=_tls())
         async with own as client:
             api = MessagesApi(client, self._base_url, self._api_key)
             yield _Conversation(brief, api, self._retries, self._retry_seconds)
