@@ -17,7 +17,7 @@ from typing import ClassVar
 import anyio
 import pytest
 from tests.engines import IMAGE, LiveEngine, rootfs
-from tests.hostile.places import ENVIRON, INSIDE, PROBES, SECRET, things_outside
+from tests.hostile.places import ENVIRON, INSIDE, PROBES, SECRET, keep_record, things_outside
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Mount, SandboxProvider
@@ -82,7 +82,8 @@ class HostileContract(EngineKit):
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setenv("ROOST_TEST_SECRET", SECRET)
-        given = plan(mounts=[Mount(PROBES, INSIDE)], environ=ENVIRON)
+        given = plan(mounts=[Mount(PROBES, INSIDE)], environ=ENVIRON, hidden=[".claude"])
+        keep_record(given.home)
         with things_outside(open_folder) as facts:
             async with provider.open(given) as sandbox:
                 process = await sandbox.spawn(["python3", "-m", "roost.testing.probes.inside"])

@@ -19,7 +19,7 @@ from roost.sandboxes.bubblewrap.syscalls import NUMBERS
 from roost.sandboxes.docker import DockerProvider
 from roost.sandboxes.docker.profile import profile
 from roost.testing.sandbox_contract import SandboxContract
-from roost.testing.sandbox_contract.kit import Plans, run
+from roost.testing.sandbox_contract.kit import Plans, run, shell
 
 # One engine is enough for all of them.
 pytestmark = pytest.mark.xdist_group("docker")
@@ -47,12 +47,16 @@ class TestContainers(HostileContract, ContainerContract):
             server.bind(str(tmp_path / "way-out.sock"))
             (tmp_path / "way-out.sock").chmod(0o666)
             server.listen()
-            given = plan(mounts=[Mount(tmp_path / "way-out.sock", "/run/way-out.sock")])
+            mounts = [Mount(tmp_path / "way-out.sock", "/run/way-out.sock")]
+            given = plan(mounts=mounts, hidden=[".own"])
             async with provider.open(given) as sandbox:
                 kernel = (await run(sandbox, "cat", "/proc/version")).output.decode()
                 assert platform.release() not in kernel
                 reach = "import socket; socket.socket(socket.AF_UNIX).connect('/run/way-out.sock')"
                 assert await run(sandbox, "python3", "-c", reach) == (0, b"", b"")
+                hidden = await shell(sandbox, "echo one >$HOME/.own/file; ls -A .own; >.own/new")
+                assert (hidden.code != 0, hidden.output) == (True, b"")
+            assert (given.home / ".own" / "file").read_text() == "one\n"
 
 
 def test_the_doctor_says_which_engine_it_is(docker: LiveEngine) -> None:

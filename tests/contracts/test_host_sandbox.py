@@ -28,6 +28,8 @@ _ALWAYS = {
     "test_there_is_no_network": _NO_CONFINEMENT,
     "test_a_socket_among_the_mounts_is_the_way_out": _NO_MOUNTS,
     "test_a_mount_can_be_read_and_only_written_if_it_says_so": _NO_MOUNTS,
+    "test_what_the_workspace_hides_is_seen_in_the_home_alone": _NO_MOUNTS,
+    "test_what_is_planted_where_the_workspace_hides_something_leads_nowhere": _NO_MOUNTS,
     "test_what_a_mount_hides_looks_empty_and_its_links_lead_nowhere": _NO_MOUNTS,
     "test_a_file_does_not_grow_over_the_disk_limit": _NO_DISK_LIMIT,
 }

@@ -187,6 +187,7 @@ async def test_a_host_session_works_in_the_vault_and_lives_in_a_home_of_its_own(
             plan = estate.host.plans[-1]
             assert plan.home == tmp_path / "vault" / ".workspaces" / session.id
             assert plan.workspace == tmp_path / "vault"
+            assert not plan.hidden
             assert plan.environ.get("HOME") == home
             bounds = estate.places.bounds(session)
             assert (bounds is None) == (level == "full")
@@ -199,6 +200,7 @@ async def test_a_mount_scope_shows_the_vault_without_what_sessions_have(tmp_path
         (plan,) = estate.docker.plans
         assert Mount(tmp_path / "vault", "/vault", hidden=[".workspaces"]) in plan.mounts
         assert plan.workspace == plan.home
+        assert plan.hidden == [".claude"]
 
 
 @pytest.mark.parametrize("level", ["vault", "full"])

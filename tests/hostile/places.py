@@ -64,16 +64,23 @@ def hostile_plan(
     home: Path, limits: Limits | None = None, *, session: str = "sesn_hostile"
 ) -> Plan:
     """Of a place that holds the hostile programs."""
-    home.mkdir(parents=True, exist_ok=True)
+    keep_record(home)
     return Plan(
         session_id=session,
         generation=1,
         home=home,
         workspace=home,
+        hidden=[".claude"],
         mounts=[Mount(PROBES, INSIDE)],
         environ=ENVIRON,
         limits=limits or Limits(),
     )
+
+
+def keep_record(home: Path) -> None:
+    """What an agent keeps of its conversation in its home."""
+    (home / ".claude" / "projects").mkdir(parents=True, exist_ok=True)
+    (home / ".claude" / "projects" / "one.jsonl").write_text("{}")
 
 
 @contextmanager

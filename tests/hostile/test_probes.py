@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hostile.places import SECRET, hostile_place, naive, things_outside
+from tests.hostile.places import SECRET, hostile_place, keep_record, naive, things_outside
 
 from roost.sandboxes.bubblewrap import tools
 from roost.testing.sandbox_contract.kit import finish
@@ -23,6 +23,7 @@ HARMLESS = {
 }
 # What a read-only view of the machine lets through, whatever its kernel was built with.
 NAIVELY_OPEN = {
+    "fs.agents_record",
     "fs.host_users",
     "fs.other_workspace",
     "fs.server_database",
@@ -81,7 +82,7 @@ def test_the_probes_find_what_is_open(folder: Path) -> None:
     bwrap = str(tools.find(os.environ.get("PATH"), root=False).bwrap)
     with things_outside(folder) as facts:
         workspace = folder / "workspace"
-        workspace.mkdir()
+        keep_record(workspace)
         workspace.chmod(0o777)
         # Only loopback is tried where there is a network.
         loopback = {"metadata": "127.0.0.1", "metadata_port": facts["port"], "name": "localhost"}

@@ -127,18 +127,26 @@ def test_the_test_plan(server: LiveServer, engine: SandboxEngine):
 
 
 def test_a_session_has_a_workspace_of_its_own_that_it_can_write_to(server: LiveServer):
-    """Nobody else's transcript is within its reach, nor is the directory that all of them are in."""
+    """Nobody else's transcript is within its reach, nor is the directory that all of them are in; its own is
+    in its home, and not among the files it works on.
+    """
     first, second = Chat(server), Chat(server)
     first.turn(script(bash("echo my neighbour must not read this > own.txt"), {"text": "ok"}))
     assert (first.home / "own.txt").exists()
     look = (
         f"cat {first.home}/own.txt {transcripts(first)[0]}; ls -A {first.home.parent}; "
-        "touch /workspace/w /home/sandbox/h && ls /workspace"
+        "ls -d ~/.claude/projects/-workspace/*.jsonl; touch .claude/x 2>/dev/null || echo refused; "
+        "touch /workspace/w /home/sandbox/h && ls -A /workspace /workspace/.claude"
     )
     (output,) = printed(second.turn(script(bash(look), {"text": "looked"})))
     assert "must not read" not in output
     assert first.session.id not in output.replace(str(first.home), "")
-    assert output.split()[-2:] == ["h", "w"]
+    sdk_id = second.fields()["sdk_session_id"]
+    transcript = f"/home/sandbox/.claude/projects/-workspace/{sdk_id}.jsonl"
+    assert output.splitlines()[-8:] == [
+        *(transcript, "refused", "/workspace:", ".claude", "h", "w"),
+        *("", "/workspace/.claude:"),
+    ]
     assert (second.home / "w").exists()
 
 

@@ -35,7 +35,7 @@ from roost.domain.session import SANDBOXED_ONLY, Lease, SandboxKind, Session, Sp
 from roost.errors import InvalidRequest, NotFound, RoostError, SandboxFailed, SandboxUnavailable
 from roost.ports.catalog import Catalog
 from roost.ports.egress import Account, Egress, Grant, Networking, Refused
-from roost.ports.harness import Bounds
+from roost.ports.harness import AGENTS_OWN, Bounds
 from roost.ports.sandbox import Limits, Mount, Plan, Sandbox, SandboxProvider, Stats
 
 VAULT: Final = "/vault"
@@ -265,6 +265,7 @@ class Places:
                 generation=lease.generation,
                 home=home,
                 workspace=self._workspace(session),
+                hidden=sorted(AGENTS_OWN) if self._workspace(session) == home else (),
                 mounts=[*mounts, *skills, *resources, *way.mounts, *self._shown(session.spec)],
                 environ={**way.environ, **self._environ(session.spec)},
                 limits=await self._limits(session),

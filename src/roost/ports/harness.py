@@ -23,8 +23,8 @@ from roost.ports.sandbox import Mount, Sandbox
 SKILLS: Final = "/run/roost/agent/skills"
 """Where a sandbox shows the agent's skills, each in a directory of its name, read-only."""
 
-AGENTS_OWN: Final = frozenset({".claude", ".claude.json", ".claude.json.backup"})
-"""Names in a session's home that are its agent's own business: its transcript and its settings."""
+AGENTS_OWN: Final = frozenset({".claude"})
+"""Directories in a session's home that are its agent's own business: its transcript and its settings."""
 
 
 class Emit(msgspec.Struct, frozen=True):

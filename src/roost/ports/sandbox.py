@@ -44,7 +44,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a sandbox is to be.
 
     `home` becomes `/home/sandbox` and `workspace` becomes `/workspace`, both writable; they may be
-    the same directory. `mounts` are added to that. A command's environment is `HOME` and `PATH` of the
+    the same directory. What the workspace has under the names in `hidden` is an empty directory there, and
+    nothing can be put into it; that is for what belongs to the home alone. `mounts` are added to that. A command's environment is `HOME` and `PATH` of the
     place, then `environ`, then what `spawn` is given, and nothing else (shells add `PWD`). There is no network: what a session may reach is
     reached through unix sockets among the mounts. `generation` is the lease's: a place of an older
     generation must be gone before a newer one is open, also if another server on this machine holds it.
@@ -55,6 +56,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     home: Path
     workspace: Path
+    hidden: Sequence[str] = ()
     mounts: Sequence[Mount] = ()
     environ: Mapping[str, str] = {}
     limits: Limits = Limits()

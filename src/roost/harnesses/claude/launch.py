@@ -84,9 +84,9 @@ class Launch:
         self._environ = environ
         self._conversation = Ids.of(session).conversation
         self._bounds = bounds
-        # With full trust `HOME` is the person's; what the CLI keeps is the session's all the same.
-        full = session.spec.trust_level == "full"
-        self.home: Mapping[str, str] = {"CLAUDE_CONFIG_DIR": _CONFIG} if full else {}
+        # Named, all that the CLI keeps is in it, which a workspace can hide. It is the session's own even
+        # with full trust, where `HOME` is the person's.
+        self.home: Mapping[str, str] = {"CLAUDE_CONFIG_DIR": _CONFIG}
 
     def argv(self, *, resume: bool) -> list[str]:
         """The command line. No value of a client's stands where a flag could."""

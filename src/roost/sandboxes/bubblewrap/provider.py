@@ -26,6 +26,7 @@ from roost.sandboxes.bubblewrap.launch import Ground, Launcher
 from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox
 from roost.sandboxes.bubblewrap.stage import make_stage
 from roost.sandboxes.cgroups import Cgroups, Group
+from roost.sandboxes.hidden import make_room
 from roost.sandboxes.places import Places
 
 DEFAULT_UIDS: Final = range(200_000, 265_536)
@@ -171,6 +172,7 @@ class BubblewrapProvider:
     def _prepare(self, plan: Plan, ground: Ground, groups: Cgroups) -> _Prepared:
         try:
             leftovers.end(groups, marks.older_or_orphaned(plan))
+            make_room(plan)
             with ExitStack() as held:
                 who = settle(plan, self._uids, held)
                 group = groups.create(plan)

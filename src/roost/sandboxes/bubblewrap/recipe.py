@@ -125,12 +125,18 @@ def _temporary(tmp_bytes: int) -> list[str]:
 def _mounts(plan: Plan, shown: Callable[[Path], str]) -> list[str]:
     made = ["--dir", "/home", "--bind", shown(plan.home), HOME]
     made += ["--bind", shown(plan.workspace), WORKSPACE]
+    made += _covered(f"{WORKSPACE}/{name}" for name in plan.hidden)
     for mount in plan.mounts:
         how = "--bind" if mount.writable else "--ro-bind"
         made += [how, shown(mount.source), mount.target]
-        for name in mount.hidden:
-            over = f"{mount.target}/{name}"
-            made += ["--size", "4096", "--perms", "0555", "--tmpfs", over, "--remount-ro", over]
+        made += _covered(f"{mount.target}/{name}" for name in mount.hidden)
+    return made
+
+
+def _covered(targets: Iterable[str]) -> list[str]:
+    made = []
+    for over in targets:
+        made += ["--size", "4096", "--perms", "0555", "--tmpfs", over, "--remount-ro", over]
     return made
 
 

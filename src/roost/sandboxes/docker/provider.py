@@ -29,6 +29,7 @@ from roost.sandboxes.docker.engine import PLACE, Engine
 from roost.sandboxes.docker.profile import profile
 from roost.sandboxes.docker.sandbox import DockerSandbox, Running
 from roost.sandboxes.docker.wire import Refused, Stream
+from roost.sandboxes.hidden import make_room
 from roost.sandboxes.places import Places
 
 _SECONDS_TO_START: Final = 120
@@ -162,10 +163,11 @@ class DockerProvider:
 
     async def _make(self, plan: Plan, tasks: TaskGroup, held: ExitStack) -> DockerSandbox:
         try:
-            who = await anyio.to_thread.run_sync(settle, plan, self._uids, held)
-            etc = await anyio.to_thread.run_sync(self._name_user, who)
             await self._check_runtime()
             await self._end(marks.older_than(plan))
+            await anyio.to_thread.run_sync(make_room, plan)
+            who = await anyio.to_thread.run_sync(settle, plan, self._uids, held)
+            etc = await anyio.to_thread.run_sync(self._name_user, who)
             security = recipe.security(await self._filter())
             wanted = recipe.container(plan, who, etc, self._image, self._runtime, security)
             # Given up half-way, it would leave a container that nobody knows of.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from roost.ports.sandbox import Mount, SandboxProvider
@@ -81,6 +84,49 @@ class FileContract(Kit):
             assert (await shell(sandbox, "echo new >/mnt/session/open/new")).code == 0
         assert (tmp_path / "open" / "new").read_text() == "new\n"
         assert not (tmp_path / "fixed" / "new").exists()
+
+    async def test_what_the_workspace_hides_is_seen_in_the_home_alone(
+        self, provider: SandboxProvider, plan: Plans, tmp_path: Path
+    ) -> None:
+        """They are one directory; the agent's own record is in it, and works as if nothing was hidden."""
+        given = plan(hidden=[".own"])
+        async with provider.open(given) as sandbox:  # it is not there yet
+            put = (
+                "echo one >$HOME/.own/file && mkdir $HOME/.own/d && mv $HOME/.own/file $HOME/.own/d"
+            )
+            assert await shell(sandbox, put) == (0, b"", b"")
+            assert await shell(sandbox, "ls -A .own; cat $HOME/.own/d/file") == (0, b"one\n", b"")
+            changes = (">.own/new", "mkdir .own/d", "rm -r .own", "mv .own x", "umount .own")
+            for change in (*changes, "mv $HOME/.own $HOME/x", "rmdir $HOME/.own"):
+                assert (await shell(sandbox, change)).code != 0
+            beside = await shell(sandbox, "echo two >file; cat $HOME/file; ls -A /workspace")
+            assert (beside.code, beside.output.split()) == (0, [b"two", b".own", b"file"])
+        assert (given.home / ".own" / "d" / "file").read_text() == "one\n"
+
+    async def test_what_is_planted_where_the_workspace_hides_something_leads_nowhere(
+        self, provider: SandboxProvider, plan: Plans, tmp_path: Path
+    ) -> None:
+        """It is not followed, and not in the way either."""
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        (outside / "file").write_text("outside")
+        planted = plan().home / ".own"
+        plants: list[Callable[[], object]] = [
+            lambda: planted.symlink_to(outside),
+            lambda: planted.symlink_to(outside / "new"),
+            lambda: planted.symlink_to(planted),
+            lambda: planted.write_text("planted"),
+            lambda: os.mkfifo(planted),
+        ]
+        for generation, plant in enumerate(plants, 1):
+            plant()
+            async with provider.open(plan(hidden=[".own"], generation=generation)) as sandbox:
+                seen = await shell(sandbox, "echo one >$HOME/.own/file && ls -A .own $HOME/.own")
+                assert seen == (0, b".own:\n\n/home/sandbox/.own:\nfile\n", b"")
+            assert not planted.is_symlink()
+            shutil.rmtree(planted)
+        assert [file.name for file in outside.iterdir()] == ["file"]
+        assert (outside / "file").read_text() == "outside"
 
     async def test_what_a_mount_hides_looks_empty_and_its_links_lead_nowhere(
         self, provider: SandboxProvider, plan: Plans, tmp_path: Path

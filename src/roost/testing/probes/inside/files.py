@@ -17,6 +17,12 @@ def _other_workspace(facts: Facts) -> object:
     return opened([facts["other"], Path(facts["other"]).parent])
 
 
+@probe("fs.agents_record")
+def _agents_record(facts: Facts) -> object:
+    hidden = Path(facts["cwd"], ".claude")
+    return [*map(str, hidden.iterdir()), *opened([hidden], os.O_TMPFILE | os.O_WRONLY)]
+
+
 @probe("fs.server_database")
 def _server_database(facts: Facts) -> object:
     return opened([facts["database"]])
