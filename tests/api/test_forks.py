@@ -106,7 +106,30 @@ async def test_a_session_in_a_shared_workspace_is_rewound_without_the_files(tmp_
         session = await talked_to(there, workspace="ours")
         path = f"/roost/v1/sessions/{session['id']}"
         refused = error_of(await there.client.post(f"{path}/rewind", json={"to": 1}), 400)
-        assert "files: false" in refused["details"]["hint"]
+        assert 'files: "keep"' in refused["details"]["hint"]
+        await there.post(f"{path}/rewind", {"to": 1, "files": "keep"})
         await there.post(f"{path}/rewind", {"to": 1, "files": False})
-        fork = await there.post(f"{path}/fork", {})
-        assert fork["workspace"] == session["workspace"]
+
+
+async def test_a_fork_leaves_a_shared_workspace_unless_it_is_to_stay_there(tmp_path: Path):
+    async with house(tmp_path, trust_levels="sandboxed,full") as there:
+        levels = {"trust_levels": ["sandboxed", "full"]}
+        await there.post("/roost/v1/workspaces", {"name": "ours", "settings": levels})
+        session = await talked_to(there, workspace="ours")
+        path = f"/roost/v1/sessions/{session['id']}"
+        for asked, workspace in (({}, None), ({"files": "keep"}, session["workspace"])):
+            fork = await there.post(f"{path}/fork", asked)
+            assert fork["workspace"] == workspace
+            events = (await there.get(f"/v1/sessions/{fork['id']}/events"))["data"]
+            [said] = [event for event in events if event["type"] == "roost.forked"]
+            assert said["files"] is (workspace is None)
+        error_of(await there.client.post(f"{path}/fork", json={"files": "move"}), 400)
+        alone = await talked_to(there)
+        path = f"/roost/v1/sessions/{alone['id']}/fork"
+        refused = error_of(await there.client.post(path, json={"files": "keep"}), 400)
+        assert "shares no workspace" in refused["message"]
+        trusted = await talked_to(there, workspace="ours", trust_level="full")
+        path = f"/roost/v1/sessions/{trusted['id']}/fork"
+        refused = error_of(await there.client.post(path, json={}), 400)
+        assert 'files: "keep"' in refused["details"]["hint"]
+        assert (await there.post(path, {"files": "keep"}))["workspace"] == session["workspace"]

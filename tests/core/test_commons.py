@@ -58,7 +58,7 @@ class Machine:
         )
         self.gate = Gate(self.store.log, self.bell, rows, self.commons)
         self.place = self.folder / "homes" / W
-        self.place.mkdir(parents=True)
+        self.place.mkdir(parents=True, exist_ok=True)
 
     def _tree(self, workspace: str) -> LocalTree:
         return LocalTree(self.folder / "homes" / workspace, self.folder / "notes", UIDS)
@@ -233,7 +233,7 @@ async def test_turns_go_one_at_a_time_and_those_who_wait_say_so_once(
             assert (await stage.state(second.session_id)).status == "rescheduling"
             machine.bell.ring(W)
             await anyio.sleep(0.1)
-            await machine.gate.left(session, turn)
+            await machine.gate.left(session, turn, turn.head)
         assert passed[-1] and not any(passed[:-1])
         said = [e for e in await stage.all(second.session_id) if e.type == "session.error"]
         assert len(said) == 1 and "queued behind" in said[0].fields["error"]["message"]
@@ -316,7 +316,7 @@ async def test_over_its_quota_no_turn_begins_until_there_is_room(
         (machine.place / "big").write_bytes(b"x" * 999)
         assert await machine.gate.passed(session, turn, 1)
         (machine.place / "more").write_bytes(b"x" * 2)
-        await machine.gate.left(session, turn)
+        await machine.gate.left(session, turn, turn.head)
         errors = [e for e in await stage.all(session.id) if e.type == "session.error"]
         assert "1,001 bytes, and its quota is 1,000" in errors[0].fields["error"]["message"]
         for cure in ("file", "quota"):

@@ -645,7 +645,7 @@ async def test_a_fork_has_the_files_of_its_turn_and_outlives_its_origin(
     async with machine.files_of_a_turn(1) as home:
         snapshot = await machine.files.snapshot_of("w", 1, 1)
         assert snapshot is not None
-        async with machine.files.forked("w", snapshot, "f"):
+        async with machine.files.beginnings.forked("w", snapshot, "f"):
             pass
         (home / "file").write_text("changed since")
     await machine.files._remove(await row_of(store, "w"))
@@ -663,7 +663,7 @@ async def test_a_snapshot_whose_turn_has_a_newer_one_since_is_as_good(machine: M
         snapshot = await machine.files.snapshot_of("w", 1, 1)
         assert snapshot is not None
         (home / "late").write_text("by a process that was left behind")
-    async with machine.files.forked("w", snapshot, "f"):
+    async with machine.files.beginnings.forked("w", snapshot, "f"):
         pass
     (held,) = (await machine.snapshots.head("w")).holds
     (first,) = (await machine.snapshots.head("f")).snapshots
@@ -677,7 +677,7 @@ async def test_a_fork_that_was_never_made_lets_go_of_its_origin(
         snapshot = await machine.files.snapshot_of("w", 1, 1)
         assert snapshot is not None
         with pytest.raises(RuntimeError):
-            async with machine.files.forked("w", snapshot, "f"):
+            async with machine.files.beginnings.forked("w", snapshot, "f"):
                 raise RuntimeError("the machine goes down")
     assert len((await machine.snapshots.head("w")).holds) == 1
     (left,) = [row for row in await store.workspaces.orphans(given_up_after=-1) if row.id == "f"]

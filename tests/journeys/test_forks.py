@@ -106,6 +106,32 @@ def test_a_rewound_session_goes_on_with_the_files_and_the_memory_of_that_turn(tm
 
 
 @pytest.mark.chaos
+def test_a_fork_out_of_a_shared_workspace_has_its_memory_and_the_files_as_they_were(tmp_path: Path):
+    with LiveServer(tmp_path / "data") as server:
+        url, headers = f"{server.url}/roost/v1/workspaces", {"x-api-key": server.key}
+        assert httpx2.post(url, json={"name": "ours"}, headers=headers).status_code == 200
+        chat = Chat(server, workspace="ours")
+        talk(chat, 2)
+        other = copy.copy(chat)
+        other.session = chat.begin(workspace="ours")
+        other.turn(script(bash("echo theirs > words.txt; mkdir .claude"), {"text": "changed"}))
+        assert asked(chat, "rewind", {"to": 1}).status_code == 400
+        server.kill()
+        server.start()
+        for one in (chat, other):
+            one.move_to(server)
+        fork = forked(chat, at=1)
+        assert files(fork) == expected(1)
+        remembers(fork, 1)
+        fork.turn(script(bash("echo mine > words.txt"), {"text": "changed"}))
+        assert files(chat)["words.txt"] == "theirs\n"
+        # The other session remembers only its own turn, and its fork has what the first had made.
+        assert files(forked(other)) == {**expected(2), "words.txt": "theirs\n"}
+        stays = forked(chat, at=2, files="keep")
+        assert files(stays) == files(chat)
+
+
+@pytest.mark.chaos
 @pytest.mark.timeout(1200)
 def test_servers_killed_at_any_moment_of_forks_and_rewinds_leave_the_old_or_the_new(
     tmp_path: Path,

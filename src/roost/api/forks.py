@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Required, TypedDict
+from typing import Annotated, Literal, Required, TypedDict
 
 from pydantic import Field
 from starlette.types import ASGIApp
@@ -17,17 +17,22 @@ _Event = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class ForkParams(TypedDict, total=False):
-    """Where to fork: a turn's number, or the id of an event in it. By default the newest turn."""
+    """Where to fork: a turn's number, or the id of an event in it. By default the newest turn.
+
+    `files`: the fork gets a copy of them as they were; with `keep` it stays in the workspace that the
+    session shares, with the files as they are.
+    """
 
     at: _Number | _Event | None
+    files: Literal["copy", "keep"]
     title: Annotated[str, Field(max_length=2048)] | None
 
 
 class RewindParams(TypedDict, total=False):
-    """Where to go back to, likewise; with `files` false, the files stay as they are."""
+    """Where to go back to, likewise; with `files` false, or `keep`, the files stay as they are."""
 
     to: Required[_Number | _Event]
-    files: bool
+    files: bool | Literal["keep"]
 
 
 async def list_turns(call: Call) -> ASGIApp:

@@ -19,17 +19,26 @@ def print_turns(client: Client, session_id: str, *, as_json: bool) -> None:
 
 
 def fork_session(
-    client: Client, session_id: str, place: str | None, title: str | None, *, as_json: bool
+    client: Client,
+    session_id: str,
+    place: str | None,
+    title: str | None,
+    *,
+    keep_files: bool,
+    as_json: bool,
 ) -> None:
     """Another session, as this one was."""
     body: Json = {} if place is None else {"at": turn_of(place)}
     if title is not None:
         body["title"] = title
+    if keep_files:
+        body["files"] = "keep"
     fork = client.post(at("roost", "v1", "sessions", session_id, "fork"), body)
     if as_json:
         print_json(fork)
     else:
-        print(f"{fork['id']}\ntalk to it:  roost chat --session {fork['id']}")
+        files = "those of its workspace, as they are" if keep_files else "a copy, as they were"
+        print(f"{fork['id']}\nits files:   {files}\ntalk to it:  roost chat --session {fork['id']}")
 
 
 def rewind_session(
@@ -41,7 +50,8 @@ def rewind_session(
     if as_json:
         print_json(session)
     else:
-        print(f"{session_id} goes on after {place}")
+        files = "stay as they are" if keep_files else "go back when its agent next starts"
+        print(f"{session_id} goes on after {place}; its files {files}")
 
 
 def turn_of(place: str) -> str | int:

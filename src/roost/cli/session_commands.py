@@ -33,6 +33,13 @@ def sessions_fork(
         str | None, typer.Option("--at", help=f"{_WHERE}; default the newest turn.")
     ] = None,
     title: Annotated[str | None, typer.Option(help="What to call the fork.")] = None,
+    keep_files: Annotated[
+        bool,
+        typer.Option(
+            "--keep-files",
+            help="Stay in the workspace that the session shares, with the files as they are.",
+        ),
+    ] = False,
     json: Json = False,
     url: Url = None,
 ) -> None:
@@ -41,7 +48,7 @@ def sessions_fork(
     from roost.cli.forks import fork_session
 
     with connect(url) as client:
-        fork_session(client, session, at, title, as_json=json)
+        fork_session(client, session, at, title, keep_files=keep_files, as_json=json)
 
 
 @sessions.command("rewind")

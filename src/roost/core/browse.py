@@ -92,5 +92,6 @@ class Browse:
                 yield
         else:
             async with self._commons.join(session.tenant, session.spec.workspace):
+                await self._commons.begun(session.spec.workspace)
                 yield
                 self._commons.changed(session.spec.workspace)

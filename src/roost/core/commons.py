@@ -19,6 +19,7 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from roost.core.copies import Past
 from roost.core.files import Files
 from roost.core.workspaces import Snapshots
 from roost.domain import workspace
@@ -26,6 +27,7 @@ from roost.domain.workspace import Settings
 from roost.errors import NotFound, RoostError
 from roost.ports.bell import WORK, Bell
 from roost.ports.catalog import Catalog
+from roost.ports.log import Log
 from roost.ports.tree import Skipped, Tree
 from roost.ports.workspaces import Workspaces
 
@@ -106,9 +108,18 @@ class Commons:
                 with anyio.CancelScope(shield=True):
                     await stay.gone.wait()
 
+    async def begun(self, workspace_id: str) -> None:
+        """Somebody is going to change files: returns when they are stored as turns before have left them."""
+        await self._files.begun(workspace_id)
+
     def changed(self, workspace_id: str) -> None:
-        """A turn is over: what it did to the files is stored soon."""
+        """Somebody has changed files, and they are stored soon."""
         self._files.changed(workspace_id, 0)
+        self._bell.ring(workspace_id)
+
+    def ended(self, workspace_id: str, session_id: str, seq: int) -> None:
+        """A turn of this session is over, at this place in its log: its files are stored now."""
+        self._files.ended(workspace_id, session_id, seq)
         self._bell.ring(workspace_id)
 
     async def size(self, workspace_id: str) -> int:
@@ -129,7 +140,9 @@ class Commons:
     async def _keep(self, tenant: str, workspace_id: str, stay: _Stay) -> None:
         try:
             row = await self._rows.take(workspace_id, self._node)
-            async with self._files.open(workspace_id, row.generation):
+            past = await self._files.past(workspace_id)
+            files = self._files.open(workspace_id, row.generation, past, remembers=False)
+            async with files:
                 stay.ready.set()
                 await stay.over.wait()
             await self._release(tenant, workspace_id, row.generation)
@@ -163,6 +176,19 @@ class Commons:
         except RoostError as error:
             about = {"action": "release", "workspace": workspace_id}
             _log.warning("snapshots not released: %s", error.message, extra=about)
+
+
+async def shared_past(rows: Workspaces, log: Log, workspace_id: str) -> Past:
+    """What the logs say about a workspace that nobody has: if the last thing that happened in any of its
+    sessions was the end of a turn, the files are as that turn has left them.
+    """
+    last, *before = await rows.latest(workspace_id) or (None,)
+    if last is None or not last.turned:
+        return Past()
+    (end,) = await log.read(last.session_id, last.turned - 1, 1)
+    if any(end.at < heard.at for heard in before):
+        return Past()
+    return Past(turns=((last.session_id, last.turned),))
 
 
 def _size_of(tree: Tree) -> int:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from roost.domain.ids import mint
 from roost.domain.session import State
+from roost.domain.snapshot import TurnEnd
 from roost.ports.tree import Root, Tree
 from roost.ports.workspaces import Workspace
 
@@ -36,12 +37,14 @@ class Past(msgspec.Struct, frozen=True):
     """What the log says about a workspace's files before somebody works in them.
 
     `mark`: they are as that turn has left them; 0 if that cannot be said. `rewound` names the last rewind
-    that takes files along, and `to` the mark of the snapshot that it goes back to.
+    that takes files along, and `to` the mark of the snapshot that it goes back to. `turns`: the same as
+    `mark`, if several sessions use the workspace.
     """
 
     mark: int = 0
     rewound: int = 0
     to: int = 0
+    turns: tuple[TurnEnd, ...] = ()
 
     @classmethod
     def of(cls, state: State) -> Past:

@@ -20,6 +20,7 @@ import msgspec
 from anyio import to_thread
 from msgspec.structs import replace
 
+from roost.core.beginnings import Beginnings
 from roost.core.copies import Copy, Past, is_living, look, sign, sign_anew, sign_in, sign_off
 from roost.core.strays import Strays
 from roost.core.sync import Pace, Sync
@@ -82,6 +83,7 @@ class Files:
         past_of: Callable[[str], Awaitable[Past]] = _unknown,
         here: Callable[[], Iterable[str]] = tuple,
     ) -> None:
+        self.beginnings = Beginnings(snapshots, rows)
         self._snapshots = snapshots
         self._rows = rows
         self._tree_of = tree_of
@@ -109,6 +111,15 @@ class Files:
             living.behind = False
             living.changed(mark)
 
+    def ended(self, workspace_id: str, session_id: str, seq: int) -> None:
+        """A turn of one of the sessions that share the workspace is over, and its files are stored now."""
+        if living := self._living.get(workspace_id):
+            living.ended(session_id, seq)
+
+    async def past(self, workspace_id: str) -> Past:
+        """What the log says about its files."""
+        return await self._past_of(workspace_id)
+
     def may_be_behind(self, workspace_id: str) -> bool:
         """Whether what is in place may be older than the session: its last node did not store it all."""
         living = self._living.get(workspace_id)
@@ -119,8 +130,12 @@ class Files:
         if living := self._living.get(workspace_id):
             await living.begun()
 
-    async def snapshot_of(self, workspace_id: str, first: int, last: int) -> Snapshot | None:
+    async def snapshot_of(
+        self, workspace_id: str, first: int, last: int, session_id: str | None = None
+    ) -> Snapshot | None:
         """The files as they were when the turn ended that has these marks; None if that is not known.
+
+        If several sessions use the workspace, whose turn it was has to be said.
 
         If they are being stored at this moment, it waits for that.
         """
@@ -130,7 +145,9 @@ class Files:
                 with anyio.move_on_after(self._pace.turn):
                     await living.settled()
             row = await self._rows.find(workspace_id)
-            found = (await self._snapshots.head(workspace_id)).marked(first, last)
+            head = await self._snapshots.head(workspace_id)
+            marks = (first, last)
+            found = head.ended(session_id, *marks) if session_id else head.marked(*marks)
             elsewhere = row is not None and row.state is not SyncState.IDLE and living is None
             if found is not None or not elsewhere or anyio.current_time() > until:
                 return found
@@ -141,41 +158,18 @@ class Files:
         await self._snapshots.pin(workspace_id, snapshot)
 
     @asynccontextmanager
-    async def forked(
-        self, source: str, snapshot: Snapshot, target: str
-    ) -> AsyncGenerator[None, None]:
-        """Another workspace, with the files of a snapshot, for a session that the body makes.
-
-        If it is not made, what is there of the workspace is removed as soon as nobody can be making it.
-
-        :raises NotFound: the snapshot is gone
-        """
-        row = await self._rows.hold(target, "", 0)
-        await self._snapshots.fork(source, snapshot, target)
-        yield
-        await self._rows.note(replace(row, state=SyncState.IDLE, sequence=1))
-
-    @asynccontextmanager
-    async def planted(self, tree: Tree, target: str) -> AsyncGenerator[None, None]:
-        """As `forked`, with files that came from elsewhere and are in this tree now.
-
-        :raises WorkspaceTooLarge: nothing was stored
-        """
-        row = await self._rows.hold(target, "", 0)
-        await self._snapshots.take(target, tree, 0)
-        yield
-        await self._rows.note(replace(row, state=SyncState.IDLE, sequence=1))
-
-    async def put_into(self, tree: Tree, snapshot: Snapshot) -> None:
-        """Restore a snapshot to a tree that is no workspace."""
-        async with restored(self._snapshots.fetch, snapshot, tree) as whole:
-            await to_thread.run_sync(partial(whole.staging.replace, keep=False))
-
-    @asynccontextmanager
     async def open(
-        self, workspace_id: str, generation: int, past: Past | None = None
+        self,
+        workspace_id: str,
+        generation: int,
+        past: Past | None = None,
+        *,
+        remembers: bool = True,
     ) -> AsyncGenerator[None, None]:
         """The newest files are in place while the body runs, and stored when it ends.
+
+        `remembers`: an agent's own record is among them, and may be behind its session. In a workspace
+        that several sessions use there is none.
 
         :raises BlobsFailed: they are not here, and cannot be restored now
         :raises LeaseLost: a newer generation has the workspace
@@ -195,8 +189,10 @@ class Files:
             used=before is not None,
         )
         if before is not None and before.state is not SyncState.IDLE:
-            sync.behind = True
+            sync.behind = remembers
             sync.changed(past.mark if whole else 0)
+            for end in past.turns if whole else ():
+                sync.ended(*end)
         try:
             async with alongside(sync.run):
                 yield
@@ -368,7 +364,8 @@ class Files:
                 return
             if copy is not None and copy.behind:
                 return  # a snapshot has all of it, and a turn has to come before it is whole
-            taken = await self._snapshots.take(row.id, tree, row.generation, lambda: past.mark)
+            marks = (lambda: past.mark, lambda: past.turns)
+            taken = await self._snapshots.take(row.id, tree, row.generation, *marks)
             sequence = taken.snapshot.sequence
             stored = replace(row, state=SyncState.IDLE, sequence=sequence, attempts=0, error="")
             await self._rows.note(stored)

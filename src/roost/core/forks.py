@@ -1,9 +1,11 @@
 """Back to the end of an earlier turn: in another session, or in the same one.
 
 The conversation, the agent's own transcript and the files go back together. The files are those of a snapshot
-that has the turn's mark. What is written, in this order:
+that has the turn's mark. A workspace that several sessions use is never rewound: a fork gets a copy of it as it
+was, in one tree with the transcript, unless it is to stay in there with the files as they are. What is
+written, in this order:
 
-a fork  1. a row for its files   2. a hold on the snapshot, and a head that begins with it
+a fork  1. a row for its files   2. a hold on each snapshot, and a head that begins with them
         3. ★ the session, with its part of the log   4. the row says that the files are stored
 a rewind  1. a hold on the snapshot   2. ★ the entry `roost.rewound`, and where the session stands
           3. when its agent next starts: the head goes back (`Snapshots.rewind`), then the files
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -23,6 +25,7 @@ from roost.core.files import Files
 from roost.core.intake import inbox
 from roost.core.sessions import Lifecycle
 from roost.core.trust import Trust
+from roost.core.workspaces.snapshots import Origin
 from roost.domain import ledger
 from roost.domain.events import Draft, Entry, iso
 from roost.domain.ids import conversation_id, mint
@@ -37,6 +40,9 @@ from roost.ports.log import EventQuery, Log, Receipt
 from roost.ports.sessions import Cutting, Rewinding, Sessions
 
 _PAGE = 1000
+
+KEEP: Final = "keep"
+"""What to ask for to have the files of a shared workspace left as they are."""
 
 Place = int | str | None
 """A turn by its number, or by the id of an event in it; None: the newest one."""
@@ -80,6 +86,7 @@ class Forks:
         """Another session, as this one was at the end of a turn; with a known receipt, the one made then.
 
         :raises NotFound: the session, or the turn :raises SnapshotGone: the turn's files
+        :raises InvalidRequest: its files cannot be had in this way
         :raises Forbidden: it has more trust than the key may ask for
         :raises QuotaExceeded: the tenant has too many sessions :raises IdempotencyMismatch:
         """
@@ -91,8 +98,10 @@ class Forks:
         spec = _forked(session, turn, end, params)
         self._trust.check(caller, spec)
         snapshot, target = await self.snapshot(session, turn), mint("sesn")
+        shared = await self._shared(session, turn) if spec.workspace is None else None
+        said = {"session_id": session.id, "event_id": end.id, "files": spec.workspace is None}
         async with (
-            self._with_files(session.id, snapshot, target),
+            self._with_files(session.id, snapshot, target, shared),
             self._lifecycle.given_again(session, target) as resources,
         ):
             fork = await self._sessions.fork(
@@ -100,7 +109,7 @@ class Forks:
                 target,
                 replace(spec, resources=resources),
                 Cutting(session.id, stretches(session.state.rewinds, turn.last), turn.rests),
-                [Draft.of("roost.forked", session_id=session.id, event_id=end.id)],
+                [Draft.of("roost.forked", **said)],
                 receipt=receipt,
                 max_sessions=self._lifecycle.most_sessions(caller),
             )
@@ -117,7 +126,7 @@ class Forks:
         session = await self._lifecycle.within_reach(caller, session_id)
         ledger.check_rest(session.state)
         turn = await self.turn(session, params["to"], "to")
-        files = params.get("files", True)
+        files = params.get("files", True) not in (False, KEEP)
         if files:
             _refuse_shared(session.spec)
         # The home of a session in a shared workspace has its transcript, and nothing of the workspace.
@@ -149,16 +158,35 @@ class Forks:
         return Rewinding(state.head, turn.last, mark, replace(spec, sdk_session_id=name), said)
 
     def _with_files(
-        self, source: str, snapshot: Snapshot | None, target: str
+        self, source: str, snapshot: Snapshot | None, target: str, shared: Origin | None
     ) -> AbstractAsyncContextManager[None]:
         if snapshot is None or self._files is None:
             return nullcontext()
-        return self._files.forked(source, snapshot, target)
+        return self._files.beginnings.forked(source, snapshot, target, shared)
+
+    async def _shared(self, session: Session, turn: Turn) -> Origin | None:
+        """The files that a turn has left in the workspace it shares; None if it does not, or has none.
+
+        :raises SnapshotGone:
+        """
+        workspace = session.spec.workspace
+        if workspace is None or self._files is None or not self._has_files(session):
+            return None
+        found = await self._files.snapshot_of(workspace, turn.first, turn.last, session.id)
+        if found is None:
+            raise SnapshotGone(
+                f"the workspace's files as turn {turn.number} has left them are not kept",
+                hint='Send `files: "keep"` for a fork in the workspace, with the files as they are now.',
+            )
+        return workspace, found
+
+    def _has_files(self, session: Session) -> bool:
+        harness = self._harnesses.get(session.spec.harness)
+        return harness is None or harness.mounts is not None
 
     async def snapshot(self, session: Session, turn: Turn) -> Snapshot | None:
         """The files of a turn; None if its agent has none. :raises SnapshotGone:"""
-        harness = self._harnesses.get(session.spec.harness)
-        if self._files is None or (harness is not None and harness.mounts is None):
+        if self._files is None or not self._has_files(session):
             return None
         found = await self._files.snapshot_of(session.id, turn.first, turn.last)
         if found is None:
@@ -207,11 +235,16 @@ class Forks:
 
 
 def _forked(session: Session, turn: Turn, end: Entry, params: Mapping[str, Any]) -> Spec:
-    """What the fork is made with: as the session was. In a workspace that others use, it is one more of them."""
+    """What the fork is made with: as the session was. In a workspace that others use, it is one more of
+    them only if that was asked for.
+    """
     spec, rewinds = session.spec, session.state.rewinds
+    stays = params.get("files") == KEEP
+    _check_files(spec, stays=stays)
     return replace(
         spec,
         title=params.get("title", spec.title),
+        workspace=spec.workspace if stays else None,
         sdk_session_id=name_at(rewinds, spec.sdk_session_id, turn.last),
         forked_from={"session_id": session.id, "event_id": end.id},
         origin=spec.origin or session.id,
@@ -222,5 +255,20 @@ def _refuse_shared(spec: Spec) -> None:
     if spec.workspace is not None:
         raise InvalidRequest(
             "files: the session's workspace is one that others use, and is not rewound",
-            hint="Send `files: false` to rewind the conversation alone, or fork the session.",
+            hint='Send `files: "keep"` to rewind the conversation alone, or fork the session: '
+            "a fork gets a copy of the files as they were.",
+        )
+
+
+def _check_files(spec: Spec, *, stays: bool) -> None:
+    if stays and spec.workspace is None:
+        raise InvalidRequest(
+            "files: the session shares no workspace that its fork could stay in",
+            hint="Omit it: the fork gets a copy of the files as they were.",
+        )
+    if not stays and spec.workspace is not None and spec.trust_level != "sandboxed":
+        raise InvalidRequest(
+            f"files: a {spec.trust_level!r} session without a shared workspace works in the vault, "
+            "and a copy of the workspace has no place there",
+            hint='Send `files: "keep"` for a fork in the workspace, with the files as they are now.',
         )

@@ -71,13 +71,18 @@ class Gate:
                 return False
         return True
 
-    async def left(self, session: Session, turn: Turn) -> None:
-        """Its turn is over: the next one may begin, and what it made of the quota is said."""
+    async def left(self, session: Session, turn: Turn, end: int) -> None:
+        """Its turn is over, at this place in its log; 0: it only waits for an answer. The next one may
+        begin, and what it made of the quota is said.
+        """
         workspace_id = session.spec.workspace
         if workspace_id is None or self._commons is None:
             return
+        if end:
+            self._commons.ended(workspace_id, session.id, end)  # before anybody else is let in
+        else:
+            self._commons.changed(workspace_id)
         await self.gave_up(session)
-        self._commons.changed(workspace_id)
         settings = await self._commons.settings(session.tenant, workspace_id)
         if over := await self._over(self._commons, workspace_id, settings):
             await turn.append(Batch(drafts=[trouble("unknown_error", over, "exhausted")]))

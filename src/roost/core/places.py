@@ -205,10 +205,12 @@ class Places:
         ):
             yield sandbox
 
-    async def begun(self, session_id: str) -> None:
+    async def begun(self, session: Session) -> None:
         """A turn begins: returns when the files are stored as the one before has left them."""
         if self._files is not None:
-            await self._files.begun(session_id)
+            await self._files.begun(session.id)
+        if self._commons is not None and session.spec.workspace is not None:
+            await self._commons.begun(session.spec.workspace)
 
     def rested(self, session_id: str, seq: int) -> None:
         """A turn is over, with this entry of the log: its files are stored now; 0: it only waits."""

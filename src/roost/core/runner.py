@@ -302,12 +302,12 @@ class Runner:
                 return None
             await turn.begin(inputs)
         if self._places is not None:
-            await self._places.begun(session.id)
+            await self._places.begun(session)
         stop_reason = await turn.take(conversation, inputs, again=again)
+        end = 0 if stop_reason["type"] == "requires_action" else turn.head
         if self._places is not None:
-            waits = stop_reason["type"] == "requires_action"
-            self._places.rested(session.id, 0 if waits else turn.head)
-        await self._gate.left(session, turn)
+            self._places.rested(session.id, end)
+        await self._gate.left(session, turn, end)
         return stop_reason
 
     async def _interrupted(

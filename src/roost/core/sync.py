@@ -16,6 +16,7 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
+from roost.core.turn_ends import TurnEnds
 from roost.core.workspaces import Snapshots
 from roost.core.workspaces.gather import Report
 from roost.domain.sync import SyncMove, SyncState, step
@@ -72,6 +73,7 @@ class Sync:
         self._lock = lock
         self._tell = tell
         self._mark = 0
+        self._ends = TurnEnds()
         self._changed_at = 0.0
         self._changed = anyio.Event()
         self._turned = anyio.Event()
@@ -91,18 +93,30 @@ class Sync:
         if self.state is not SyncState.FLUSHING:
             self._move(SyncMove.CHANGE)
 
+    def ended(self, session: str, seq: int) -> None:
+        """A turn of one of several sessions is over, at this place in its log."""
+        self._ends.add(session, seq)
+        if self._troubled:
+            self._ends.excuse()
+        self.changed(0)
+        self._turned.set()
+
     async def settled(self) -> None:
-        """Returns when the snapshot of the last turn is taken, or cannot be now."""
+        """Returns when the snapshots of turns that are over are taken, or cannot be now."""
         if self._mark:
             await self._settled.wait()
+        for due in self._ends.due:
+            await due.settled.wait()
 
     async def begun(self) -> None:
         """A turn begins. Returns when what was before is stored, or when that takes too long."""
+        due = self._ends.due
         with anyio.move_on_after(self._pace.turn) as waited:
             await self.settled()
         if waited.cancelled_caught:
             _log.warning("a turn begins before the last one is stored", extra=self._about("turn"))
         self._mark = 0
+        self._ends.forget(due)
 
     async def run(self) -> None:
         """Store changes as they come, until cancelled, or until a newer generation has the workspace."""
@@ -115,8 +129,7 @@ class Sync:
             _log.info("sync ends: %s", lost.message, extra=self._about("lost"))
         except RoostError as error:  # the database; what was to be noted is noted at the end
             _log.warning("sync ends: %s", error.message, extra=self._about("fail"))
-        self._troubled = True
-        self._settled.set()  # if it was cancelled, what it was storing is stored by `flush`
+        self._excuse()  # if it was cancelled, what it was storing is stored by `flush`
 
     async def flush(self) -> None:
         """Store everything now; what cannot be stored in time is recovered later. After `run` ended."""
@@ -130,7 +143,7 @@ class Sync:
                 _log.info("not stored: %s", lost.message, extra=self._about("lost"))
             except RoostError as error:
                 _log.warning("not stored: %s", error.message, extra=self._about("flush"))
-        self._settled.set()
+        self._excuse()
 
     async def _until_quiet(self) -> None:
         latest = self._changed_at + self._pace.longest
@@ -151,8 +164,7 @@ class Sync:
             except LeaseLost:
                 raise
             except (RoostError, OSError) as error:
-                self._troubled = True
-                self._settled.set()
+                self._excuse()
                 last = attempt > len(self._pace.pauses) or isinstance(error, _HOPELESS)
                 self._move(SyncMove.GIVE_UP if last else SyncMove.FAIL)
                 await self._note(self.state, attempt, str(error))
@@ -163,7 +175,8 @@ class Sync:
         return False
 
     async def _store_once(self) -> None:
-        self._changed, self._turned, mark = anyio.Event(), anyio.Event(), self._mark
+        self._changed, self._turned = anyio.Event(), anyio.Event()
+        mark, ends = self._mark, self._ends.due
         async with self._lock:
             await self._refuse_if_stale()
             taken = await self._snapshots.take(
@@ -171,8 +184,10 @@ class Sync:
                 self._tree,
                 self._row.generation,
                 lambda: mark if mark == self._mark else 0,
+                lambda: self._ends.still(ends),
             )
             self._troubled = False
+            self._ends.forget(ends)
             if mark == self._mark:
                 self._settled.set()
             if taken.stored and not taken.snapshot.sequence % _TIDY_EVERY:
@@ -184,6 +199,12 @@ class Sync:
         if taken.snapshot.sequence != self._row.sequence:
             self._row = replace(self._row, sequence=taken.snapshot.sequence)
             await self._note(SyncState.PENDING)
+
+    def _excuse(self) -> None:
+        """Nobody need wait any more for what is to be stored."""
+        self._troubled = True
+        self._settled.set()
+        self._ends.excuse()
 
     async def _refuse_if_stale(self) -> None:
         row = await self._rows.find(self._row.id)

@@ -69,7 +69,7 @@ class Transfer:
         snapshot = await self._forks.snapshot(session, turn)
         async with self._bench() as bench:
             if snapshot is not None and self._files is not None:
-                await self._files.put_into(bench.tree, snapshot)
+                await self._files.beginnings.put_into(bench.tree, snapshot)
             await self._write_log(session, turn.last, bench)
             card = _card(session, turn.last, has_files=snapshot is not None)
             return await to_thread.run_sync(bench.pack, card)
@@ -142,7 +142,7 @@ class Transfer:
     ) -> AbstractAsyncContextManager[None]:
         if self._files is None or not spec_has_program(spec, self._harnesses):
             return nullcontext()
-        return self._files.planted(bench.tree, target)
+        return self._files.beginnings.planted(bench.tree, target)
 
 
 def spec_has_program(spec: Spec, harnesses: Mapping[str, Harness]) -> bool:

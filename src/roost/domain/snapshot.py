@@ -29,9 +29,13 @@ PART: Final = 1 << 20
 LONGEST_PATH: Final = 4095
 _DIGEST: Final = 32
 _MAGIC: Final = b"roost1\n\0"
+_MOST_TURNS: Final = 100  # that one snapshot is the end of
 _MOST_SEALED: Final = 1 << 30
 
 T = TypeVar("T")
+
+TurnEnd = tuple[str, int]
+"""A session, and the place in its log where a turn of it ended."""
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -82,7 +86,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A manifest as the head lists it. `mark`: what the caller had come to, such as a position in a log."""
+    """A manifest as the head lists it. `mark`: what the caller had come to, such as a position in a log.
+
+    `turns` are the turns that the files were so at the end of, if several sessions use the workspace.
+    """
 
     key: str
     digest: bytes
@@ -90,6 +97,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     at: Micros
     mark: int = 0
     totals: Totals = Totals()
+    turns: tuple[TurnEnd, ...] = ()
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -102,7 +110,8 @@ class Hold(msgspec.Struct, frozen=True):
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """Which snapshots a workspace has, the newest last. `generation`: of the last one that wrote it.
 
-    `rewound` is the last rewind that it has followed, `origin` the workspace that it was forked off.
+    `rewound` is the last rewind that it has followed, `origin` the workspace that it was forked off, and
+    `beside` another one whose files it began with.
     """
 
     sequence: int = 0
@@ -112,6 +121,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     deleted: bool = False
     rewound: int = 0
     origin: str = ""
+    beside: str = ""
 
     @property
     def newest(self) -> Snapshot | None:
@@ -119,16 +129,31 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         return self.snapshots[-1] if self.snapshots else None
 
     def followed_by(self, snapshot: Snapshot, generation: int, keep: int) -> Head:
-        """With one more; the oldest of more than `keep` are dropped, and an earlier one of its mark."""
+        """With one more; the oldest of more than `keep` are dropped, and an earlier one of its mark.
+
+        If it has the turns of the one before, and the same files, it takes its place.
+        """
         before = self.snapshots
         if before and before[-1].mark and before[-1].mark == snapshot.mark:
             before = before[:-1]
+        elif before and snapshot.turns and before[-1].key == snapshot.key:
+            both = (*before[-1].turns, *snapshot.turns)
+            before, snapshot = before[:-1], replace(snapshot, turns=both[-_MOST_TURNS:])
         kept = (*before, snapshot)[-keep:]
         return replace(self, sequence=snapshot.sequence, generation=generation, snapshots=kept)
 
     def marked(self, first: int, last: int) -> Snapshot | None:
         """The newest snapshot whose mark is one of these."""
         found = [snapshot for snapshot in self.live() if first <= snapshot.mark <= last]
+        return max(found, key=lambda snapshot: snapshot.sequence, default=None)
+
+    def ended(self, session: str, first: int, last: int) -> Snapshot | None:
+        """The newest snapshot from the end of a turn of this session, somewhere between these places."""
+        found = [
+            snapshot
+            for snapshot in self.live()
+            if any(who == session and first <= seq <= last for who, seq in snapshot.turns)
+        ]
         return max(found, key=lambda snapshot: snapshot.sequence, default=None)
 
     def released(self, keep: int, since: Micros) -> Head:

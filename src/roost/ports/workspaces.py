@@ -35,6 +35,16 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True):
     holder: str = ""
 
 
+class Heard(msgspec.Struct, frozen=True):
+    """A session that shares a workspace, when anything last happened in its log, and where its last turn
+    ended there; 0 if one is under way.
+    """
+
+    session_id: str
+    at: Micros
+    turned: int
+
+
 class Workspaces(Protocol):
     """All rows, of all tenants."""
 
@@ -98,6 +108,13 @@ class Workspaces(Protocol):
 
     async def exit(self, session_id: str) -> None:
         """The session is not in any more, and waits no more. Called before it comes to rest."""
+        ...
+
+    async def latest(self, workspace_id: str) -> Sequence[Heard]:
+        """The two sessions of a shared workspace that were heard of last, the last one first.
+
+        Called when it may not be stored as the last turn in it has left it.
+        """
         ...
 
     async def forget(self, workspace_id: str) -> None:

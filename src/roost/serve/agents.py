@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from roost.config import Settings, words
 from roost.core.browse import Browse
 from roost.core.budgets import Budgets
-from roost.core.commons import Commons
+from roost.core.commons import Commons, shared_past
 from roost.core.copies import Past, copies_in
 from roost.core.files import Files
 from roost.core.places import OnAccount, Places
@@ -136,11 +136,11 @@ def _files(
     def tree_of(workspace_id: str) -> LocalTree:
         return LocalTree(vault / ".workspaces" / workspace_id, notes, DEFAULT_UIDS)
 
-    async def past_of(session_id: str) -> Past:
+    async def past_of(workspace_id: str) -> Past:
         try:
-            return Past.of((await store.sessions.find(session_id)).state)
+            return Past.of((await store.sessions.find(workspace_id)).state)
         except NotFound:
-            return Past()
+            return await shared_past(rows, store.log, workspace_id)
 
     def here() -> Iterable[str]:
         return copies_in(notes)

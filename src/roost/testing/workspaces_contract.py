@@ -126,6 +126,30 @@ class WorkspacesContract(StoreContract):
         await catalog.delete("workspace", TENANT, "wksp_1")
         assert [row.id for row in await rows.orphans()] == [taken.id]
 
+    async def test_the_sessions_of_a_workspace_that_were_heard_of_last_say_where_they_rest(
+        self, stage: Stage
+    ) -> None:
+        rows = stage.store.workspaces
+        await stage.store.catalog.add("workspace", TENANT, "wksp_1", {}, unique_name=False)
+        assert list(await rows.latest("wksp_1")) == []
+        await stage.session(message())  # works elsewhere
+        silent, first, second = [await stage.session(workspace="wksp_1") for _ in range(3)]
+        for session_id in (first, second, first):
+            await stage.say(session_id)
+            (lease,) = [one for one in await stage.claim() if one.session_id == session_id]
+            await stage.take_all(lease)
+            assert await stage.finish(lease)
+        rested = (await stage.state(first)).head
+        last, before = await rows.latest("wksp_1")
+        assert (last.session_id, last.turned, before.session_id) == (first, rested, second)
+        end = (await stage.all(first))[-1]
+        assert end.at == last.at >= before.at
+        await stage.say(second)
+        (lease,) = await stage.claim()
+        await stage.take_all(lease)
+        assert [heard.turned for heard in await rows.latest("wksp_1")] == [0, rested]
+        assert silent not in {heard.session_id for heard in await rows.latest("wksp_1")}
+
     async def test_turns_in_a_workspace_go_one_at_a_time_in_the_order_of_arrival(
         self, stage: Stage
     ) -> None:

@@ -83,7 +83,8 @@ export const changes = {
   archiveSession: (id: string) => post<Session>(`/v1/sessions/${id}/archive`),
   renameSession: (given: { id: string; title: string }) =>
     post<Session>(`/v1/sessions/${given.id}`, { title: given.title }),
-  forkSession: (given: { id: string; at: string; title: string }) => post<Session>(`/roost/v1/sessions/${given.id}/fork`, { at: given.at, title: given.title }),
+  forkSession: (given: { id: string; at: string; title: string; files: "copy" | "keep" }) =>
+    post<Session>(`/roost/v1/sessions/${given.id}/fork`, { at: given.at, title: given.title, files: given.files }),
   rewindSession: (given: { id: string; to: string; files: boolean }) => post<Session>(`/roost/v1/sessions/${given.id}/rewind`, { to: given.to, files: given.files }),
   createAgent: (given: Record<string, unknown>) => post<Agent>("/v1/agents", given),
   updateAgent: (given: { id: string } & Record<string, unknown>) => {

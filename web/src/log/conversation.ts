@@ -141,7 +141,7 @@ function take(state: Conversation, event: LogEvent): void {
     case REWOUND:
       return put(state, note(event, "info", `The session went back to the end of turn ${event.to?.turn}${event.files ? ", and its files with it" : "; its files stay as they are"}.`));
     case "roost.forked":
-      return put(state, note(event, "info", "This session was forked off another one here."));
+      return put(state, note(event, "info", `This session was forked off another one here${event.files === false ? ", and shares its workspace" : ""}.`));
     case "session.error":
       return troubled(state, event);
     case "session.usage":

@@ -37,15 +37,25 @@ export function TurnActions({ session, live, eventId }: { session: Session; live
 function ForkForm({ session, eventId }: { session: Session; eventId: string }) {
   const navigate = useNavigate();
   const fork = useChange("sessions", changes.forkSession);
+  const shared = session.workspace !== null;
+  const [copy, setCopy] = useState(true);
   const [title, setTitle] = useState(`${session.title || session.agent.name} (fork)`);
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    fork.mutate({ id: session.id, at: eventId, title }, { onSuccess: (made) => navigate(`/sessions/${made.id}`) });
+    fork.mutate({ id: session.id, at: eventId, title, files: copy ? "copy" : "keep" }, { onSuccess: (made) => navigate(`/sessions/${made.id}`) });
   };
   return (
     <form onSubmit={submit}>
       <Stack>
         <Text size="sm">A new session begins as this one was at the end of this turn: with the conversation up to here, and with the files as they were. This session stays as it is.</Text>
+        {shared && (
+          <Checkbox
+            label="A copy of the workspace, as it was"
+            description={copy ? "The new session has files of its own, and nobody else sees them." : "The new session shares the workspace, with the files as they are now."}
+            checked={copy}
+            onChange={(event) => setCopy(event.currentTarget.checked)}
+          />
+        )}
         <TextInput label="Its title" value={title} onChange={(event) => setTitle(event.currentTarget.value)} data-autofocus />
         <Button type="submit" loading={fork.isPending}>
           Fork
@@ -64,7 +74,7 @@ function RewindForm({ session, eventId, done }: { session: Session; eventId: str
       <Text size="sm">This session goes back to the end of this turn. What came after it is no longer part of the conversation, and the agent does not know of it. The log keeps it.</Text>
       <Checkbox
         label="The files go back, too"
-        description={shared ? "Its workspace is shared with other sessions, and stays as it is." : "What was changed in them since is undone."}
+        description={shared ? "Its workspace is shared with other sessions, and stays as it is. A fork gets a copy of it as it was." : "What was changed in them since is undone."}
         checked={files}
         disabled={shared}
         onChange={(event) => setFiles(event.currentTarget.checked)}

@@ -15,7 +15,7 @@ import msgspec
 
 from roost.core.workspaces.index import Known, Previous, compress_rows
 from roost.domain.packs import Load
-from roost.domain.snapshot import Entry, Part, Totals, digest_of, encode_entries
+from roost.domain.snapshot import Entry, Manifest, Part, Totals, digest_of, encode_entries
 from roost.errors import WorkspaceTooLarge
 from roost.ports.tree import Changed, Found, Root, Signature, Skipped, Tree, Why
 
@@ -57,6 +57,16 @@ class Earlier(msgspec.Struct, frozen=True):
     segments: Mapping[bytes, Part]
 
 
+def weight_of(entry: Entry) -> int:
+    """How many bytes it takes in a segment, about."""
+    return len(entry.path) + len(entry.target) + 100 * len(entry.parts) + 50
+
+
+def ends_segment(path: bytes, weight: int) -> bool:
+    """Whether a segment that has this weight by now ends after this name."""
+    return not crc32(path) & _CUT or weight > _MOST_IN_A_SEGMENT
+
+
 class Gatherer:
     """One reading of one tree. `key` names the packs: it is called with 0, 1, 2 …"""
 
@@ -82,6 +92,19 @@ class Gatherer:
         """How much there was."""
         return Totals(self._entries, self._bytes)
 
+    def manifest(self, workspace: str, sequence: int) -> Manifest:
+        """What was read, as a snapshot, once all loads are taken."""
+        return Manifest(
+            workspace=workspace,
+            sequence=sequence,
+            mode=self._root.mode,
+            mtime=self._root.mtime,
+            owner=self._root.owner,
+            segments=tuple(self.segments),
+            packs=tuple(sorted(self.packs - {""})),
+            totals=self.totals,
+        )
+
     def loads(self) -> Generator[Load, None, None]:
         """What has to be stored, as it comes up. :raises WorkspaceTooLarge:"""
         for found in self._tree.walk():
@@ -91,7 +114,7 @@ class Gatherer:
             row = yield from self._row(found)
             if row is not None:
                 self._add(*row)
-            if self._cut(found.path):
+            if ends_segment(found.path, self._weight):
                 yield from self._end_segment()
         yield from self._end_segment()
         if self._load.size:
@@ -172,16 +195,13 @@ class Gatherer:
         self._rows.append((entry, signature))
         self._entries += 1
         self._bytes += sum(part.size for part in entry.parts if part.digest)
-        self._weight += len(entry.path) + len(entry.target) + 100 * len(entry.parts) + 50
+        self._weight += weight_of(entry)
         self.packs.update(part.pack for part in entry.parts)
         if self._entries > self._limits.entries or self._bytes > self._limits.bytes:
             raise WorkspaceTooLarge(
                 f"the workspace has more than {self._limits.entries:,} files or "
                 f"{self._limits.bytes:,} bytes"
             )
-
-    def _cut(self, path: bytes) -> bool:
-        return not crc32(path) & _CUT or self._weight > _MOST_IN_A_SEGMENT
 
     def _end_segment(self) -> Generator[Load, None, None]:
         if not self._rows:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TypeVar, TypeVarTuple
@@ -27,6 +27,7 @@ from roost.core.workspaces.garbage import collect
 from roost.core.workspaces.gather import Earlier, Gatherer, Limits, Report
 from roost.core.workspaces.heads import Heads
 from roost.core.workspaces.index import Index, Known, Previous
+from roost.core.workspaces.unite import laid_out
 from roost.domain.events import Micros
 from roost.domain.packs import Load
 from roost.domain.snapshot import (
@@ -34,11 +35,13 @@ from roost.domain.snapshot import (
     Hold,
     Manifest,
     Snapshot,
+    TurnEnd,
     digest_of,
     manifest_key,
     pack_key,
     seal,
 )
+from roost.domain.union import united
 from roost.errors import BlobsFailed, LeaseLost, NotFound
 from roost.ports.blobs import Blobs
 from roost.ports.tree import Root, Tree
@@ -52,6 +55,10 @@ _AT_ONCE = (
 )
 
 _REWIND = "rewind"  # who holds a snapshot that a workspace is going to be rewound to
+
+
+Origin = tuple[str, Snapshot]
+"""A workspace, and one of its snapshots."""
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -92,11 +99,17 @@ class Snapshots:
         self._threads = anyio.CapacityLimiter(_AT_ONCE + 1)
 
     async def take(
-        self, workspace: str, tree: Tree, generation: int, mark: Callable[[], int] = lambda: 0
+        self,
+        workspace: str,
+        tree: Tree,
+        generation: int,
+        mark: Callable[[], int] = lambda: 0,
+        turns: Callable[[], Sequence[TurnEnd]] = tuple,
     ) -> Taken:
         """Store what the tree is now, and make it the newest snapshot.
 
-        Its mark is asked for when all is stored: what it stands for may have passed by then.
+        Its mark, or which turns it is the end of, is asked for when all is stored: what it stands for may
+        have passed by then. A turn that has a snapshot already keeps that one.
 
         :raises LeaseLost: a newer generation has the workspace
         :raises NotFound: there is no directory, or the workspace was deleted
@@ -112,18 +125,19 @@ class Snapshots:
             self._limits,
         )
         stored = await self._store_loads(gatherer)
-        manifest = _manifest(workspace, sequence, base.root, gatherer)
+        manifest = gatherer.manifest(workspace, sequence)
         newest = base.head.newest
         if newest is not None and base.manifest is not None and _same(base.manifest, manifest):
             await self._in_thread(self._remember, tree, newest, base.root, gatherer, base.manifest)
-            same = replace(newest, sequence=sequence, at=self._clock(), mark=mark())
-            if same.mark in (0, newest.mark):
+            ends = _new(base.head, turns())
+            same = replace(newest, sequence=sequence, at=self._clock(), mark=mark(), turns=ends)
+            if same.mark in (0, newest.mark) and not same.turns:
                 return Taken(newest, 0, gatherer.report)
             await self._follow(workspace, base, same, generation)
             return Taken(same, 0, gatherer.report)
         key = manifest_key(workspace, sequence, attempt)
         snapshot, size = await self._store_manifest(key, manifest)
-        snapshot = replace(snapshot, mark=mark())
+        snapshot = replace(snapshot, mark=mark(), turns=_new(base.head, turns()))
         await self._follow(workspace, base, snapshot, generation)
         await self._in_thread(self._remember, tree, snapshot, base.root, gatherer, manifest)
         return Taken(snapshot, stored + size, gatherer.report)
@@ -152,6 +166,30 @@ class Snapshots:
         held = await self._hold(source, snapshot, target)
         first = replace(held, sequence=1, mark=0)
         begun = Head(sequence=1, snapshots=(first,), origin=source)
+        await self._heads.move(target, Head(), None, lambda _: begun)
+
+    async def unite(
+        self, home: Origin, shared: Origin, target: str, own: Collection[bytes]
+    ) -> None:
+        """As `fork`, with the files of two snapshots in one tree; see `domain.union`.
+
+        :raises NotFound: one of them is gone
+        """
+        mine, theirs = [await self._hold(*origin, target) for origin in (home, shared)]
+        root = await self.fetch.manifest(mine)
+        entries = [
+            [entry async for entry in self.fetch.entries(manifest)]
+            for manifest in (root, await self.fetch.manifest(theirs))
+        ]
+        attempt = os.urandom(4).hex()
+        both = await self._in_thread(united, entries[0], entries[1], own)
+        layout = await self._in_thread(
+            laid_out, both, root, target, partial(pack_key, target, 1, attempt)
+        )
+        for load in layout.loads:
+            await self._store_load(load, [])
+        first, _ = await self._store_manifest(manifest_key(target, 1, attempt), layout.manifest)
+        begun = Head(sequence=1, snapshots=(first,), origin=home[0], beside=shared[0])
         await self._heads.move(target, Head(), None, lambda _: begun)
 
     async def pin(self, workspace: str, snapshot: Snapshot) -> None:
@@ -225,8 +263,9 @@ class Snapshots:
             if dead := [hold for hold in head.holds if await self._is_dead(hold.by)]:
                 await self._heads.change(workspace, lambda now: _without(now, dead))
             await collect(self._blobs, workspace)
-            if head.deleted and head.origin:
-                await self.tidy(head.origin)
+            for origin in (head.origin, head.beside):
+                if head.deleted and origin:
+                    await self.tidy(origin)
         except (BlobsFailed, LeaseLost) as error:
             _log.warning("cannot tidy up: %s", error.message, extra={"action": "collect"})
 
@@ -244,6 +283,9 @@ class Snapshots:
             found = snapshot if snapshot in head.live() else None
             if found is None and snapshot.mark:
                 found = head.marked(snapshot.mark, snapshot.mark)
+            if found is None:
+                same = (one for one in head.live() if one.key == snapshot.key)
+                found = next(same, None)
             if found is None:
                 raise NotFound("that snapshot is not kept any more")
             return found
@@ -326,6 +368,10 @@ class Snapshots:
         return await to_thread.run_sync(work, *args, limiter=self._threads)
 
 
+def _new(head: Head, turns: Sequence[TurnEnd]) -> tuple[TurnEnd, ...]:
+    return tuple(end for end in turns if head.ended(end[0], end[1], end[1]) is None)
+
+
 def _next(loads: Iterator[Load]) -> Load | None:
     return next(loads, None)
 
@@ -333,19 +379,6 @@ def _next(loads: Iterator[Load]) -> Load | None:
 def _earlier(manifest: Manifest | None, rows: Iterator[local.Row], known: Known) -> Earlier:
     segments = {part.digest: part for part in manifest.segments} if manifest else {}
     return Earlier(Previous(rows), known, segments)
-
-
-def _manifest(workspace: str, sequence: int, root: Root, gatherer: Gatherer) -> Manifest:
-    return Manifest(
-        workspace=workspace,
-        sequence=sequence,
-        mode=root.mode,
-        mtime=root.mtime,
-        owner=root.owner,
-        segments=tuple(gatherer.segments),
-        packs=tuple(sorted(gatherer.packs - {""})),
-        totals=gatherer.totals,
-    )
 
 
 def _same(one: Manifest, other: Manifest) -> bool:

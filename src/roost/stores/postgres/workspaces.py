@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import astuple
 
 from roost.domain.events import Micros
-from roost.ports.workspaces import Workspace
+from roost.ports.workspaces import Heard, Workspace
 from roost.stores.postgres.database import Database
 from roost.stores.postgres.driver import NOW, Connection, numbered
 from roost.stores.postgres.nodes import LIVES
@@ -19,6 +19,7 @@ from roost.stores.sql import workspaces
 
 _BY_ID: Final = f"{workspaces.SELECT} WHERE id = $1"
 _ORPHANS: Final = numbered(workspaces.ORPHANS.replace("?", f"{NOW} - ?"))
+_LATEST: Final = numbered(workspaces.LATEST.format(h="s", join=""))
 _FORGET: Final = numbered(workspaces.FORGET)
 
 # Those who hold one workspace wait for each other, also if it has no row yet.
@@ -89,6 +90,10 @@ class PostgresWorkspaces:
 
     async def enter(self, workspace_id: str, session_id: str, since: Micros) -> bool:
         return await self._writer.alone(partial(_enter, workspace_id, session_id, since))
+
+    async def latest(self, workspace_id: str) -> Sequence[Heard]:
+        rows = await self._database.read(lambda db: db.fetch(_LATEST, workspace_id))
+        return workspaces.heard_of(rows)
 
     async def exit(self, session_id: str) -> None:
         await self._writer.alone(lambda db: db.execute(_EXIT, session_id))

@@ -104,6 +104,11 @@ def _rest_of_state(rest: bytes) -> State:
     return msgspec.convert(decode(rest), State)
 
 
+def turned_of(rest: bytes) -> int:
+    """Where a session's last turn has ended, from its column `rest`."""
+    return _rest_of_state(rest).turned
+
+
 def session_of(row: Row, now: Micros) -> Session:
     """From a row of `SESSION_COLUMNS` and the spec, read at this moment."""
     return hot_of(row[:-1]).session(spec_of(row[-1]), now)

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from roost.domain.events import Micros
 from roost.domain.sync import SyncState
 from roost.errors import FilesElsewhere, LeaseLost
-from roost.ports.workspaces import Workspace
-from roost.stores.sql.rows import Row
+from roost.ports.workspaces import Heard, Workspace
+from roost.stores.sql.rows import Row, turned_of
 
 # Whole rows.
 SELECT: Final = (
@@ -47,6 +47,13 @@ ORDER BY t.is_in DESC, t.since, t.session LIMIT 1
 LET_IN: Final = "UPDATE workspace_turns SET is_in = 1 WHERE session = ?"
 EXIT: Final = "DELETE FROM workspace_turns WHERE session = ?"
 
+# Sessions of a shared workspace, the one that was heard of last first. `{h}` is what says when, which
+# `{join}` brings.
+LATEST: Final = """
+SELECT s.id, {h}.updated_at, s.rest FROM sessions s {join}
+WHERE s.workspace = ? ORDER BY {h}.updated_at DESC, s.num DESC LIMIT 2
+"""
+
 FORGET: Final = "DELETE FROM workspaces WHERE id = ?"
 
 
@@ -74,6 +81,11 @@ def taken(before: Workspace, node: str, holder_lives: bool, now: Micros) -> Work
     if before.holder and holder_lives:
         raise FilesElsewhere("another node has the workspace's files")
     return replace(before, holder=node, generation=before.generation + 1, updated_at=now)
+
+
+def heard_of(rows: Sequence[Row]) -> list[Heard]:
+    """From rows of `LATEST`."""
+    return [Heard(session_id, at, turned_of(rest)) for session_id, at, rest in rows]
 
 
 def unheld(workspace_id: str) -> Workspace:

@@ -12,12 +12,13 @@ import msgspec
 from msgspec.structs import astuple
 
 from roost.domain.events import Micros
-from roost.ports.workspaces import Workspace
+from roost.ports.workspaces import Heard, Workspace
 from roost.stores.sql import workspaces
 from roost.stores.sqlite.readers import Readers
 from roost.stores.sqlite.transaction import Transaction
 from roost.stores.sqlite.writer import Writer
 
+_LATEST: Final = workspaces.LATEST.format(h="h", join="JOIN heads h ON h.session = s.num")
 _BY_ID: Final = f"{workspaces.SELECT} WHERE id = ?"
 
 # Of a list, those that are known by nobody.
@@ -73,6 +74,9 @@ class SqliteWorkspaces:
     async def enter(self, workspace_id: str, session_id: str, since: Micros) -> bool:
         return await self._writer.do(partial(_enter, workspace_id, session_id, since))
 
+    async def latest(self, workspace_id: str) -> Sequence[Heard]:
+        return await self._readers.ask(partial(_latest, workspace_id))
+
     async def exit(self, session_id: str) -> None:
         await self._writer.do(lambda tx: tx.ask(workspaces.EXIT, (session_id,)))
 
@@ -115,6 +119,10 @@ def _forget(workspace_id: str, tx: Transaction) -> None:
 
 def _find(workspace_id: str, db: apsw.Connection) -> Workspace | None:
     return workspaces.one_of(db.execute(_BY_ID, (workspace_id,)).fetchall())
+
+
+def _latest(workspace_id: str, db: apsw.Connection) -> Sequence[Heard]:
+    return workspaces.heard_of(db.execute(_LATEST, (workspace_id,)).fetchall())
 
 
 def _unsynced(db: apsw.Connection) -> Sequence[Workspace]:
