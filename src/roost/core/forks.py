@@ -99,7 +99,9 @@ class Forks:
         self._trust.check(caller, spec)
         snapshot, target = await self.snapshot(session, turn), mint("sesn")
         shared = await self._shared(session, turn) if spec.workspace is None else None
-        said = {"session_id": session.id, "event_id": end.id, "files": spec.workspace is None}
+        said = Draft.of(
+            "roost.forked", session_id=session.id, event_id=end.id, files=spec.workspace is None
+        )
         async with (
             self._with_files(session.id, snapshot, target, shared),
             self._lifecycle.given_again(session, target) as resources,
@@ -109,7 +111,7 @@ class Forks:
                 target,
                 replace(spec, resources=resources),
                 Cutting(session.id, stretches(session.state.rewinds, turn.last), turn.rests),
-                [Draft.of("roost.forked", **said)],
+                [said],
                 receipt=receipt,
                 max_sessions=self._lifecycle.most_sessions(caller),
             )
