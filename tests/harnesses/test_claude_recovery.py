@@ -17,15 +17,20 @@ from tests.harnesses.claude_desk import (
     agent,
     appears,
     bash,
+    docs_server,
     emits,
     housed,
     serving,
     spans_are_paired,
+    with_servers,
 )
 from tests.harnesses.housed import Housed
 
 from roost.domain.session import Pending
 from roost.harnesses.claude.conversation import ClaudeConversation
+from roost.harnesses.claude.past import CALLS
+from roost.ports.harness import Conversation
+from roost.serve.http import listening
 from roost.testing.desk import script
 
 
@@ -134,27 +139,74 @@ async def test_permission_outlives_an_agent_that_had_no_time_to_write(house: Hou
     assert desk.texts() == ["Done."]
 
 
-async def test_permission_outlives_an_agent_that_took_the_servers_end_for_a_refusal(house: Housed):
-    """Its input ends with the server, and it is killed a moment later: it may have gone on until then."""
-    desk = Board(house, agent("always_ask"))
-    async with desk.open() as opened:
-        await desk.turn(opened, [desk.say(script(bash("echo ran >> ran.txt"), {"text": "Done."}))])
-        assert isinstance(opened, ClaudeConversation)
-        assert opened._live is not None
-        await opened._live.cli._process.close_input()
-        written = (house.home / ".claude" / "projects").glob
-        while not any("tool_result" in file.read_text() for file in written("*/*.jsonl")):  # noqa: ASYNC110 - the CLI's doing
-            await anyio.sleep(0.02)
-        house.kill_agent()
-    (call,) = desk.events("agent.tool_use")
-    assert await desk.run(desk.confirm(call.id)) == END
-    assert desk.events("agent.tool_use") == [call]
-    (result,) = desk.events("agent.tool_result")
-    assert result.fields["is_error"] is False
+async def server_gone(opened: Conversation) -> None:
+    """As a killed server does to its agent, which goes on until somebody kills it, or it is done."""
+    assert isinstance(opened, ClaudeConversation)
+    assert opened._live is not None
+    process = opened._live.cli._process
+    await process.close_input()
+    await process.wait()
+
+
+async def test_what_waits_outlives_an_agent_that_took_the_servers_end_for_an_answer(
+    model: Served, tmp_path: Path
+):
+    """Its input ends with the server, and it may live on for a moment: long enough to write down that each
+    call has failed, and to go on without the answers.
+    """
+    choices = [{"label": "Blue", "description": "b"}, {"label": "Red", "description": "r"}]
+    question = {"question": "Which?", "header": "H", "multiSelect": False, "options": choices}
+    steps = [
+        bash("echo ran >> ran.txt"),
+        {"tool": "AskUserQuestion", "input": {"questions": [question]}},
+        {"tool": "lookup", "input": {"what": "it"}},
+        {"tool": "mcp__docs__find", "input": {"what": "it"}},
+    ]
+    async with listening(docs_server, "127.0.0.1", 0) as url:
+        house, served = housed(model, tmp_path), with_servers({"docs": f"{url}/mcp"})
+        tools = [*agent("always_ask")["tools"], *served["tools"]]
+        desk = Board(house, {**served, "tools": tools})
+        given = desk.say(script(*steps, {"text": "Done."}))
+        for _ in steps:
+            async with desk.open() as opened:
+                await desk.turn(opened, [given])
+                await server_gone(opened)
+            (waits,) = desk.pending
+            asks = waits.kind == "confirmation"
+            given = desk.confirm(waits.event_id) if asks else desk.answer(waits.event_id, "Blue")
+        assert await desk.run(given) == END
+    calls = [entry.id for entry in desk.entries if entry.type in CALLS]
+    assert len(calls) == len(steps), "nobody is asked twice"
     assert (house.workspace / "ran.txt").read_text() == "ran\n"
+    heard = model.last_request()
+    assert heard.count("Blue") == 4, (
+        "in the script, the question, its answer, and the tool's result"
+    )
+    assert '"found"' in heard
+    assert "stream closed" not in heard
+    assert "call was interrupted" not in heard
+    assert not any(entry.fields.get("is_error") for entry in desk.entries)
     assert desk.texts() == ["Done."]
-    assert await desk.run(desk.say(script({"text": "And on."}))) == END
-    assert desk.texts() == ["Done.", "And on."]
+
+
+@pytest.mark.chaos
+async def test_an_agent_that_lost_the_model_with_its_server_goes_on(house: Housed, model: Served):
+    """It asks again until it has had enough, and writes down that the turn has failed."""
+    desk = Board(house, agent())
+    down = {"status": 529, "times": 3}
+    message = desk.say(script(bash("echo ran >> ran.txt"), {"text": "Done.", "error": down}))
+    async with desk.open() as opened, anyio.create_task_group() as tasks:
+        tasks.start_soon(desk.turn, opened, [message])
+        while "retrying" not in desk.troubles():  # noqa: ASYNC110 - the desk does not ring
+            await anyio.sleep(0.02)
+        tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await server_gone(opened)
+    assert "API Error" in house.transcript.read_text()
+    assert await desk.run(message, again=True) == END
+    assert desk.texts() == ["Done."]
+    assert spans_are_paired(desk)
+    assert (house.workspace / "ran.txt").read_text() == "ran\n"
 
 
 async def test_an_allowed_call_is_not_run_again_when_its_turn_was_cut_off(

@@ -25,8 +25,11 @@ from roost.ports.sandbox import Process, Sandbox
 
 _MOST: Final = 32 * 1024 * 1024
 _PATIENCE = 60.0  # seconds; a disk that takes longer is broken
-_HUNG_UP: Final = b"Tool permission request failed: AbortError: "
-"""How the CLI takes down that we were gone while a call waited for permission."""
+_HUNG_UP: Final = (
+    b"Tool permission request failed: AbortError: ",
+    b"The tool call was interrupted before a result was received.",
+)
+"""How the CLI takes down that we were gone while a call waited: for permission, or for us to carry it out."""
 _EACH = 'for f in "${CLAUDE_CONFIG_DIR-$HOME/.claude}"/projects/*/"$1".jsonl; do [ -f "$f" ] && '
 _READ = _EACH + 'exec tail -c "$2" -- "$f"; done; exit 3'
 _APPEND = _EACH + 'exec cat >> "$f"; done; exit 3'
@@ -181,21 +184,21 @@ def _lines(data: bytes) -> Iterator[Line]:
 
 def _end_of(data: bytes) -> int:
     """Where the transcript ends for us. When a server is killed, its agent may live on for a moment, and
-    take that for a refusal of the call that waits: what it has written from there on never was.
+    take that for the end of the call that waits: what it has written from there on never was.
     """
     at, end = 0, None
     for raw in data.split(b"\n"):
-        if end is not None or _HUNG_UP in raw:
+        if end is not None or any(words in raw for words in _HUNG_UP):
             line = next(_lines(raw + b"\n"), None)
             if line is not None and line.is_prompt:
                 end = None  # the conversation has gone on with it
-            elif end is None and line is not None and _is_refusal_by_nobody(line):
+            elif end is None and line is not None and _is_answer_of_nobody(line):
                 end = at
         at += len(raw) + 1
     return len(data) if end is None else end
 
 
-def _is_refusal_by_nobody(line: Line) -> bool:
+def _is_answer_of_nobody(line: Line) -> bool:
     blocks = line.said.blocks if line.said is not None and not line.by_agent else []
-    words = [str(block.content) for block in blocks if block.type == "tool_result"]
-    return any(each.startswith(_HUNG_UP.decode()) for each in words)
+    failed = [block for block in blocks if block.type == "tool_result" and block.is_error]
+    return any(str(block.content).encode().startswith(_HUNG_UP) for block in failed)
