@@ -20,6 +20,7 @@ from roost.api.deps import Deps
 from roost.api.tokens import Tokens
 from roost.blobs.folder import FolderBlobs
 from roost.config import Settings, words
+from roost.core.attachments import Attachments
 from roost.core.browse import Browse
 from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
@@ -209,6 +210,7 @@ def _deps(
     resources = Resources(
         filestore, keeper, store.catalog, store.sessions, shown, outputs, urls=urls
     )
+    attachments = Attachments(filestore, keeper)
     agents, environments = Agents(store.catalog, skills), Environments(store.catalog)
     tasks = Taskboard(store.catalog, bell)
     workspaces = SharedWorkspaces(store.catalog, store.sessions, store.keys, bell)
@@ -227,6 +229,7 @@ def _deps(
         workspaces=workspaces,
         keeper=keeper,
         resources=resources,
+        attachments=attachments,
     )
     forks = Forks(
         *(store.sessions, store.log, bell, lifecycle), harnesses=harnesses, trust=trust, files=None
@@ -234,6 +237,7 @@ def _deps(
     return Deps(
         settings=settings,
         intake=Intake(store.log, bell, max_queued=settings.max_queued),
+        attachments=attachments,
         follow=Follow(
             store.log,
             store.sessions,

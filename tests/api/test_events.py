@@ -151,15 +151,6 @@ TEXT = {"type": "text", "text": "x"}
             ],
             "events.0.content.1.source.type: Input should be 'base64', 'url' or 'file'",
         ),
-        (
-            [
-                {
-                    "type": "user.message",
-                    "content": [{"type": "image", "source": {"type": "file", "file_id": "f"}}],
-                }
-            ],
-            "events.0.content.0.source: files in messages are not served",
-        ),
         ([{"type": "user.message", "content": [{"type": "redacted"}]}], "events.0.content.0.type:"),
         (
             [

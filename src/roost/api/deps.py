@@ -15,6 +15,7 @@ from roost.api.rates import Rates
 from roost.api.sse import Streams
 from roost.api.tokens import Tokens
 from roost.config import Settings
+from roost.core.attachments import Attachments
 from roost.core.browse import Browse
 from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
@@ -48,6 +49,7 @@ class Deps:
 
     settings: Settings
     intake: Intake
+    attachments: Attachments
     follow: Follow
     lifecycle: Lifecycle
     forks: Forks

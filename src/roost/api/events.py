@@ -29,7 +29,8 @@ async def send(call: Call) -> ASGIApp:
     drafts = drafts_of(call.body["events"], "events", session.state.thread_id)
     call.deps.budgets.admit(session, drafts)
     receipts = receipts_of(call.body["events"], call.idempotency_key, call.raw)
-    accepted = await call.deps.intake.accept(session.id, drafts, receipts)
+    async with call.deps.attachments.kept(call.tenant, session.id, drafts, "events"):
+        accepted = await call.deps.intake.accept(session.id, drafts, receipts)
     if not accepted.repeated:
         call.deps.meters.accepted.inc(len(accepted.entries))
     return _reply(b'{"data":[%b]}' % _joined(accepted.entries))

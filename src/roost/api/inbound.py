@@ -72,10 +72,11 @@ def _check_block(kind: str, block: Event, at: str) -> None:
         raise InvalidRequest(f"{at}.type: a redacted block cannot be sent")
     if kind != "user.custom_tool_result" and block["type"] == "text" and not block["text"]:
         raise InvalidRequest(f"{at}.text: must not be empty")
-    if block["type"] in ("image", "document") and block["source"]["type"] == "file":
+    is_file = block["type"] in ("image", "document") and block["source"]["type"] == "file"
+    if is_file and kind != "user.message":
         raise InvalidRequest(
-            f"{at}.source: files in messages are not served",
-            hint="Send the content itself, as base64 or text, or mount the file as a resource.",
+            f"{at}.source: files are served in messages only",
+            hint="Send the content itself, as base64 or text.",
         )
 
 

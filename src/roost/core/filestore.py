@@ -74,7 +74,16 @@ class FileStore:
 
     async def copy(self, record: Record, scope: str) -> Record:
         """A copy with an id of its own, which belongs to a session. :raises BlobsFailed:"""
-        file = replace(file_of(record.body), name=scope, expires_at=None)
+        return await self._copy(record, scope, None)
+
+    async def attach(self, record: Record, scope: str) -> Record:
+        """Such a copy, of a file that a message to the session names. :raises BlobsFailed:"""
+        return await self._copy(record, scope, record.id)
+
+    async def _copy(self, record: Record, scope: str, attached: str | None) -> Record:
+        """It is no output of the session, even if the original was one of another's."""
+        own = {"name": scope, "expires_at": None, "origin": None, "attached": attached}
+        file = replace(file_of(record.body), **own)
         return await self._kept(record.tenant, file, self.content(record))
 
     async def get(self, tenant: str, file_id: str) -> Record:

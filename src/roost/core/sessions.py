@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
+from roost.core.attachments import Attachments
 from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
 from roost.core.filekeeper import FileKeeper
@@ -67,6 +68,7 @@ class Lifecycle:
         workspaces: SharedWorkspaces | None = None,
         keeper: FileKeeper | None = None,
         resources: Resources | None = None,
+        attachments: Attachments | None = None,
     ) -> None:
         self._sessions = sessions
         self._agents = agents
@@ -82,6 +84,7 @@ class Lifecycle:
         self._workspaces = workspaces
         self._keeper = keeper
         self._resources = resources
+        self._attachments = attachments
 
     async def create(
         self,
@@ -103,6 +106,7 @@ class Lifecycle:
         async with (
             self._offer(caller.tenant, spec) as offer,
             self._given(caller.tenant, offer.session_id, params) as resources,
+            self._attached(caller.tenant, offer.session_id, drafts),
         ):
             session = await self._sessions.create(
                 caller.tenant,
@@ -196,6 +200,13 @@ class Lifecycle:
         return (
             self._resources.given(tenant, session_id, given) if self._resources else nullcontext([])
         )
+
+    def _attached(
+        self, tenant: str, session_id: str, drafts: Sequence[Draft]
+    ) -> AbstractAsyncContextManager[None]:
+        if self._attachments is None:
+            return nullcontext()
+        return self._attachments.given(tenant, session_id, drafts, "initial_events")
 
     async def get(self, tenant: str, session_id: str) -> Session:
         """:raises NotFound: absent, or another tenant's"""

@@ -31,7 +31,8 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 class File(msgspec.Struct, frozen=True, kw_only=True):
     """A file's record. `name` is what records are found by: the session it belongs to, if any.
 
-    `origin` is where the session has it from: the path it had there, and what it looked like.
+    `origin` is where the session has it from: the path it had there, and what it looked like. `attached` is
+    the file that a message to the session names, of which this is the session's copy.
     """
 
     filename: str
@@ -40,6 +41,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     expires_at: Micros | None = None
     origin: str | None = None
+    attached: str | None = None
 
     @property
     def size(self) -> int:

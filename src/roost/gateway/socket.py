@@ -198,7 +198,10 @@ class Socket:
         event = words.event_of(word)
         drafts, receipts = drafts_of([event], "message"), receipts_of([event], None, b"")
         try:
-            accepted = await self._deps.intake.accept(session_id, drafts, receipts)
+            async with self._deps.attachments.kept(
+                self.by.key.tenant, session_id, drafts, "message"
+            ):
+                accepted = await self._deps.intake.accept(session_id, drafts, receipts)
         except InvalidRequest:
             if isinstance(word, PermissionResponse | AskUserAnswer):
                 await self._check_answered(session_id, word.requestId)

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from roost.api.tokens import Tokens
 from roost.blobs import choice as blobs
 from roost.config import Settings, words
 from roost.core.announce import AnnouncedLog
+from roost.core.attachments import Attachments, ShowingFiles
 from roost.core.catalog import Agents, Environments
 from roost.core.dispatch import Dispatcher
 from roost.core.fanout import Fanout
@@ -120,6 +122,7 @@ class _Ground:
     filestore: FileStore
     keeper: FileKeeper
     resources: Resources
+    attachments: Attachments
     hands: Workforce
     machine: Machine
     node: str
@@ -161,6 +164,7 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
         filestore = FileStore(store.catalog, kept, quota=settings.max_stored_bytes)
         keeper = FileKeeper(filestore, store.catalog, store.sessions)
         resources = _resources(settings, store, filestore, keeper)
+        attachments = Attachments(filestore, keeper)
         async with (
             workforce(settings, store, kept, bell, skills, resources, counts, node) as hands,
             alongside(hands.files.run),
@@ -172,7 +176,9 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
                 least_free=settings.min_free_memory << 20,
                 max_load=settings.max_load,
             )
-            own = skills, filestore, keeper, resources, hands, machine, node
+            shown = {n: ShowingFiles(h, attachments) for n, h in hands.harnesses.items()}
+            able = changed(hands, harnesses=shown)
+            own = skills, filestore, keeper, resources, attachments, able, machine, node
             yield _Ground(settings, store, bell, registry, *own)
 
 
@@ -284,6 +290,7 @@ def _deps(
         tasks=tasks,
         keeper=ground.keeper,
         resources=ground.resources,
+        attachments=ground.attachments,
         pool=pool,
         workspaces=workspaces,
         max_sessions=settings.max_sessions,
@@ -292,6 +299,7 @@ def _deps(
     return Deps(
         settings=settings,
         intake=intake,
+        attachments=ground.attachments,
         follow=_follow(ground),
         lifecycle=lifecycle,
         forks=forks,

@@ -86,6 +86,6 @@ def _words(block: Json) -> str:
         case {"type": "search_result"}:
             return f"{block.get('title')} ({block.get('source')})\n{as_text(block.get('content'))}"
         case {"source": {"type": "file", "file_id": file_id}}:
-            return f"[{block['type']} {file_id}: look for it in /mnt/session/uploads]"
+            return f"[{block['type']} {file_id}: it is not there any more]"
         case _:
             return f"[{block.get('type')}: it cannot be shown here]"
