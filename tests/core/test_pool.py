@@ -14,7 +14,8 @@ from tests.core.node import AGENT, TENANT, Node, node, texts
 from tests.core.test_places import Door, Housed, Landlord
 from tests.core.test_wakes import Slow
 
-from roost.core.places import Notes, Places
+from roost.core.notes import Notes
+from roost.core.places import Places
 from roost.core.pool import Pool
 from roost.core.runner import Runner
 from roost.core.wakes import Wakes

@@ -69,6 +69,19 @@ async def test_after_the_last_request_the_next_is_refused(house: House):
     assert [report.reason for report in house.refusals] == ["budget_reached"] * 2
 
 
+async def test_a_budget_that_was_raised_meanwhile_holds_at_once(house: House):
+    asked: list[int] = []
+
+    async def raised() -> Budget:
+        asked.append(len(house.far.seen))
+        return Budget(max_requests=3)
+
+    async with house.opened(budget=Budget(max_requests=2), raised=raised) as inside:
+        statuses = [(await inside.ask()).status_code for _ in range(5)]
+    assert statuses == [200, 200, 200, 402, 402]
+    assert asked == [2], "only when it would be refused, and not again and again"
+
+
 async def test_a_budget_of_tokens_counts_what_was_spent_before(house: House):
     house.far.reply = answer(used(30, 20, cache_creation_input_tokens=10))
     budget, spent = Budget(max_tokens=1000), Spent(requests=5, tokens=900)

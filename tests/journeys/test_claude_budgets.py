@@ -28,8 +28,12 @@ def test_a_session_stops_at_its_budget_and_goes_on_when_it_is_raised(tmp_path: P
         chat = Chat(server, budget=limit(1))
         sessions = chat.client.beta.sessions
         used = {"input_tokens": 5000, "output_tokens": 100}  # 2.75 cents
-        events = chat.turn(script(bash("echo one", usage=used), {"text": "Never."}))
-        *_, thread, usage, idle = events
+        first = bash("echo one >> ran.txt", usage=used, delay=1)
+        chat.send(script(first, {"text": "At last."}))
+        chat.wait_for("span.model_request_start")
+        chat.send(script({"text": "The second one."}))
+        chat.wait_until_idle()
+        *_, thread, usage, idle = events = chat.events()
         assert thread.stop_reason.type == idle.stop_reason.type == "budget_reached"
         assert usage.usage.list_cost.amount == "3"
         assert usage.budget.max_list_cost.amount == "1"
@@ -51,10 +55,18 @@ def test_a_session_stops_at_its_budget_and_goes_on_when_it_is_raised(tmp_path: P
         raised = sessions.update(chat.session.id, budget=limit(1000))
         assert raised.budget is not None
         assert raised.budget.max_list_cost.amount == "1000"
-        assert said(chat.turn(script({"text": "At last."}))) == ["At last."]
+        assert raised.status == "running", "it goes on by itself"
+        server.kill()
+        server.start()
+        chat.wait_until_idle()
+        later = chat.events()[len(events) :]
+        assert later[-1].stop_reason.type == "end_turn"
+        assert said(later) == ["At last.", "The second one."]
+        assert [event.type for event in later].count("user.message") == 1, "the one that waited"
+        assert (chat.home / "ran.txt").read_text() == "one\n"
 
         metrics = httpx2.get(f"{server.url}/metrics").text
-        assert 'roost_model_requests_total{model="claude-opus-5-5",status="200"} 1.0' in metrics
+        assert 'roost_model_requests_total{model="claude-opus-5-5",status="200"} 2.0' in metrics
         tokens = 'roost_model_tokens_total{kind="input",model="claude-opus-5-5"}'
         assert tokens in metrics
 

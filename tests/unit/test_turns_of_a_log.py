@@ -49,6 +49,9 @@ def log(short: str) -> list[Entry]:
         ("Mmw.?MCcmw.!", [(1, 2, 12, True)]),
         ("Mmw.?r.w.!", [(1, 2, 10, True)]),
         ("Mmw.?Mr.mw.!", [(1, 2, 12, True)]),
+        # It had to rest before it was done, and goes on by itself.
+        ("Mmw.!w.!Mmw.!", [(1, 2, 5, True), (2, 6, 8, True), (3, 10, 13, True)]),
+        ("MmwM.!w.mw.!", [(1, 2, 6, True), (2, 7, 8, False), (3, 9, 12, True)]),
         # It waited, and was interrupted.
         ("Mmw.?Ii!Mmw.!", [(1, 2, 8, True), (2, 10, 13, True)]),
     ],

@@ -8,7 +8,7 @@ used: of the two, the larger one holds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -16,6 +16,9 @@ from roost.domain.budget import Budget, Prices, Spent, dollars, price_of
 from roost.domain.events import Draft
 from roost.domain.session import Session
 from roost.errors import BudgetCreateOnly, BudgetNotRaised, BudgetReached, BudgetRefused
+
+BUDGET_REACHED: Final[dict[str, Any]] = {"type": "budget_reached"}
+"""The stop reason of a turn that had nothing left to spend."""
 
 _LET_THROUGH = {"user.interrupt", "user.tool_confirmation", "user.custom_tool_result"}
 
@@ -67,6 +70,12 @@ class Budgets:
     def reached(self, session: Session) -> str | None:
         """The limit that a session has used up, in words."""
         return self.of(session).reached(self.spent(session))
+
+    def raised(self, before: dict[str, Any] | None, session: Session) -> bool:
+        """Whether all was spent of the budget that it had before, and is not of the one it has."""
+        spec = replace(session.spec, budget=before)
+        was = self.reached(replace(session, spec=spec))
+        return was is not None and self.reached(session) is None
 
     def admit(self, session: Session, drafts: Sequence[Draft]) -> None:
         """Refuse inputs that could only fail. :raises BudgetReached:"""

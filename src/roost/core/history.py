@@ -1,4 +1,4 @@
-"""A session's conversation, read from its beginning."""
+"""A session's conversation, read from its log."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ from roost.domain.turns import stretches
 from roost.ports.log import Log
 
 _PAGE = 1000
+
+
+async def handed_over(log: Log, session: Session) -> list[Entry]:
+    """The inputs that its agent was given for the turn that it is in."""
+    found: list[Entry] = []
+    for seq in session.state.turn or ():
+        found += await log.read(session.id, seq - 1, 1)
+    return found
 
 
 async def history(log: Log, session: Session) -> AsyncIterator[Entry]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import anyio
@@ -27,14 +27,15 @@ from roost.core.commons import Commons
 from roost.core.copies import Past
 from roost.core.files import Files
 from roost.core.forwarded import FORWARDER, Forwarded
+from roost.core.notes import Notes, OnSpending
 from roost.core.resources import Resources
 from roost.core.skills import Skills
 from roost.domain.budget import Spent, price_of
-from roost.domain.events import Draft, trouble
+from roost.domain.events import trouble
 from roost.domain.session import SANDBOXED_ONLY, Lease, SandboxKind, Session, Spec, TrustLevel
 from roost.errors import InvalidRequest, NotFound, RoostError, SandboxFailed, SandboxUnavailable
 from roost.ports.catalog import Catalog
-from roost.ports.egress import Account, Egress, Grant, Networking, Refused
+from roost.ports.egress import Account, Egress, Grant, Networking
 from roost.ports.harness import AGENTS_OWN, Bounds
 from roost.ports.sandbox import Limits, Mount, Plan, Sandbox, SandboxProvider, Stats
 
@@ -45,22 +46,7 @@ _WORKSPACES: Final = ".workspaces"
 _FOR_THE_HOME: Final = 256 * 1024**2  # bytes of disk
 _log = logging.getLogger(__name__)
 
-OnRefusal = Callable[[Refused], Awaitable[None]]
-OnSpending = Callable[[Spent], Awaitable[None]]
-OnLack = Callable[[Draft], Awaitable[None]]
 OnAccount = Callable[[Account], None]
-
-
-async def _to_nobody(draft: Draft) -> None:
-    """Nobody listens."""
-
-
-class Notes(NamedTuple):
-    """Who is told of what a place is refused, of what it spends, and of what it has to do without."""
-
-    refused: OnRefusal
-    spent: OnSpending
-    lacks: OnLack = _to_nobody
 
 
 class Places:
@@ -254,6 +240,7 @@ class Places:
             account=partial(self._account, notes.spent),
             refused=notes.refused,
             budget=self._budgets.of(session),
+            raised=notes.allowed,
             spent=self._budgets.spent(session),
             prices=self._budgets.prices,
             networking=await self.networking(session),

@@ -22,9 +22,10 @@ from anyio.abc import TaskGroup, TaskStatus
 from msgspec.structs import replace
 
 from roost.core.history import history
-from roost.core.places import Notes, Places
+from roost.core.notes import Notes
+from roost.core.places import Places
 from roost.core.wakes import Wakes
-from roost.domain.budget import Spent
+from roost.domain.budget import Budget, Spent
 from roost.domain.ids import mint
 from roost.domain.session import Lease, Session, Spec
 from roost.errors import NotFound
@@ -66,6 +67,11 @@ class Spare:
         """Something in its place has asked the model."""
         if self.notes is not None:
             await self.notes.spent(spent)
+
+    async def allowed(self) -> Budget:
+        """What may be spent in its place by now."""
+        allowed = self.notes and self.notes.allowed
+        return await allowed() if allowed else Budget(max_requests=0)
 
     async def is_up(self) -> bool:
         """Whether it can be given away."""
@@ -273,7 +279,7 @@ class Pool:
         harness = self._harnesses[session.spec.harness]
         brief = Brief(session, partial(history, self._log, session), resumed=False, ahead=True)
         lease = Lease(session.id, _POOL, _GENERATION)
-        notes = Notes(spare.refused, spare.spent)
+        notes = Notes(spare.refused, spare.spent, allowed=spare.allowed)
         await self._wakes.begin(session.id)
         try:
             async with (

@@ -25,6 +25,11 @@ def ready_of(session: Session, inputs: Sequence[Entry]) -> list[Entry]:
     return []
 
 
+def interrupts_in(inputs: Sequence[Entry]) -> list[Entry]:
+    """Those that come before all others."""
+    return [entry for entry in inputs if entry.type == "user.interrupt"]
+
+
 def can_start_ahead(session: Session, inputs: Sequence[Entry]) -> bool:
     """Whether the agent will be told something new, and nothing else, as soon as it is up."""
     if session.state.turn is not None or any(e.type in _NOT_NEW for e in inputs):

@@ -37,7 +37,7 @@ from roost.errors import InvalidRequest, NotFound, SessionClosed
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.egress import Repository
 from roost.ports.sandbox import Mount
-from roost.ports.sessions import Sessions
+from roost.ports.sessions import Revised, Sessions
 from roost.ports.shown import Shown
 
 _log = logging.getLogger(__name__)
@@ -111,11 +111,11 @@ class Resources:
         self.check([params], session.spec)
         made = await self._made(tenant, session.id, params, "")
 
-        def added(now: Session) -> tuple[Spec, list[Draft]]:
+        def added(now: Session) -> Revised:
             _refuse_closed(now)
             resources = [*now.spec.resources, made]
             check_together(resources)
-            return replace(now.spec, resources=resources), [Draft.of("session.updated")]
+            return Revised(replace(now.spec, resources=resources), [Draft.of("session.updated")])
 
         try:
             session = await self._sessions.revise(tenant, session.id, added)
@@ -131,11 +131,11 @@ class Resources:
         if gone["type"] != "file":
             raise InvalidRequest("only files can be removed; a repository is the session's to keep")
 
-        def removed(now: Session) -> tuple[Spec, list[Draft]]:
+        def removed(now: Session) -> Revised:
             _refuse_closed(now)
             found(now, resource_id)
             left = [each for each in now.spec.resources if each["id"] != resource_id]
-            return replace(now.spec, resources=left), [Draft.of("session.updated")]
+            return Revised(replace(now.spec, resources=left), [Draft.of("session.updated")])
 
         session = await self._sessions.revise(tenant, session.id, removed)
         await self._show(session)
@@ -150,12 +150,12 @@ class Resources:
         await self._keep_token(tenant, session.id, resource_id, checked_token(token))
         moment = iso(now())
 
-        def touched(now_: Session) -> tuple[Spec, list[Draft]]:
+        def touched(now_: Session) -> Revised:
             resources = [
                 {**each, "updated_at": moment} if each["id"] == resource_id else each
                 for each in now_.spec.resources
             ]
-            return replace(now_.spec, resources=resources), []
+            return Revised(replace(now_.spec, resources=resources))
 
         session = await self._sessions.revise(tenant, session.id, touched)
         return found(session, resource_id)

@@ -16,14 +16,15 @@ from typing import Any
 import anyio
 from msgspec.structs import replace
 
-from roost.core.budgets import Budgets
+from roost.core.budgets import BUDGET_REACHED, Budgets
 from roost.core.gate import Gate
-from roost.core.history import history
+from roost.core.history import handed_over, history
 from roost.core.intake import inbox
-from roost.core.notes import notes_of
-from roost.core.places import Notes, Places
+from roost.core.lacks import keep_outputs, tell_what_is_gone
+from roost.core.notes import Notes, notes_of
+from roost.core.places import Places
 from roost.core.pool import Pool
-from roost.core.readiness import can_start_ahead, is_changed, placed, ready_of
+from roost.core.readiness import can_start_ahead, interrupts_in, is_changed, placed, ready_of
 from roost.core.taskboard import Errands
 from roost.core.tasks import alongside
 from roost.core.turn import Terminated, Turn
@@ -167,8 +168,8 @@ class Runner:
             async with harness.open(brief) as conversation:
                 yield conversation
             return
-        session, notes = brief.session, notes_of(turn)
-        await self._tell_what_is_gone(turn, session)
+        session, notes = brief.session, notes_of(turn, self._sessions, self._budgets)
+        await tell_what_is_gone(self._places, turn, session)
         async with self._started_before(lease, session, notes) as ready:
             if ready is not None:
                 self.wakes.end(session.id)
@@ -186,16 +187,6 @@ class Runner:
                 yield conversation
         finally:
             self.wakes.end(session.id)
-
-    async def _tell_what_is_gone(self, turn: Turn, session: Session) -> None:
-        """What is gone stops nobody, as an MCP server that is away does not."""
-        for text in await self._places.gone_from(session) if self._places else ():
-            said = trouble("unknown_error", f"{text}; the agent works without it", "retrying")
-            await turn.append(Batch(drafts=[said]))
-
-    async def _keep_outputs(self, turn: Turn, session: Session) -> None:
-        if self._places is not None and (left := await self._places.captured(session)):
-            await turn.append(Batch(drafts=[trouble("unknown_error", left, "retrying")]))
 
     def _started_before(
         self, lease: Lease, session: Session, notes: Notes
@@ -255,31 +246,39 @@ class Runner:
         stop_reason: dict[str, Any] = {"type": "end_turn"}
         turn.waits = False
         if session.state.turn is not None:
-            inputs = await self._handed_over(session)
+            inputs = await handed_over(self._log, session)
             taken = await self._taken(session, turn, conversation, inputs, again=True)
             stop_reason = taken or stop_reason
             session = await self._sessions.find(lease.session_id)
         while True:
             # The session first, the inputs after: whatever is not among them came after `head`.
-            inputs = await self._log.inputs(session.id)
-            if interrupts := [entry for entry in inputs if entry.type == "user.interrupt"]:
+            inputs, stopped = await self._log.inputs(session.id), stop_reason == BUDGET_REACHED
+            if interrupts := interrupts_in(inputs):
                 stop_reason = {"type": "end_turn"}
                 if await self._interrupted(lease, turn, session, interrupts):
                     return None
-            elif ready := ready_of(session, inputs):
-                await self._stay_for_another_turn(turn)
-                taken = await self._taken(session, turn, conversation, ready, again=False)
+            elif ready := await self._ready(session, inputs, stopped=stopped):
+                await self._stay_for_another_turn(turn, over=not stopped)
+                taken = await self._taken(session, turn, conversation, ready, again=stopped)
                 stop_reason = taken or stop_reason
             elif await self._carried_out(session):
                 continue
             elif await self._rest(lease, session, Batch(), stop_reason):
-                return await self._keep_outputs(turn, session)
+                return await keep_outputs(self._places, turn, session)
             session = await self._sessions.find(lease.session_id)
 
-    async def _stay_for_another_turn(self, turn: Turn) -> None:
-        """:raises HandedOver: it is for others to take, as the first one after a turn that is over"""
+    async def _ready(
+        self, session: Session, inputs: Sequence[Entry], *, stopped: bool
+    ) -> list[Entry]:
+        """What to hand over now. A turn that the budget has `stopped` comes first, once that is raised."""
+        if not stopped:
+            return ready_of(session, inputs)
+        return [] if self._budgets.reached(session) else await handed_over(self._log, session)
+
+    async def _stay_for_another_turn(self, turn: Turn, *, over: bool) -> None:
+        """:raises HandedOver: it is for others to take; as the first one, if the one before is over"""
         if self._leaving:
-            await turn.append(Batch(turn=False))
+            await turn.append(Batch(turn=False if over else None))
             raise HandedOver("others go on with the session")
 
     async def _taken(
@@ -308,7 +307,13 @@ class Runner:
         if self._places is not None:
             self._places.rested(session.id, end)
         await self._gate.left(session, turn, end)
-        return stop_reason
+        spent = stop_reason["type"] == "retries_exhausted" and await self._is_spent(session)
+        return BUDGET_REACHED if spent else stop_reason
+
+    async def _is_spent(self, before: Session) -> bool:
+        """Whether a turn had nothing left to spend, as its budget was when it began."""
+        now = await self._sessions.find(before.id)
+        return self._budgets.reached(replace(now, spec=before.spec)) is not None
 
     async def _interrupted(
         self, lease: Lease, turn: Turn, session: Session, interrupts: Sequence[Entry]
@@ -330,8 +335,8 @@ class Runner:
         batch = replace(batch, budget=session.spec.budget)
         if pending := session.state.pending:
             stop_reason = requires_action(pending)
-        elif stop_reason["type"] == "retries_exhausted" and self._budgets.reached(session):
-            stop_reason = {"type": "budget_reached"}
+        elif stop_reason == BUDGET_REACHED:
+            batch = replace(batch, turn=True)  # it goes on when that is raised
         await self._gate.gave_up(session)
         # The lease is kept until the agent is closed: nobody may open another one beside it.
         head = session.state.head
@@ -390,9 +395,3 @@ class Runner:
                 f"this server has no harness {session.spec.harness!r}",
                 hint=f"It has: {known}. Start a server that has it; the session waits.",
             ) from None
-
-    async def _handed_over(self, session: Session) -> list[Entry]:
-        found = []
-        for seq in session.state.turn or ():
-            found += await self._log.read(session.id, seq - 1, 1)
-        return found

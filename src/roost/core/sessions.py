@@ -38,7 +38,7 @@ from roost.ports.catalog import Record
 from roost.ports.harness import Harness
 from roost.ports.keys import Key
 from roost.ports.log import Receipt
-from roost.ports.sessions import SessionQuery, Sessions
+from roost.ports.sessions import Revised, SessionQuery, Sessions
 
 _OPTIONS = ("trust_level", "workspace", "mount_scope", "harness", "sandbox_fallback", "task_id")
 _CHOICES = {
@@ -248,6 +248,9 @@ class Lifecycle:
             caller.tenant, session_id, lambda before: _revision(before, params, self._budgets)
         )
         self._bell.ring(session_id)
+        if session.state.status is Status.RUNNING:  # perhaps since now
+            self._bell.ring(inbox(session_id))
+            self._bell.ring(WORK)
         return session
 
     async def archive(self, tenant: str, session_id: str) -> Session:
@@ -348,9 +351,7 @@ def _options_of(params: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _revision(
-    session: Session, params: Mapping[str, Any], budgets: Budgets
-) -> tuple[Spec, list[Draft]]:
+def _revision(session: Session, params: Mapping[str, Any], budgets: Budgets) -> Revised:
     if session.state.status is Status.TERMINATED:
         raise SessionClosed("a session that is terminated cannot be updated")
     before = session.spec
@@ -369,7 +370,8 @@ def _revision(
     if not changed.get("metadata", True):
         del changed["metadata"]  # the event has no way to say "now empty"
     noted = after != before
-    return after, [Draft.of("session.updated", **changed)] if noted else []
+    said = [Draft.of("session.updated", **changed)] if noted else []
+    return Revised(after, said, budgets.raised(before.budget, replace(session, spec=after)))
 
 
 def _patched(metadata: dict[str, str], patch: Mapping[str, str | None] | None) -> dict[str, str]:

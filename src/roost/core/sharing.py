@@ -22,7 +22,7 @@ from roost.errors import Forbidden, InvalidRequest, NotFound, RoostError
 from roost.ports.bell import Bell
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.keys import Key, Keys
-from roost.ports.sessions import SessionQuery, Sessions
+from roost.ports.sessions import Revised, SessionQuery, Sessions
 
 _AT_ONCE: Final = 100
 _log = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ class SharedWorkspaces:
             for session in sessions:
                 try:
                     await self._sessions.revise(
-                        record.tenant, session.id, lambda now: (now.spec, [said])
+                        record.tenant, session.id, lambda now: Revised(now.spec, [said])
                     )
                 except RoostError as error:
                     about = {"action": "tell", "session": session.id}

@@ -39,6 +39,11 @@ class Turn:
         self.head = head
         self.waits = False
 
+    @property
+    def session_id(self) -> str:
+        """Whose turns they are."""
+        return self._lease.session_id
+
     async def take(
         self, conversation: Conversation, inputs: Sequence[Entry], *, again: bool
     ) -> dict[str, Any]:

@@ -172,11 +172,17 @@ def leave(state: State) -> None:
         raise SessionBusy("a session cannot be deleted while its status is running")
 
 
-def note(state: State, drafts: Sequence[Draft], now: Micros) -> Change:
-    """Entries about the session that neither wake nor settle anything, such as `session.updated`."""
+def note(state: State, drafts: Sequence[Draft], now: Micros, *, wakes: bool = False) -> Change:
+    """Entries about the session that settle nothing, such as `session.updated`.
+
+    If it `wakes` for them, it goes on with what it had to leave: a turn, or inputs that wait.
+    """
     pen = _Pen(state, now)
     for draft in drafts:
         pen.write(draft)
+    left = state.turn is not None or state.queued
+    if wakes and left and state.status is Status.IDLE and not state.pending:
+        pen.move(Move.WAKE)
     return pen.change()
 
 

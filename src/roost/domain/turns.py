@@ -114,6 +114,7 @@ def turns_in(entries: Iterable[Entry]) -> list[Turn]:
                 first = 0
         elif "span.model_request_start" in types:
             goes_on = False
+            first = first or seq  # without a message: it goes on with a turn that it had to leave
         else:
             goes_on = (goes_on and "user.interrupt" not in types) or bool(types & set(_ANSWERS))
             if first and not goes_on and "user.message" in types:

@@ -20,7 +20,7 @@ class Hold(msgspec.Struct, eq=False):
 
 
 class Meter:
-    """Counts a session's spending, and says when it is enough.
+    """Counts a session's spending, and says when it is enough. The `budget` may be raised.
 
     What a request uses is known when it is over, so requests under way hold the most they may use:
     a session cannot spend its last token a hundred times at once. A request alone is let through as
@@ -29,13 +29,13 @@ class Meter:
 
     def __init__(self, budget: Budget, spent: Spent, prices: Prices) -> None:
         self.spent = spent
-        self._budget = budget
+        self.budget = budget
         self._prices = prices
         self._holds: list[Hold] = []
 
     def admit(self, model: str, most: Usage) -> Hold:
         """A place for a request. :raises Refusal: the budget is used up, or held by others"""
-        if self._budget.max_cost is not None and model and self._price(model) is None:
+        if self.budget.max_cost is not None and model and self._price(model) is None:
             raise _reached(f"the budget is in money, and {model!r} has no list price")
         if (limit := self._over(self.spent, len(self._holds))) is not None:
             raise _reached(f"the session's budget of {limit} is used up")
@@ -58,7 +58,7 @@ class Meter:
         self.spent = self.spent.plus(Spent.on(used, self._price(hold.model)))
 
     def _over(self, spent: Spent, under_way: int) -> str | None:
-        return self._budget.reached(replace(spent, requests=spent.requests + under_way))
+        return self.budget.reached(replace(spent, requests=spent.requests + under_way))
 
     def _price(self, model: str) -> Price | None:
         return price_of(self._prices, model)

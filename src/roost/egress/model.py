@@ -17,7 +17,7 @@ from anyio.abc import ByteStream
 
 from roost.domain.usage import Usage
 from roost.egress.ask import Ask, Rules
-from roost.egress.budget import Meter
+from roost.egress.budget import Hold, Meter
 from roost.egress.options import Bounds
 from roost.egress.refusal import Refusal
 from roost.egress.reports import Reports
@@ -123,7 +123,7 @@ class ModelRoad:
             raise Refusal(429, "too many large requests at the same time", retry_after=2)
 
     async def _paid(self, peer: Peer, ask: Ask) -> None:
-        hold = self._meter.admit(ask.model, ask.most)
+        hold = await self._admitted(ask)
         exchange = Exchange()
         try:
             await _unless_gone(peer, self._forward, ask, exchange)
@@ -140,6 +140,16 @@ class ModelRoad:
                     complete=exchange.ended,
                 )
             )
+
+    async def _admitted(self, ask: Ask) -> Hold:
+        """Its place. A budget that is used up may have been raised meanwhile. :raises Refusal:"""
+        try:
+            return self._meter.admit(ask.model, ask.most)
+        except Refusal as refusal:
+            if refusal.reason != "budget_reached":
+                raise
+            self._meter.budget = await self._reports.budget(self._meter.budget)
+            return self._meter.admit(ask.model, ask.most)
 
     async def _forward(self, peer: Peer, ask: Ask, exchange: Exchange) -> None:
         try:

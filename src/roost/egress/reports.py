@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import anyio
 
+from roost.domain.budget import Budget
 from roost.egress.refusal import Refusal
 from roost.ports.egress import Account, Grant, Refused
 
@@ -15,6 +17,7 @@ _log = logging.getLogger(__name__)
 
 _BURST = 60
 _PER_SECOND = 1.0
+_PATIENCE = 1.0  # seconds between two questions about the budget
 
 Report = TypeVar("Report", Account, Refused)
 
@@ -28,6 +31,7 @@ class Reports:
         self._tokens = float(_BURST)
         self._filled = anyio.current_time()
         self._unreported = 0
+        self._asked = -math.inf
 
     async def account(self, account: Account) -> None:
         """A request to the model is over. Reported even while everything is being cut off."""
@@ -50,6 +54,19 @@ class Reports:
             unreported=unreported,
         )
         await self._deliver(self._grant.refused, report)
+
+    async def budget(self, before: Budget) -> Budget:
+        """What the budget is by now. Nobody is asked more than once in a second."""
+        now = anyio.current_time()
+        if self._grant.raised is None or now < self._asked + _PATIENCE:
+            return before
+        self._asked = now
+        try:
+            with anyio.fail_after(self._seconds):
+                return await self._grant.raised()
+        except Exception:  # noqa: BLE001 - whatever it does, the request is to be answered
+            _log.exception("a budget was not told", extra={"session_id": self._grant.session_id})
+            return before
 
     def _may_report(self) -> bool:
         now = anyio.current_time()

@@ -88,7 +88,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     in `*`; None: any. `spent` is what earlier grants of the session have used of the budget.
     `account` and `refused` are awaited one at a time for each connection, are given a few seconds,
     and may fail: that is logged, and the connection goes on. `repositories` can be reached by git under
-    their own addresses, whatever the networking is.
+    their own addresses, whatever the networking is. `raised` is asked before a request is refused because
+    the budget is used up: it says what the budget is by now.
     """
 
     session_id: str
@@ -98,6 +99,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     api: str = "anthropic"
     models: Sequence[str] | None = None
     budget: Budget = Budget()
+    raised: Callable[[], Awaitable[Budget]] | None = None
     spent: Spent = Spent()
     prices: Prices = {}
     networking: Networking = Networking()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -12,8 +12,17 @@ from roost.domain.session import Session, Spec
 from roost.domain.turns import Stretch
 from roost.ports.log import Receipt
 
-Revision = Callable[[Session], tuple[Spec, Sequence[Draft]]]
-"""From the session as it stands to its new spec and the events that say so. Pure: may run twice."""
+
+class Revised(NamedTuple):
+    """A session's new spec, and the events that say so. `wakes`: if it is idle and has work, it goes on."""
+
+    spec: Spec
+    drafts: Sequence[Draft] = ()
+    wakes: bool = False
+
+
+Revision = Callable[[Session], Revised]
+"""From the session as it stands to what it is to be. Pure: may run twice."""
 
 
 class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):

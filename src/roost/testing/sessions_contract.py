@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 
 import anyio
@@ -14,7 +13,7 @@ from msgspec.structs import replace
 from roost.domain.events import Draft
 from roost.domain.ids import mint
 from roost.domain.ledger import Batch
-from roost.domain.session import Session, Spec, Status
+from roost.domain.session import Session, Status
 from roost.errors import (
     Conflict,
     Forbidden,
@@ -25,7 +24,7 @@ from roost.errors import (
     SessionBusy,
 )
 from roost.ports.log import EventQuery, Receipt
-from roost.ports.sessions import SessionQuery
+from roost.ports.sessions import Revised, SessionQuery
 from roost.testing.stage import END_TURN, TENANT, Stage, answer, message, numbers, spec, types
 from roost.testing.store_contract import StoreContract
 
@@ -69,7 +68,7 @@ class SessionsContract(StoreContract):
         with pytest.raises(NotFound):
             await sessions.delete("tenant_2", session_id)
         with pytest.raises(NotFound):
-            await sessions.revise("tenant_2", session_id, lambda s: (s.spec, []))
+            await sessions.revise("tenant_2", session_id, lambda s: Revised(s.spec))
         assert await sessions.page(SessionQuery(tenant="tenant_2")) == []
         assert (await sessions.find(session_id)).tenant == TENANT
 
@@ -110,9 +109,9 @@ class SessionsContract(StoreContract):
         session_id = await stage.idle()
         head = (await stage.state(session_id)).head
 
-        def retitle(session: Session) -> tuple[Spec, Sequence[Draft]]:
+        def retitle(session: Session) -> Revised:
             assert session.state.head == head
-            return replace(session.spec, title="new"), [_retitled("new")]
+            return Revised(replace(session.spec, title="new"), [_retitled("new")])
 
         revised = await stage.store.sessions.revise(TENANT, session_id, retitle)
         assert revised.spec.title == "new"
@@ -121,10 +120,36 @@ class SessionsContract(StoreContract):
         assert types(await stage.log.read(session_id, head, 10)) == ["session.updated"]
         assert await stage.claim() == []
 
+    async def test_a_revision_may_wake_a_session_that_had_to_leave_its_turn(
+        self, stage: Stage
+    ) -> None:
+        def wake(session: Session) -> Revised:
+            return Revised(session.spec, [_retitled("new")], wakes=True)
+
+        lease = await stage.running(message())
+        session_id = lease.session_id
+        (waits,) = await stage.log.inputs(session_id)
+        await stage.log.append(lease, Batch(takes=[waits], turn=True))
+        await stage.finish(lease, turn=True)
+        at = (await stage.state(session_id)).head
+        revised = await stage.store.sessions.revise(TENANT, session_id, wake)
+        assert revised.state.status is Status.RUNNING
+        assert types(await stage.log.read(session_id, at, 10)) == [
+            "session.updated",
+            "session.status_running",
+            "session.thread_status_running",
+        ]
+        (again,) = await stage.claim()
+        assert again.session_id == session_id
+        assert (await stage.state(session_id)).turn == (waits.seq,)
+
+        at_rest = await stage.store.sessions.revise(TENANT, await stage.idle(), wake)
+        assert at_rest.state.status is Status.IDLE, "there is nothing to go on with"
+
     async def test_a_revision_that_refuses_changes_nothing(self, stage: Stage) -> None:
         session_id = await stage.session()
 
-        def refuse(session: Session) -> tuple[Spec, Sequence[Draft]]:
+        def refuse(session: Session) -> Revised:
             raise Forbidden("not this one")
 
         with pytest.raises(Forbidden):
@@ -133,16 +158,16 @@ class SessionsContract(StoreContract):
 
     async def test_a_revision_that_changes_nothing_leaves_no_trace(self, stage: Stage) -> None:
         before = await stage.look(await stage.session())
-        await stage.store.sessions.revise(TENANT, before.id, lambda s: (s.spec, []))
+        await stage.store.sessions.revise(TENANT, before.id, lambda s: Revised(s.spec))
         assert (await stage.look(before.id)).updated_at == before.updated_at
 
     async def test_revisions_at_once_lose_none(self, stage: Stage) -> None:
         session_id = await stage.session()
 
         async def add(n: int) -> None:
-            def revision(session: Session) -> tuple[Spec, Sequence[Draft]]:
+            def revision(session: Session) -> Revised:
                 metadata = {**session.spec.metadata, str(n): "x"}
-                return replace(session.spec, metadata=metadata), [_retitled(str(n))]
+                return Revised(replace(session.spec, metadata=metadata), [_retitled(str(n))])
 
             await stage.store.sessions.revise(TENANT, session_id, revision)
 

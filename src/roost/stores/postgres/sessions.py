@@ -265,10 +265,10 @@ async def _revise(
     tx = await Transaction.begin(connection, [Needs(session_id)])
     hot = tx.session_of(tenant, session_id)
     before = await tx.whole(hot)
-    spec, drafts = revision(before)
+    spec, drafts, wakes = revision(before)
     if spec == before.spec and not drafts:
         return before
-    tx.apply(hot, ledger.note(hot.state, drafts, tx.now))
+    tx.apply(hot, ledger.note(hot.state, drafts, tx.now, wakes=wakes))
     await tx.ask(_REVISE_SPEC, encode(spec), hot.num)
     await tx.ask(_REVISE, *spec_columns(spec), hot.num)
     await tx.flush()

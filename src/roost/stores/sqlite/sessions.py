@@ -236,10 +236,10 @@ def _check_quota(new: sessions.New, tx: Transaction) -> None:
 def _revise(tenant: str, session_id: str, revision: Revision, tx: Transaction) -> Session:
     hot = tx.session_of(tenant, session_id)
     before = tx.whole(hot)
-    spec, drafts = revision(before)
+    spec, drafts, wakes = revision(before)
     if spec == before.spec and not drafts:
         return before
-    change = ledger.note(hot.state, drafts, tx.now)
+    change = ledger.note(hot.state, drafts, tx.now, wakes=wakes)
     tx.ask(_REVISE_SPEC, (encode(spec), hot.num))
     tx.ask(_REVISE, (*spec_columns(spec), hot.num))
     tx.apply(hot, change)
