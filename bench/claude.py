@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
@@ -125,6 +126,9 @@ class Roost:
         self._server = server
         headers = {**HEADERS, "x-api-key": server.key}
         self._http = httpx2.Client(base_url=server.url, headers=headers, timeout=30)
+        self._headers = {**headers, "content-type": "application/json"}
+        # What a client's library takes is not Roost's: the message goes out by the plainest one.
+        self._plain = HTTPConnection(str(server.url).removeprefix("http://"), timeout=30)
         toolset = {"type": "agent_toolset_20260401"}
         agent = {"name": "coder", "model": "claude-opus-5-5", "tools": [toolset]}
         self._agent = self._post("/v1/agents", agent)["id"]
@@ -142,7 +146,13 @@ class Roost:
 
     def say(self, session: str) -> None:
         event = {"type": "user.message", "content": [{"type": "text", "text": "Hello"}]}
-        self._post(f"/v1/sessions/{session}/events", {"events": [event]})
+        body = json.dumps({"events": [event]})
+        self._plain.request("POST", f"/v1/sessions/{session}/events", body, self._headers)
+        answer = self._plain.getresponse()
+        said = answer.read()
+        assert answer.status == 200, said
+        self._plain.close()
+        self._plain.connect()  # ready for the next one, however long that takes
 
     def archive(self, session: str) -> None:
         self._post(f"/v1/sessions/{session}/archive", {})

@@ -1,4 +1,4 @@
-"""The dispatcher when its database does not answer."""
+"""When the dispatcher looks for work, and what it does when its database does not answer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import anyio
 from tests.core.node import message, node, texts
 
 from roost.core.dispatch import Dispatcher
+from roost.core.intake import inbox
 from roost.domain.session import Lease
 from roost.errors import LeaseLost, Unavailable
+from roost.ports.bell import WORK
 
 
 class Stubborn:
@@ -34,6 +36,16 @@ class Stubborn:
             self.times -= 1
             raise Unavailable("the disk is full")
         await self._log.renew(node, ttl)
+
+
+async def test_a_message_calls_for_a_claim_unless_a_runner_has_heard_it(tmp_path: Path):
+    async with node(tmp_path, working=False) as roost:
+        heard, unheard = await roost.session(), await roost.session()
+        with roost.bell.listen(WORK) as work, roost.bell.listen(inbox(heard.id)) as runner:
+            await roost.say(heard, "Hello")
+            assert runner.rung() and not work.rung()
+            await roost.say(unheard, "Hello")
+            assert work.rung()
 
 
 async def test_a_node_outlives_a_lease_that_it_cannot_renew_at_once(tmp_path: Path):

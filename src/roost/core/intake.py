@@ -35,9 +35,9 @@ class Intake:
         return accepted
 
     def _ring(self, session_id: str, accepted: Accepted) -> None:
+        has_a_runner = self._bell.ring(inbox(session_id))
         self._bell.ring(session_id)
-        self._bell.ring(inbox(session_id))
-        if accepted.woke:
+        if accepted.woke and not has_a_runner:
             self._bell.ring(WORK)
         _log.info(
             "accepted %d inputs",

@@ -51,6 +51,7 @@ _log = logging.getLogger(__name__)
 _LOOK_AGAIN = 30.0  # seconds; a wake whose ring was lost is found this late
 _LOOK_FOR_PLACES = 5.0  # seconds between two tries to get a sandbox
 _PAUSES = (0.1, 1.0, 5.0)  # seconds before a turn whose sandbox broke is taken again in a new one
+Work = tuple[Session, list[Entry]]  # a session, and the inputs it has not taken up
 _OPENING = 0  # no input's seq: what is counted is sandboxes that could not be opened
 
 
@@ -137,10 +138,10 @@ class Runner:
         try:
             async with self._agent(lease, turn, brief) as conversation:
                 opened = True
-                woken: Session | None = session
+                woken: Work | None = await self._sessions.with_inputs(session.id)
                 while woken is not None:
                     rests = False
-                    await self._run_until_rest(lease, woken, turn, conversation)
+                    await self._run_until_rest(woken, lease, turn, conversation)
                     rests = True
                     woken = await self._woken_while_warm(session)
         except (LeaseLost, NotFound, Terminated, HandedOver, Unavailable):
@@ -223,36 +224,36 @@ class Runner:
                 await ear.wait(_LOOK_FOR_PLACES)
                 ear.rung()
 
-    async def _woken_while_warm(self, before: Session) -> Session | None:
-        """The session when it has work again; None when its agent is to sleep, or to start anew."""
+    async def _woken_while_warm(self, before: Session) -> Work | None:
+        """What there is to do when it has work again; None when its agent is to sleep, or to start anew."""
         if self._harness_of(before).mounts is None or not self._warmth.seconds:
             return None
         with self._bell.listen(inbox(before.id)) as ear, self._warmth.resting(before.id):
             self._bell.ring(WORK)  # a place to work has become free
             until = anyio.current_time() + self._warmth.seconds
             while self._warmth.may_stay(before.id) and anyio.current_time() < until:
-                session = await self._sessions.find(before.id)
+                session, inputs = await self._sessions.with_inputs(before.id)
                 if session.state.status is Status.TERMINATED or is_changed(before, session):
                     return None
                 if session.state.status is not Status.IDLE:
-                    return session
+                    return session, inputs
                 await ear.wait(min(_LOOK_AGAIN, until - anyio.current_time()))
                 ear.rung()
         return None
 
     async def _run_until_rest(
-        self, lease: Lease, session: Session, turn: Turn, conversation: Conversation
+        self, work: Work, lease: Lease, turn: Turn, conversation: Conversation
     ) -> None:
+        session, inputs = work
         stop_reason: dict[str, Any] = {"type": "end_turn"}
         turn.waits = False
         if session.state.turn is not None:
-            inputs = await handed_over(self._log, session)
-            taken = await self._taken(session, turn, conversation, inputs, again=True)
+            given = await handed_over(self._log, session)
+            taken = await self._taken(session, turn, conversation, given, again=True)
             stop_reason = taken or stop_reason
-            session = await self._sessions.find(lease.session_id)
+            session, inputs = await self._sessions.with_inputs(lease.session_id)
         while True:
-            # The session first, the inputs after: whatever is not among them came after `head`.
-            inputs, stopped = await self._log.inputs(session.id), stop_reason == BUDGET_REACHED
+            stopped = stop_reason == BUDGET_REACHED
             if interrupts := interrupts_in(inputs):
                 stop_reason = {"type": "end_turn"}
                 if await self._interrupted(lease, turn, session, interrupts):
@@ -261,11 +262,11 @@ class Runner:
                 await self._stay_for_another_turn(turn, over=not stopped)
                 taken = await self._taken(session, turn, conversation, ready, again=stopped)
                 stop_reason = taken or stop_reason
-            elif await self._carried_out(session):
-                continue
-            elif await self._rest(lease, session, Batch(), stop_reason):
+            elif not await self._carried_out(session) and (
+                await self._rest(lease, session, Batch(), stop_reason)
+            ):
                 return await keep_outputs(self._places, turn, session)
-            session = await self._sessions.find(lease.session_id)
+            session, inputs = await self._sessions.with_inputs(lease.session_id)
 
     async def _ready(
         self, session: Session, inputs: Sequence[Entry], *, stopped: bool
@@ -379,8 +380,8 @@ class Runner:
         said = trouble("unknown_error", text, "exhausted")
         await turn.append(Batch(drafts=[said], turn=False if worked else None))
         while True:
-            session = await self._sessions.find(lease.session_id)
-            if worked and ready_of(session, await self._log.inputs(session.id)):
+            session, inputs = await self._sessions.with_inputs(lease.session_id)
+            if worked and ready_of(session, inputs):
                 return False
             waits = Batch(turn=not worked)
             if await self._rest(lease, session, waits, {"type": "retries_exhausted"}):

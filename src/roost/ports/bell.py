@@ -58,8 +58,11 @@ class Switchboard(Protocol):
 class Bell(Protocol):
     """Rings within one node; between nodes it is a hint like any other."""
 
-    def ring(self, topic: str) -> None:
-        """Wake whoever listens at the topic. Called after a commit, never before."""
+    def ring(self, topic: str) -> bool:
+        """Wake whoever listens at the topic. Called after a commit, never before.
+
+        Whether anybody on this node does; others may all the same.
+        """
         ...
 
     def publish(self, session_id: str, preview: Preview) -> None:

@@ -154,6 +154,10 @@ class Sessions(Protocol):
         """The session whoever it belongs to: for runners, never for requests. :raises NotFound:"""
         ...
 
+    async def with_inputs(self, session_id: str) -> tuple[Session, list[Entry]]:
+        """As `find`, and the inputs not yet taken up: what is not among them came after its head."""
+        ...
+
     async def page(self, query: SessionQuery) -> list[Session]:
         """A page of sessions, in the order asked for."""
         ...

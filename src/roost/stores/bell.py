@@ -19,9 +19,11 @@ class LocalBell:
     def __init__(self) -> None:
         self._ears: dict[str, set[_Hears]] = {}
 
-    def ring(self, topic: str) -> None:
-        for ear in self._ears.get(topic, ()):
+    def ring(self, topic: str) -> bool:
+        ears = self._ears.get(topic, ())
+        for ear in ears:
             ear.hear()
+        return bool(ears)
 
     def ring_all(self) -> None:
         """Ring every topic that anybody listens at: whatever may have been missed is looked for."""

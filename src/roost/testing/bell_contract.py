@@ -28,9 +28,10 @@ class BellContract:
         self, bell: Bell
     ) -> None:
         with bell.listen("here") as one, bell.listen("here") as two, bell.listen("there") as other:
-            bell.ring("here")
+            assert bell.ring("here")
             assert await one.wait(60) and await two.wait(60)
             assert one.rung() and two.rung()
+            assert not bell.ring("nowhere")
             assert not one.rung()
             assert not other.rung()
 

@@ -77,6 +77,8 @@ class SessionsContract(StoreContract):
             await stage.store.sessions.get(TENANT, "sesn_nowhere")
         with pytest.raises(NotFound):
             await stage.store.sessions.find("sesn_nowhere")
+        with pytest.raises(NotFound):
+            await stage.store.sessions.with_inputs("sesn_nowhere")
 
     async def test_a_quota_counts_what_is_not_archived(self, stage: Stage) -> None:
         sessions = stage.store.sessions

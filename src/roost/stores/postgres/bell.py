@@ -54,10 +54,10 @@ class PostgresBell(LocalBell):
         if failure is not None:
             raise failure
 
-    def ring(self, topic: str) -> None:
-        super().ring(topic)
+    def ring(self, topic: str) -> bool:
         self._topics.add(topic)
         self._something.set()
+        return super().ring(topic)
 
     def publish(self, session_id: str, preview: Preview) -> None:
         super().publish(session_id, preview)

@@ -10,10 +10,11 @@ from typing import Final
 import msgspec
 
 from roost.domain import ledger
-from roost.domain.events import Draft
+from roost.domain.events import Draft, Entry
 from roost.domain.session import Session, Spec
 from roost.ports.log import Receipt
 from roost.ports.sessions import Cutting, Planting, Revision, Rewinding, SessionQuery
+from roost.stores.postgres import history
 from roost.stores.postgres.database import Database
 from roost.stores.postgres.driver import NOW, Connection, numbered
 from roost.stores.postgres.sweep import Sweep
@@ -141,12 +142,10 @@ class PostgresSessions:
         return session
 
     async def find(self, session_id: str) -> Session:
-        row = await self._database.read(
-            lambda db: db.fetchrow(f"{_SELECT} WHERE s.id = $1", session_id)
-        )
-        if row is None:
-            raise sessions.absent(session_id)
-        return _session_of(row)
+        return await self._database.read(partial(_find, session_id))
+
+    async def with_inputs(self, session_id: str) -> tuple[Session, list[Entry]]:
+        return await self._database.read(partial(_with_inputs, session_id))
 
     async def page(self, query: SessionQuery) -> list[Session]:
         return await self._database.read(partial(_page, query))
@@ -167,6 +166,18 @@ def _session_of(row: Row) -> Session:
     if session.read_at >= session.updated_at:
         return session
     return msgspec.structs.replace(session, read_at=session.updated_at)
+
+
+async def _find(session_id: str, db: Connection) -> Session:
+    row = await db.fetchrow(f"{_SELECT} WHERE s.id = $1", session_id)
+    if row is None:
+        raise sessions.absent(session_id)
+    return _session_of(row)
+
+
+async def _with_inputs(session_id: str, db: Connection) -> tuple[Session, list[Entry]]:
+    """The session first: an input that is accepted in between is seen too early, never too late."""
+    return await _find(session_id, db), await history.inputs(session_id, (), db)
 
 
 # What is done in one transaction

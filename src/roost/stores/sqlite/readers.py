@@ -1,9 +1,13 @@
-"""Reading: a few threads, each with a connection that cannot write. None ever waits for the writer."""
+"""Reading: a few threads, each with a connection that cannot write. None ever waits for the writer.
+
+One more connection is the loop's own, for sessions that are being written to: what is in memory is found
+in less time than it takes to hand the question to a thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
@@ -21,7 +25,9 @@ _Job = tuple[Question[Any], "asyncio.Future[Any]"]
 class Readers:
     """Answers questions on whichever thread is free."""
 
-    def __init__(self, connections: Sequence[apsw.Connection]) -> None:
+    def __init__(self, here: apsw.Connection, *connections: apsw.Connection) -> None:
+        self._here = here
+        self._here.set_busy_timeout(0)
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._closed = False
@@ -40,9 +46,21 @@ class Readers:
         self._jobs.put((question, future))
         return future
 
+    async def ask_here(self, question: Question[T]) -> T:
+        """As `ask`, for a few rows in memory, by their keys: the loop waits for it."""
+        if self._closed:
+            raise Unavailable("the store is closed")
+        try:
+            return question(self._here)
+        except (apsw.BusyError, apsw.LockedError):  # somebody has the file open in another program
+            return await self.ask(question)
+        except Exception as error:
+            raise explained(error) from error
+
     def refuse(self) -> None:
         """Take nothing new. Called on the loop, before `close`."""
         self._closed = True
+        self._here.close()
         for _ in self._threads:
             self._jobs.put(None)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import apsw
 
 from roost.domain import ledger
-from roost.domain.events import Draft
+from roost.domain.events import Draft, Entry
 from roost.domain.ledger import Change
 from roost.domain.session import Session, Spec
 from roost.ports.log import Receipt
@@ -25,11 +25,14 @@ from roost.stores.sql.rows import (
     spec_columns,
     state_columns,
 )
+from roost.stores.sqlite import history
 from roost.stores.sqlite.clock import Clock
-from roost.stores.sqlite.readers import Readers
+from roost.stores.sqlite.readers import Question, Readers
 from roost.stores.sqlite.sweep import sweep
 from roost.stores.sqlite.transaction import Transaction
 from roost.stores.sqlite.writer import Writer
+
+T = TypeVar("T")
 
 # Whole sessions.
 _SELECT = f"""
@@ -142,10 +145,22 @@ class SqliteSessions:
         return session
 
     async def find(self, session_id: str) -> Session:
-        found = await self._readers.ask(partial(_find, session_id, self._clock))
+        found = await self._look_at(session_id, partial(_find, session_id, self._clock))
         if found is None:
             raise sessions.absent(session_id)
         return found
+
+    async def with_inputs(self, session_id: str) -> tuple[Session, list[Entry]]:
+        look = partial(_with_inputs, session_id, self._clock)
+        found, inputs = await self._look_at(session_id, look)
+        if found is None:
+            raise sessions.absent(session_id)
+        return found, inputs
+
+    async def _look_at(self, session_id: str, look: Question[T]) -> T:
+        if self._writer.remembers(session_id):
+            return await self._readers.ask_here(look)
+        return await self._readers.ask(look)
 
     async def page(self, query: SessionQuery) -> list[Session]:
         return await self._readers.ask(partial(_page, query, self._clock))
@@ -274,6 +289,13 @@ def _made(tenant: str, receipt: Receipt, db: apsw.Connection) -> str | None:
 def _find(session_id: str, clock: Clock, db: apsw.Connection) -> Session | None:
     row = db.execute(f"{_SELECT} WHERE s.id = ?", (session_id,)).fetchone()
     return None if row is None else session_of(row, clock.now())
+
+
+def _with_inputs(
+    session_id: str, clock: Clock, db: apsw.Connection
+) -> tuple[Session | None, list[Entry]]:
+    """The session first: an input that is accepted in between is seen too early, never too late."""
+    return _find(session_id, clock, db), history.inputs(session_id, (), db)
 
 
 def _page(query: SessionQuery, clock: Clock, db: apsw.Connection) -> list[Session]:

@@ -61,7 +61,7 @@ class SqliteStore:
         """
         with driver.locked(path):
             db, clock, connections = await to_thread.run_sync(_connect, path)
-            writer, readers = Writer(db, clock), Readers(connections)
+            writer, readers = Writer(db, clock), Readers(*connections)
             writer.later(sweep)
             try:
                 yield cls(writer, readers, clock)
@@ -85,7 +85,7 @@ def _connect(path: Path) -> tuple[apsw.Connection, Clock, list[apsw.Connection]]
         opened.append(driver.connect(path))
         migrate(opened[0])
         clock = Clock(opened[0])
-        opened.extend(driver.connect_reader(path) for _ in range(_READERS))
+        opened.extend(driver.connect_reader(path) for _ in range(1 + _READERS))
     except BaseException as error:
         for db in opened:
             db.close()

@@ -86,6 +86,10 @@ class Transaction(Sheet):
         self._cursor = db.cursor()
         self._sessions: OrderedDict[str, Hot] = OrderedDict()
 
+    def remembers(self, session_id: str) -> bool:
+        """Whether a batch had to do with the session lately."""
+        return session_id in self._sessions
+
     # The life of a batch
 
     def begin(self) -> None:

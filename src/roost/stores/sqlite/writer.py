@@ -58,6 +58,10 @@ class Writer:
         """Do it when its turn comes; nobody waits for it."""
         self._jobs.put((op, None))
 
+    def remembers(self, session_id: str) -> bool:
+        """Whether the session was written to lately, so that its rows are in memory. Any thread may ask."""
+        return self._tx.remembers(session_id)
+
     def refuse(self) -> None:
         """Take nothing new; what was taken is still done. Called on the loop, before `close`."""
         self._closed = True

@@ -34,6 +34,8 @@ class Intake(StoreContract):
         assert accepted.woke
         assert not accepted.repeated
         assert await stage.log.inputs(session_id) == [entry]
+        session, waiting = await stage.store.sessions.with_inputs(session_id)
+        assert (session.id, session.state.head, waiting) == (session_id, 3, [entry])
         assert types(await stage.all(session_id)) == [
             "user.message",
             "session.status_running",
