@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import cache
 
 import httpx2
 
@@ -24,6 +25,7 @@ _NOT_PASSED_ON = (
 """Answers' headers that are about the operator's account, or about a connection nobody inside has."""
 
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60)
+_tls = cache(httpx2.create_ssl_context)  # once: reading all certificates takes a while
 
 
 class Line:
@@ -99,4 +101,4 @@ def transport(proxy: str | None = None) -> httpx2.AsyncHTTPTransport:
     # On the level of debugging it writes out the headers of answers, and whole answers that are not
     # HTTP: both may repeat our key.
     logging.getLogger("httpcore2").setLevel(logging.INFO)
-    return httpx2.AsyncHTTPTransport(limits=_LIMITS, proxy=proxy)
+    return httpx2.AsyncHTTPTransport(verify=_tls(), limits=_LIMITS, proxy=proxy)

@@ -15,6 +15,8 @@ from roost.errors import StartupError
 from roost.serve.sockets import WebSocketLine
 
 _BACKLOG = 2048
+_LAST_ANSWERS = 2  # seconds for requests that are being answered when the server stops
+_GLANCE = 0.005  # seconds between two looks at who is still there
 _HINTS = {
     errno.EADDRINUSE: "Another program has the port; choose one with --port, or 0 for any free one.",
     errno.EACCES: "Ports below 1024 are root's; choose a higher one with --port.",
@@ -45,7 +47,6 @@ async def listening(
             ws_max_size=max_frame_bytes or 0,
             ws_per_message_deflate=False,
             ws_ping_interval=None,
-            timeout_graceful_shutdown=2,
         )
     )
     with closing(bound):
@@ -53,17 +54,40 @@ async def listening(
             tasks.start_soon(server.serve, [bound])
             await server.accepting.wait()
             yield _url(bound)
-            server.should_exit = True
+            server.end()
 
 
 class _Server(uvicorn.Server):
+    """uvicorn's, which looks ten times a second whether it is to end; this one is told."""
+
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.accepting = anyio.Event()
+        self._ending = anyio.Event()
+
+    def end(self) -> None:
+        self.should_exit = True
+        self._ending.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.accepting.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):  # puts the new time into the header `date`
+            with anyio.move_on_after(1):
+                await self._ending.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        with anyio.move_on_after(_LAST_ANSWERS):
+            while self.server_state.connections or self.server_state.tasks:
+                await anyio.sleep(_GLANCE)
+        for task in self.server_state.tasks:
+            task.cancel()
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

@@ -122,6 +122,7 @@ class LiveServer:
     def _is_ready(self) -> bool:
         try:
             self.url = msgspec.json.decode((self.data / "server.json").read_bytes())["url"]
-            return httpx2.get(f"{self.url}/readyz").status_code == 200
+            # Reading all certificates takes longer than the question; plain HTTP needs none.
+            return httpx2.get(f"{self.url}/readyz", verify=False).status_code == 200
         except (OSError, msgspec.DecodeError, httpx2.HTTPError):
             return False
