@@ -25,6 +25,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A client reads all the machine's certificates, also for `http://`: that takes longer than many a test.
 transports.create_ssl_context = cache(transports.create_ssl_context)
 
+_SHARED = {"server", "browser", "target"}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """What the tests of a module share is started once: one worker runs them all."""
+    shares = _SHARED & set(getattr(item, "fixturenames", ()))
+    if shares and item.get_closest_marker("xdist_group") is None:
+        item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}.{item.path.stem}"))
+
 
 @pytest.fixture(scope="session")
 def docker() -> Generator[LiveEngine, None, None]:

@@ -35,11 +35,10 @@ async def test_an_answer_that_is_under_way_is_given_before_the_server_ends() -> 
         async with httpx2.AsyncClient() as client:
             heard.append((await client.get(url)).text)
 
-    async with anyio.create_task_group() as tasks:
-        async with listening(page.app, "127.0.0.1", 0) as url:
-            tasks.start_soon(ask, url)
-            await page.asked.wait()
-            tasks.start_soon(_after_a_moment, page.go)
+    async with anyio.create_task_group() as tasks, listening(page.app, "127.0.0.1", 0) as url:
+        tasks.start_soon(ask, url)
+        await page.asked.wait()
+        tasks.start_soon(_after_a_moment, page.go)
     assert heard == ["at last"]
 
 
@@ -53,10 +52,13 @@ async def test_an_answer_that_never_comes_does_not_hold_the_end_up(
 ) -> None:
     monkeypatch.setattr(http, "_LAST_ANSWERS", 0.1)
     page = Answering()
-    async with anyio.create_task_group() as tasks, httpx2.AsyncClient() as client:
-        async with listening(page.app, "127.0.0.1", 0) as url:
-            tasks.start_soon(_ask_in_vain, client, url)
-            await page.asked.wait()
+    async with (
+        anyio.create_task_group() as tasks,
+        httpx2.AsyncClient() as client,
+        listening(page.app, "127.0.0.1", 0) as url,
+    ):
+        tasks.start_soon(_ask_in_vain, client, url)
+        await page.asked.wait()
 
 
 async def _ask_in_vain(client: httpx2.AsyncClient, url: str) -> None:
@@ -71,16 +73,15 @@ async def test_a_connection_that_is_only_kept_open_does_not_hold_the_end_up(
     monkeypatch.setattr(http, "_LAST_ANSWERS", 600)
     page = Answering()
     page.go.set()
-    async with httpx2.AsyncClient() as client:
-        async with listening(page.app, "127.0.0.1", 0) as url:
-            assert (await client.get(url)).text == "at last"
+    async with httpx2.AsyncClient() as client, listening(page.app, "127.0.0.1", 0) as url:
+        assert (await client.get(url)).text == "at last"
 
 
-async def test_the_date_of_an_answer_is_that_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_date_of_an_answer_is_that_of_now() -> None:
     page = Answering()
     page.go.set()
     async with listening(page.app, "127.0.0.1", 0) as url, httpx2.AsyncClient() as client:
         first = (await client.get(url)).headers["date"]
         with anyio.fail_after(60):
-            while (await client.get(url)).headers["date"] == first:
+            while (await client.get(url)).headers["date"] == first:  # noqa: ASYNC110
                 await anyio.sleep(0.05)

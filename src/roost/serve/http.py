@@ -84,7 +84,7 @@ class _Server(uvicorn.Server):
         for connection in list(self.server_state.connections):
             connection.shutdown()
         with anyio.move_on_after(_LAST_ANSWERS):
-            while self.server_state.connections or self.server_state.tasks:
+            while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 - uvicorn's sets
                 await anyio.sleep(_GLANCE)
         for task in self.server_state.tasks:
             task.cancel()
