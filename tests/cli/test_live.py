@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import httpx2
 import pytest
+from tests.cli.conftest import Roost
 
 from roost.testing.live import LiveServer
 
@@ -38,6 +40,19 @@ def roost(server: LiveServer, *arguments: str, **more: object) -> subprocess.Com
     return ran
 
 
+@pytest.fixture
+def said(roost: Roost, server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What the command says when it is run in this process, which takes a tenth of the time."""
+    monkeypatch.setenv("ROOST_DATA", str(server.data))
+
+    def call(*arguments: str, code: int = 0) -> str:
+        left, out, err = roost(*arguments)
+        assert left == code, out + err
+        return err if code else out
+
+    return call
+
+
 def test_a_conversation_goes_on_by_its_session(server: LiveServer) -> None:
     assert "1 user message " in roost(server, "chat", "--once", "Hello").stdout
     session = json.loads(roost(server, "sessions", "ls", "--json").stdout)[0]
@@ -49,24 +64,23 @@ def test_a_conversation_goes_on_by_its_session(server: LiveServer) -> None:
     assert "hint:" not in roost(server, "logs", session["id"], code=1).stdout
 
 
-def test_the_one_node_of_a_data_directory_is_drained_and_resumed(server: LiveServer) -> None:
-    shown = roost(server, "node", "ls").stdout.splitlines()
+def test_the_one_node_of_a_data_directory_is_drained_and_resumed(
+    server: LiveServer, said: Callable[..., str]
+) -> None:
+    shown = said("node", "ls").splitlines()
     assert [shown[0].split()[0], shown[1].split()[2]] == ["ID", "up"]
-    assert "drains" in roost(server, "node", "drain").stdout
+    assert "drains" in said("node", "drain")
     ready = httpx2.get(f"{server.url}/readyz")
     assert ready.status_code == 503
-    [node] = json.loads(roost(server, "node", "ls", "--json").stdout)
+    [node] = json.loads(said("node", "ls", "--json"))
     assert node["state"] == "draining"
-    resumed = json.loads(roost(server, "node", "resume", node["id"], "--json").stdout)
+    resumed = json.loads(said("node", "resume", node["id"], "--json"))
     assert resumed["state"] == "up"
-    assert "1 user message " in roost(server, "chat", "--once", "Hello").stdout
+    assert "1 user message " in said("chat", "--once", "Hello")
 
 
-def test_workspaces_are_made_set_up_shared_and_removed(server: LiveServer) -> None:
-    def said(*arguments: str, code: int = 0) -> str:
-        ran = roost(server, "workspaces", *arguments, code=code)
-        return ran.stderr if code else ran.stdout
-
+def test_workspaces_are_made_set_up_shared_and_removed(said: Callable[..., str]) -> None:
+    said = partial(said, "workspaces")
     made = said("create", "my notes", "--quota", "20GB", "--writers", "serialised").strip()
     assert made.startswith("wksp_")
     assert said("ls").splitlines()[1].split()[:5] == [
@@ -123,13 +137,13 @@ def test_a_followed_log_shows_each_event_once_across_restarts(server: LiveServer
     assert follower.events == [json.loads(line) for line in listed]
 
 
-def test_keys_are_managed_on_the_server(server: LiveServer) -> None:
-    secret = roost(server, "key", "create", "ci", "--max-sessions", "3").stdout.strip()
-    keys = json.loads(roost(server, "key", "ls", "--json").stdout)
+def test_keys_are_managed_on_the_server(said: Callable[..., str]) -> None:
+    secret = said("key", "create", "ci", "--max-sessions", "3").strip()
+    keys = json.loads(said("key", "ls", "--json"))
     assert secret not in json.dumps(keys)
     [made] = [key for key in keys if key["name"] == "ci"]
-    roost(server, "key", "revoke", made["id"])
-    table = roost(server, "key", "ls").stdout
+    said("key", "revoke", made["id"])
+    table = said("key", "ls")
     assert re.search(rf"{made['id']}.*ci.*20\d\d-.*20\d\d-", table)
 
 
