@@ -61,6 +61,10 @@ class Settings(BaseModel):
     api_key: SecretStr | None = Field(
         None, description="The administrator's API key; by default one is made at the first start."
     )
+    master_key: SecretStr | None = Field(
+        None,
+        description="What secrets in the database are sealed with: 32 bytes in base64, the same for all servers; several with commas between them, of which the first seals and all open. By default a file in the data directory.",
+    )
     url: str | None = Field(None, description="The server the command line talks to.")
     anthropic_api_key: SecretStr | None = Field(
         None,

@@ -4,6 +4,7 @@
   + InvalidRequest                  the request itself is wrong; says which field
     - SessionClosed                 terminated or archived: it takes no more input
     - SessionBusy                   not while it runs; interrupt first
+    - CannotSeal                    there is no master key to keep a secret with
     - AgentModelRequired            an agent's model can be replaced, not cleared
     - EnvironmentArchived           it takes no changes and no new sessions
     - ConfigTypeChanged             cloud stays cloud, self-hosted stays self-hosted
@@ -42,6 +43,7 @@
     - BlobNotFound                  no such object
     - BlobChanged                   somebody else has moved the pointer
     - SnapshotCorrupt               what came back is not what was stored
+  + CannotUnseal                    sealed with another master key, or damaged
   + WorkspaceTooLarge               more files than a snapshot may hold
   + LeaseLost                       another runner owns the session now; drop everything
   + StartupError                    the server cannot start, and would fail the same way again
@@ -92,6 +94,15 @@ class SessionBusy(InvalidRequest):
 
     code = "session_running"
     hint = "Send a user.interrupt event, wait for session.status_idle, then try again."
+
+
+class CannotSeal(InvalidRequest):
+    """This server cannot keep secrets: it has no master key that all servers of its database share."""
+
+    code = "master_key_missing"
+    hint = (
+        "The operator sets ROOST_MASTER_KEY, the same for all servers: `openssl rand -base64 32`."
+    )
 
 
 class AgentModelRequired(InvalidRequest):
@@ -347,6 +358,13 @@ class SnapshotCorrupt(BlobsFailed):
 
     code = "snapshot_corrupt"
     hint = "Restore an earlier snapshot, or bring the object store back to a good state."
+
+
+class CannotUnseal(RoostError):
+    """A secret in the database cannot be opened."""
+
+    code = "cannot_unseal"
+    hint = "Give every server the ROOST_MASTER_KEY that it was sealed with, or put the secret on again."
 
 
 class WorkspaceTooLarge(RoostError):

@@ -53,9 +53,11 @@ from roost.sandboxes.shown import FolderShown
 from roost.sandboxes.tree import LocalFolder, LocalTree
 from roost.stores.archives import FolderArchives
 from roost.stores.bell import LocalBell
+from roost.stores.seal import MasterKeys
 from roost.stores.skills import FolderSkills
 from roost.stores.sqlite import SqliteStore
 
+MASTER_KEY = bytes(range(32))
 TENANT = "tenant_1"
 HEADERS = {"anthropic-version": "2023-06-01", "anthropic-beta": MANAGED_AGENTS}
 
@@ -208,7 +210,9 @@ def _deps(
     outputs = Outputs(filestore, shown, store.sessions)
     urls = words(settings.git_urls)
     resources = Resources(
-        filestore, keeper, store.catalog, store.sessions, shown, outputs, urls=urls
+        *(filestore, keeper, store.catalog, store.sessions, shown, outputs),
+        MasterKeys([MASTER_KEY]),
+        urls=urls,
     )
     attachments = Attachments(filestore, keeper)
     agents, environments = Agents(store.catalog, skills), Environments(store.catalog)

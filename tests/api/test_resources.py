@@ -13,8 +13,9 @@ from tests.api.test_files import notes, objects, sent
 
 from roost.core.resources import Resources
 from roost.domain.session import Spec
-from roost.errors import InvalidRequest
+from roost.errors import CannotUnseal, InvalidRequest
 from roost.ports.catalog import RecordQuery
+from roost.stores.seal import MasterKeys
 
 TOKEN = "ghp_0123456789abcdef0123456789"
 REPOSITORY = {"type": "github_repository", "url": "https://github.com/a/b"}
@@ -30,9 +31,22 @@ def under(session: Any) -> str:
     return f"/v1/sessions/{session['id']}/resources"
 
 
-async def secrets(roost: House, session: Any) -> list[str]:
+async def secrets(roost: House, session: Any) -> list[dict[str, Any]]:
     query = RecordQuery(kind="secret", tenant=TENANT, name=session["id"], limit=9)
-    return [record.body["token"] for record in await roost.store.catalog.page(query)]
+    return [record.body for record in await roost.store.catalog.page(query)]
+
+
+def is_written(folder: Path, text: str) -> bool:
+    """Whether any file has it, the database's among them."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return any(text.encode() in path.read_bytes() for path in files)
+
+
+async def token_of(roost: House, session: Any) -> str | None:
+    """What is put on outside."""
+    found = await roost.store.sessions.get(TENANT, session["id"])
+    (repository,) = await roost.deps.resources.repositories(found)
+    return repository.token
 
 
 async def test_a_file_is_copied_into_a_session_and_shown_there(tmp_path: Path):
@@ -87,18 +101,61 @@ async def test_a_token_is_taken_and_never_given_back(tmp_path: Path):
         path = f"{under(session)}/{shown['id']}"
         newer = await roost.post(path, {"authorization_token": f"{TOKEN}-new"})
         assert newer["updated_at"] >= shown["updated_at"]
-        assert await secrets(roost, session) == [f"{TOKEN}-new"]
+        (kept,) = await secrets(roost, session)
+        assert kept.keys() == {"name", "resource", "sealed"}
         events = await roost.get(f"/v1/sessions/{session['id']}/events")
         everything = str([session, newer, events, await roost.get(under(session))])
         assert TOKEN not in everything
-        assert (
-            await roost.deps.resources.repositories(
-                await roost.store.sessions.get(TENANT, session["id"])
-            )
-        )[0].token == f"{TOKEN}-new"
+        assert await token_of(roost, session) == f"{TOKEN}-new"
+        assert is_written(tmp_path, kept["sealed"])
+        assert not is_written(tmp_path, TOKEN)
         error_of(await roost.client.delete(path), 400)
         await roost.client.delete(f"/v1/sessions/{session['id']}")
         assert await secrets(roost, session) == []
+
+
+async def test_a_token_from_before_they_were_sealed_works_and_is_sealed_when_it_is_replaced(
+    tmp_path: Path,
+):
+    async with house(tmp_path) as roost:
+        session = await roost.session(resources=[REPOSITORY])
+        (shown,) = session["resources"]
+        assert await token_of(roost, session) is None
+        plain = {"name": session["id"], "resource": shown["id"], "token": TOKEN}
+        await roost.store.catalog.add("secret", TENANT, "secret_1", plain, unique_name=False)
+        assert await token_of(roost, session) == TOKEN
+        await roost.post(f"{under(session)}/{shown['id']}", {"authorization_token": TOKEN})
+        (kept,) = await secrets(roost, session)
+        assert "token" not in kept
+        assert await token_of(roost, session) == TOKEN
+
+
+async def test_a_token_is_no_others_and_without_its_key_it_is_said_which_one_is_missing(
+    tmp_path: Path,
+):
+    async with house(tmp_path) as roost:
+        given = {**REPOSITORY, "authorization_token": TOKEN}
+        one, other = [await roost.session(resources=[given]) for _ in range(2)]
+        ((mine,), (theirs,)) = [await secrets(roost, session) for session in (one, other)]
+        moved = {**mine, "sealed": theirs["sealed"]}
+        await roost.store.catalog.add("secret", TENANT, "secret_1", moved, unique_name=False)
+        with pytest.raises(CannotUnseal, match="another record's"):
+            await token_of(roost, one)
+        resources = roost.deps.resources
+        resources._seal = MasterKeys([bytes(32)])
+        with pytest.raises(CannotUnseal, match="sealed with the master key"):
+            await token_of(roost, other)
+        # What cannot be opened can be replaced.
+        path = f"{under(other)}/{other['resources'][0]['id']}"
+        await roost.post(path, {"authorization_token": TOKEN})
+        assert await token_of(roost, other) == TOKEN
+        resources._seal = MasterKeys([])
+        refused = error_of(await roost.client.post(path, json={"authorization_token": TOKEN}), 400)
+        assert refused["details"]["error_code"] == "master_key_missing"
+        body = {"agent": one["agent"]["id"], "environment_id": one["environment_id"]}
+        refused = await roost.client.post("/v1/sessions", json={**body, "resources": [given]})
+        error_of(refused, 400)
+        assert await notes(roost) == 0
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from anthropic import APIStatusError, NotFoundError
 from tests.journeys.chat import Chat, bash, printed, script
 from tests.journeys.git_server import git, git_server, repository
+from tests.journeys.test_forks import asked
 
 from roost.testing.live import LiveServer
 
@@ -146,6 +148,11 @@ def test_a_session_works_on_files_and_a_repository_and_hands_over_outputs(tmp_pa
             server.output + str(chat.events()) + str(client.beta.sessions.retrieve(chat.session.id))
         )
         assert TOKEN not in seen
+        exported = asked(chat, "export")
+        archive = zstandard.ZstdDecompressor().decompressobj().decompress(exported.content)
+        assert b"hello" in archive
+        kept = [path.read_bytes() for path in server.data.rglob("*") if path.is_file()]
+        assert not any(TOKEN.encode() in data for data in [archive, *kept])
         client.beta.sessions.delete(chat.session.id)
         assert list(client.beta.files.list(scope_id=chat.session.id, betas=BETA)) == []
 

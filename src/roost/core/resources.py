@@ -1,8 +1,8 @@
 """What sessions are given to work with: copies of files, shown read-only, and repositories.
 
 A file becomes a copy that belongs to the session, so that deleting the original changes nothing. A
-repository's token is a record of its own: it is in no session, event or answer, and only the way out asks
-for it.
+repository's token is a record of its own, and sealed: it is in no session, event or answer, and only the way
+out asks for it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ from roost.domain.resource import (
     repositories_of,
 )
 from roost.domain.session import Session, Spec, Status
-from roost.errors import InvalidRequest, NotFound, SessionClosed
+from roost.errors import CannotUnseal, InvalidRequest, NotFound, SessionClosed
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.egress import Repository
 from roost.ports.sandbox import Mount
+from roost.ports.seal import Seal
 from roost.ports.sessions import Revised, Sessions
 from roost.ports.shown import Shown
 
@@ -54,6 +55,7 @@ class Resources:
         sessions: Sessions,
         shown: Shown,
         outputs: Outputs,
+        seal: Seal,
         *,
         urls: Sequence[str] = (),
     ) -> None:
@@ -62,6 +64,7 @@ class Resources:
         self._catalog = catalog
         self._sessions = sessions
         self._shown = shown
+        self._seal = seal
         self._urls = urls
         self.outputs = outputs
         keeper.also.append(self.forget)
@@ -179,15 +182,31 @@ class Resources:
         return [f"the file at {UPLOADS}/{path} was deleted" for path in files.keys() - there.keys()]
 
     async def repositories(self, session: Session) -> list[Repository]:
-        """Its repositories, with their tokens: for the way out, and nobody else."""
+        """Its repositories, with their tokens: for the way out, and nobody else.
+
+        :raises CannotUnseal: a token was sealed with a key that this server does not have
+        """
         wanted = repositories_of(session.spec.resources)
         tokens = await self._tokens(session.tenant, session.id) if wanted else {}
         return [
-            Repository(url=each["url"], token=tokens[each["id"]].body["token"])
+            Repository(url=each["url"], token=self._opened(tokens[each["id"]]))
             if each["id"] in tokens
             else Repository(url=each["url"])
             for each in wanted
         ]
+
+    def _opened(self, record: Record) -> str:
+        """A token, whether it was kept before tokens were sealed or since."""
+        body = record.body
+        if "sealed" not in body:
+            return str(body["token"])
+        try:
+            about = _about(record.tenant, body["name"], body["resource"])
+            return self._seal.open(body["sealed"], about)
+        except CannotUnseal as closed:
+            raise CannotUnseal(
+                f"the token of the repository {body['resource']} cannot be had: {closed.message}"
+            ) from None
 
     async def forget(self, tenant: str, session_id: str) -> None:
         """A session is gone: so are its tokens, and what was shown of its files on this node."""
@@ -251,7 +270,8 @@ class Resources:
     async def _keep_token(self, tenant: str, session_id: str, resource_id: str, token: str) -> None:
         """The new one first, then without the old ones: versions of a record would keep those."""
         old = (await self._tokens(tenant, session_id)).get(resource_id)
-        body = {"name": session_id, "resource": resource_id, "token": token}
+        sealed = self._seal.seal(token, _about(tenant, session_id, resource_id))
+        body = {"name": session_id, "resource": resource_id, "sealed": sealed}
         await self._catalog.add("secret", tenant, mint("secret"), body, unique_name=False)
         if old is not None:
             await self._catalog.delete("secret", tenant, old.id)
@@ -272,6 +292,11 @@ def found(session: Session, resource_id: str) -> Resource:
         if resource["id"] == resource_id:
             return resource
     raise NotFound(f"session {session.id} has no resource {resource_id}")
+
+
+def _about(tenant: str, session_id: str, resource_id: str) -> str:
+    """What a token is sealed as: in another's record it does not open."""
+    return f"token {tenant} {session_id} {resource_id}"
 
 
 def _refuse_closed(session: Session) -> None:

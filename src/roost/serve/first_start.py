@@ -40,17 +40,17 @@ async def ensure_administrator(keyring: Keyring, settings: Settings) -> Path:
     given = settings.api_key.get_secret_value() if settings.api_key else None
     secret = given or (path.read_text().strip() if path.exists() else None)
     if secret is not None and await _opens(keyring, secret):
-        _write_private(path, secret)
+        write_private(path, secret)
         return path
     if given is not None:
         await _store_given(keyring, given)
-        _write_private(path, given)
+        write_private(path, given)
         return path
-    _write_private(path, secret := secret or keyring.mint_secret())
+    write_private(path, secret := secret or keyring.mint_secret())
     try:
         await _store(keyring, secret)
     except Conflict:
-        _write_private(path, secret := keyring.mint_secret())
+        write_private(path, secret := keyring.mint_secret())
         await _store(keyring, secret)
     return path
 
@@ -84,7 +84,7 @@ def token_secret(data: Path) -> bytes:
     """What tokens are signed with; made at the first start, and the same ever after."""
     path = data / "keys" / "jwt.key"
     if not path.exists():
-        _write_private(path, secrets.token_urlsafe(48))
+        write_private(path, secrets.token_urlsafe(48))
     return path.read_text().strip().encode()
 
 
@@ -92,11 +92,12 @@ def home_of(data: Path) -> str:
     """The name of the place where this server has sessions' files; the same ever after."""
     path = data / "home"
     if not path.exists():
-        _write_private(path, mint("home"))
+        write_private(path, mint("home"))
     return path.read_text().strip()
 
 
-def _write_private(path: Path, secret: str) -> None:
+def write_private(path: Path, secret: str) -> None:
+    """Write it to a file for the owner alone; on disk when this returns."""
     if path.exists() and path.read_text().strip() == secret:
         return
     fresh = path.with_suffix(".new")
@@ -106,3 +107,8 @@ def _write_private(path: Path, secret: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -67,6 +67,7 @@ from roost.serve.agents import Workforce, workforce
 from roost.serve.database import SharedStore, opened
 from roost.serve.first_start import ensure_administrator, home_of, token_secret
 from roost.serve.gauges import count_node
+from roost.serve.master_key import master_keys
 from roost.stores.skills import BlobSkills, FolderSkills
 from roost.web.site import Site
 
@@ -189,7 +190,8 @@ def _resources(
     bounds = Bounds(largest=settings.max_file_bytes)
     outputs = Outputs(filestore, shown, store.sessions, bounds)
     urls = words(settings.git_urls)
-    return Resources(filestore, keeper, store.catalog, store.sessions, shown, outputs, urls=urls)
+    parts = (filestore, keeper, store.catalog, store.sessions, shown, outputs)
+    return Resources(*parts, master_keys(settings), urls=urls)
 
 
 def _member(ground: _Ground) -> Member:
