@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -361,6 +362,42 @@ async def test_settings_say_which_snapshots_stay_when_the_last_session_leaves(
         assert [hold.snapshot.sequence for hold in head.holds] == sequences[:1]
         held = await machine.snapshots.fetch.manifest(head.holds[0].snapshot)
         assert held.totals.entries == 1
+
+
+async def test_snapshots_grow_too_old_whether_nobody_comes_or_nobody_leaves(
+    tmp_path: Path, store: SqliteStore
+):
+    async def kept(machine: Machine) -> list[int]:
+        return [snapshot.sequence for snapshot in (await machine.snapshots.head(W)).snapshots]
+
+    async with (
+        Machine(tmp_path / "a", store, "node_a").running() as machine,
+        Machine(tmp_path / "b", store, "node_b").running() as other,
+    ):
+        machine.snapshots._clock = lambda: time.time_ns() // 1000 - 3 * 86_400_000_000
+        for number in range(3):
+            async with machine.join():
+                (machine.place / "file").write_text(str(number))
+        assert len(before := await kept(machine)) == 3
+        await set_up(store, keep_days=4)
+        await other.commons.release_all()
+        assert await kept(machine) == before
+        await set_up(store, keep_days=2)
+        await other.commons.release_all()
+        assert await kept(machine) == before[-1:]
+        stored = len(list((tmp_path / "blobs").rglob("*-*")))
+        async with machine.join():
+            (machine.place / "file").write_text("more")
+            machine.commons.changed(W)
+            with anyio.fail_after(30):
+                while len(await kept(machine)) < 2:  # noqa: ASYNC110 - it is stored beside this
+                    await anyio.sleep(0.01)
+            (machine.place / "file").write_text("and more")
+            await other.commons.release_all()
+            assert len(await kept(machine)) == 1
+        newest = (await row_of(store)).sequence
+        assert (await look_at_all(machine.snapshots, W))[newest] == {"file": b"and more"}
+        assert len(list((tmp_path / "blobs").rglob("*-*"))) <= stored
 
 
 def test_the_newest_snapshot_stays_however_old_it_is():

@@ -32,6 +32,7 @@ from roost.ports.tree import Skipped, Tree
 from roost.ports.workspaces import Workspaces
 
 _DAY: Final = 86_400_000_000
+_LOOK_AGAIN: Final = 3600.0  # seconds between two looks for snapshots that have grown too old
 _log = logging.getLogger(__name__)
 
 
@@ -73,7 +74,21 @@ class Commons:
     async def run(self) -> None:
         """Keep what sessions come to, until cancelled: no session's own task could outlive it."""
         async with anyio.create_task_group() as self._tasks:
-            await anyio.sleep_forever()
+            while True:
+                await self.release_all()
+                await anyio.sleep(_LOOK_AGAIN)
+
+    async def release_all(self) -> None:
+        """Release what has grown too old in workspaces that nobody leaves, because nobody comes or stays.
+
+        Each node does, for all of them: the head of a workspace is changed by one at a time, and what one
+        has released is no more work for the next.
+        """
+        try:
+            for tenant, row in await self._rows.named():
+                await self._release(tenant, row.id, row.generation)
+        except RoostError as error:
+            _log.warning("snapshots not released: %s", error.message, extra={"action": "release"})
 
     async def settings(self, tenant: str, workspace_id: str) -> Settings:
         """How a workspace is set up now. :raises RoostError: it was deleted"""
@@ -168,6 +183,8 @@ class Commons:
         """Release the snapshots that its settings do not keep, for garbage collection."""
         try:
             wanted = await self.settings(tenant, workspace_id)
+            if (wanted.keep_snapshots, wanted.keep_days) == (Settings().keep_snapshots, None):
+                return  # as many as are ever kept
             since = time.time_ns() // 1000 - wanted.keep_days * _DAY if wanted.keep_days else 0
             if await self._snapshots.release(
                 workspace_id, generation, keep=wanted.keep_snapshots, since=since

@@ -79,6 +79,10 @@ class Workspaces(Protocol):
         """
         ...
 
+    async def named(self) -> Sequence[tuple[str, Workspace]]:
+        """Every row of a named workspace, with its tenant. Called now and then by each node."""
+        ...
+
     async def strangers(self, workspace_ids: Sequence[str]) -> Sequence[str]:
         """Those of these ids that have neither a row nor a session. Called now and then by each node,
         with the ids of its own copies: what it finds, another node has removed.

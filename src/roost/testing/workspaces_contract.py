@@ -122,9 +122,12 @@ class WorkspacesContract(StoreContract):
         await catalog.add("workspace", TENANT, "wksp_1", {}, unique_name=False)
         taken = await rows.take("wksp_1", "node_a")
         await rows.leave("wksp_1", "node_a")
+        await rows.hold(await stage.session(), "copy_1", 1)  # has no name
         assert list(await rows.orphans()) == []
+        assert list(await rows.named()) == [(TENANT, replace(taken, holder=""))]
         await catalog.delete("workspace", TENANT, "wksp_1")
         assert [row.id for row in await rows.orphans()] == [taken.id]
+        assert list(await rows.named()) == []
 
     async def test_the_sessions_of_a_workspace_that_were_heard_of_last_say_where_they_rest(
         self, stage: Stage

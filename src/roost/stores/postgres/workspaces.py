@@ -75,6 +75,10 @@ class PostgresWorkspaces:
         rows = await self._database.read(lambda db: db.fetch(_ORPHANS, micros))
         return [workspaces.row_of(row) for row in rows]
 
+    async def named(self) -> Sequence[tuple[str, Workspace]]:
+        rows = await self._database.read(lambda db: db.fetch(workspaces.NAMED))
+        return [workspaces.with_tenant(row) for row in rows]
+
     async def strangers(self, workspace_ids: Sequence[str]) -> Sequence[str]:
         rows = await self._database.read(lambda db: db.fetch(_STRANGERS, list(workspace_ids)))
         return [id for (id,) in rows]

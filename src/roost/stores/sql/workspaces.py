@@ -30,6 +30,12 @@ ORPHANS: Final = (
     "(SELECT 1 FROM records WHERE kind = 'workspace' AND records.id = workspaces.id) LIMIT 1000"
 )
 
+# Rows of named workspaces, with their tenants in front.
+NAMED: Final = f"""
+SELECT r.tenant, w.* FROM ({SELECT}) w JOIN records r ON r.id = w.id
+WHERE r.kind = 'workspace' ORDER BY w.id
+"""
+
 LEAVE: Final = "UPDATE workspaces SET holder = '' WHERE id = ? AND holder = ?"
 
 # A session waits for its turn. It keeps its place if it waits already.
@@ -103,6 +109,12 @@ def noted(before: Workspace | None, row: Workspace, now: Micros) -> Workspace:
 def one_of(rows: Sequence[Row]) -> Workspace | None:
     """The first row, if there is one."""
     return row_of(rows[0]) if rows else None
+
+
+def with_tenant(row: Row) -> tuple[str, Workspace]:
+    """From a row of `NAMED`."""
+    tenant, *rest = row
+    return str(tenant), row_of(tuple(rest))
 
 
 def row_of(row: Row) -> Workspace:

@@ -59,6 +59,9 @@ class SqliteWorkspaces:
         since = time.time_ns() // 1000 - int(given_up_after * 1_000_000)
         return await self._readers.ask(partial(_orphans, since))
 
+    async def named(self) -> Sequence[tuple[str, Workspace]]:
+        return await self._readers.ask(_named)
+
     async def strangers(self, workspace_ids: Sequence[str]) -> Sequence[str]:
         return await self._readers.ask(partial(_strangers, list(workspace_ids)))
 
@@ -131,6 +134,10 @@ def _unsynced(db: apsw.Connection) -> Sequence[Workspace]:
 
 def _orphans(since: Micros, db: apsw.Connection) -> Sequence[Workspace]:
     return [workspaces.row_of(row) for row in db.execute(workspaces.ORPHANS, (since,))]
+
+
+def _named(db: apsw.Connection) -> Sequence[tuple[str, Workspace]]:
+    return [workspaces.with_tenant(row) for row in db.execute(workspaces.NAMED)]
 
 
 def _strangers(workspace_ids: list[str], db: apsw.Connection) -> Sequence[str]:
