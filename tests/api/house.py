@@ -205,7 +205,7 @@ def _deps(
     made: list[House],
 ) -> Deps:
     skills, browse, filestore, data = own
-    keeper = FileKeeper(filestore, store.catalog, store.sessions)
+    keeper = FileKeeper(filestore, store.catalog, store.sessions, skills.heed)
     shown = FolderShown(data / "session-files", range(0))
     outputs = Outputs(filestore, shown, store.sessions)
     urls = words(settings.git_urls)

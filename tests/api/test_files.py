@@ -12,26 +12,17 @@ from typing import Any
 import httpx2
 import pytest
 from anthropic.types import beta
+from tests.api.dying import HOUR, Killed, Later, Writes, notes
 from tests.api.house import TENANT, House, client_of, error_of, house, official
 
-from roost.core.filekeeper import FileKeeper
-from roost.core.filestore import SHELF, FileStore
 from roost.domain.file import PART, File, named
 from roost.errors import BlobsFailed, FileExpired, NotFound, Unavailable
-from roost.ports.catalog import RecordQuery
-
-HOUR = 3600 * 1_000_000
 
 
 async def sent(roost: House, name: str = "a.txt", data: bytes = b"hello", **fields: str) -> Any:
     made = await roost.post("/v1/files", files={"file": (name, data)}, data=fields)
     official(beta.BetaFileMetadata, made)
     return made
-
-
-async def notes(roost: House) -> int:
-    query = RecordQuery(kind="file_note", tenant=SHELF, limit=100)
-    return len(await roost.store.catalog.page(query))
 
 
 def objects(tmp_path: Path) -> list[str]:
@@ -165,16 +156,6 @@ async def test_a_tenant_keeps_no_more_than_its_quota(tmp_path: Path):
         await sent(roost, data=b"123")
 
 
-class Later:
-    """A house's files, so many microseconds later."""
-
-    def __init__(self, roost: House, later: int) -> None:
-        inner = roost.deps.filestore
-        clock = lambda: inner._clock() + later  # noqa: E731
-        self.store = FileStore(roost.store.catalog, inner._blobs, clock=clock)
-        self.keeper = FileKeeper(self.store, roost.store.catalog, roost.store.sessions, clock=clock)
-
-
 async def test_a_file_whose_time_is_up_is_gone_with_its_bytes(tmp_path: Path):
     async with house(tmp_path) as roost:
         made = await sent(roost, expires_in_seconds="3600")
@@ -201,41 +182,22 @@ async def test_the_files_of_a_session_go_with_it(tmp_path: Path):
         assert (objects(tmp_path), await notes(roost)) == ([kept["id"]], 0)
 
 
-class Killed(BaseException):
-    """The process dies here."""
-
-
 @pytest.mark.parametrize("step", range(1, 12))
 async def test_wherever_an_upload_or_a_delete_dies_no_bytes_and_no_empty_record_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ):
     """Dies at each write in turn; an hour later, what is listed can be read, and nothing else is kept."""
     async with house(tmp_path) as roost:
-        store, left = roost.deps.filestore, step
-
-        def counted(owner: Any, name: str) -> None:
-            real = getattr(owner, name)
-
-            async def write(*args: Any, **more: Any) -> Any:
-                nonlocal left
-                left -= 1
-                if left == 0:
-                    raise Killed
-                return await real(*args, **more)
-
-            monkeypatch.setattr(owner, name, write)
-
-        for name in ("put", "delete"):
-            counted(store._blobs, name)
-        for name in ("add", "change", "delete"):
-            counted(store._catalog, name)
+        store, writes = roost.deps.filestore, Writes(monkeypatch, step)
+        writes.count(store._blobs, "put", "delete")
+        writes.count(store._catalog, "add", "change", "delete")
         file = File(filename="f", mime_type="text/plain")
         try:
             record = await store.add(TENANT, file, BytesIO(b"x" * (PART + 1)))
             await store.delete(TENANT, record.id)
         except Killed:
             pass
-        left = 1000
+        writes.left = 1000
         await Later(roost, 2 * HOUR).keeper.look()
         kept = (await roost.get("/v1/files"))["data"]
         for each in kept:

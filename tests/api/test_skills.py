@@ -10,7 +10,20 @@ from typing import Any
 import pytest
 from anthropic.types import beta
 from anthropic.types.beta import skills as skills_types
-from tests.api.house import client_of, error_of, house, official, skill_files
+from tests.api.dying import HOUR, Killed, Later, Writes, notes
+from tests.api.house import (
+    TENANT,
+    House,
+    client_of,
+    error_of,
+    house,
+    official,
+    skill_files,
+)
+
+from roost.core.skills import Skills
+from roost.domain.skill import Bundle, File
+from roost.errors import Unavailable
 
 
 async def test_a_skill_is_made_listed_and_deleted(tmp_path: Path):
@@ -125,3 +138,68 @@ async def test_skills_need_no_beta_and_the_old_one_is_refused(tmp_path: Path):
             assert (await client.get("/v1/skills")).status_code == 200
             client.headers["anthropic-beta"] = "skills-2025-10-02"
             assert "skills-2025-10-02" in error_of(await client.get("/v1/skills"), 400)["message"]
+
+
+async def a_whole_life(skills: Skills) -> None:
+    """Of a skill: made, with a second version, which is deleted, and deleted."""
+    bundle = Bundle("greeting", "Greets.", [File("SKILL.md", b"Say hello.")])
+    skill = await skills.create(TENANT, bundle, None)
+    _, version = await skills.add_version(TENANT, skill.id, bundle)
+    await skills.delete_version(TENANT, skill.id, version["id"])
+    await skills.delete(TENANT, skill.id)
+
+
+async def test_wherever_a_server_dies_no_version_lacks_its_files_and_no_files_stay_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Dies at each write in turn; hours later, what is listed can be read, and nothing else is kept."""
+    async with house(tmp_path) as roost:
+        died = 0
+        while True:
+            with monkeypatch.context() as patch:
+                writes = Writes(patch, died + 1)
+                writes.count(roost.deps.skills._files, "keep", "drop")
+                writes.count(roost.store.catalog, "add", "change", "archive", "delete")
+                try:
+                    await a_whole_life(roost.deps.skills)
+                except Killed:
+                    died += 1
+                else:
+                    break
+            await Later(roost, HOUR // 2).keeper.look()
+            await whole(roost)
+            await Later(roost, 2 * HOUR).keeper.look()
+            kept = await whole(roost)
+            assert {path.name for path in (tmp_path / "skills").iterdir()} == kept, died
+            assert await notes(roost) == 0, died
+        assert died == 19
+
+
+async def whole(roost: House) -> set[str]:
+    """The ids of all versions that are listed, each of which has its files."""
+    found: set[str] = set()
+    for skill in (await roost.get("/v1/skills", limit=100))["data"]:
+        path = f"/v1/skills/{skill['id']}/versions"
+        for version in (await roost.get(path))["data"]:
+            content = await roost.client.get(f"{path}/{version['id']}/content")
+            assert content.status_code == 200, content.text
+            found.add(version["id"])
+    return found
+
+
+async def test_an_upload_that_is_given_up_meanwhile_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with house(tmp_path) as roost:
+        real = roost.store.catalog.add
+
+        async def slowly(kind: str, *args: Any, **more: Any) -> Any:
+            if kind == "skill":
+                await Later(roost, 2 * HOUR).keeper.look()
+            return await real(kind, *args, **more)
+
+        monkeypatch.setattr(roost.store.catalog, "add", slowly)
+        with pytest.raises(Unavailable):
+            await a_whole_life(roost.deps.skills)
+        assert (await whole(roost), list((tmp_path / "skills").iterdir())) == (set(), [])
+        assert await notes(roost) == 0

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from tests.core.node import message, node, texts
 
 from roost.core.dispatch import Dispatcher
@@ -57,6 +58,21 @@ async def test_a_node_outlives_a_lease_that_it_cannot_renew_at_once(tmp_path: Pa
         session = await roost.session(message("Hello"))
         assert len(texts(await roost.until(session, "session.status_idle"))) == 1
         assert log.times == 0
+        roost.dispatcher.stop()
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_a_node_whose_database_is_gone_stops_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: bool
+):
+    async def refuse(node: str, ttl: float) -> None:
+        await anyio.sleep(3600 if silent else 0)
+        raise Unavailable("the connection was refused")
+
+    monkeypatch.setattr("roost.core.member._GOODBYE_SECONDS", 0.01)
+    async with node(tmp_path, working=False) as roost, anyio.create_task_group() as tasks:
+        await tasks.start(roost.dispatcher.run, 0)
+        monkeypatch.setattr(roost.dispatcher.member._log, "renew", refuse)
         roost.dispatcher.stop()
 
 

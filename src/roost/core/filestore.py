@@ -13,16 +13,16 @@ import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from anyio import to_thread
 from msgspec.structs import replace
 
+from roost.core.shelf import Shelf
 from roost.domain.events import Micros
 from roost.domain.file import PART, File, Part, file_of, part_key, prefix_of
 from roost.domain.ids import mint
 from roost.errors import (
-    Conflict,
     FileExpired,
     NotFound,
     SnapshotCorrupt,
@@ -31,9 +31,6 @@ from roost.errors import (
 )
 from roost.ports.blobs import Blobs
 from roost.ports.catalog import Catalog, Record, RecordQuery
-
-SHELF: Final = ""
-"""A tenant that no key can have: the notes about all tenants' files are looked through together."""
 
 _PAGE: Final = 1000
 
@@ -54,6 +51,7 @@ class FileStore:
         quota: int = 0,
         clock: Callable[[], Micros] = now,
     ) -> None:
+        self.shelf = Shelf(catalog)
         self._catalog = catalog
         self._blobs = blobs
         self._quota = quota
@@ -113,9 +111,9 @@ class FileStore:
     async def delete(self, tenant: str, file_id: str) -> None:
         """Remove it. :raises NotFound:"""
         await self.get(tenant, file_id)
-        note = await self.note(tenant, file=file_id, deleted=True)
+        note = await self.shelf.note(tenant, file=file_id, deleted=True)
         await self.drop(tenant, file_id)
-        await self.settle(note)
+        await self.shelf.settle(note)
 
     async def part(self, record: Record, index: int) -> bytes:
         """A part's bytes. :raises BlobsFailed: :raises SnapshotCorrupt: not what was stored"""
@@ -130,22 +128,6 @@ class FileStore:
         for index in range(len(record.body["parts"])):
             yield await self.part(record, index)
 
-    async def note(self, tenant: str, **about: str | bool) -> str:
-        """Put a note on the shelf; gives its id."""
-        note_id = mint("note")
-        body = {"tenant": tenant, **about}
-        await self._catalog.add("file_note", SHELF, note_id, body, unique_name=False)
-        return note_id
-
-    async def settle(self, note_id: str) -> None:
-        """What the note is about is done; by somebody else, perhaps."""
-        with suppress(NotFound):
-            await self._catalog.delete("file_note", SHELF, note_id)
-
-    async def condemn(self, note: Record) -> None:
-        """Whoever is still storing the file that this note is about will find that it was too slow."""
-        await self._catalog.change("file_note", SHELF, note.id, _condemned)
-
     async def drop(self, tenant: str, file_id: str) -> None:
         """Remove a file's record, then its bytes; whatever of them there is."""
         with suppress(NotFound):
@@ -159,22 +141,19 @@ class FileStore:
 
     async def _kept(self, tenant: str, file: File, pieces: AsyncGenerator[bytes, None]) -> Record:
         file_id = mint("file")
-        note = await self.note(tenant, file=file_id)
+        note = await self.shelf.note(tenant, file=file_id)
         # Failing here leaves the note, which leads to what is to be removed.
         parts = [part async for part in self._stored(file_id, pieces)]
         body = replace(file, parts=tuple(parts)).body
         record = await self._catalog.add("file", tenant, file_id, body, unique_name=False)
-        await self._finish(tenant, file_id, note)
-        if file.expires_at is None:
-            await self.settle(note)
-        return record
-
-    async def _finish(self, tenant: str, file_id: str, note: str) -> None:
         try:
-            await self._catalog.change("file_note", SHELF, note, _finished)
-        except (NotFound, Conflict):
+            await self.shelf.finish(note)
+        except Unavailable:
             await self.drop(tenant, file_id)
-            raise Unavailable("storing the file took too long; try again") from None
+            raise
+        if file.expires_at is None:
+            await self.shelf.settle(note)
+        return record
 
     async def _stored(
         self, file_id: str, pieces: AsyncGenerator[bytes, None]
@@ -222,18 +201,6 @@ class Reader:
         if self._held is None or self._held[0] != index:
             self._held = (index, await self._store.part(self._record, index))
         return self._held[1][at : at + size]
-
-
-def _finished(note: Record) -> dict[str, Any]:
-    if note.body.get("condemned"):
-        raise Conflict
-    return {**note.body, "finished": True}
-
-
-def _condemned(note: Record) -> dict[str, Any]:
-    if note.body.get("finished"):
-        raise Conflict
-    return {**note.body, "condemned": True}
 
 
 def _size(data: IO[bytes]) -> int:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
+
+import anyio
 
 from roost.errors import RoostError
 from roost.ports.bell import WORK, Bell
@@ -13,6 +16,7 @@ from roost.ports.nodes import About, Nodes
 NODES = "nodes"
 """The topic rung when a node was marked, or the mark was taken away."""
 
+_GOODBYE_SECONDS: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -54,8 +58,12 @@ class Member:
             _log.error("cannot renew: %s", error.message, extra={"action": "renew"})
 
     async def leave(self) -> None:
-        """Be gone."""
-        await self._log.renew(self.node, 0)
+        """Be gone. A store that is gone too is not waited for: the lease runs out by itself."""
+        try:
+            with anyio.fail_after(_GOODBYE_SECONDS):
+                await self._log.renew(self.node, 0)
+        except (RoostError, TimeoutError):
+            _log.warning("leaves without a word: no database", extra={"action": "leave"})
 
     async def run(self) -> None:
         """Live, for ever: a sign of life three times in a lease, and whenever somebody was marked."""

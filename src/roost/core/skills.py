@@ -1,23 +1,32 @@
 """Skills: uploaded, versioned, pinned by agents, shown in sandboxes.
 
 A skill is one record with all its versions in it; a version's files are kept under its id before the
-record names them, and dropped after it no longer does. A crash between leaves files that nobody
-knows, and never a version without its files.
+record names them, and dropped after it no longer does. A note on the shelf leads to what a crash between
+leaves behind: there is never a version without its files, and files without a version do not stay.
+
+    upload:          note → files → record with the version → note finished → no note
+    delete version:  note → record without it → no files → no note
+    delete skill:    note → record archived, which nobody is shown → no files → no record → no note
+
+Without a crash it is done in the same request; else by whoever looks at the shelf next (`heed`), and, if
+it looks like an upload that is still going on, an hour later.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
 from anyio import to_thread
 
+from roost.core.shelf import Shelf
 from roost.domain.ids import mint
 from roost.domain.session import Session
 from roost.domain.skill import MOST_VERSIONS, Bundle, zipped
-from roost.errors import InvalidRequest, NotFound
+from roost.errors import InvalidRequest, NotFound, RoostError
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.harness import SKILLS
 from roost.ports.sandbox import Mount
@@ -33,27 +42,26 @@ class Skills:
     def __init__(self, catalog: Catalog, files: SkillFiles) -> None:
         self._catalog = catalog
         self._files = files
+        self._shelf = Shelf(catalog)
 
     async def create(self, tenant: str, bundle: Bundle, display_name: str | None) -> Record:
         """A new skill with its first version. :raises Unavailable: the disk refused"""
-        version = await self._kept(bundle)
+        skill_id, version = mint("skill"), _new(bundle)
         body = {
             "name": bundle.name,
             "display_name": display_name or bundle.name,
             "versions": [version],
         }
-        try:
-            return await self._catalog.add("skill", tenant, mint("skill"), body, unique_name=False)
-        except BaseException:
-            await self._files.drop(version["id"])
-            raise
+        async with self._keeping(tenant, skill_id, version["id"], bundle):
+            return await self._catalog.add("skill", tenant, skill_id, body, unique_name=False)
 
     async def get(self, tenant: str, skill_id: str) -> Record:
         """:raises NotFound: absent, or another tenant's"""
-        try:
-            return await self._catalog.get("skill", tenant, skill_id)
-        except NotFound:
-            raise NotFound(f"skill {skill_id} was not found") from None
+        with suppress(NotFound):
+            record = await self._catalog.get("skill", tenant, skill_id)
+            if record.archived_at is None:
+                return record
+        raise NotFound(f"skill {skill_id} was not found")
 
     async def page(self, query: RecordQuery) -> list[Record]:
         """A page of skills, newest first."""
@@ -61,23 +69,21 @@ class Skills:
 
     async def delete(self, tenant: str, skill_id: str) -> None:
         """Remove it with all versions. Agents that name it go on without. :raises NotFound:"""
-        record = await self.get(tenant, skill_id)
-        await self._catalog.delete("skill", tenant, skill_id)
-        for version in record.body["versions"]:
-            await self._files.drop(version["id"])
+        await self.get(tenant, skill_id)
+        note = await self._shelf.note(tenant, skill=skill_id)
+        await self._catalog.archive("skill", tenant, skill_id)
+        await self._remove(tenant, skill_id)
+        await self._shelf.settle(note)
 
     async def add_version(
         self, tenant: str, skill_id: str, bundle: Bundle
     ) -> tuple[Record, Version]:
         """A newer version. :raises NotFound: :raises InvalidRequest: it has another name"""
         _check_same(await self.get(tenant, skill_id), bundle)
-        version = await self._kept(bundle)
+        version = _new(bundle)
         change = partial(_added, version)
-        try:
+        async with self._keeping(tenant, skill_id, version["id"], bundle):
             return await self._catalog.change("skill", tenant, skill_id, change), version
-        except BaseException:
-            await self._files.drop(version["id"])
-            raise
 
     async def version(self, tenant: str, skill_id: str, which: str) -> tuple[Record, Version]:
         """One version by its id, or the `latest`. :raises NotFound:"""
@@ -87,9 +93,15 @@ class Skills:
     async def delete_version(self, tenant: str, skill_id: str, which: str) -> str:
         """Remove one version; gives its id. :raises NotFound: :raises InvalidRequest: the only one"""
         _, version = await self.version(tenant, skill_id, which)
+        note = await self._shelf.note(tenant, skill=skill_id, version=version["id"], deleted=True)
         change = partial(_removed, version["id"])
-        await self._catalog.change("skill", tenant, skill_id, change)
+        try:
+            await self._catalog.change("skill", tenant, skill_id, change)
+        except (NotFound, InvalidRequest):
+            await self._shelf.settle(note)
+            raise
         await self._files.drop(version["id"])
+        await self._shelf.settle(note)
         return str(version["id"])
 
     async def content(self, tenant: str, skill_id: str, which: str) -> bytes:
@@ -144,14 +156,71 @@ class Skills:
         place = await self._files.where(version["id"])
         return None if place is None else Mount(place, f"{SKILLS}/{record.body['name']}")
 
-    async def _kept(self, bundle: Bundle) -> Version:
-        version_id = mint("skillver")
-        await self._files.keep(version_id, bundle.files)
-        return {
-            "id": version_id,
-            "description": bundle.description,
-            "created_at": time.time_ns() // 1000,
-        }
+    async def heed(self, note: Record, is_old: bool) -> None:
+        """Finish what a note on the shelf is about, unless somebody may still be at it."""
+        tenant, skill_id = note.body["tenant"], note.body["skill"]
+        version_id, deleted = note.body.get("version"), note.body.get("deleted")
+        try:
+            record = await self._catalog.get("skill", tenant, skill_id)
+        except NotFound:
+            known: list[str] = []
+        else:
+            known = [version["id"] for version in record.body["versions"]]
+            if record.archived_at is not None:
+                await self._remove(tenant, skill_id)
+                known = []
+        if version_id is None or version_id in known:
+            if is_old or not known:
+                await self._shelf.settle(note.id)
+        elif is_old or deleted:
+            if not deleted and not note.body.get("finished"):
+                await self._shelf.condemn(note)
+            await self._files.drop(version_id)
+            await self._shelf.settle(note.id)
+
+    @asynccontextmanager
+    async def _keeping(
+        self, tenant: str, skill_id: str, version_id: str, bundle: Bundle
+    ) -> AsyncGenerator[None, None]:
+        """The files of a version, which the body gives a record; they go if it does not."""
+        note = await self._shelf.note(tenant, skill=skill_id, version=version_id)
+        try:
+            await self._files.keep(version_id, bundle.files)
+            yield
+            await self._shelf.finish(note)
+        except RoostError:
+            with suppress(RoostError):  # then the note stays, and leads to it
+                await self._take_back(tenant, skill_id, version_id, note)
+            raise
+        await self._shelf.settle(note)
+
+    async def _take_back(self, tenant: str, skill_id: str, version_id: str, note: str) -> None:
+        """Remove a version that was not to be from the record, if it is there, then its files."""
+        try:
+            change = partial(_removed, version_id)
+            await self._catalog.change("skill", tenant, skill_id, change)
+        except NotFound:
+            pass
+        except InvalidRequest:  # nothing else is in it: it was just made
+            await self._catalog.delete("skill", tenant, skill_id)
+        await self._files.drop(version_id)
+        await self._shelf.settle(note)
+
+    async def _remove(self, tenant: str, skill_id: str) -> None:
+        """The files of an archived skill, which gets no more of them, then the record."""
+        with suppress(NotFound):
+            record = await self._catalog.get("skill", tenant, skill_id)
+            for version in record.body["versions"]:
+                await self._files.drop(version["id"])
+            await self._catalog.delete("skill", tenant, skill_id)
+
+
+def _new(bundle: Bundle) -> Version:
+    return {
+        "id": mint("skillver"),
+        "description": bundle.description,
+        "created_at": time.time_ns() // 1000,
+    }
 
 
 def _version(record: Record, which: str) -> Version:
@@ -175,6 +244,8 @@ def _check_same(record: Record, bundle: Bundle) -> None:
 
 def _added(version: Version, record: Record) -> dict[str, Any]:
     versions = record.body["versions"]
+    if record.archived_at is not None:  # it is being deleted
+        raise NotFound(f"skill {record.id} was not found")
     if len(versions) >= MOST_VERSIONS:
         raise InvalidRequest(
             f"files: a skill has at most {MOST_VERSIONS} versions", hint="Delete an old one."

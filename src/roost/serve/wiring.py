@@ -163,7 +163,7 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
         unpacked = FolderSkills(settings.data.absolute() / "skills")
         skills = Skills(store.catalog, BlobSkills(kept, unpacked))
         filestore = FileStore(store.catalog, kept, quota=settings.max_stored_bytes)
-        keeper = FileKeeper(filestore, store.catalog, store.sessions)
+        keeper = FileKeeper(filestore, store.catalog, store.sessions, skills.heed)
         resources = _resources(settings, store, filestore, keeper)
         attachments = Attachments(filestore, keeper)
         async with (

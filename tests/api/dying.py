@@ -1,0 +1,56 @@
+"""Processes that die between two writes, and what is tidied up after them some hours later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.api.house import House
+
+from roost.core.filekeeper import FileKeeper
+from roost.core.filestore import FileStore
+from roost.core.shelf import SHELF
+from roost.ports.catalog import RecordQuery
+
+HOUR = 3600 * 1_000_000
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+class Writes:
+    """Counts calls; the process dies instead of the one with this number."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
+        self._monkeypatch = monkeypatch
+        self.left = last
+
+    def count(self, owner: Any, *names: str) -> None:
+        for name in names:
+            self._monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))
+
+    def _counted(self, real: Any) -> Any:
+        async def write(*args: Any, **more: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                raise Killed
+            return await real(*args, **more)
+
+        return write
+
+
+class Later:
+    """A house's files, so many microseconds later."""
+
+    def __init__(self, roost: House, later: int) -> None:
+        inner = roost.deps.filestore
+        clock = lambda: inner._clock() + later  # noqa: E731
+        self.store = FileStore(roost.store.catalog, inner._blobs, clock=clock)
+        own = roost.store.catalog, roost.store.sessions, roost.deps.skills.heed
+        self.keeper = FileKeeper(self.store, *own, clock=clock)
+
+
+async def notes(roost: House) -> int:
+    """How many are on the shelf."""
+    return len(await roost.store.catalog.page(RecordQuery(kind="file_note", tenant=SHELF)))
