@@ -80,11 +80,19 @@ class LiveEngine:
         self.socket = folder / "s"
         self.factory = f"{kind}_under_test:make"
 
-    def start(self) -> None:
-        """And wait until it answers."""
+    @property
+    def pid(self) -> int:
+        """Of the process whose namespaces it is in."""
+        assert self._daemon is not None, "not started"
+        return self._daemon.pid
+
+    def start(self, *, online: bool = False) -> None:
+        """And wait until it answers. `online`: in the machine's network, for builds and nothing else."""
         # Bridges and firewall rules of its own stay its own, and so does what it mounts.
-        apart = ["unshare", "-n", "-m", "--propagation", "private"]
+        apart = ["unshare", "-m", "--propagation", "private", *(() if online else ("-n",))]
         script = f"ip link set lo up && exec {' '.join(_STARTS[self._kind].split())}"
+        if online:
+            script += " --bridge=none --iptables=false --ip-masq=false"
         with (self._folder / "log").open("ab") as log:
             self._daemon = subprocess.Popen(
                 [*apart, "sh", "-c", script],
@@ -130,13 +138,13 @@ def engine(kind: str) -> Generator[LiveEngine, None, None]:
         yield made
     finally:
         made.stop()
-        _end_what_is_left(folder)
+        end_what_is_left(folder)
         sys.path.remove(str(folder))
         sys.modules.pop(module.stem, None)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _end_what_is_left(folder: Path) -> None:
+def end_what_is_left(folder: Path) -> None:
     """Podman leaves a program behind each command, which tidies up minutes later, in folders made anew."""
     name = str(folder).encode()
     while left := [

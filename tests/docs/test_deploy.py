@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from typing import Any
 
+import pytest
 import yaml
 from tests.docs.reading import ROOT, text
+from tests.parts import need
 
+from roost.api.operations import OPERATIONS
 from roost.config import Settings
 
 COMPOSE: dict[str, Any] = yaml.safe_load(text("deploy/compose.yaml"))
+RECIPE = text("deploy/Dockerfile")
 MANIFEST: list[dict[str, Any]] = list(yaml.safe_load_all(text("deploy/kubernetes/roost.yaml")))
 
 
@@ -53,29 +58,92 @@ def test_a_stopping_server_has_more_time_than_its_turns_are_given() -> None:
     assert pod()["terminationGracePeriodSeconds"] > waits + stops + 5
 
 
-def test_no_server_has_any_privilege() -> None:
+def test_no_server_has_any_privilege_and_both_ways_ask_for_the_same() -> None:
+    """What the compose file asks for is what the long tests run with; the manifest asks for no less."""
     roost = COMPOSE["services"]["roost"]
     assert roost["cap_drop"] == ["ALL"]
-    assert "privileged" not in roost
-    assert "cap_add" not in roost
-    assert {"no-new-privileges", "seccomp=seccomp.json"} <= set(roost["security_opt"])
+    assert not {"privileged", "cap_add", "devices", "user"} & set(roost)
+    assert set(roost["security_opt"]) == {
+        "no-new-privileges",
+        "seccomp=seccomp.json",
+        "systempaths=unconfined",
+        "apparmor=unconfined",
+    }
     [container] = pod()["containers"]
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert container["securityContext"]["allowPrivilegeEscalation"] is False
-    assert pod()["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "procMount": "Unmasked",
+    }
+    assert pod()["hostUsers"] is False  # without it, procMount is refused
+    [uid] = re.findall(r"useradd --uid (\d+)", RECIPE)
+    assert pod()["securityContext"] == {
+        "runAsNonRoot": True,
+        **dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), int(uid)),
+        "seccompProfile": {"type": "Localhost", "localhostProfile": "roost.json"},
+        "appArmorProfile": {"type": "Unconfined"},
+    }
 
 
-def test_every_image_has_a_version() -> None:
+def test_every_variable_of_ours_is_a_setting() -> None:
+    """Also those that an operator exports for the compose file: the command `roost` reads them too."""
+    known = {f"ROOST_{name}".upper() for name in Settings.model_fields}
+    for path in sorted((ROOT / "deploy").rglob("*")):
+        if path.is_file():
+            named = set(re.findall(r"\bROOST_[A-Z_]*[A-Z]", path.read_text()))
+            assert named <= known, f"{path.name}: {named - known}"
+
+
+def test_whoever_asks_how_a_server_is_asks_what_it_answers() -> None:
+    known = {operation.path for operation in OPERATIONS}
+    [container] = pod()["containers"]
+    probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("readiness", "liveness", "startup")]
+    assert {probe["port"] for probe in probes} == {"http"}
+    asked = [probe["path"] for probe in probes]
+    asked += re.findall(r"http://127\.0\.0\.1:8700(/\w+)", RECIPE)
+    asked += re.findall(r":8700(/\w+)", str(COMPOSE["services"]["roost"]["healthcheck"]))
+    assert len(asked) == 5
+    assert set(asked) <= known
+
+
+def test_everybody_means_the_same_port_and_folder() -> None:
+    said = dict(re.findall(r"(ROOST_\w+)=(\S+)", RECIPE))
+    port = said["ROOST_PORT"]
+    assert re.findall(r"^EXPOSE (\d+)$", RECIPE, re.M) == [port]
+    assert re.findall(r"server roost:(\d+) ", text("deploy/nginx.conf")) == [port]
+    [container] = pod()["containers"]
+    assert [str(each["containerPort"]) for each in container["ports"]] == [port]
+    assert [each["targetPort"] for each in of_kind("Service")["spec"]["ports"]] == ["http"]
+    folders = [each["mountPath"] for each in container["volumeMounts"]]
+    assert folders == re.findall(r"^VOLUME (\S+)$", RECIPE, re.M) == [said["ROOST_DATA"]]
+    assert [each["name"] for each in container["volumeMounts"]] == [
+        each["name"] for each in pod()["volumes"]
+    ]
+
+
+@pytest.mark.parametrize("version", ["1.30.0", "1.37.0"])
+def test_the_manifest_is_what_kubernetes_takes(version: str) -> None:
+    """Every object by its schema, and nothing in it that the schema does not know."""
+    program = ROOT / ".tools" / "k8s-1.37.0" / "bin" / "kubernetes-validate"
+    need("kubernetes-validate", program.exists(), "scripts/install-test-parts k8s-1.37.0")
+    asked = [program, "--strict", "-k", version, "deploy/kubernetes/roost.yaml"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert said.count("passed") == len(MANIFEST)
+
+
+def test_every_image_has_a_version_and_can_be_another() -> None:
     images = [each["image"] for each in COMPOSE["services"].values() if "build" not in each]
-    images.append(pod()["containers"][0]["image"])
-    assert all(re.search(r":\d", image) for image in images), images
+    assert all(re.fullmatch(r"\$\{[A-Z0-9]+_IMAGE:-[\w/]+:\d[\d.]*\}", each) for each in images)
+    assert COMPOSE["services"]["roost"]["image"] == "${SERVER_IMAGE:-roost}"
+    assert re.search(r":\d", pod()["containers"][0]["image"])
 
 
 def test_whatever_the_image_is_made_of_is_in_the_repository_and_let_in() -> None:
-    recipe = text("deploy/Dockerfile")
     copied = [
         word
-        for line in re.findall(r"^COPY (?!--)(.+)$", recipe, re.M)
+        for line in re.findall(r"^COPY (?!--)(.+)$", RECIPE, re.M)
         for word in line.split()[:-1]
     ]
     let_in = re.findall(r"^!(.+)$", text("deploy/Dockerfile.dockerignore"), re.M)

@@ -6,13 +6,14 @@ import copy
 import os
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx2
 import pytest
-from tests.journeys.chat import Chat, bash, printed, script
+from tests.journeys.chat import Chat, bash, printed, said, script
 from tests.journeys.test_workspaces import wait_until_settled
 from tests.workspaces.whole import WRITE, look_at_all, torn_in
 
@@ -43,6 +44,17 @@ class Company:
         for number, chat in enumerate(self.chats):
             run = f"python3 - s{number} {files} /workspace <<'END'\n{WRITE}\nEND"
             chat.send(f"SECRET-{number}. {script(bash(run), {'text': 'written'})}")
+
+    def delete(self) -> None:
+        """By force."""
+        path = f"{self.server.url}/roost/v1/workspaces/{self.workspace}"
+        headers = {"x-api-key": self.server.key}
+        assert httpx2.delete(f"{path}?force=true", headers=headers).status_code == 200
+
+    def stored(self) -> set[str]:
+        """The names of what there is of the workspace in the blob store."""
+        below = self.server.data / "blobs" / "workspaces" / self.workspace
+        return {path.name for path in below.rglob("*") if path.is_file()}
 
     def move_to(self, server: LiveServer) -> None:
         for chat in self.chats:
@@ -79,6 +91,57 @@ class Company:
             assert shown[0] == f"SECRET-{number}"
             assert shown[1].isdecimal() and int(shown[1]) >= len(self.chats)
             assert shown[2:] == ["mine-to-write"]
+
+
+def refusals(chat: Chat) -> list[str]:
+    errors = [event for event in chat.events() if event.type == "session.error"]
+    return [event.error.message for event in errors if "was deleted" in event.error.message]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.chaos)])
+def test_a_workspace_deleted_by_force_in_the_middle_of_a_turn_is_gone_for_all_its_sessions(
+    tmp_path: Path, killed: bool
+):
+    """Also if the server dies then and there, with the agent still at work in the deleted files."""
+    with LiveServer(tmp_path / "data", ROOST_SLEEP_AFTER="0") as server:
+        company = Company(server, 2)
+        place = server.data / "vault" / ".workspaces" / company.workspace
+        working, resting = company.chats
+        resting.turn(script(bash("echo theirs > /workspace/theirs"), {"text": "written"}))
+        wait = "until [ -e /workspace/go ]; do sleep 0.1; done; echo late > /workspace/late"
+        working.send(script(bash(f"touch /workspace/began; {wait}"), {"text": "done"}))
+        wait_until((place / "began").exists)
+        company.delete()
+        if killed:
+            server.kill()
+            server.start()
+            company.move_to(server)
+        else:
+            (place / "go").touch()
+        company.wait_until_idle()
+        server.stop()
+        server.start()  # whoever removes files looks then, and every five minutes
+        company.move_to(server)
+        wait_until(lambda: not place.exists())
+        wait_until(lambda: company.stored() <= {"head"})  # which keeps a node out that was stopped
+        for chat, told in (
+            (resting, 1),
+            (working, 2),
+        ):  # the latter also that its turn ends in nothing
+            assert len(refusals(chat)) == told
+            before = said(chat.events())
+            chat.turn("Are you there?")
+            assert len(refusals(chat)) == told + 1
+            assert said(chat.events()) == before
+        assert not place.exists()
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 90
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.chaos
