@@ -221,7 +221,7 @@ class Places:
             return
         if self._commons is None:
             raise RoostError("this server keeps no shared workspaces")
-        await self._commons.settings(session.tenant, workspace)  # one that was deleted gets no folder
+        await self._commons.settings(session.tenant, workspace)  # if deleted, it gets no folder
         self._workspace(session).mkdir(parents=True, exist_ok=True)
         async with self._commons.join(session.tenant, workspace):
             yield

@@ -376,7 +376,7 @@ class Runner:
         even be opened, everything waits for the next wake: the queue, and a turn that was cut off.
         """
         hint = error.hint if isinstance(error, RoostError) else None
-        text = f"{error} {hint or ''}".strip() or type(error).__name__
+        text = f"{error}. {hint}" if hint else str(error) or type(error).__name__
         said = trouble("unknown_error", text, "exhausted")
         await turn.append(Batch(drafts=[said], turn=False if worked else None))
         while True:
