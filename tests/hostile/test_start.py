@@ -168,8 +168,16 @@ def test_only_what_everybody_may_read_is_taken_into_etc(tmp_path: Path) -> None:
     names = {str(path.relative_to(made)) for path in made.rglob("*")}
     assert {"ssl/open.pem", "ssl/link", "passwd", "resolv.conf"} <= names
     assert not {"ssl/private", "ssl/hidden.pem", "shadow"} & names
+    assert (made / "ssl" / "open.pem").read_text() == "certificate"
+    assert str((made / "ssl" / "link").readlink()) == "/usr/share/x"
     assert etc.prepare(state, source) == made
     assert [path.name for path in state.iterdir()] == [made.name]
+    (source / "ssl" / "open.pem").write_text("another one")
+    newer = etc.prepare(state, source)
+    assert (newer / "ssl" / "open.pem").read_text() == "another one"
+    assert (made / "ssl" / "open.pem").read_text() == "certificate", (
+        "a sandbox may be looking at it"
+    )
 
 
 async def test_a_state_directory_that_others_cannot_reach_is_refused(tmp_path: Path) -> None:

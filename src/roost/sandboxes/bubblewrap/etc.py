@@ -10,6 +10,7 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -33,48 +34,69 @@ _WRITTEN: Final = {
 }
 
 
+Entry = bytes | str | None  # a file's content, where a link leads, or a directory
+
+
 def prepare(state: Path, source: Path = Path("/etc")) -> Path:
-    """The directory to show as `/etc`. Blocks for some milliseconds.
+    """The directory to show as `/etc`. Blocks for some milliseconds, for more where it is not there yet.
 
     Named by its content, so that servers share it and none changes it under a running sandbox.
     """
-    making = Path(tempfile.mkdtemp(prefix="etc-new-", dir=state))
+    wanted: dict[str, Entry] = dict(_taken(source))
+    wanted |= {name: text.encode() for name, text in _WRITTEN.items()}
+    ready = state / f"etc-{_digest(wanted)}"
+    if not ready.is_dir():
+        _make(wanted, ready)
+    return ready
+
+
+def _taken(source: Path) -> Iterator[tuple[str, Entry]]:
+    for pattern in _TAKEN.split():
+        for found in source.glob(pattern):
+            yield from _readable(str(found), found.name)
+
+
+def _readable(path: str, name: str) -> Iterator[tuple[str, Entry]]:
+    """It and what is in it, as far as everybody may read it."""
+    mode = os.lstat(path).st_mode
+    if stat.S_ISLNK(mode):
+        yield name, os.readlink(path)  # noqa: PTH115 - hundreds of them, at each start
+    elif stat.S_ISDIR(mode) and mode & stat.S_IXOTH:
+        yield name, None
+        with os.scandir(path) as inside:
+            for inner in inside:
+                yield from _readable(inner.path, f"{name}/{inner.name}")
+    elif stat.S_ISREG(mode) and mode & stat.S_IROTH:
+        yield name, Path(path).read_bytes()
+
+
+def _digest(entries: dict[str, Entry]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for name, entry in sorted(entries.items()):
+        content = os.fsencode(entry or "")
+        digest.update(os.fsencode(f"{name}\0{type(entry).__name__}\0{len(content)}\0") + content)
+    return digest.hexdigest()
+
+
+def _make(entries: dict[str, Entry], ready: Path) -> None:
+    making = Path(tempfile.mkdtemp(prefix="etc-new-", dir=ready.parent))
     try:
         making.chmod(0o755)
-        for pattern in _TAKEN.split():
-            for found in sorted(source.glob(pattern)):
-                _take(found, making / found.name)
-        for name, text in _WRITTEN.items():
-            (making / name).write_text(text)
-            (making / name).chmod(0o644)
-        ready = state / f"etc-{_digest(making)}"
+        for name, entry in sorted(entries.items()):  # a directory is before what is in it
+            _put(making / name, entry)
         with suppress(OSError):  # it is there already: then it is the same
             making.rename(ready)
         ready.lstat()
-        return ready
     finally:
         shutil.rmtree(making, ignore_errors=True)
 
 
-def _take(source: Path, target: Path) -> None:
-    status = source.lstat()
-    if stat.S_ISLNK(status.st_mode):
-        target.symlink_to(source.readlink())
-    elif stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IXOTH:
-        target.mkdir(mode=0o755)
-        for inner in sorted(source.iterdir()):
-            _take(inner, target / inner.name)
-    elif stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH:
-        shutil.copyfile(source, target)
+def _put(target: Path, entry: Entry) -> None:
+    if isinstance(entry, str):
+        target.symlink_to(entry)
+    elif entry is None:
+        target.mkdir()
+        target.chmod(0o755)
+    else:
+        target.write_bytes(entry)
         target.chmod(0o644)
-
-
-def _digest(directory: Path) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(directory.rglob("*")):
-        digest.update(f"{path.relative_to(directory)}\0".encode(errors="surrogateescape"))
-        if path.is_symlink():
-            digest.update(os.fsencode(path.readlink()))
-        elif path.is_file():
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
