@@ -144,7 +144,6 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.chaos
 @pytest.mark.timeout(300)
 def test_sessions_that_share_a_workspace_write_at_once_and_keep_their_homes_to_themselves(
     tmp_path: Path,

@@ -62,7 +62,6 @@ def test_a_session_like_the_one_before_gets_an_agent_that_is_already_there(serve
     assert "2 user messages" in said(second.turn("And before?"))[0]
 
 
-@pytest.mark.chaos
 def test_what_was_started_ahead_may_die_with_the_server(server: LiveServer):
     before = homes(server)
     first = Chat(server)

@@ -83,7 +83,6 @@ def test_a_fork_at_each_of_ten_turns_has_its_files_and_its_memory(tmp_path: Path
         assert files(chat) == expected(TURNS)
 
 
-@pytest.mark.chaos
 def test_a_rewound_session_goes_on_with_the_files_and_the_memory_of_that_turn(tmp_path: Path):
     with LiveServer(tmp_path / "data") as server:
         chat = Chat(server)
@@ -105,7 +104,6 @@ def test_a_rewound_session_goes_on_with_the_files_and_the_memory_of_that_turn(tm
         assert files(chat) == expected(1)
 
 
-@pytest.mark.chaos
 def test_a_fork_out_of_a_shared_workspace_has_its_memory_and_the_files_as_they_were(tmp_path: Path):
     with LiveServer(tmp_path / "data") as server:
         url, headers = f"{server.url}/roost/v1/workspaces", {"x-api-key": server.key}

@@ -157,7 +157,6 @@ def test_a_session_works_on_files_and_a_repository_and_hands_over_outputs(tmp_pa
         assert list(client.beta.files.list(scope_id=chat.session.id, betas=BETA)) == []
 
 
-@pytest.mark.chaos
 def test_a_repository_that_could_not_be_had_is_had_with_another_token(tmp_path: Path):
     root = tmp_path / "git"
     repository(root, "project", {"README": "hello"})

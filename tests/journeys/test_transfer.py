@@ -39,7 +39,6 @@ def as_chat(chat: Chat, session_id: str) -> Chat:
     return other
 
 
-@pytest.mark.chaos
 def test_a_session_goes_on_elsewhere_with_its_files_and_its_memory(tmp_path: Path):
     archive = tmp_path / "mine.roost"
     with LiveServer(tmp_path / "one", ROOST_SLEEP_AFTER="0") as first:

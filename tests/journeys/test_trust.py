@@ -116,7 +116,6 @@ def test_what_the_host_could_not_keep_to_is_refused_at_once(server: LiveServer):
             chat.begin(trust_level=level)
 
 
-@pytest.mark.chaos
 def test_a_level_taken_back_by_the_operator_waits_and_comes_back_as_it_was(tmp_path: Path):
     with LiveServer(tmp_path / "data", ROOST_TRUST_LEVELS="full", ROOST_STOP_SECONDS="1") as server:
         chat = Chat(server, networking=FREE, trust_level="full")
