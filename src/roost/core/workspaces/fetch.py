@@ -38,7 +38,9 @@ class Fetch:
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
-        self._one = anyio.CapacityLimiter(1)
+        self._unpacks = anyio.CapacityLimiter(1)
+        self._uses = anyio.CapacityLimiter(1)
+        self._two = anyio.CapacityLimiter(2)
 
     async def head(self, workspace: str) -> tuple[Head, str | None]:
         """A workspace's head, and its version to swap it by; None if there is none yet."""
@@ -72,8 +74,8 @@ class Fetch:
     ) -> None:
         """Call `use` with the content of some parts of one pack, in a thread, one at a time.
 
-        Packs are got at the same time, and unpacked one after another: threads that wait for each
-        other at every file would take longer.
+        Packs are got at the same time; one is unpacked while another one is used, and not more: threads
+        that wait for each other at every file would take longer, and what is unpacked takes memory.
 
         :raises SnapshotCorrupt: then `use` was not called
         """
@@ -93,11 +95,13 @@ class Fetch:
         self, pack: str, parts: Sequence[Part], use: Callable[[dict[bytes, bytes]], None]
     ) -> None:
         data = await self._blobs.get(pack)
+        async with self._two:
+            content = await to_thread.run_sync(_unpacked, data, parts, limiter=self._unpacks)
+            await to_thread.run_sync(use, content, limiter=self._uses)
 
-        def work() -> None:
-            use({part.digest: content for part, content in unpack(data, parts)})
 
-        await to_thread.run_sync(work, limiter=self._one)
+def _unpacked(data: bytes, parts: Sequence[Part]) -> dict[bytes, bytes]:
+    return {part.digest: content for part, content in unpack(data, parts)}
 
 
 async def _again_if_corrupt(work: Callable[[], Awaitable[T]]) -> T:
