@@ -119,6 +119,10 @@ class Settings(BaseModel):
         "https://github.com",
         description="What the addresses of repositories that sessions are given may begin with, with commas between.",
     )
+    models: str = Field(
+        "claude-haiku-*",
+        description="Which models a session may use besides its agent's own, with commas between; `*`: all. Claude Code reads web pages with the small one.",
+    )
     prices: Path | None = Field(
         None,
         description="A JSON file with the models' list prices; docs/egress.md shows one. Without, nothing has a cost.",

@@ -191,6 +191,17 @@ async def test_an_archived_agent_is_hidden_and_cannot_be_changed(tmp_path: Path)
             "tools.0.configs.0.blocked_domains: cannot be combined",
         ),
         (
+            {
+                "tools": [
+                    {
+                        **TOOLSET,
+                        "configs": [{"name": "web_fetch", "url_sources": {"user_input": "none"}}],
+                    }
+                ]
+            },
+            "tools.0.configs.0.url_sources.user_input: only 'all' is served",
+        ),
+        (
             {"tools": [{"type": "mcp_toolset", "mcp_server_name": "x"}]},
             "tools.0.mcp_server_name: no server in `mcp_servers` is named 'x'",
         ),

@@ -129,6 +129,61 @@ class TestPermissions:
         named = body | {"skills": [{"type": "custom", "skill_id": "s", "version": "v"}]}
         assert Policy(named).judge(Tool("builtin", "Skill"), {}).permission == "ask"
 
+    @pytest.mark.parametrize(
+        ("url", "allowed", "blocked"),
+        [
+            ("https://example.com/a", True, False),
+            ("http://docs.EXAMPLE.com.:8080/a?b", True, False),
+            ("https://example.com.evil.net/", False, True),
+            ("https://notexample.com/", False, True),
+            ("https://example.com@evil.net/", False, True),
+            ("https://evil.net\\@example.com/", False, False),
+            ("https://ex%61mple.com/", False, False),
+            ("https://exa\tmple.com/", False, False),
+            ("https://[::1", False, False),
+            (None, False, False),
+        ],
+    )
+    def test_pages_are_fetched_from_the_domains_that_the_agents_config_names(
+        self, url: str | None, allowed: bool, blocked: bool
+    ):
+        for field, fine in (("allowed_domains", allowed), ("blocked_domains", blocked)):
+            own = {"name": "web_fetch", "enabled": True, field: ["Example.com"]}
+            own["permission_policy"] = {"type": "always_allow"}
+            policy = Policy(agent(toolset("always_allow", own)))
+            found = policy.judge(Tool("builtin", "web_fetch"), {"url": url, "prompt": "?"})
+            assert found.permission == ("allow" if fine else "deny"), field
+            assert policy.judge(Tool("builtin", "bash"), {}).permission == "allow"
+
+    @pytest.mark.parametrize(
+        ("field", "given", "kept"),
+        [
+            ("allowed_domains", {}, {"allowed_domains": ["a.com"]}),
+            ("allowed_domains", {"allowed_domains": ["x.a.com", "b.com"]}, ["x.a.com"]),
+            ("allowed_domains", {"allowed_domains": ["b.com"]}, ["a.com"]),
+            ("allowed_domains", {"blocked_domains": ["b.com"]}, ["a.com"]),
+            ("blocked_domains", {}, {"blocked_domains": ["a.com"]}),
+            (
+                "blocked_domains",
+                {"blocked_domains": ["b.com"]},
+                {"blocked_domains": ["b.com", "a.com"]},
+            ),
+            ("blocked_domains", {"allowed_domains": ["a.com", "b.com"]}, ["b.com"]),
+            ("blocked_domains", {"allowed_domains": ["x.a.com"]}, None),
+        ],
+    )
+    def test_searches_are_kept_to_the_domains_too(self, field: str, given: Any, kept: Any):
+        own = {"name": "web_search", "enabled": True, field: ["a.com"]}
+        own["permission_policy"] = {"type": "always_allow"}
+        calls = calls_of(agent(toolset("always_allow", own)))
+        reply = calls.permission("r", CanUseTool("WebSearch", "t", {"query": "?", **given}))
+        assert reply is not None
+        if kept is None:
+            assert reply.response["behavior"] == "deny"
+            return
+        kept = {"allowed_domains": kept} if isinstance(kept, list) else kept
+        assert reply.response["updatedInput"] == {"query": "?", **kept}
+
 
 class TestCalls:
     def test_a_call_that_may_run_is_let_through_and_one_that_may_not_is_refused(self):

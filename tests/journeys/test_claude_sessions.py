@@ -96,9 +96,16 @@ def test_no_secret_and_no_neighbour_is_in_the_sandbox(tmp_path: Path, model: str
 def test_what_the_sandbox_may_not_reach_is_refused_and_said_in_the_log(server: LiveServer):
     chat = Chat(server, networking={"type": "limited", "allowed_hosts": ["example.invalid"]})
     url = "http://somewhere.invalid/"
-    events = chat.turn(script(bash(f"curl -sS -m 5 {url} || true"), {"text": "tried"}))
+    asked = '{"model": "claude-dear-1", "max_tokens": 1, "messages": []}'
+    model = (
+        f"curl -sS --unix-socket /run/roost/model.sock http://localhost/v1/messages -d '{asked}'"
+    )
+    tries = bash(f"curl -sS -m 5 {url}; {model} -H 'content-type: application/json'")
+    events = chat.turn(script(tries, {"text": "tried"}))
     errors = [event.error.message for event in events if event.type == "session.error"]
-    assert errors == ["the sandbox may not reach somewhere.invalid:80: host_not_allowed"]
+    assert errors[0] == "the sandbox may not reach somewhere.invalid:80: host_not_allowed"
+    assert errors[1].endswith(": model_not_allowed")
+    assert "this session may not use 'claude-dear-1'" in printed(events)[0]
     assert said(events) == ["tried"]
 
 

@@ -53,7 +53,7 @@ class Places:
     """Opens places for sessions.
 
     `sandboxes` is what sessions get that are made now, `others` what they may fall back to, or had
-    from the start. `levels` are the trust levels the operator offers. `data` is the server's own
+    from the start. `models` are those that every session may use besides its agent's own; None: any. `levels` are the trust levels the operator offers. `data` is the server's own
     directory, and `person` the home of whoever runs it, which is where `full` trust is at home too.
     """
 
@@ -73,6 +73,7 @@ class Places:
         commons: Commons | None = None,
         skills: Skills | None = None,
         budgets: Budgets | None = None,
+        models: Sequence[str] | None = None,
         resources: Resources | None = None,
         on_account: OnAccount = lambda account: None,
     ) -> None:
@@ -88,6 +89,7 @@ class Places:
         self._skills = skills
         self._resources = resources
         self._budgets = budgets or Budgets()
+        self._models = models
         self._on_account = on_account
         self._open: dict[str, Sandbox] = {}
         self._files = files
@@ -240,6 +242,7 @@ class Places:
             generation=lease.generation,
             account=partial(self._account, notes.spent),
             refused=notes.refused,
+            models=self._models_of(session),
             budget=self._budgets.of(session),
             raised=notes.allowed,
             spent=self._budgets.spent(session),
@@ -269,6 +272,14 @@ class Places:
                     yield place
                 finally:
                     del self._open[session.id]
+
+    def _models_of(self, session: Session) -> list[str] | None:
+        """What it may ask its model's server for. A name with a `*` in it is a client's, and no pattern."""
+        own = session.spec.agent["model"]["id"]
+        if self._models is None:
+            return None
+        # Itself, its dated editions, and what the agent's program makes of a short name such as `opus`.
+        return [*self._models, *([] if "*" in own else [own, f"{own}-2*", f"claude-{own}-*"])]
 
     async def _account(self, on_spending: OnSpending, account: Account) -> None:
         _note(account)

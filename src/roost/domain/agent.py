@@ -314,6 +314,12 @@ def _check_configs(configs: Sequence[Body], at: str) -> None:
             raise InvalidRequest(
                 f"{at}.{i}.blocked_domains: cannot be combined with allowed_domains"
             )
+        for source, rule in (config.get("url_sources") or {}).items():
+            if rule not in ("all", {"type": "all"}):
+                raise InvalidRequest(
+                    f"{at}.{i}.url_sources.{source}: only 'all' is served",
+                    hint="Use `allowed_domains`, or the environment's `networking`.",
+                )
 
 
 def _can_read(tools: Sequence[Body]) -> bool:

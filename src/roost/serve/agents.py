@@ -104,6 +104,7 @@ async def workforce(
             commons=commons,
             skills=skills,
             budgets=budgets,
+            models=words(settings.models),
             resources=resources,
             on_account=on_account,
         )

@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from roost.harnesses.claude.domains import kept_to
 from roost.harnesses.claude.shapes import Json
 from roost.harnesses.claude.tools import FETTERED, SKILL, Tool
 from roost.harnesses.fence import Fence, Outside
@@ -23,6 +24,7 @@ from roost.ports.harness import Bounds
 
 _HARMLESS = {"read", "glob", "grep"}
 _SEARCHES = {"glob", "grep"}  # without a path they begin where the agent works
+_ON_THE_WEB = {"web_fetch", "web_search"}
 _WITHOUT_FILES = {"web_search"}  # the model's own doing
 
 
@@ -73,10 +75,13 @@ class Policy:
         return _evaluated(tool, _config(tool, toolset))
 
     def kept_in(self, tool: Tool, given: Json) -> Json:
-        """The input as the tool is to have it: with the places that its paths lead to.
+        """The input as the tool is to have it: with the places that its paths lead to, and kept to the
+        domains that its config names.
 
         :raises Outside: one of them may not be used, or nobody could keep the tool in
         """
+        if tool.kind == "builtin" and tool.name in _ON_THE_WEB and self._built_in is not None:
+            given = kept_to(tool.name, _config(tool, self._built_in) or {}, given)
         if self._fence is None or tool.kind != "builtin" or tool.name in _WITHOUT_FILES:
             return given
         field = FETTERED.get(tool.name)
