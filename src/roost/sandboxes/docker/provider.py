@@ -202,7 +202,8 @@ class DockerProvider:
             await self._engine.remove(container)
             raise
         foreign = [pair.partition("=")[0] for pair in found["Config"]["Env"] or ()]
-        return Running(container, who, leash, recipe.base_environ(plan), foreign)
+        environ, most = recipe.base_environ(plan), plan.limits.processes
+        return Running(container, who, leash, environ, foreign, most)
 
     async def _end(self, wanted: marks.Wanted) -> None:
         for found in await self._engine.sandboxes():

@@ -24,11 +24,17 @@ _BEGIN: Final = """
 cd -- "$1" || exit 125
 shift
 umask {umask}
+{limit}
 echo $$
 read -r OLDPWD || exit 125
 unset {names}
 exec "$@"
 """
+# Of the session's own processes, by its uid: dash and bash do not agree on the letter.
+_NO_MORE_THAN: Final = "ulimit -u {most} 2>/dev/null || ulimit -p {most} 2>/dev/null"
+_ROOM: Final = 32
+"""Processes and threads that a container may have beyond those of the session: what an engine starts a command
+with counts among its own until it has become the command, and dies if a fork bomb has left it no room."""
 # Everything in the command's session, as an engine starts each command in one of its own; itself first,
 # or it could still answer to the death of the others.
 _KILL: Final = """
@@ -71,7 +77,7 @@ def container(
     """What to create; `etc` holds `EMPTY` and the files that name the user, `security` are the engine's
     options.
     """
-    host = _apart(security) | _limits(plan.limits) | {"Mounts": _mounts(plan, etc)}
+    host = _apart(security) | _limits(plan.limits, who) | {"Mounts": _mounts(plan, etc)}
     return {
         "Image": image,
         "Entrypoint": _HOLD,
@@ -116,8 +122,10 @@ def command(
     cwd: str,
     who: Identity,
     foreign: Iterable[str],
+    processes: int,
 ) -> dict[str, Any]:
-    """One that begins when a line is sent to it; `foreign` are variables of the image.
+    """One that begins when a line is sent to it; `foreign` are variables of the image, and the session
+    may have so many `processes`.
 
     :raises SandboxFailed: there cannot be such a command
     """
@@ -127,7 +135,8 @@ def command(
         raise SandboxFailed(f"not an environment variable: {wrong[0]!r}")
     added = {*_ADDED_BY_SHELLS_AND_ENGINES, *filter(_NAME.fullmatch, foreign)}
     names = " ".join(sorted(added - environ.keys()))
-    script = _BEGIN.format(umask="0002" if who.shared else "0022", names=names)
+    limit = _NO_MORE_THAN.format(most=processes) if processes and who.dropped else ""
+    script = _BEGIN.format(umask="0002" if who.shared else "0022", names=names, limit=limit)
     return {
         "AttachStdin": True,
         "AttachStdout": True,
@@ -187,12 +196,13 @@ def _bind(source: Path, target: str, *, writable: bool = True) -> dict[str, Any]
     }
 
 
-def _limits(limits: Limits) -> dict[str, Any]:
+def _limits(limits: Limits, who: Identity) -> dict[str, Any]:
+    room = _ROOM if who.dropped else 0  # else the uid is not its own, and only the engine counts
     size = f",size={limits.tmp_bytes}" if limits.tmp_bytes else ""
     return {
         "Memory": limits.memory_bytes,
         "MemorySwap": limits.memory_bytes,
-        "PidsLimit": limits.processes or -1,
+        "PidsLimit": limits.processes + room if limits.processes else -1,
         "NanoCpus": int(limits.cpus * 1e9),
         "ShmSize": _SHARED_MEMORY_BYTES,
         "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777{size}"},

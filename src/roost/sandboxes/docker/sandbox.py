@@ -25,13 +25,17 @@ from roost.sandboxes.places import Ending
 
 
 class Running(msgspec.Struct, frozen=True):
-    """A container of ours. `leash` is its first process's input; `foreign` are its image's variables."""
+    """A container of ours. `leash` is its first process's input; `foreign` are its image's variables.
+
+    `processes`: how many the session may have in it; 0: no limit.
+    """
 
     id: str
     who: Identity
     leash: Stream
     environ: Mapping[str, str]
     foreign: Sequence[str]
+    processes: int
 
 
 class DockerSandbox:
@@ -62,7 +66,9 @@ class DockerSandbox:
         self._processes = [process for process in self._processes if not process.over]
         merged = dict(self._container.environ) | dict(environ or {})
         container = self._container
-        wanted = recipe.command(argv, merged, cwd, container.who, container.foreign)
+        wanted = recipe.command(
+            argv, merged, cwd, container.who, container.foreign, container.processes
+        )
         try:
             command = await self._engine.prepare(container.id, wanted)
             stream = await self._engine.converse(command)
