@@ -119,6 +119,20 @@ class Settings(BaseModel):
         "https://github.com",
         description="What the addresses of repositories that sessions are given may begin with, with commas between.",
     )
+    sandbox_memory: int = Field(
+        4096, ge=0, description="How much memory a sandbox may use, in MiB; 0: no limit."
+    )
+    sandbox_processes: int = Field(
+        512, ge=0, description="How many processes and threads a sandbox may have; 0: no limit."
+    )
+    sandbox_cpus: float = Field(
+        2.0, ge=0, description="How many processors' time a sandbox may use; 0: no limit."
+    )
+    sandbox_disk: int = Field(
+        10240,
+        ge=0,
+        description="How much a session's files may take on disk, in MiB; 0: no limit.",
+    )
     models: str = Field(
         "claude-haiku-*",
         description="Which models a session may use besides its agent's own, with commas between; `*`: all. Claude Code reads web pages with the small one.",

@@ -74,18 +74,19 @@ def model() -> Iterator[str]:
 
 def test_no_secret_and_no_neighbour_is_in_the_sandbox(tmp_path: Path, model: str):
     keys = {"ANTHROPIC_API_KEY": SECRET, "ANTHROPIC_BASE_URL": model}
-    with LiveServer(tmp_path / "data", **keys) as server:
+    with LiveServer(tmp_path / "data", ROOST_SANDBOX_DISK="2049", **keys) as server:
         first, second = Chat(server), Chat(server)
         first.turn(script(bash("echo my neighbour must not read this > own.txt"), {"text": "ok"}))
         look = (
             f"cat {first.home}/own.txt; ls {server.data} /root; cat {server.data}/keys/admin.key; "
             "cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'; env; ls -a /home; "
             f"curl -sS -m 3 {server.url}/healthz; curl -sS -m 3 {model}/v1/models; "
-            "grep -rs 'sk-[v]ery' /home /workspace /tmp /run /etc"
+            "grep -rs 'sk-[v]ery' /home /workspace /tmp /run /etc; echo blocks=$(ulimit -f)"
         )
         (output,) = printed(second.turn(script(bash(look), {"text": "looked"})))
         everything = str([event.to_dict() for event in second.events()]) + server.output
         assert "ANTHROPIC_API_KEY=placeholder" in output
+        assert f"blocks={2049 * 1024}" in output
         assert "must not read" not in output
         assert '"status"' not in output
         assert server.key not in output

@@ -74,6 +74,7 @@ class Places:
         skills: Skills | None = None,
         budgets: Budgets | None = None,
         models: Sequence[str] | None = None,
+        limits: Limits | None = None,
         resources: Resources | None = None,
         on_account: OnAccount = lambda account: None,
     ) -> None:
@@ -90,6 +91,7 @@ class Places:
         self._resources = resources
         self._budgets = budgets or Budgets()
         self._models = models
+        self._usual = limits or Limits()
         self._on_account = on_account
         self._open: dict[str, Sandbox] = {}
         self._files = files
@@ -311,13 +313,14 @@ class Places:
         """What the sandbox may use. A workspace's quota is a limit on disk as well, with some room for
         the session's home beside it.
         """
-        usual, workspace = Limits(), session.spec.workspace
+        usual, workspace = self._usual, session.spec.workspace
         if workspace is None or self._commons is None:
             return usual
         quota = (await self._commons.settings(session.tenant, workspace)).quota_bytes
         if quota is None:
             return usual
-        return replace(usual, disk_bytes=min(usual.disk_bytes, quota + _FOR_THE_HOME))
+        most = quota + _FOR_THE_HOME
+        return replace(usual, disk_bytes=min(usual.disk_bytes or most, most))
 
     def _shown(self, spec: Spec) -> list[Mount]:
         mounts = [Mount(self._forwarder, FORWARDER)]

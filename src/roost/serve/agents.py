@@ -34,6 +34,7 @@ from roost.ports.archives import Archives
 from roost.ports.bell import Bell
 from roost.ports.blobs import Blobs
 from roost.ports.harness import AGENTS_OWN, Harness
+from roost.ports.sandbox import Limits
 from roost.ports.store import Store
 from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.choice import chosen, others
@@ -105,6 +106,7 @@ async def workforce(
             skills=skills,
             budgets=budgets,
             models=words(settings.models),
+            limits=_limits(settings),
             resources=resources,
             on_account=on_account,
         )
@@ -166,6 +168,15 @@ def _browse(vault: Path, files: Files, commons: Commons) -> Browse:
         return LocalFolder(vault / ".workspaces" / (workspace or session.id), DEFAULT_UIDS, hidden)
 
     return Browse(files, commons, folder_of)
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        memory_bytes=settings.sandbox_memory * 1024**2,
+        processes=settings.sandbox_processes,
+        cpus=settings.sandbox_cpus,
+        disk_bytes=settings.sandbox_disk * 1024**2,
+    )
 
 
 def _harnesses(settings: Settings, model: Model) -> dict[str, Harness]:

@@ -93,6 +93,7 @@ class Reading:
         self._ids = ids
         self._scribe = Scribe(ids, calls)
         self._span: _Span | None = None
+        self._failures = 0
 
     @property
     def asks_the_model(self) -> bool:
@@ -142,6 +143,7 @@ class Reading:
         event = streamed.event
         match event.type:
             case "message_start" if event.message is not None:
+                self._failures = 0
                 opened = self._open_span(event.message)
                 if self._span is not None:
                     self._span.stream(event.message)
@@ -159,7 +161,7 @@ class Reading:
             case "status":
                 return self._requested() if system.status == "requesting" else []
             case "api_retry":
-                return [*self._failed(), _retrying(system)]
+                return self._asks_again(system)
             case "init":
                 return [_unreached(server) for server in system.mcp_servers if _is_out(server)]
             case "compact_boundary":
@@ -172,11 +174,18 @@ class Reading:
         if self.result is None:
             return None
         if self.result.is_error and self.result.terminal_reason == "api_error":
-            return self._failed()
+            return self.failed()
         streamed = self._span is not None and self._span.streams
         return self.close_span(error=streamed or self.result.is_error)
 
-    def _failed(self) -> list[Output]:
+    def _asks_again(self, system: System) -> list[Output]:
+        """While it waits for long, the CLI says so once more every now and then."""
+        if system.attempt and system.attempt == self._failures:
+            return []
+        self._failures = system.attempt
+        return [*self.failed(), _retrying(system)]
+
+    def failed(self) -> list[Output]:
         """End the request that failed. The CLI does not say that it asks again, only how that went:
         then the request begins and ends here.
         """

@@ -40,6 +40,7 @@ _ENVIRON: Final[Mapping[str, str]] = {
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
     "CLAUDE_CODE_DISABLE_BUNDLED_SKILLS": "1",  # an agent has the skills it was given
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "CLAUDE_CODE_RETRY_WATCHDOG": "1",  # waits out a long pause that the model asks for
     "DISABLE_AUTOUPDATER": "1",
     "DISABLE_ERROR_REPORTING": "1",
     "DISABLE_TELEMETRY": "1",

@@ -25,6 +25,7 @@ from roost.ports.harness import Output, Rest, Trouble
 
 END: Final = Rest({"type": "end_turn"})
 GIVEN_UP: Final = Rest({"type": "retries_exhausted"})
+_LONGEST_PAUSE: Final = 600_000  # milliseconds
 _NOT_THERE = "No conversation found"
 
 
@@ -40,6 +41,7 @@ class Live:
         self._awaited: set[str] = set()
         self._idle = True  # until it is told something
         self.told = False
+        self._given_up: Trouble | None = None
 
     @property
     def done(self) -> bool:
@@ -89,15 +91,35 @@ class Live:
                 return self._prompt_moved(frame)
             case _:
                 self._note_state(frame)
+                if await self._has_asked_enough(frame):
+                    return self._reading.failed()
                 return self._reading.take(frame)
 
     def rest(self) -> list[Output]:
         """How the turn ends."""
         return [*self._reading.unknown.told(), *self._why_it_rests()]
 
+    async def _has_asked_enough(self, frame: Json) -> bool:
+        """Whether the model has failed too often, or asks for too long a pause. Then it is over: the CLI
+        would wait out whatever it is told, for as often as that may be.
+        """
+        system = read(frame, System) if frame.get("subtype") == "api_retry" else None
+        if system is None or system.max_retries is None:
+            return False
+        if system.attempt <= system.max_retries and system.retry_delay_ms <= _LONGEST_PAUSE:
+            return False
+        pause = f"it asks for a pause of {system.retry_delay_ms / 1000:.0f} seconds"
+        failure = refused(system.error or "unknown", pause, system.error_status)
+        self._given_up = Trouble(failure.error, failure.message, "exhausted")
+        await self.cli.request("interrupt")
+        return True
+
     def _why_it_rests(self) -> list[Output]:
         if not self.done:
             return [Rest({"type": "requires_action", "event_ids": self.calls.unanswered})]
+        given_up, self._given_up = self._given_up, None
+        if given_up is not None:
+            return [given_up, GIVEN_UP]
         result = self._reading.result
         if result is None or (result.terminal_reason or "").startswith("aborted"):
             return [END]

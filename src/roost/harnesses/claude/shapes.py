@@ -83,13 +83,16 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class System(msgspec.Struct, frozen=True):
-    """A `system` frame, of any subtype."""
+    """A `system` frame, of any subtype. `attempt`: which one has failed, of a request to the model."""
 
     subtype: str
     state: str = ""
     status: str | None = None
     error_status: int | None = None
     error: str | None = None
+    attempt: int = 0
+    max_retries: int | None = None
+    retry_delay_ms: float = 0
     mcp_servers: list[Server] = []
 
 
