@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 from tests.core.node import TENANT, Node, message, node, texts, types
+from tests.core.test_files import Machine
 
+from roost.blobs.folder import FolderBlobs
 from roost.core.catalog import Agents, Environments
+from roost.core.copies import Past
 from roost.core.forks import Forks
 from roost.core.sessions import Lifecycle
 from roost.core.trust import Trust
 from roost.domain.session import Session
-from roost.errors import InvalidRequest, NotFound, SessionBusy
+from roost.errors import InvalidRequest, NotFound, SessionBusy, SnapshotGone
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.keys import Key
 from roost.ports.log import EventQuery
@@ -55,6 +58,50 @@ async def forks(data: Path) -> AsyncGenerator[tuple[Node, Forks], None]:
                 files=None,
             ),
         )
+
+
+class _Program(ScriptedHarness):
+    """An agent with files, as far as forks can tell."""
+
+    mounts = ()  # type: ignore[assignment]
+
+
+async def test_a_fork_that_has_done_nothing_yet_is_a_place_to_fork_at_and_to_go_back_to(
+    tmp_path: Path,
+):
+    async with forks(tmp_path / "data") as (here, going_back):
+        machine = Machine(tmp_path / "files", here.store, FolderBlobs(tmp_path / "blobs"))
+        going_back._files = machine.files
+        going_back._harnesses = {"scripted": _Program("", "", retries=0, retry_seconds=0)}
+
+        async def turn(session: Session, generation: int, text: str, past: Past | None) -> str:
+            home = machine.folder / "homes" / session.id
+            home.mkdir(parents=True, exist_ok=True)
+            async with machine.files.open(session.id, generation, past):
+                await machine.files.begun(session.id)
+                found = home / "file"
+                before = found.read_text() if found.exists() else ""
+                found.write_text(text)
+                await here.turn(session, text)
+                state = (await here.store.sessions.find(session.id)).state
+                machine.files.rested(session.id, state.turned)
+            return before
+
+        session = await here.session()
+        for number in (1, 2):
+            await turn(session, number, f"turn {number}", None)
+        first = await going_back.fork(KEY, session.id, {"at": 1}, None)
+        second = await going_back.fork(KEY, first.id, {}, None)
+        assert await turn(second, 2, "of the second", None) == "turn 1"
+        assert await turn(first, 2, "of the first", None) == "turn 1"
+        third = await going_back.fork(KEY, first.id, {"at": 1}, None)
+        assert await turn(third, 2, "of the third", None) == "turn 1"
+        rewound = await going_back.rewind(KEY, first.id, {"to": 1})
+        assert await turn(first, 3, "on from there", Past.of(rewound.state)) == "turn 1"
+        # Of turns before the one it began at, a fork has the conversation and not the files.
+        late = await going_back.fork(KEY, session.id, {"at": 2}, None)
+        with pytest.raises(SnapshotGone):
+            await going_back.fork(KEY, late.id, {"at": 1}, None)
 
 
 async def ten_turns(here: Node) -> Session:

@@ -11,12 +11,14 @@ from typing import Any
 import anyio
 import pytest
 from tests.core.test_commons import Machine, W, setup
+from tests.workspaces.trees import UIDS
 from tests.workspaces.whole import look_at_all
 
 from roost.blobs.folder import FolderBlobs
 from roost.core.commons import shared_past
 from roost.domain.session import Lease
 from roost.domain.sync import SyncState
+from roost.sandboxes.tree import LocalTree
 from roost.stores.sqlite import SqliteStore
 from roost.testing.faulty_blobs import Fault, FaultyBlobs
 from roost.testing.stage import Stage, message
@@ -210,6 +212,23 @@ async def test_a_fork_has_memory_and_workspace_of_its_turn_and_outlives_both(
     blobs = FolderBlobs(tmp_path / "blobs")
     left = sorted(stored.key for stored in await blobs.list("workspaces/"))
     assert left == [f"workspaces/{name}/head" for name in ("sesn_fork", HOME, W)]
+
+
+async def test_an_archive_has_what_a_fork_would_have_and_writes_nothing(
+    tmp_path: Path, store: SqliteStore
+):
+    async with machine_at(tmp_path / "a", store).running() as machine:
+        mine, theirs = await two_trees(machine)
+        blobs = FolderBlobs(tmp_path / "blobs")
+        before = await blobs.list("workspaces/")
+        bench = tmp_path / "bench"
+        place = bench / "files"
+        tree = LocalTree(place, bench / "notes", UIDS)
+        bench.mkdir()
+        await machine.files.beginnings.put_into(tree, mine, theirs)
+        names = sorted(str(p.relative_to(place)) for p in place.rglob("*"))
+        assert names == [".claude", ".claude/log", ".profile", "file"]
+        assert await blobs.list("workspaces/") == before
 
 
 DEATHS = {

@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import os
 import random
+import tarfile
 import time
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+import zstandard
 from tests.journeys.chat import Chat, bash, printed, said, script
 
 from roost.testing.live import LiveServer
@@ -125,6 +128,14 @@ def test_a_fork_out_of_a_shared_workspace_has_its_memory_and_the_files_as_they_w
         assert files(chat)["words.txt"] == "theirs\n"
         # The other session remembers only its own turn, and its fork has what the first had made.
         assert files(forked(other)) == {**expected(2), "words.txt": "theirs\n"}
+        with (
+            zstandard.open(BytesIO(asked(chat, "export").content)) as packed,
+            tarfile.open(fileobj=packed, mode="r|") as archive,
+        ):
+            names = {member.name for member in archive}
+        assert names >= {f"files/{name}" for name in expected(2)}
+        again = forked(forked(chat, at=1))
+        assert files(again) == expected(1)
         stays = forked(chat, at=2, files="keep")
         assert files(stays) == files(chat)
 

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from roost.core.workspaces import Snapshots
 from roost.core.workspaces.restore import restored
 from roost.core.workspaces.snapshots import Origin
-from roost.domain.snapshot import Snapshot
+from roost.core.workspaces.unite import in_one
+from roost.domain.snapshot import BEGINNING, Snapshot
 from roost.domain.sync import SyncState
 from roost.ports.harness import AGENTS_OWN
 from roost.ports.tree import Tree
@@ -60,11 +61,14 @@ class Beginnings:
         :raises WorkspaceTooLarge: nothing was stored
         """
         row = await self._rows.hold(target, "", 0)
-        await self._snapshots.take(target, tree, 0)
+        await self._snapshots.take(target, tree, 0, lambda: BEGINNING)
         yield
         await self._rows.note(replace(row, state=SyncState.IDLE, sequence=1))
 
-    async def put_into(self, tree: Tree, snapshot: Snapshot) -> None:
-        """Restore a snapshot to a tree that is no workspace."""
-        async with restored(self._snapshots.fetch, snapshot, tree) as whole:
+    async def put_into(self, tree: Tree, snapshot: Snapshot, shared: Origin | None = None) -> None:
+        """Restore a snapshot to a tree that is no workspace; `shared` as for `forked`."""
+        fetch, entries = self._snapshots.fetch, None
+        if shared is not None:
+            _, entries = await in_one(fetch, snapshot, shared[1], _OWN)
+        async with restored(fetch, snapshot, tree, entries=entries) as whole:
             await to_thread.run_sync(partial(whole.staging.replace, keep=False))

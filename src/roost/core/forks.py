@@ -30,7 +30,7 @@ from roost.domain import ledger
 from roost.domain.events import Draft, Entry, iso
 from roost.domain.ids import conversation_id, mint
 from roost.domain.session import Session, Spec
-from roost.domain.snapshot import Snapshot
+from roost.domain.snapshot import BEGINNING, Snapshot
 from roost.domain.turns import TELLING, Turn, branch_of, hidden, name_at, stretches, turns_in
 from roost.errors import InvalidRequest, NotFound, SnapshotGone
 from roost.ports.bell import Bell
@@ -40,6 +40,10 @@ from roost.ports.log import EventQuery, Log, Receipt
 from roost.ports.sessions import Cutting, Rewinding, Sessions
 
 _PAGE = 1000
+_BEGINNINGS = ("roost.forked", "roost.imported")
+_REST_AND_WORD = (
+    2  # entries after what a log begins with: that it rests, if need be, and where it is from
+)
 
 KEEP: Final = "keep"
 """What to ask for to have the files of a shared workspace left as they are."""
@@ -98,7 +102,7 @@ class Forks:
         spec = _forked(session, turn, end, params)
         self._trust.check(caller, spec)
         snapshot, target = await self.snapshot(session, turn), mint("sesn")
-        shared = await self._shared(session, turn) if spec.workspace is None else None
+        shared = await self.shared(session, turn) if spec.workspace is None else None
         said = Draft.of(
             "roost.forked", session_id=session.id, event_id=end.id, files=spec.workspace is None
         )
@@ -166,7 +170,7 @@ class Forks:
             return nullcontext()
         return self._files.beginnings.forked(source, snapshot, target, shared)
 
-    async def _shared(self, session: Session, turn: Turn) -> Origin | None:
+    async def shared(self, session: Session, turn: Turn) -> Origin | None:
         """The files that a turn has left in the workspace it shares; None if it does not, or has none.
 
         :raises SnapshotGone:
@@ -178,7 +182,7 @@ class Forks:
         if found is None:
             raise SnapshotGone(
                 f"the workspace's files as turn {turn.number} has left them are not kept",
-                hint='Send `files: "keep"` for a fork in the workspace, with the files as they are now.',
+                hint='A fork with `files: "keep"` stays in the workspace, with the files as they are now.',
             )
         return workspace, found
 
@@ -191,9 +195,17 @@ class Forks:
         if self._files is None or not self._has_files(session):
             return None
         found = await self._files.snapshot_of(session.id, turn.first, turn.last)
+        if found is None and await self._began_after(session, turn):
+            found = await self._files.snapshot_of(session.id, BEGINNING, BEGINNING)
         if found is None:
             raise SnapshotGone(f"the files as turn {turn.number} has left them are not kept")
         return found
+
+    async def _began_after(self, session: Session, turn: Turn) -> bool:
+        """Whether the session has this turn, as its last one, from where it comes from."""
+        query = EventQuery(types=_BEGINNINGS, order="desc", limit=1)
+        said = await self._log.page(session.id, query)
+        return bool(said) and turn.last < said[0].seq <= turn.last + _REST_AND_WORD
 
     async def turn(self, session: Session, place: Place, field: str) -> Turn:
         """:raises NotFound: there is no such turn :raises InvalidRequest: no turn has ended"""

@@ -67,9 +67,10 @@ class Transfer:
         session = await self._lifecycle.within_reach(caller, session_id)
         turn = await self._forks.turn(session, at, "at")
         snapshot = await self._forks.snapshot(session, turn)
+        shared = await self._forks.shared(session, turn)
         async with self._bench() as bench:
             if snapshot is not None and self._files is not None:
-                await self._files.beginnings.put_into(bench.tree, snapshot)
+                await self._files.beginnings.put_into(bench.tree, snapshot, shared)
             await self._write_log(session, turn.last, bench)
             card = _card(session, turn.last, has_files=snapshot is not None)
             return await to_thread.run_sync(bench.pack, card)

@@ -34,6 +34,9 @@ _MOST_SEALED: Final = 1 << 30
 
 T = TypeVar("T")
 
+BEGINNING: Final = -1
+"""The mark of the snapshot that a workspace began with, if it was not empty: no place in a log has it."""
+
 TurnEnd = tuple[str, int]
 """A session, and the place in its log where a turn of it ended."""
 

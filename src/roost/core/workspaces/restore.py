@@ -50,11 +50,15 @@ class Restored(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def restored(
-    fetch: Fetch, snapshot: Snapshot, tree: Tree, on_progress: OnProgress | None = None
+    fetch: Fetch,
+    snapshot: Snapshot,
+    tree: Tree,
+    on_progress: OnProgress | None = None,
+    entries: Sequence[Entry] | None = None,
 ) -> AsyncGenerator[Restored, None]:
     """The snapshot's files, ready to be put in the tree's place in the body.
 
-    Cut off anywhere, it goes on with what is there when it is called again.
+    With `entries`, those instead of the snapshot's own. Cut off anywhere, it goes on with what is there when it is called again.
 
     :raises SnapshotCorrupt: some of it is damaged; the tree's place is as it was
     """
@@ -63,7 +67,7 @@ async def restored(
     opened = await to_thread.run_sync(staging.__enter__)
     try:
         restore = _Restore(fetch, manifest, opened, on_progress)
-        await restore.run()
+        await restore.run(entries)
         root = await to_thread.run_sync(opened.finish, manifest.mode, manifest.mtime)
         yield Restored(root, opened)
     finally:
@@ -91,9 +95,10 @@ class _Restore:
         self._left: dict[bytes, int] = {}
         self._files = self._bytes = 0
 
-    async def run(self) -> None:
+    async def run(self, entries: Sequence[Entry] | None) -> None:
         """All of it."""
-        entries = [entry async for entry in self._fetch.entries(self._manifest)]
+        if entries is None:
+            entries = [entry async for entry in self._fetch.entries(self._manifest)]
         await to_thread.run_sync(self._prepare, entries)
         self._tell()
         async with a_few_at_once(_AT_ONCE) as start:

@@ -27,10 +27,11 @@ from roost.core.workspaces.garbage import collect
 from roost.core.workspaces.gather import Earlier, Gatherer, Limits, Report
 from roost.core.workspaces.heads import Heads
 from roost.core.workspaces.index import Index, Known, Previous
-from roost.core.workspaces.unite import laid_out
+from roost.core.workspaces.unite import in_one, laid_out
 from roost.domain.events import Micros
 from roost.domain.packs import Load
 from roost.domain.snapshot import (
+    BEGINNING,
     Head,
     Hold,
     Manifest,
@@ -41,7 +42,6 @@ from roost.domain.snapshot import (
     pack_key,
     seal,
 )
-from roost.domain.union import united
 from roost.errors import BlobsFailed, LeaseLost, NotFound
 from roost.ports.blobs import Blobs
 from roost.ports.tree import Root, Tree
@@ -50,9 +50,7 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 _log = logging.getLogger(__name__)
-_AT_ONCE = (
-    4  # packs that are compressed and stored at the same time: what a snapshot takes of memory
-)
+_AT_ONCE = 4  # packs that are compressed and stored at once: what a snapshot takes of memory
 
 _REWIND = "rewind"  # who holds a snapshot that a workspace is going to be rewound to
 
@@ -164,7 +162,7 @@ class Snapshots:
         :raises NotFound: the snapshot is gone
         """
         held = await self._hold(source, snapshot, target)
-        first = replace(held, sequence=1, mark=0)
+        first = replace(held, sequence=1, mark=BEGINNING, turns=())
         begun = Head(sequence=1, snapshots=(first,), origin=source)
         await self._heads.move(target, Head(), None, lambda _: begun)
 
@@ -176,19 +174,15 @@ class Snapshots:
         :raises NotFound: one of them is gone
         """
         mine, theirs = [await self._hold(*origin, target) for origin in (home, shared)]
-        root = await self.fetch.manifest(mine)
-        entries = [
-            [entry async for entry in self.fetch.entries(manifest)]
-            for manifest in (root, await self.fetch.manifest(theirs))
-        ]
+        root, both = await in_one(self.fetch, mine, theirs, own)
         attempt = os.urandom(4).hex()
-        both = await self._in_thread(united, entries[0], entries[1], own)
         layout = await self._in_thread(
             laid_out, both, root, target, partial(pack_key, target, 1, attempt)
         )
         for load in layout.loads:
             await self._store_load(load, [])
-        first, _ = await self._store_manifest(manifest_key(target, 1, attempt), layout.manifest)
+        stored, _ = await self._store_manifest(manifest_key(target, 1, attempt), layout.manifest)
+        first = replace(stored, mark=BEGINNING)
         begun = Head(sequence=1, snapshots=(first,), origin=home[0], beside=shared[0])
         await self._heads.move(target, Head(), None, lambda _: begun)
 

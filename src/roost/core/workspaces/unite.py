@@ -5,13 +5,34 @@ What files contain stays in the packs that it is in; only the lists of entries a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import msgspec
+from anyio import to_thread
 
+from roost.core.workspaces.fetch import Fetch
 from roost.core.workspaces.gather import ends_segment, weight_of
 from roost.domain.packs import Load
-from roost.domain.snapshot import Entry, Manifest, Part, Totals, digest_of, encode_entries
+from roost.domain.snapshot import (
+    Entry,
+    Manifest,
+    Part,
+    Snapshot,
+    Totals,
+    digest_of,
+    encode_entries,
+)
+from roost.domain.union import united
+
+
+async def in_one(
+    fetch: Fetch, home: Snapshot, shared: Snapshot, own: Collection[bytes]
+) -> tuple[Manifest, list[Entry]]:
+    """The entries of two snapshots as one tree's, whose own directory is the home's."""
+    root, beside = await fetch.manifest(home), await fetch.manifest(shared)
+    mine = [entry async for entry in fetch.entries(root)]
+    theirs = [entry async for entry in fetch.entries(beside)]
+    return root, await to_thread.run_sync(united, mine, theirs, own)
 
 
 class Layout(msgspec.Struct, frozen=True):
