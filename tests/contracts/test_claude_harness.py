@@ -185,14 +185,16 @@ async def test_an_interrupt_stops_a_running_tool(house: Housed):
     assert [entry.fields["is_error"] for entry in desk.events("agent.tool_result")] == [True]
 
 
-@pytest.mark.parametrize("status", [400, 401])
-async def test_a_request_the_model_refuses_ends_the_turn_and_says_why(house: Housed, status: int):
+@pytest.mark.parametrize(("status", "why"), [(400, "because"), (401, "set ANTHROPIC_API_KEY")])
+async def test_a_request_the_model_refuses_ends_the_turn_and_says_why(
+    house: Housed, status: int, why: str
+):
     desk = Board(house, agent())
     step = {"error": {"status": status, "message": "because"}, "text": "x"}
     assert await desk.run(desk.say(script(step))) == {"type": "retries_exhausted"}
-    last = [output for output in desk.outputs if isinstance(output, Trouble)][-1]
+    (last,) = [output for output in desk.outputs if isinstance(output, Trouble)]
     assert last.error == "model_request_failed_error"
-    assert "because" in last.message
+    assert why in last.message
     assert last.retry == "exhausted"
     assert desk.texts() == [], "the CLI's own words about it are not the agent's"
 

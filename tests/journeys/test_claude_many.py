@@ -172,7 +172,7 @@ def test_a_model_that_fails_for_a_while_is_asked_again(
         ({"error": {"status": 429, "headers": {"retry-after": "700"}}}, LIMITED, 0),
         pytest.param({"error": {"status": 500}}, FAILED, 2, marks=pytest.mark.chaos),
         ({"error": {"status": 529}}, OVERLOADED, 2),
-        pytest.param({"error": {"status": 401}}, FAILED, 2, marks=pytest.mark.chaos),
+        ({"error": {"status": 401}}, FAILED, 0),
         ({"error": {"status": 400}}, FAILED, 0),
         ({"text": "one two three four", "cut": 2}, FAILED, 2),
     ],

@@ -100,16 +100,16 @@ class Live:
         return [*self._reading.unknown.told(), *self._why_it_rests()]
 
     async def _has_asked_enough(self, frame: Json) -> bool:
-        """Whether the model has failed too often, or asks for too long a pause. Then it is over: the CLI
-        would wait out whatever it is told, for as often as that may be.
+        """Whether the model has failed too often, asks for too long a pause, or will say no again until an
+        operator does something. Then it is over: by itself the CLI would go on asking.
         """
         system = read(frame, System) if frame.get("subtype") == "api_retry" else None
         if system is None or system.max_retries is None:
             return False
-        if system.attempt <= system.max_retries and system.retry_delay_ms <= _LONGEST_PAUSE:
+        failure = refused(system.error or "unknown", _given_up_why(system), system.error_status)
+        often, long = system.attempt > system.max_retries, system.retry_delay_ms > _LONGEST_PAUSE
+        if failure.retry == "retrying" and not often and not long:
             return False
-        pause = f"it asks for a pause of {system.retry_delay_ms / 1000:.0f} seconds"
-        failure = refused(system.error or "unknown", pause, system.error_status)
         self._given_up = Trouble(failure.error, failure.message, "exhausted")
         await self.cli.request("interrupt")
         return True
@@ -168,6 +168,12 @@ class Live:
         if frame.get("subtype") == "session_state_changed":
             system = read(frame, System)
             self._idle = system is not None and system.state == "idle"
+
+
+def _given_up_why(system: System) -> str:
+    if system.retry_delay_ms > _LONGEST_PAUSE:
+        return f"it asks for a pause of {system.retry_delay_ms / 1000:.0f} seconds"
+    return f"given up after {system.attempt} {'try' if system.attempt == 1 else 'tries'}."
 
 
 def _trouble(result: Result) -> Trouble:
