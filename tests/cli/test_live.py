@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -70,8 +71,10 @@ def test_the_one_node_of_a_data_directory_is_drained_and_resumed(
     shown = said("node", "ls").splitlines()
     assert [shown[0].split()[0], shown[1].split()[2]] == ["ID", "up"]
     assert "drains" in said("node", "drain")
-    ready = httpx2.get(f"{server.url}/readyz")
-    assert ready.status_code == 503
+    deadline = time.monotonic() + 60
+    while httpx2.get(f"{server.url}/readyz").status_code != 503:  # it hears of it in a moment
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     [node] = json.loads(said("node", "ls", "--json"))
     assert node["state"] == "draining"
     resumed = json.loads(said("node", "resume", node["id"], "--json"))

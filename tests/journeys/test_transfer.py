@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +13,28 @@ import pytest
 from tests.journeys.chat import Chat
 from tests.journeys.test_forks import expected, files, remembers, talk
 
+from roost.cli.main import run
 from roost.testing.live import LiveServer
 
 pytestmark = pytest.mark.timeout(300)  # several agents are started
+Roost = Callable[..., Any]
 
 
-def roost(server: LiveServer, *arguments: str) -> Any:
-    environ = {"PATH": os.environ["PATH"], "ROOST_API_KEY": server.key, "ROOST_URL": server.url}
-    done = subprocess.run(
-        [sys.executable, "-m", "roost", "sessions", *arguments],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout) if "--json" in arguments else done.stdout
+@pytest.fixture
+def roost(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Roost:
+    """The command, run in this process: what it has to say."""
+
+    def call(server: LiveServer, *arguments: str) -> Any:
+        monkeypatch.setenv("ROOST_URL", server.url)
+        monkeypatch.setenv("ROOST_API_KEY", server.key)
+        monkeypatch.setattr(sys, "argv", ["roost", "sessions", *arguments])
+        with pytest.raises(SystemExit) as left:
+            run()
+        said = capsys.readouterr()
+        assert not left.value.code, said.err
+        return json.loads(said.out) if "--json" in arguments else said.out
+
+    return call
 
 
 def as_chat(chat: Chat, session_id: str) -> Chat:
@@ -39,7 +43,7 @@ def as_chat(chat: Chat, session_id: str) -> Chat:
     return other
 
 
-def test_a_session_goes_on_elsewhere_with_its_files_and_its_memory(tmp_path: Path):
+def test_a_session_goes_on_elsewhere_with_its_files_and_its_memory(tmp_path: Path, roost: Roost):
     archive = tmp_path / "mine.roost"
     with LiveServer(tmp_path / "one", ROOST_SLEEP_AFTER="0") as first:
         chat = Chat(first)
