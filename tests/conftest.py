@@ -15,6 +15,7 @@ from tests.parts import need
 if TYPE_CHECKING:
     from roost.testing.postgres import PostgresServer
     from tests.engines import LiveEngine
+    from tests.stores import Copies, Databases
 
 pytest.register_assert_rewrite("roost.testing")
 
@@ -66,3 +67,49 @@ def postgres() -> Generator[PostgresServer, None, None]:
         yield server
     finally:
         server.stop()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--store", choices=["sqlite", "postgres", "both"], help="which store to run journeys on"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test of those rooms that has a folder for a server's data has a database, too."""
+    from tests.stores import kinds_of
+
+    if not {"tmp_path", "tmp_path_factory"} & set(metafunc.fixturenames):
+        return
+    if kinds := kinds_of(metafunc.definition, metafunc.config.getoption("store")):
+        metafunc.parametrize("databases", kinds, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="session")
+def copies(postgres: PostgresServer) -> Generator[Copies, None, None]:
+    """Databases on the tests' PostgreSQL."""
+    from tests.stores import copying
+
+    with copying(postgres) as made:
+        yield made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def databases(request: pytest.FixtureRequest) -> Generator[Databases, None, None]:
+    """Those of a test's houses and servers. A fixture that keeps one of these for longer than a test asks
+    for this one, so that it ends before the next kind of store begins."""
+    from tests.stores import Files, used
+
+    on_files = getattr(request, "param", "sqlite") == "sqlite"
+    chosen = Files() if on_files else request.getfixturevalue("copies")
+    with used(chosen):
+        yield chosen
+
+
+@pytest.fixture(autouse=True)
+def tidy(databases: Databases, request: pytest.FixtureRequest) -> Generator[None, None, None]:
+    """A test's own databases end with it: they are in memory, and those of a whole run would not fit."""
+    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    yield
+    if folder is not None:
+        databases.drop(folder)

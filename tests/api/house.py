@@ -13,6 +13,7 @@ import httpx2
 from prometheus_client import CollectorRegistry
 from pydantic import TypeAdapter
 from starlette.types import ASGIApp
+from tests.stores import url_of
 
 from roost.api.app import build_app
 from roost.api.auth import MANAGED_AGENTS
@@ -48,14 +49,15 @@ from roost.domain.ledger import Batch
 from roost.domain.session import Lease
 from roost.errors import Unavailable
 from roost.harnesses.scripted import ScriptedHarness
+from roost.ports.bell import Bell
 from roost.ports.harness import AGENTS_OWN
+from roost.ports.store import Store
 from roost.sandboxes.shown import FolderShown
 from roost.sandboxes.tree import LocalFolder, LocalTree
+from roost.serve.database import opened
 from roost.stores.archives import FolderArchives
-from roost.stores.bell import LocalBell
 from roost.stores.seal import MasterKeys
 from roost.stores.skills import FolderSkills
-from roost.stores.sqlite import SqliteStore
 
 MASTER_KEY = bytes(range(32))
 TENANT = "tenant_1"
@@ -64,10 +66,10 @@ HEADERS = {"anthropic-version": "2023-06-01", "anthropic-beta": MANAGED_AGENTS}
 
 @dataclass
 class House:
-    store: SqliteStore
+    store: Store
     deps: Deps
     app: ASGIApp
-    bell: LocalBell
+    bell: Bell
     keyring: Keyring
     client: httpx2.AsyncClient
     draining: bool = False
@@ -148,8 +150,9 @@ def client_of(app: ASGIApp, secret: str, **headers: str) -> httpx2.AsyncClient:
 
 @asynccontextmanager
 async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
-    wanted = Settings.model_validate({"heartbeat_seconds": 5, **settings})
-    async with SqliteStore.open(data / "roost.db") as store:
+    given = {"heartbeat_seconds": 5, "database_url": url_of(data), **settings}
+    wanted = Settings.model_validate(given)
+    async with opened(wanted) as (store, bell):
         keyring = Keyring(store.keys)
         _, secret = await keyring.create(
             tenant=TENANT, name="admin", role="admin", trust_ceiling="full"
@@ -161,7 +164,6 @@ async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
                 raise Unavailable("the disk is full")
             return {"node": "node_1"}
 
-        bell = LocalBell()
         skills = Skills(store.catalog, FolderSkills(data / "skills"))
         blobs = FolderBlobs(data / "blobs")
         browse = _browse(data, store, blobs, bell)
@@ -174,7 +176,7 @@ async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
             yield made[0]
 
 
-def _browse(data: Path, store: SqliteStore, blobs: FolderBlobs, bell: LocalBell) -> Browse:
+def _browse(data: Path, store: Store, blobs: FolderBlobs, bell: Bell) -> Browse:
     def tree_of(workspace_id: str) -> LocalTree:
         return LocalTree(data / "homes" / workspace_id, data / "copies", range(0))
 
@@ -197,9 +199,9 @@ def _archives(data: Path) -> FolderArchives:
 
 def _deps(
     settings: Settings,
-    store: SqliteStore,
+    store: Store,
     own: tuple[Skills, Browse, FileStore, Path],
-    bell: LocalBell,
+    bell: Bell,
     keyring: Keyring,
     ready: Any,
     made: list[House],

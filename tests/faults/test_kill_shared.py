@@ -66,7 +66,7 @@ class Company:
 
     def check(self) -> int:
         """No snapshot has half a file or a word of anybody's transcript; gives how many there are."""
-        wait_until_settled(self.server.data / "roost.db", self.workspace)
+        wait_until_settled(self.server.data, self.workspace)
         snapshots = Snapshots(FolderBlobs(self.server.data / "blobs"))
         seen = anyio.run(look_at_all, snapshots, self.workspace)
         assert torn_in(seen) == []

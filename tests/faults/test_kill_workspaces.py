@@ -34,9 +34,9 @@ def test_no_line_is_lost_however_the_server_and_the_directory_go(tmp_path: Path,
             server.kill()
             if rng.random() < 0.5:
                 server.start()
-                wait_until_settled(server.data / "roost.db", chat.session.id)
+                wait_until_settled(server.data, chat.session.id)
                 server.kill()
-            if settled(server.data / "roost.db", chat.session.id) and rng.random() < 0.7:
+            if settled(server.data, chat.session.id) and rng.random() < 0.7:
                 shutil.rmtree(chat.home)
                 if rng.random() < 0.5:  # and killed once more, perhaps while it restores
                     server.start()

@@ -12,13 +12,14 @@ import httpx2
 import jwt
 import pytest
 from tests.gateway.talk import HEADERS, Api, Json, Talk, address
+from tests.stores import Databases
 from websockets.exceptions import InvalidStatus
 
 from roost.testing.live import LiveServer
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+def server(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """One that says all it can in its log."""
     with LiveServer(
         tmp_path_factory.mktemp("server") / "data",

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 from tests.gateway.talk import Api, Talk
+from tests.stores import Databases
 from websockets.exceptions import ConnectionClosed
 
 from roost.testing.live import LiveServer
@@ -44,7 +45,7 @@ BAD = [
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+def server(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     with LiveServer(
         tmp_path_factory.mktemp("server") / "data",
         ROOST_MAX_FRAME_BYTES=str(4 * 1024 * 1024),

@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.gateway.talk import Api, Json, Talk
+from tests.stores import Databases
 
 from roost.client import AgentStatus, Client, Done, SdkMessage, ToolPermissionRequest
 from roost.testing.live import LiveServer
@@ -21,7 +22,7 @@ ASKING = {**TOOLSET, "default_config": {"permission_policy": {"type": "always_as
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+def server(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """Its agents are real, and sleep soon."""
     data = tmp_path_factory.mktemp("server") / "data"
     with LiveServer(data, ROOST_HARNESS="claude", ROOST_SLEEP_AFTER="4") as live:

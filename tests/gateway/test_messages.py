@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tests.gateway.talk import Api, Json, Talk
 
+pytestmark = pytest.mark.both_stores
+
 CUSTOM = {
     "type": "custom",
     "name": "lookup",

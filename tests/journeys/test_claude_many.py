@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.journeys.chat import Chat, said, script, serving, warm_agents
+from tests.stores import Databases
 
 from roost.testing.live import LiveServer
 from roost.testing.scripted_model import ScriptedModel
@@ -24,7 +25,9 @@ def model() -> ScriptedModel:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModel) -> Iterator[LiveServer]:
+def server(
+    databases: Databases, tmp_path_factory: pytest.TempPathFactory, model: ScriptedModel
+) -> Iterator[LiveServer]:
     data = tmp_path_factory.mktemp("many") / "data"
     with (
         serving(model) as url,

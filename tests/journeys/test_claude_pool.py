@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.journeys.chat import Chat, bash, gauge, printed, said, script
+from tests.stores import Databases
 
 from roost.harnesses.claude.harness import INSIDE
 from roost.sandboxes import procfs
@@ -17,7 +18,7 @@ POOLED = "roost_pooled_agents"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+def server(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     with LiveServer(tmp_path_factory.mktemp("pool") / "data", ROOST_POOL="1") as live:
         yield live
 

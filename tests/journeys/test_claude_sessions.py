@@ -28,6 +28,7 @@ def transcript_of(chat: Chat) -> str:
     return "".join(file.read_text() for file in files)
 
 
+@pytest.mark.both_stores
 def test_a_server_killed_in_the_middle_of_a_tool_goes_on_and_runs_nothing_twice(server: LiveServer):
     chat = Chat(server)
     slow = "echo ran >> count.txt; python3 -c 'import time; time.sleep(3)'"
@@ -110,6 +111,7 @@ def test_what_the_sandbox_may_not_reach_is_refused_and_said_in_the_log(server: L
     assert said(events) == ["tried"]
 
 
+@pytest.mark.both_stores
 def test_an_idle_agent_sleeps_and_the_next_message_wakes_it(tmp_path: Path):
     with LiveServer(tmp_path / "data", ROOST_SLEEP_AFTER="1") as server:
         chat = Chat(server)
@@ -134,6 +136,7 @@ def test_no_more_agents_stay_awake_than_the_operator_allows(tmp_path: Path):
         assert "2 user messages" in said(chats[0].turn("And you?"))[0]
 
 
+@pytest.mark.both_stores
 def test_an_approval_outlives_a_killed_server_and_counts_once(server: LiveServer):
     chat = Chat(server)
     tools = [

@@ -6,10 +6,8 @@ put off, choosing and sharing named workspaces is not built.
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import pytest
 from tests.hostile.places import need_bubblewrap
 from tests.journeys.chat import Chat, bash, printed, said, script, warm_agents
 from tests.journeys.engines import Bubblewrap, Docker, Kind, SandboxEngine
+from tests.stores import Databases, rows_of
 
 from roost.testing.live import LiveServer
 
@@ -47,7 +46,9 @@ def engine(sandbox_kind: Kind, request: pytest.FixtureRequest) -> SandboxEngine:
 
 
 @pytest.fixture(scope="module")
-def server(engine: SandboxEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+def server(
+    databases: Databases, engine: SandboxEngine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveServer]:
     """Agents sleep at once: every message is another run of the sandbox, and goes on from its files."""
     data = tmp_path_factory.mktemp("persistence") / "data"
     environ = {"ROOST_SLEEP_AFTER": "0.3", "ROOST_TRUST_LEVELS": "sandboxed,vault"}
@@ -58,8 +59,7 @@ def server(engine: SandboxEngine, tmp_path_factory: pytest.TempPathFactory) -> I
 def stored(server: LiveServer, session_id: str) -> dict[str, Any]:
     """What the database has of a session."""
     row = "SELECT spec FROM specs JOIN sessions ON num = session WHERE id = ?"
-    with closing(sqlite3.connect(f"file:{server.data}/roost.db?mode=ro", uri=True)) as database:
-        (spec,) = database.execute(row, [session_id]).fetchone()
+    [(spec,)] = rows_of(server.data, row, session_id)
     found: dict[str, Any] = msgspec.json.decode(spec)
     return found
 

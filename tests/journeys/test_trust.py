@@ -9,6 +9,7 @@ from typing import Any
 import anthropic
 import pytest
 from tests.journeys.chat import Chat, bash, printed, said, script, serving
+from tests.stores import Databases
 
 from roost.testing.live import LiveServer
 from roost.testing.scripted_model import ScriptedModel
@@ -19,7 +20,7 @@ SECRET = "sk-very-secret-model-key-0123456789"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+def server(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     data = tmp_path_factory.mktemp("trust") / "data"
     with serving(ScriptedModel(keep=1)) as url:
         model = {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": SECRET}

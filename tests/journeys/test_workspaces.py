@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import time
 from pathlib import Path
 
 import pytest
 from tests.journeys.chat import Chat, bash, printed, said, script
+from tests.stores import rows_of, url_of
 from tests.workspaces.s3_server import BUCKET, s3_server
 
 from roost.testing.live import LiveServer
@@ -18,16 +18,13 @@ pytestmark = pytest.mark.timeout(180)  # several starts of a server and of an ag
 KEY = "rst_a-key-that-both-servers-know-0123456789"
 
 
-def settled(database: Path, session_id: str) -> bool:
-    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
-        rows = db.execute("SELECT state FROM workspaces WHERE id = ?", (session_id,)).fetchall()
-    db.close()
-    return rows == [("idle",)]
+def settled(data: Path, session_id: str) -> bool:
+    return rows_of(data, "SELECT state FROM workspaces WHERE id = ?", session_id) == [("idle",)]
 
 
-def wait_until_settled(database: Path, session_id: str) -> None:
+def wait_until_settled(data: Path, session_id: str) -> None:
     deadline = time.monotonic() + 60
-    while not settled(database, session_id):
+    while not settled(data, session_id):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -47,7 +44,7 @@ def test_files_lost_while_the_session_sleeps_come_back(tmp_path: Path):
     with LiveServer(tmp_path / "data", ROOST_SLEEP_AFTER="0") as server:
         chat = Chat(server)
         chat.turn(script(MAKE, {"text": "made"}))
-        wait_until_settled(server.data / "roost.db", chat.session.id)
+        wait_until_settled(server.data, chat.session.id)
         shutil.rmtree(chat.home)
         remembers(chat)
         assert (chat.home / "folder" / "link").is_symlink()
@@ -60,9 +57,9 @@ def test_a_turn_that_was_not_stored_when_the_server_was_killed_is_stored_at_the_
         chat = Chat(server)
         chat.turn(script(MAKE, {"text": "made"}))
         server.kill()
-        assert not settled(server.data / "roost.db", chat.session.id)
+        assert not settled(server.data, chat.session.id)
         server.start()
-        wait_until_settled(server.data / "roost.db", chat.session.id)
+        wait_until_settled(server.data, chat.session.id)
         server.stop()
         shutil.rmtree(chat.home)
         server.start()
@@ -72,9 +69,8 @@ def test_a_turn_that_was_not_stored_when_the_server_was_killed_is_stored_at_the_
 @pytest.mark.parametrize("store", ["folder", pytest.param("s3", marks=pytest.mark.chaos)])
 def test_a_session_goes_on_on_another_machine(tmp_path: Path, store: str):
     """Another data directory, the same database and blobs: all that is left of the first machine."""
-    database = tmp_path / "kept" / "roost.db"
-    database.parent.mkdir()
-    environ = {"ROOST_DATABASE_URL": f"sqlite:///{database}", "ROOST_API_KEY": KEY}
+    (tmp_path / "kept").mkdir()
+    environ = {"ROOST_DATABASE_URL": url_of(tmp_path / "kept"), "ROOST_API_KEY": KEY}
     if store == "folder":
         go_on_elsewhere(tmp_path, environ | {"ROOST_BLOBS_URL": f"file://{tmp_path}/kept/blobs"})
         return

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.parts import need
+from tests.stores import Databases
 
 from roost.testing.live import LiveServer
 
@@ -28,7 +29,7 @@ TYPESCRIPTS = ["1.8.0", "0.86.1"]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+def server(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     with LiveServer(tmp_path_factory.mktemp("roost")) as live:
         yield live
 

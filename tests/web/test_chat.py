@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 from tests.journeys.chat import bash, script
+from tests.stores import Databases
 from tests.web.person import Person
 
 from roost.testing.live import LiveServer
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.timeout(240)  # a busy machine is slow to start an agen
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+def server(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """One for all of them: what a test leaves behind is a session that the next does not look at."""
     data = tmp_path_factory.mktemp("chat") / "data"
     with LiveServer(data, ROOST_HARNESS="claude", ROOST_SLEEP_AFTER="60") as live:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import FilePayload, Locator, expect
 from tests.journeys.chat import bash, script
+from tests.stores import Databases
 from tests.web.person import Person
 from tests.web.test_pages import press, violations
 
@@ -27,7 +28,7 @@ PIXEL = bytes.fromhex(
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+def server(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     home = tmp_path_factory.mktemp("work")
     prices = home / "prices.json"
     prices.write_text(json.dumps({"claude-opus-5-5": PRICE}))

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from types import TracebackType
+from typing import ClassVar
 
 import httpx2
 import msgspec
@@ -30,9 +31,13 @@ class LiveServer:
     asked to, it starts no agents that no test has asked for (`ROOST_POOL`), and does not mind what else the
     machine has to do (`ROOST_MAX_LOAD`). A start is made through the
     programs in `prefix`, which have to become the server.
+
+    `environ_of` says what every server is told besides, by its data directory: tests that are run on several
+    stores put the database there.
     """
 
     prefix: Sequence[str] = ()
+    environ_of: ClassVar[Callable[[Path], Mapping[str, str]]] = staticmethod(lambda data: {})
 
     def __init__(self, data: Path, **environ: str) -> None:
         self.data = data
@@ -44,6 +49,7 @@ class LiveServer:
             "ROOST_POOL": "0",
             "ROOST_MAX_LOAD": "0",
             **passed_on,
+            **self.environ_of(data),
             **environ,
         }
         self._process: subprocess.Popen[bytes] | None = None
