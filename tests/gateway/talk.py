@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import count
 from typing import Any
 from urllib.parse import urlencode
 
@@ -118,12 +119,20 @@ class Talk:
 
     def until(self, wanted: str | Callable[[Json], bool], seconds: float = 60) -> Json:
         """The next message of a type, or that has something; those before it are in `seen`."""
+        return self.seen[self.find(wanted, len(self.seen), seconds)]
+
+    def find(
+        self, wanted: str | Callable[[Json], bool], begin: int = 0, seconds: float = 60
+    ) -> int:
+        """Where the first such message from `begin` on is in `seen`, where it may be already."""
         deadline = time.monotonic() + seconds
-        while True:
-            message = self.next(max(0.1, deadline - time.monotonic()))
-            found = message["type"] == wanted if isinstance(wanted, str) else wanted(message)
-            if found:
-                return message
+        for place in count(begin):
+            if place == len(self.seen):
+                self.next(max(0.1, deadline - time.monotonic()))
+            message = self.seen[place]
+            if message["type"] == wanted if isinstance(wanted, str) else wanted(message):
+                return place
+        raise AssertionError("unreachable")
 
     def event(self, type: str) -> Json:
         """The next event of this type."""

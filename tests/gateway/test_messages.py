@@ -152,11 +152,10 @@ def test_a_question_is_asked_answered_and_answered_only_once(api: Api) -> None:
             error = talk.until("error")
             assert (error["id"], error["code"]) == ("a-2", "already_answered")
             for each in (talk, other, late):
-                answered = next(
-                    (m["message"] for m in each.seen if _answers(m)), None
-                ) or each.event("user.custom_tool_result")
-                assert answered["custom_tool_use_id"] == asked["requestId"]
-                assert each.until("done")["messageId"]
+                answered = each.find(_answers)
+                message = each.seen[answered]["message"]
+                assert message["custom_tool_use_id"] == asked["requestId"]
+                assert each.seen[each.find("done", answered)]["messageId"]
     assert "done" not in talk.types()[: talk.types().index("ask_user_question")]
     with api.open(session_id) as later:  # from the beginning, and the old question is not put again
         later.say("start", after=0)

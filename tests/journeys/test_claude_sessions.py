@@ -116,9 +116,8 @@ def test_an_idle_agent_sleeps_and_the_next_message_wakes_it(tmp_path: Path):
     with LiveServer(tmp_path / "data", ROOST_SLEEP_AFTER="1") as server:
         chat = Chat(server)
         chat.turn("Hello")
-        assert warm_agents(server) == 1
         deadline = time.monotonic() + 60
-        while warm_agents(server):
+        while warm_agents(server):  # on a slow machine it sleeps by now
             assert time.monotonic() < deadline
             time.sleep(0.1)
         assert "2 user messages" in said(chat.turn("Are you awake?"))[0]
