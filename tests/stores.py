@@ -58,6 +58,10 @@ class Databases(Protocol):
         """What is in it: `question` is SQL that both stores understand, with `?` for the values."""
         ...
 
+    def holds(self, data: Path, text: str) -> bool:
+        """Whether it has this text anywhere, beside what is in the directory's files."""
+        ...
+
     def drop(self, folder: Path) -> None:
         """Those of this folder's directories are not needed any more."""
         ...
@@ -75,6 +79,9 @@ class Files:
     def rows(self, data: Path, question: str, *values: str) -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(f"file:{data / 'roost.db'}?mode=ro", uri=True)) as database:
             return database.execute(question, values).fetchall()
+
+    def holds(self, data: Path, text: str) -> bool:
+        return False
 
     def drop(self, folder: Path) -> None:
         pass
@@ -100,6 +107,12 @@ class Copies:
     def rows(self, data: Path, question: str, *values: str) -> list[tuple[Any, ...]]:
         found = self._portal.call(self._server.do, numbered(question), self.url(data), *values)
         return [tuple(row) for row in found]
+
+    def holds(self, data: Path, text: str) -> bool:
+        tables = self.rows(data, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        has = "WHERE position(? IN t::text) + position(? IN t::text) > 0"
+        either = text, text.encode().hex()  # bytes are shown as digits
+        return any(self.rows(data, f"SELECT 1 FROM {name} t {has}", *either) for (name,) in tables)
 
     def drop(self, folder: Path) -> None:
         for data in [data for data in self._urls if data.is_relative_to(folder)]:
@@ -132,6 +145,11 @@ def url_of(data: Path) -> str:
 def rows_of(data: Path, question: str, *values: str) -> list[tuple[Any, ...]]:
     """What is in it."""
     return _InUse.databases.rows(data, question, *values)
+
+
+def holds(data: Path, text: str) -> bool:
+    """Whether it has this text anywhere, beside what is in the directory's files."""
+    return _InUse.databases.holds(data, text)
 
 
 @contextmanager

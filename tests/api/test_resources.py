@@ -10,6 +10,7 @@ from anthropic.types import beta
 from anthropic.types.beta import sessions as sessions_types
 from tests.api.house import TENANT, House, error_of, house, official
 from tests.api.test_files import notes, objects, sent
+from tests.stores import holds
 
 from roost.core.resources import Resources
 from roost.domain.session import Spec
@@ -37,9 +38,9 @@ async def secrets(roost: House, session: Any) -> list[dict[str, Any]]:
 
 
 def is_written(folder: Path, text: str) -> bool:
-    """Whether any file has it, the database's among them."""
+    """Whether any file has it, or the database."""
     files = [path for path in folder.rglob("*") if path.is_file()]
-    return any(text.encode() in path.read_bytes() for path in files)
+    return holds(folder, text) or any(text.encode() in path.read_bytes() for path in files)
 
 
 async def token_of(roost: House, session: Any) -> str | None:
