@@ -7,11 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar
 
 import httpx2
 import msgspec
@@ -31,13 +30,9 @@ class LiveServer:
     asked to, it starts no agents that no test has asked for (`ROOST_POOL`), and does not mind what else the
     machine has to do (`ROOST_MAX_LOAD`). A start is made through the
     programs in `prefix`, which have to become the server.
-
-    `environ_of` says what every server is told besides, by its data directory: tests that are run on several
-    stores put the database there.
     """
 
     prefix: Sequence[str] = ()
-    environ_of: ClassVar[Callable[[Path], Mapping[str, str]]] = staticmethod(lambda data: {})
 
     def __init__(self, data: Path, **environ: str) -> None:
         self.data = data
@@ -53,6 +48,11 @@ class LiveServer:
             **environ,
         }
         self._process: subprocess.Popen[bytes] | None = None
+
+    @staticmethod
+    def environ_of(data: Path) -> Mapping[str, str]:
+        """What every server is told besides: tests that are run on several stores name the database."""
+        return {}
 
     def __enter__(self) -> LiveServer:
         self.start()
