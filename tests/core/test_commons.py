@@ -187,7 +187,7 @@ async def test_ten_who_write_at_once_are_stored_file_by_file_whole(
 
         async def write(number: int) -> None:
             async with machine.join():
-                argv = [sys.executable, "-c", WRITE, f"s{number}", "15", str(machine.place)]
+                argv = [sys.executable, "-c", WRITE, f"s{number}", "15", str(machine.place), "0"]
                 await anyio.to_thread.run_sync(partial(subprocess.run, argv, check=True))
                 machine.commons.changed(W)
 

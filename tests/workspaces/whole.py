@@ -14,10 +14,11 @@ import re
 from roost.core.workspaces import Snapshots
 
 WRITE = """
-import hashlib, os, random, sys
-who, count, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+import hashlib, os, random, sys, time
+who, count, folder, pause = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
 run = os.urandom(8).hex()
 for number in range(count):
+    time.sleep(pause)
     seed, size = os.urandom(16).hex(), random.choice([0, 10, 5000, 600000])
     head, body = f"{seed} {size}\\n", hashlib.sha256(seed.encode()).hexdigest() * (size // 64 + 1)
     data = (head + body[:size]).encode()
@@ -36,7 +37,9 @@ for number in range(count):
         with open(f"{folder}/{who}-log", "ab", buffering=0) as file:
             file.write(f"{run} {number} {hashlib.sha256(f'{run} {number}'.encode()).hexdigest()}\\n".encode())
 """
-"""A program that writes so many files as `who`: by rename, in place from the beginning, at the end."""
+"""A program that writes so many files as `who`: by rename, in place from the beginning, at the end. Its
+arguments: who, how many, where, seconds before each.
+"""
 
 _LINE = re.compile(rb"(\w+ \d+) (\w{64})")
 
