@@ -13,11 +13,6 @@ from roost.testing.desk import script
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def model() -> AsyncGenerator[Served, None]:
     async with serving() as model:
         yield model

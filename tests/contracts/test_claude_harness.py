@@ -32,11 +32,6 @@ from roost.testing.harness_contract import HarnessContract
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def model() -> AsyncGenerator[Served, None]:
     async with serving() as model:
         yield model

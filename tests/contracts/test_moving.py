@@ -27,16 +27,6 @@ SESSIONS = 7
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def url(postgres: PostgresServer) -> str:
-    return await postgres.new()
-
-
-@pytest.fixture
 async def path(tmp_path: Path) -> Path:
     file = tmp_path / "roost.db"
     async with SqliteStore.open(file) as store:

@@ -15,11 +15,6 @@ from roost.testing.stage import Stage
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def pair() -> Iterator[tuple[PostgresServer, PostgresServer]]:
     """A primary, and a standby that has each commit before it is acknowledged."""
     need("PostgreSQL", programs(), "make setup")

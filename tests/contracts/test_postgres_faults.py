@@ -25,22 +25,6 @@ from roost.testing.stage import Stage, message, numbers
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def url(postgres: PostgresServer) -> str:
-    return await postgres.new()
-
-
-@pytest.fixture
-async def store(url: str) -> AsyncGenerator[PostgresStore]:
-    async with PostgresStore.open(url) as store:
-        yield store
-
-
-@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "PATIENCE", 0.3)
 
@@ -67,14 +51,6 @@ async def proxied(
     )  # its commits are not to be cut
     async with PostgresStore.open(url.replace(str(postgres.folder), str(place))) as store:
         yield store
-
-
-async def end_connections(server: PostgresServer, url: str) -> None:
-    await server.do(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND pid <> pg_backend_pid()",
-        url,
-    )
 
 
 # A commit whose outcome is not known
@@ -189,7 +165,7 @@ async def test_connections_ended_under_load_lose_and_double_nothing(
     async with load.running():
         for _ in range(4):
             await load.progress()
-            await end_connections(postgres, url)
+            await postgres.cut(url)
         await load.progress()
     await load.verify(Stage(store))
     assert not load.refused
@@ -267,7 +243,7 @@ async def test_a_database_that_does_not_write_refuses_until_it_does(
     session_id = await stage.session()
     name = url.partition("@/")[2].partition("?")[0]
     await postgres.do(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-    await end_connections(postgres, url)
+    await postgres.cut(url)
     with pytest.raises(Unavailable):
         await stage.say(session_id)
     await postgres.do(f"ALTER DATABASE {name} RESET default_transaction_read_only")

@@ -44,11 +44,6 @@ class Homes:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def homes(postgres: PostgresServer) -> AsyncGenerator[Homes]:
     url = await postgres.new()
     async with PostgresStore.open(url) as store:

@@ -26,16 +26,6 @@ from roost.testing.stage import TENANT, Stage, answer, message, numbers
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def url(postgres: PostgresServer) -> str:
-    return await postgres.new()
-
-
-@pytest.fixture
 async def store(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[PostgresStore]:
     monkeypatch.setattr(writer, "_LANES", 1)
     async with PostgresStore.open(url) as store:
@@ -336,11 +326,7 @@ async def test_a_node_that_only_lost_its_connections_keeps_its_sessions(
     async with PostgresStore.open(url) as other:
         await other.log.renew("node_2", 60)
         for _ in range(3):
-            await postgres.do(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND pid <> pg_backend_pid()",
-                url,
-            )
+            await postgres.cut(url)
             await anyio.sleep(0.3)
             assert await other.log.claim("node_2", 5) == []
     await store.log.append(lease, Batch(drafts=[answer()]))
@@ -416,10 +402,6 @@ async def test_a_listener_that_lost_its_connection_rings_for_whatever_it_missed(
     _, there = bells
     for _ in range(3):
         with there.listen("sesn_1") as ear:
-            await postgres.do(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND pid <> pg_backend_pid()",
-                url,
-            )
+            await postgres.cut(url)
             assert await ear.wait(60)
             assert ear.rung()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
 
 import anyio
 import asyncpg
@@ -36,22 +35,6 @@ def step(name: str, script: str) -> Migration:
 def statements(script: str) -> list[str]:
     bare = re.sub(r"--.*", "", script)
     return [text for part in bare.split(";") if (text := " ".join(part.split()))]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def url(postgres: PostgresServer) -> str:
-    return await postgres.new()
-
-
-@pytest.fixture
-async def store(url: str) -> AsyncGenerator[PostgresStore]:
-    async with PostgresStore.open(url) as store:
-        yield store
 
 
 @pytest.mark.parametrize("migration", KNOWN[2:], ids=lambda migration: migration.name)

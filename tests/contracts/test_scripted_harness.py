@@ -35,11 +35,6 @@ def harness_for(url: str, **settings: Any) -> ScriptedHarness:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def model() -> AsyncGenerator[Served, None]:
     model = Served()
     async with listening(model, "127.0.0.1", 0) as model.url:

@@ -26,11 +26,6 @@ from roost.testing.stage import TENANT, Stage, answer, message, numbers
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "data" / "roost.db"
 

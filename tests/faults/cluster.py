@@ -16,11 +16,6 @@ from roost.domain.events import Entry
 from roost.testing.postgres import PostgresServer
 from roost.testing.stage import numbers
 
-CUT = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
-
 
 def seeded() -> random.Random:
     """Chance that can be had again: the seed is printed."""
@@ -95,7 +90,7 @@ class Cluster:
 
     def _cut(self) -> None:
         for _ in range(3):
-            anyio.run(self._server.do, CUT, self._url)
+            anyio.run(self._server.cut, self._url)
             time.sleep(self._chance.uniform(0, 0.2))
 
     def _crash(self) -> None:

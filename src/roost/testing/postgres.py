@@ -28,6 +28,10 @@ _QUICK = (*_SETTINGS, "fsync=off", "full_page_writes=off")
 _QUICK_PASSWORDS = (
     "scram_iterations=1"  # guessing should be slow; connecting a thousand times should not
 )
+_CUT = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
 
 
 def programs(version: int = 18) -> Path | None:
@@ -171,6 +175,10 @@ class PostgresServer:
     async def drop(self, url: str) -> None:
         """Nobody uses it any more; whoever still does, does not."""
         await self.do(f'DROP DATABASE "{_name(url)}" WITH (FORCE)')
+
+    async def cut(self, url: str) -> None:
+        """End every connection to a database."""
+        await self.do(_CUT, url)
 
     async def do(self, sql: str, url: str | None = None, *values: str) -> list[asyncpg.Record]:
         """Run one statement as the server's owner."""
