@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 
 from roost.ports.sandbox import Plan
 
@@ -19,16 +20,20 @@ def make_room(plan: Plan) -> None:
     """Have a directory under each name that is hidden; what is none is removed. Blocks.
 
     The names are the agent's own: what somebody has put there instead of a directory is of no use to it, and
-    whatever a link there leads to is left alone.
+    whatever a link there leads to is left alone. An agent that has closed its own home, or these, to itself
+    finds them open again; else it could never be started any more.
 
     :raises OSError: it cannot be made
     """
+    _open_to_owner(plan.home)
     if not plan.hidden:
         return
     top = os.open(plan.workspace, _TOP)
     try:
         for name in plan.hidden:
-            if not _is_directory(top, name):
+            if _is_directory(top, name):
+                _open_to_owner(name, top)
+            else:
                 os.mkdir(name, 0o700, dir_fd=top)
     finally:
         os.close(top)
@@ -43,3 +48,9 @@ def _is_directory(top: int, name: str) -> bool:
         return True
     os.unlink(name, dir_fd=top)
     return False
+
+
+def _open_to_owner(path: str | Path, at: int | None = None) -> None:
+    mode = stat.S_IMODE(os.stat(path, dir_fd=at, follow_symlinks=False).st_mode)
+    if mode & stat.S_IRWXU != stat.S_IRWXU:
+        os.chmod(path, mode | stat.S_IRWXU, dir_fd=at)

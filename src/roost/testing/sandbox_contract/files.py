@@ -101,6 +101,10 @@ class FileContract(Kit):
                 assert (await shell(sandbox, change)).code != 0
             beside = await shell(sandbox, "echo two >file; cat $HOME/file; ls -A /workspace")
             assert (beside.code, beside.output.split()) == (0, [b"two", b".own", b"file"])
+            assert (await shell(sandbox, "chmod 0 $HOME/.own $HOME")).code == 0
+        async with provider.open(plan(hidden=[".own"], generation=2)) as sandbox:
+            again = await shell(sandbox, "cat $HOME/.own/d/file file; ls -A .own")
+            assert again == (0, b"one\ntwo\n", b"")
         assert (given.home / ".own" / "d" / "file").read_text() == "one\n"
 
     async def test_what_is_planted_where_the_workspace_hides_something_leads_nowhere(
