@@ -27,9 +27,14 @@ from tests.harnesses.claude_desk import (
 from tests.harnesses.housed import Housed
 
 from roost.domain.session import Pending
+from roost.harnesses.claude import transcript
 from roost.harnesses.claude.conversation import ClaudeConversation
 from roost.harnesses.claude.past import CALLS
+from roost.harnesses.claude.shapes import Json
+from roost.harnesses.claude.transcript import Shelf
 from roost.ports.harness import Conversation
+from roost.ports.sandbox import Plan
+from roost.sandboxes.host import HostProvider
 from roost.serve.http import listening
 from roost.testing.desk import script
 
@@ -187,6 +192,43 @@ async def test_what_waits_outlives_an_agent_that_took_the_servers_end_for_an_ans
     assert "call was interrupted" not in heard
     assert not any(entry.fields.get("is_error") for entry in desk.entries)
     assert desk.texts() == ["Done."]
+
+
+async def test_only_what_followed_the_servers_end_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Also of a transcript that is too long to be read whole. An MCP server that went away in the middle of
+    a call did so, whatever became of the server.
+    """
+    gone = "The tool call was interrupted before a result was received. It may"
+
+    def call(name: str) -> list[Json]:
+        use = {"type": "tool_use", "id": f"t-{name}", "name": name, "input": {}}
+        result = {
+            "type": "tool_result",
+            "tool_use_id": f"t-{name}",
+            "content": gone,
+            "is_error": True,
+        }
+        return [
+            {"type": "assistant", "uuid": f"1-{name}", "message": {"content": [use]}},
+            {"type": "user", "uuid": f"2-{name}", "message": {"content": [result]}},
+        ]
+
+    prompt = {"type": "user", "uuid": "p", "message": {"content": "Do."}}
+    frames = [prompt, *call("mcp__docs__find"), *call("lookup"), {**prompt, "type": "assistant"}]
+    lines = [f"{json.dumps(frame)}\n" for frame in frames]
+    before = '{"type":"junk"}\n' * 1000
+    kept = tmp_path / ".claude" / "projects" / "here" / "c.jsonl"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(before + "".join(lines))
+    monkeypatch.setattr(transcript, "_MOST", len("".join(lines)) + 50)
+    plan = Plan(session_id="s", generation=1, home=tmp_path, workspace=tmp_path)
+    async with HostProvider(use_cgroups=False).open(plan) as sandbox:
+        found = await Shelf(sandbox, "c", {}, lambda name: name == "lookup").read()
+    assert found is not None
+    assert [line.uuid for line in found.lines][-1] == "1-lookup"
+    assert kept.read_text() == before + "".join(lines[:4])
 
 
 @pytest.mark.chaos

@@ -277,9 +277,9 @@ class Places:
 
     def _models_of(self, session: Session) -> list[str] | None:
         """What it may ask its model's server for. A name with a `*` in it is a client's, and no pattern."""
-        own = session.spec.agent["model"]["id"]
         if self._models is None:
             return None
+        own = session.spec.agent["model"]["id"].partition("[")[0]  # `[1m]` is for the CLI alone
         # Itself, its dated editions, and what the agent's program makes of a short name such as `opus`.
         return [*self._models, *([] if "*" in own else [own, f"{own}-2*", f"claude-{own}-*"])]
 

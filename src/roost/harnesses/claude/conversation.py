@@ -60,7 +60,7 @@ class ClaudeConversation:
         self._tasks = tasks
         self._policy = Policy(brief.session.spec.agent, brief.bounds)
         self._ids = Ids.of(brief.session)
-        self._shelf = Shelf(sandbox, self._ids.conversation, launch.home)
+        self._shelf = Shelf(sandbox, self._ids.conversation, launch.home, toolbox.is_custom)
         self._has_past = brief.resumed
         self._transcript_lost = False
         self._behind = brief.behind

@@ -75,6 +75,10 @@ class Toolbox:
         prefix = "" if self.custom_names_are_free else f"mcp__{self.custom_server}__"
         self._custom_names = {prefix + tool["name"]: tool["name"] for tool in self.custom}
 
+    def is_custom(self, name: str) -> bool:
+        """Whether the CLI calls a tool by this name that a client carries out."""
+        return name in self._custom_names
+
     def of(self, name: str) -> Tool:
         """The tool the CLI calls by this name, whether the agent may use it or not."""
         if name in self._custom_names:

@@ -9,7 +9,7 @@ waited for an answer up for permission once more, under its own id.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 from uuid import NAMESPACE_OID, uuid5
@@ -19,16 +19,14 @@ import msgspec
 
 from roost.errors import RoostError
 from roost.harnesses.claude.calls import Call
-from roost.harnesses.claude.shapes import Json, Said, read
+from roost.harnesses.claude.shapes import Block, Json, Said, read
 from roost.harnesses.claude.wire import Lines, parse
 from roost.ports.sandbox import Process, Sandbox
 
 _MOST: Final = 32 * 1024 * 1024
 _PATIENCE = 60.0  # seconds; a disk that takes longer is broken
-_HUNG_UP: Final = (
-    b"Tool permission request failed: AbortError: ",
-    b"The tool call was interrupted before a result was received.",
-)
+_NOT_ASKED: Final = b"Tool permission request failed: AbortError: "
+_NOT_CARRIED_OUT: Final = b"The tool call was interrupted before a result was received."
 """How the CLI takes down that we were gone while a call waited: for permission, or for us to carry it out."""
 _EACH = 'for f in "${CLAUDE_CONFIG_DIR-$HOME/.claude}"/projects/*/"$1".jsonl; do [ -f "$f" ] && '
 _READ = _EACH + 'exec tail -c "$2" -- "$f"; done; exit 3'
@@ -47,6 +45,11 @@ class Line(msgspec.Struct, frozen=True):
     frame: Json
     said: Said | None = None
     nudge: bool = False
+
+    @property
+    def blocks(self) -> list[Block]:
+        """What it is made of; nothing if it is plain text, or none of the messages."""
+        return self.said.blocks if self.said is not None else []
 
     @property
     def by_agent(self) -> bool:
@@ -117,18 +120,29 @@ class Transcript:
 
 
 class Shelf:
-    """Where the transcript of one conversation is kept; `home` are variables that say where."""
+    """Where the transcript of one conversation is kept; `home` are variables that say where.
 
-    def __init__(self, sandbox: Sandbox, conversation: str, home: Mapping[str, str]) -> None:
+    `ours` tells by the CLI's name for a tool whether it is one that this side carries out.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        conversation: str,
+        home: Mapping[str, str],
+        ours: Callable[[str], bool],
+    ) -> None:
         self._sandbox = sandbox
+        self._ours = ours
         self._conversation = conversation
         self._home = home
 
     async def read(self) -> Transcript | None:
         """The transcript, if there is one and it says anything. :raises RoostError:"""
         _, data = await self._run(_READ, str(_MOST))
-        end = _end_of(data)
-        if end < len(data) < _MOST and (await self._run(_CUT, str(end)))[0] == 0:
+        end = _end_of(data, self._ours)
+        # By how much: of one that is too long, only the end was read.
+        if end < len(data) and (await self._run(_CUT, f"-{len(data) - end}"))[0] == 0:
             data = data[:end]
         lines = list(_lines(data))
         prompts = [line for line in lines if line.is_prompt]
@@ -182,23 +196,33 @@ def _lines(data: bytes) -> Iterator[Line]:
             yield Line(frame["uuid"], frame)
 
 
-def _end_of(data: bytes) -> int:
+def _end_of(data: bytes, ours: Callable[[str], bool]) -> int:
     """Where the transcript ends for us. When a server is killed, its agent may live on for a moment, and
     take that for the end of the call that waits: what it has written from there on never was.
     """
+    if _NOT_ASKED not in data and _NOT_CARRIED_OUT not in data:
+        return len(data)
     at, end = 0, None
+    names: dict[str, str] = {}
     for raw in data.split(b"\n"):
-        if end is not None or any(words in raw for words in _HUNG_UP):
-            line = next(_lines(raw + b"\n"), None)
-            if line is not None and line.is_prompt:
-                end = None  # the conversation has gone on with it
-            elif end is None and line is not None and _is_answer_of_nobody(line):
-                end = at
+        line = next(_lines(raw + b"\n"), None)
+        if line is not None and line.by_agent:
+            names |= {block.id: block.name for block in line.blocks if block.type == "tool_use"}
+        elif line is not None and line.is_prompt:
+            end = None  # the conversation has gone on with it
+        elif line is not None and end is None and _is_answer_of_nobody(line, names, ours):
+            end = at
         at += len(raw) + 1
     return len(data) if end is None else end
 
 
-def _is_answer_of_nobody(line: Line) -> bool:
-    blocks = line.said.blocks if line.said is not None and not line.by_agent else []
-    failed = [block for block in blocks if block.type == "tool_result" and block.is_error]
-    return any(str(block.content).encode().startswith(_HUNG_UP) for block in failed)
+def _is_answer_of_nobody(line: Line, names: Mapping[str, str], ours: Callable[[str], bool]) -> bool:
+    failed = [block for block in line.blocks if block.type == "tool_result" and block.is_error]
+    for block in failed:
+        said = str(block.content).encode()
+        if said.startswith(_NOT_ASKED):
+            return True
+        # It says the same when an MCP server goes away, and that was so.
+        if said.startswith(_NOT_CARRIED_OUT) and ours(names.get(block.tool_use_id, "")):
+            return True
+    return False
