@@ -12,6 +12,7 @@ import secrets
 import signal
 import subprocess
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,10 +60,11 @@ class Stack:
             "HOME": str(HOME),
             "DOCKER_HOST": f"unix://{engine.socket}",
             "SERVER_IMAGE": "roost-test-server",
-            "BALANCER_IMAGE": "roost-test-nginx",
+            "BALANCER_IMAGE": "roost-test-haproxy",
             "POSTGRES_IMAGE": "roost-test-postgres",
             "S3_IMAGE": "roost-test-s3",
             "ROOST_API_KEY": KEY,
+            "ROOST_MASTER_KEY": b64encode(secrets.token_bytes(32)).decode(),
             "POSTGRES_PASSWORD": secrets.token_hex(16),
             "AWS_SECRET_ACCESS_KEY": secrets.token_hex(16),
         }
@@ -87,7 +89,7 @@ class Stack:
     def up(self) -> None:
         """Three servers and what they need; then wait until all of them answer."""
         self.compose("up", "-d", "--no-build", "--scale", "roost=3")
-        wait_until(lambda: len(self.nodes()) == 3, "three servers behind the balancer")
+        wait_until(self._is_whole, "three servers behind the balancer")
 
     def wire(self) -> None:
         """Between this machine and the engine's network; it goes with the engine."""
@@ -118,6 +120,11 @@ class Stack:
         """SIGKILL to everything in the container, from outside: for the engine, it has died."""
         os.kill(self.replicas()[node]["State"]["Pid"], signal.SIGKILL)
 
+    def pause(self, node: str, *, again: bool = False) -> None:
+        """Stop everything in the container where it is; or let it go on again."""
+        verb = "unpause" if again else "pause"
+        self._ask("POST", f"/containers/{self.replicas()[node]['Id']}/{verb}")
+
     def restart(self, node: str) -> None:
         """As an operator would: SIGTERM, and the compose file's grace; back when it is healthy."""
         made = self.replicas()[node]
@@ -133,6 +140,15 @@ class Stack:
         said = _run("nsenter", inside, "curl", "-fsS", "http://127.0.0.1:8700/metrics")
         [line] = [line for line in said.splitlines() if line.startswith(f"{name} ")]
         return float(line.split()[1])
+
+    def _is_whole(self) -> bool:
+        try:
+            return len(self.nodes()) == 3
+        except (
+            httpx2.HTTPError,
+            AssertionError,
+        ):  # the balancer is not up yet, or knows nobody yet
+            return False
 
     def _import_base(self) -> None:
         tag = int((PARTS / "base.tar").stat().st_mtime)

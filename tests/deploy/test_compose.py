@@ -144,6 +144,29 @@ def test_when_a_server_dies_in_a_turn_the_answer_still_comes_once(stack: Stack) 
     wait_until(lambda: len(stack.nodes()) == SERVERS, "three servers again")
 
 
+def test_a_server_that_hangs_is_left_alone_and_its_turn_goes_on_elsewhere(stack: Stack) -> None:
+    chat = Chat(balancer(stack), key=KEY)
+    chat.send(script(bash("sleep 20"), {"text": "there"}))
+    chat.wait_for("agent.tool_use")
+    hung = the_one_at_work(stack)
+    stack.pause(hung)
+    began, waits = time.monotonic(), [0.0]
+    try:
+        done = False
+        while not done:
+            asked = time.monotonic()
+            done = said(chat.events()) == ["there"]  # a request that is cut off is sent again
+            waits.append(time.monotonic() - asked)
+            assert asked - began < 120, "nobody has taken it over"
+        print(f"answered {asked - began:.1f} s later; the slowest request took {max(waits):.1f} s")
+        assert max(waits) < 40, "the balancer did not notice"
+    finally:
+        stack.pause(hung, again=True)
+    wait_until(lambda: len(stack.nodes()) == SERVERS, "three servers again")
+    wait_until(lambda: stack.is_healthy(hung), "it is well again")
+    assert said(chat.events()) == ["there"]
+
+
 def test_servers_are_replaced_one_after_the_other_and_nothing_is_lost(stack: Stack) -> None:
     load = Load([balancer(stack)], 6, seeded())
     with load.running(clients=3):

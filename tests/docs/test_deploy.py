@@ -102,7 +102,8 @@ def test_whoever_asks_how_a_server_is_asks_what_it_answers() -> None:
     asked = [probe["path"] for probe in probes]
     asked += re.findall(r"http://127\.0\.0\.1:8700(/\w+)", RECIPE)
     asked += re.findall(r":8700(/\w+)", str(COMPOSE["services"]["roost"]["healthcheck"]))
-    assert len(asked) == 5
+    asked += re.findall(r"httpchk GET (/\w+)", text("deploy/haproxy.cfg"))
+    assert len(asked) == 6
     assert set(asked) <= known
 
 
@@ -110,7 +111,7 @@ def test_everybody_means_the_same_port_and_folder() -> None:
     said = dict(re.findall(r"(ROOST_\w+)=(\S+)", RECIPE))
     port = said["ROOST_PORT"]
     assert re.findall(r"^EXPOSE (\d+)$", RECIPE, re.M) == [port]
-    assert re.findall(r"server roost:(\d+) ", text("deploy/nginx.conf")) == [port]
+    assert re.findall(r" roost:(\d+) ", text("deploy/haproxy.cfg")) == [port]
     [container] = pod()["containers"]
     assert [str(each["containerPort"]) for each in container["ports"]] == [port]
     assert [each["targetPort"] for each in of_kind("Service")["spec"]["ports"]] == ["http"]
