@@ -83,7 +83,7 @@ class Stack:
         try:
             self._import_base()
             self.compose("build", file=BUILD)
-            self._ask("POST", "/images/prune")  # those of the run before, which have no name any more
+            self._ask("POST", "/images/prune")  # of the run before, without a name by now
             self._ask("POST", "/build/prune?keep-storage=3000000000")
         finally:
             self._engine.stop()
