@@ -254,3 +254,18 @@ class TestCalls:
         other, new = calls.make("t3", "Bash", {"timeout": 1, "command": "ls"})
         assert new, "only the one call was lost"
         assert other.event_id != first.event_id
+
+    def test_nobody_is_asked_about_a_call_that_is_refused_because_it_was_made_before(self):
+        calls = calls_of(agent(toolset("always_ask")))
+        first, _ = calls.make("t1", "Bash", {"command": "ls"})
+        calls.returned("t1")
+        calls.doubt(first, "You did that.")
+        again, new = calls.make("t2", "Bash", {"command": "ls"})
+        assert new
+        assert not again.waits
+        assert calls.unanswered == []
+        reply = calls.permission("r1", CanUseTool("Bash", "t2", {"command": "ls"}))
+        assert reply is not None
+        assert reply.response == {"behavior": "deny", "message": "You did that."}
+        insists, _ = calls.make("t3", "Bash", {"command": "ls"})
+        assert insists.waits, "an agent that was told so may ask"

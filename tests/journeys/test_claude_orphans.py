@@ -81,6 +81,19 @@ def answer_to(event: Any) -> dict[str, Any]:
     return {"type": "user.tool_confirmation", "tool_use_id": event.id, "result": "allow"}
 
 
+def until_written(chat: Chat, count: int) -> None:
+    """Until the CLI has taken so many calls down, which it does a moment after it asks."""
+    files = (chat.home / ".claude/projects/-workspace").glob
+    deadline = time.monotonic() + 60
+    while True:
+        lines = [line for file in files("*.jsonl") for line in file.read_text().splitlines()]
+        spoken = [line for line in lines if '"role":"assistant"' in line and '"tool_use"' in line]
+        if len(spoken) >= count:
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def runs(name: str) -> bool:
     """Whether there is an agent that works on the conversation of that name."""
     for process in Path("/proc").glob("[0-9]*/cmdline"):
@@ -117,6 +130,7 @@ def test_what_waits_outlives_killed_servers_and_is_answered_once(
             chat.wait_for("session.status_idle", number)
             *_, idle = chat.events()
             name = chat.fields()["sdk_session_id"]
+            until_written(chat, number)
             server.kill()
             if isinstance(engine, Lingering):
                 until_it_took_that_for_an_answer(chat, name)

@@ -100,11 +100,13 @@ class Calls:
             return self._made[tool_use_id], True
         tool = self._toolbox.of(name)
         same = (tool, _key(given))
-        if same in self._doubted:
-            self._refused[tool_use_id] = self._doubted.pop(same)
+        verdict = self._policy.judge(tool, given)
+        if same in self._doubted:  # nobody need be asked about what will not be done
+            reason = self._refused[tool_use_id] = self._doubted.pop(same)
+            verdict = Verdict("deny", reason=reason)
         lost = self._lost.pop(same, None)
         event_id = lost or self._ids.call(tool_use_id)
-        call = Call(event_id, tool, name, given, self._policy.judge(tool, given))
+        call = Call(event_id, tool, name, given, verdict)
         self._made[tool_use_id] = self.open[tool_use_id] = call
         return call, lost is None
 
