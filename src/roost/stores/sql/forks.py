@@ -1,4 +1,8 @@
-"""Sessions that begin with a part of another one's log: what both databases are asked, in one wording."""
+"""Sessions that begin with a part of another one's log: what both databases are asked, in one wording.
+
+Each store puts it together itself: one locks the rows it will need first, waits for every answer and writes
+its changes last, the other has one writer and does none of that.
+"""
 
 from __future__ import annotations
 
