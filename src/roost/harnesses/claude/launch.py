@@ -32,9 +32,6 @@ _NEVER = (
     "ScheduleWakeup",
 )  # they start turns by themselves, after the session sleeps
 _ENVIRON: Final[Mapping[str, str]] = {
-    # To collect garbage beside its work would take processors from the server and the other agents: a
-    # message is at the model 2 ms earlier without.
-    "BUN_JSC_useConcurrentGC": "0",
     "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS": "1",
     # A background task would outlive the turn, and with it the lease.
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
