@@ -7,6 +7,7 @@ get. One that is opened again in the same directory finds the same database.
 from __future__ import annotations
 
 import sqlite3
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -21,6 +22,9 @@ from roost.testing.live import LiveServer
 from roost.testing.postgres import PostgresServer
 
 Kind = Literal["sqlite", "postgres"]
+MASTER_KEY = b64encode(
+    bytes(range(32))
+).decode()  # a server that shares its database must be given one
 
 BOTH: tuple[Kind, ...] = ("sqlite", "postgres")
 ROOMS: dict[str, tuple[Kind, ...]] = {
@@ -102,7 +106,7 @@ class Copies:
         return self._urls[data]
 
     def environ(self, data: Path) -> dict[str, str]:
-        return {"ROOST_DATABASE_URL": self.url(data)}
+        return {"ROOST_DATABASE_URL": self.url(data), "ROOST_MASTER_KEY": MASTER_KEY}
 
     def rows(self, data: Path, question: str, *values: str) -> list[tuple[Any, ...]]:
         found = self._portal.call(self._server.do, numbered(question), self.url(data), *values)

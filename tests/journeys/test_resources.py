@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from base64 import b64encode
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from roost.testing.live import LiveServer
 
 pytestmark = pytest.mark.timeout(240)  # several starts of a server and of an agent
 
+KEYS = [b64encode(bytes([n] * 32)).decode() for n in range(2)]
 TOKEN = "ghp_a-token-that-must-not-be-seen-anywhere-0123456789"
 BETA: Any = ["managed-agents-2026-04-01"]
 
@@ -204,39 +206,33 @@ def test_a_repository_that_could_not_be_had_is_had_with_another_token(tmp_path: 
 def test_a_session_whose_token_cannot_be_opened_says_so_and_goes_on_when_the_key_is_back(
     tmp_path: Path,
 ):
-    root = tmp_path / "git"
+    root, data = tmp_path / "git", tmp_path / "data"
     repository(root, "project", {"README": "hello"})
-    with (
-        git_server(root, TOKEN) as url,
-        LiveServer(tmp_path / "data", ROOST_SLEEP_AFTER="0", ROOST_GIT_URLS=url) as server,
-    ):
-        chat = Chat(server)
-        given: Any = {
-            "type": "github_repository",
-            "url": f"{url}/project",
-            "authorization_token": TOKEN,
-        }
-        chat.session = chat.client.beta.sessions.create(
-            agent=chat.session.agent.id,
-            environment_id=chat.session.environment_id,
-            resources=[given],
-            extra_body={"harness": "claude"},
-        )
-        server.stop()
-        key, aside = server.data / "keys" / "master.key", tmp_path / "master.key"
-        key.rename(aside)
-        server.start()
-        chat.move_to(server)
-        chat.send(script(bash("cat project/README"), {"text": "read"}))
-        chat.wait_for("session.error")
-        chat.wait_until_idle()
-        assert "sealed with the master key" in told(chat.events())[0].message
-        assert "ROOST_MASTER_KEY" in told(chat.events())[0].message
-        assert printed(chat.events()) == []
-        server.stop()
-        aside.replace(key)
-        server.start()
-        chat.move_to(server)
-        chat.turn("And now?")
-        assert printed(chat.events()) == ["hello"]
-        assert TOKEN not in server.output
+    with git_server(root, TOKEN) as url:
+        environ = {"ROOST_SLEEP_AFTER": "0", "ROOST_GIT_URLS": url}
+        with LiveServer(data, **environ, ROOST_MASTER_KEY=KEYS[0]) as server:
+            chat = Chat(server)
+            given: Any = {
+                "type": "github_repository",
+                "url": f"{url}/project",
+                "authorization_token": TOKEN,
+            }
+            chat.session = chat.client.beta.sessions.create(
+                agent=chat.session.agent.id,
+                environment_id=chat.session.environment_id,
+                resources=[given],
+                extra_body={"harness": "claude"},
+            )
+        with LiveServer(data, **environ, ROOST_MASTER_KEY=KEYS[1]) as server:
+            chat.move_to(server)
+            chat.send(script(bash("cat project/README"), {"text": "read"}))
+            chat.wait_for("session.error")
+            chat.wait_until_idle()
+            assert "sealed with the master key" in told(chat.events())[0].message
+            assert "ROOST_MASTER_KEY" in told(chat.events())[0].message
+            assert printed(chat.events()) == []
+        with LiveServer(data, **environ, ROOST_MASTER_KEY=",".join(reversed(KEYS))) as server:
+            chat.move_to(server)
+            chat.turn("And now?")
+            assert printed(chat.events()) == ["hello"]
+            assert TOKEN not in server.output
