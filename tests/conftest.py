@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Generator
 from functools import cache
 from typing import TYPE_CHECKING
@@ -34,6 +35,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     shares = _SHARED & set(getattr(item, "fixturenames", ()))
     if shares and item.get_closest_marker("xdist_group") is None:
         item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}.{item.path.stem}"))
+
+
+@pytest.fixture(autouse=True)
+def _clients_are_closed() -> Generator[None, None, None]:
+    yield
+    if chats := sys.modules.get("tests.journeys.chat"):
+        chats.close_clients()
 
 
 @pytest.fixture(scope="session")

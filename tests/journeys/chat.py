@@ -27,6 +27,23 @@ def bash(command: str, **more: Any) -> dict[str, Any]:
     return {"tool": "Bash", "input": {"command": command}, **more}
 
 
+_clients: list[anthropic.Anthropic] = []
+
+
+def client_of(server: LiveServer, key: str | None = None) -> anthropic.Anthropic:
+    """The official client. It is closed when the test is over: left to the collector, it may be found
+    after its own socket, which then counts as forgotten.
+    """
+    made = anthropic.Anthropic(base_url=server.url, api_key=key or server.key, max_retries=0)
+    _clients.append(made)
+    return made
+
+
+def close_clients() -> None:
+    while _clients:
+        _clients.pop().close()
+
+
 class Chat:
     """A session with a coding agent, as a program sees it."""
 
@@ -74,7 +91,7 @@ class Chat:
     def move_to(self, server: LiveServer) -> None:
         """Go on with another server that has the same database."""
         self.server = server
-        self.client = anthropic.Anthropic(base_url=server.url, api_key=self._key, max_retries=0)
+        self.client = client_of(server, self._key)
         # A server closes connections that were idle for a while, perhaps in the moment of a request.
         self._reading = self.client.with_options(max_retries=5)
 

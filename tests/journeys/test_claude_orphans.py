@@ -15,7 +15,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from tests.harnesses.claude_desk import docs_server
 from tests.hostile.places import need_bubblewrap
-from tests.journeys.chat import Chat, bash, said, script
+from tests.journeys.chat import Chat, bash, client_of, said, script
 from tests.journeys.engines import Docker, Lingering
 
 from roost.serve.http import listening
@@ -135,7 +135,7 @@ def test_what_waits_outlives_killed_servers_and_is_answered_once(
             if isinstance(engine, Lingering):
                 until_it_took_that_for_an_answer(chat, name)
             server.start()
-            somebody = anthropic.Anthropic(base_url=server.url, api_key=server.key, max_retries=0)
+            somebody = client_of(server)
             events = somebody.beta.sessions.events
             (asked,) = [e for e in chat.events() if e.id in idle.stop_reason.event_ids]
             events.send(chat.session.id, events=[answer_to(asked)])

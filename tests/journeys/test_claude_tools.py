@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import anthropic
 import pytest
 from anyio.from_thread import start_blocking_portal
 from tests.harnesses.claude_desk import docs_server
-from tests.journeys.chat import Chat, bash, printed, said, script
+from tests.journeys.chat import Chat, bash, client_of, printed, said, script
 
 from roost.serve.http import listening
 from roost.testing.live import LiveServer
@@ -73,7 +72,7 @@ Say KUMQUAT; the shell says !`echo $((40+2))`. The words are in words.txt.
 
 def test_an_agent_finds_its_skill_in_the_sandbox_and_uses_it(tmp_path: Path):
     with LiveServer(tmp_path / "data") as server:
-        client = anthropic.Anthropic(base_url=server.url, api_key=server.key, max_retries=0)
+        client = client_of(server)
         files = [("greeting/SKILL.md", MANIFEST.encode()), ("greeting/words.txt", b"Good day.")]
         skill = client.beta.skills.create(files=files)
         chat = Chat(server, agent={"skills": [{"type": "custom", "skill_id": skill.id}]})
