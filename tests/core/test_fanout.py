@@ -83,6 +83,12 @@ async def following(data: Path) -> AsyncGenerator[tuple[Node, Fanout, Flaky], No
         tasks.cancel_scope.cancel()
 
 
+async def has_looked(fanout: Fanout, session_id: str) -> None:
+    """Whoever joins is shown what came meanwhile: returns when it was looked for."""
+    while fanout._channels[session_id].reading:  # noqa: ASYNC110 - nobody is told of that
+        await anyio.sleep(0.01)
+
+
 async def test_who_comes_late_reads_what_was_missed_and_joins_the_others(tmp_path: Path) -> None:
     async with following(tmp_path) as (roost, fanout, _):
         session = await roost.session()
@@ -104,7 +110,7 @@ async def test_what_is_told_is_shown_at_once_and_not_again(tmp_path: Path) -> No
         session = await roost.session()
         watcher = Watcher()
         fanout.join(session.id, "asleep", watcher)
-        await anyio.sleep(0.05)
+        await has_looked(fanout, session.id)
         reads = log.reads
         accepted = await roost.store.log.accept(session.id, [message("a")])
         fanout.committed(session.id, accepted.entries)
@@ -123,7 +129,7 @@ async def test_what_is_told_out_of_order_is_left_to_the_log(
         session = await roost.session()
         watcher = Watcher()
         fanout.join(session.id, "asleep", watcher)
-        await anyio.sleep(0.05)
+        await has_looked(fanout, session.id)
         await roost.store.log.accept(session.id, [message("a")])
         entries = {e.seq: e for e in await roost.store.log.read(session.id, 0, 10)}
         fanout.committed(session.id, [entries[seq] for seq in told])
@@ -138,7 +144,7 @@ async def test_previews_are_shown_between_the_entries_they_belong_between(tmp_pa
         session = await roost.session()
         watcher = Watcher()
         fanout.join(session.id, "asleep", watcher)
-        await anyio.sleep(0.05)
+        await has_looked(fanout, session.id)
         await roost.store.log.accept(session.id, [message("a")])
         entries = await roost.store.log.read(session.id, 0, 10)
         for text in ("", "x"):
@@ -158,7 +164,7 @@ async def test_a_log_that_cannot_be_read_is_read_again(
         session = await roost.session()
         watcher = Watcher()
         fanout.join(session.id, "asleep", watcher)
-        await anyio.sleep(0.05)
+        await has_looked(fanout, session.id)
         log.failures = 3
         await roost.say(session, "a")
         await watcher.until(3)
@@ -173,7 +179,7 @@ async def test_what_rang_and_was_lost_is_found(
         session = await roost.session()
         watcher = Watcher()
         fanout.join(session.id, "asleep", watcher)
-        await anyio.sleep(0.05)
+        await has_looked(fanout, session.id)
         await roost.store.log.accept(session.id, [message("a")])  # and nobody rings
         await watcher.until(3)
         assert watcher.agents[-1] == "waking"
@@ -202,7 +208,7 @@ async def test_the_followers_of_a_deleted_session_are_told(tmp_path: Path) -> No
         session = await roost.session()
         watcher = Watcher()
         fanout.join(session.id, "asleep", watcher)
-        await anyio.sleep(0.05)
+        await has_looked(fanout, session.id)
         await roost.store.sessions.delete(session.tenant, session.id)
         roost.bell.ring(session.id)
         with anyio.fail_after(60):
