@@ -261,6 +261,34 @@ def _about(fixed: About, dispatcher: Dispatcher, pool: Pool) -> About:
     )
 
 
+def _lifecycle(
+    ground: _Ground,
+    agents: Agents,
+    environments: Environments,
+    tasks: Taskboard,
+    pool: Pool,
+    workspaces: SharedWorkspaces,
+) -> Lifecycle:
+    hands = ground.hands
+    return Lifecycle(
+        ground.store.sessions,
+        agents,
+        environments,
+        ground.bell,
+        harnesses=hands.harnesses,
+        default_harness=hands.default,
+        budgets=hands.budgets,
+        trust=hands.trust,
+        tasks=tasks,
+        keeper=ground.keeper,
+        resources=ground.resources,
+        attachments=ground.attachments,
+        pool=pool,
+        workspaces=workspaces,
+        max_sessions=ground.settings.max_sessions,
+    )
+
+
 def _deps(
     ground: _Ground,
     intake: Intake,
@@ -280,23 +308,7 @@ def _deps(
         await store.ping()
         return {"node": dispatcher.node, "runners": dispatcher.busy}
 
-    lifecycle = Lifecycle(
-        store.sessions,
-        agents,
-        environments,
-        bell,
-        harnesses=hands.harnesses,
-        default_harness=hands.default,
-        budgets=hands.budgets,
-        trust=hands.trust,
-        tasks=tasks,
-        keeper=ground.keeper,
-        resources=ground.resources,
-        attachments=ground.attachments,
-        pool=pool,
-        workspaces=workspaces,
-        max_sessions=settings.max_sessions,
-    )
+    lifecycle = _lifecycle(ground, agents, environments, tasks, pool, workspaces)
     forks, transfer = _ways_back(ground, lifecycle)
     return Deps(
         settings=settings,
