@@ -44,7 +44,6 @@ SMALL = {
 """Few agents at a time: sixty of them would need more memory than a small machine has."""
 
 pytestmark = [
-    pytest.mark.chaos,
     pytest.mark.timeout(3600),
     pytest.mark.xdist_group("nodes"),
 ]
@@ -102,11 +101,17 @@ def report(cluster: Cluster, load: Load, servers: Sequence[LiveServer]) -> None:
     output = "".join(server.output for server in servers)
     refused = output.count("runner leaves")
     print(f"{dict(cluster.did)}; at the clients: {dict(load.counts)}; {refused} runners left")
-    assert refused, "no stalled writer was ever refused"
+    # A server that stalls once may have had nothing to write just then.
+    assert refused or sum(cluster.did.values()) < 5, "no stalled writer was ever refused"
 
 
+@pytest.mark.parametrize(
+    ("sessions", "minutes"),
+    [(6, 0.1), pytest.param(SESSIONS, MINUTES, marks=pytest.mark.chaos)],
+    ids=["short", "long"],
+)
 def test_real_agents_on_three_nodes_answer_every_input_whatever_fails(
-    postgres: PostgresServer, tmp_path: Path
+    postgres: PostgresServer, tmp_path: Path, sessions: int, minutes: float
 ) -> None:
     chance, model = seeded(), RememberingModel()
     url = anyio.run(prepared, postgres)
@@ -117,12 +122,12 @@ def test_real_agents_on_three_nodes_answer_every_input_whatever_fails(
             "ANTHROPIC_BASE_URL": model_url,
         }
         servers = [LiveServer(tmp_path / name, **SMALL, **environ) for name in ("a", "b", "c")]
-        hold(postgres, url, servers, model, chance, SESSIONS, partial(by_turns, chance))
+        hold(postgres, url, servers, model, chance, sessions, partial(by_turns, chance, minutes))
 
 
-def by_turns(chance: random.Random, cluster: Cluster) -> None:
+def by_turns(chance: random.Random, minutes: float, cluster: Cluster) -> None:
     """Each kind of thing as often as the others, until the time is over."""
-    end = time.monotonic() + MINUTES * 60
+    end = time.monotonic() + minutes * 60
     while time.monotonic() < end:
         happenings = list(cluster.happenings)
         chance.shuffle(happenings)
@@ -130,6 +135,7 @@ def by_turns(chance: random.Random, cluster: Cluster) -> None:
             cluster.do(happening)
 
 
+@pytest.mark.chaos
 def test_a_node_parted_from_the_database_is_replaced_and_welcome_when_it_is_back(
     tmp_path: Path,
 ) -> None:
