@@ -63,5 +63,6 @@ async def _note_refusal(turn: Turn, refused: Refused) -> None:
     error, text = "unknown_error", f"the sandbox may not reach {refused.host}:{refused.port}"
     if refused.reason == "budget_reached":
         error, text = "billing_error", "a request to the model was refused"
-    said = trouble(error, f"{text}: {refused.reason}{more}", "retrying")
+    hint = f". {refused.hint}" if refused.hint else ""
+    said = trouble(error, f"{text}: {refused.reason}{more}{hint}", "retrying")
     await turn.append(Batch(drafts=[said]))

@@ -16,11 +16,13 @@ import h11
 from anyio.abc import ByteStream
 
 from roost.egress.dial import Dialer
+from roost.egress.hello import ACCESS_DENIED
 from roost.egress.hosts import HostList, Target, target_of
+from roost.egress.names import NameCheck
 from roost.egress.options import Options
 from roost.egress.refusal import Refusal
 from roost.egress.reports import Reports
-from roost.egress.tunnel import Pace, Tunnel
+from roost.egress.tunnel import Pace, Tunnel, pieces_of
 from roost.egress.wire import Peer, Wire, end_to_end
 from roost.ports.egress import Networking, Reason
 
@@ -49,6 +51,9 @@ class NetworkRoad:
                 await self._carry(peer, request, stream)
         except Refusal as refusal:
             await self._reports.refused(refusal)
+            if peer.h11.our_state is h11.SWITCHED_PROTOCOL:
+                await peer.last_words(ACCESS_DENIED)
+                return
             text = f"roost: {refusal.message}\n".encode()
             kind = (b"content-type", b"text/plain; charset=utf-8")
             await peer.respond(refusal.status, [kind], text, reason=refusal.message)
@@ -61,7 +66,7 @@ class NetworkRoad:
             _check_bodiless(request)
         async with await self._dialer.dial(target) as far:
             if connect:
-                await self._tunnel(peer, stream, far)
+                await self._tunnel(peer, target, stream, far)
             else:
                 await self._relay(peer, request, target, far)
 
@@ -71,11 +76,14 @@ class NetworkRoad:
         if not self._any_host and not self._hosts.has(target):
             raise _denied(target, "host_not_allowed", f"{target.host} is not an allowed host")
 
-    async def _tunnel(self, peer: Peer, near: ByteStream, far: ByteStream) -> None:
+    async def _tunnel(self, peer: Peer, target: Target, near: ByteStream, far: ByteStream) -> None:
         await peer.receive()  # the end of the request: what follows is the tunnel's
         await peer.send(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
-        early, _ = peer.h11.trailing_data
-        await Tunnel(near, far, self._pace, self._bounds.idle_seconds).run(early)
+        outgoing, incoming = pieces_of(near, peer.h11.trailing_data[0]), pieces_of(far)
+        if not self._any_host:
+            check = NameCheck(target, self._hosts, self._bounds)
+            outgoing, incoming = check.outgoing(outgoing), check.incoming(incoming)
+        await Tunnel(near, far, self._pace, self._bounds.idle_seconds).run(outgoing, incoming)
 
     async def _relay(
         self, peer: Peer, request: h11.Request, target: Target, far: ByteStream

@@ -9,7 +9,8 @@ class Refusal(Exception):
     """The answer to a request that is not carried: a status, and a sentence for whoever asked.
 
     With a `reason` it is a rule that said no, and the session's log hears of it; without one, the
-    request was malformed or the far side did not answer.
+    request was malformed or the far side did not answer. A `hint` goes into the log beside a reason
+    that does not speak for itself.
     """
 
     def __init__(
@@ -20,6 +21,7 @@ class Refusal(Exception):
         reason: Reason | None = None,
         host: str = "",
         port: int = 0,
+        hint: str = "",
         retry_after: int | None = None,
     ) -> None:
         super().__init__(message)
@@ -28,4 +30,5 @@ class Refusal(Exception):
         self.reason = reason
         self.host = host
         self.port = port
+        self.hint = hint
         self.retry_after = retry_after

@@ -51,6 +51,7 @@ class Reports:
             host=refusal.host,
             port=refusal.port,
             reason=refusal.reason,
+            hint=refusal.hint,
             unreported=unreported,
         )
         await self._deliver(self._grant.refused, report)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
 import anyio
 from anyio.abc import ByteStream
+
+Pieces = AsyncGenerator[bytes, None]
 
 _CHUNK = 65536
 _NOTICED = 1.0
@@ -25,6 +30,18 @@ class Pace:
             await anyio.sleep(self._paid_until - now)
 
 
+async def pieces_of(stream: ByteStream, early: bytes = b"") -> Pieces:
+    """What one side says, until it has no more to say. `early` is what was heard of it before."""
+    if early:
+        yield early
+    while True:
+        try:
+            data = await stream.receive(_CHUNK)
+        except anyio.EndOfStream:
+            return
+        yield data
+
+
 class Tunnel:
     """Two streams tied together, for as long as something passes."""
 
@@ -35,27 +52,27 @@ class Tunnel:
         self._idle_seconds = idle_seconds
         self._scope = anyio.CancelScope()
 
-    async def run(self, early: bytes) -> None:
+    async def run(self, outgoing: Pieces, incoming: Pieces) -> None:
         """Carry on until both sides have ended, one is broken, or nothing has passed for long.
 
-        `early` is what the near side sent before the tunnel was there.
+        :raises Refusal: one of the two is not to be carried on with
         """
-        with self._scope:
-            self._scope.deadline = anyio.current_time() + self._idle_seconds
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._pipe, self._near, self._far, early)
-                tasks.start_soon(self._pipe, self._far, self._near, b"")
-
-    async def _pipe(self, source: ByteStream, sink: ByteStream, first: bytes) -> None:
         try:
-            if first:
-                await sink.send(first)
-            while True:
-                data = await source.receive(_CHUNK)
-                await self._pace.spend(len(data))
-                self._noticed()
-                await sink.send(data)
-        except anyio.EndOfStream:
+            with self._scope:
+                self._scope.deadline = anyio.current_time() + self._idle_seconds
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._pipe, outgoing, self._far)
+                    tasks.start_soon(self._pipe, incoming, self._near)
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    async def _pipe(self, pieces: Pieces, sink: ByteStream) -> None:
+        try:
+            async with aclosing(pieces):
+                async for data in pieces:
+                    await self._pace.spend(len(data))
+                    self._noticed()
+                    await sink.send(data)
             # One side has no more to say; the other may: pass on the end, and keep listening to it.
             await self._end(sink)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):

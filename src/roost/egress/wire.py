@@ -153,6 +153,15 @@ class Peer(Wire):
         except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return
 
+    async def last_words(self, data: bytes) -> None:
+        """Bytes after which a connection that has left HTTP is over."""
+        try:
+            with anyio.fail_after(self._bounds.send_seconds):
+                await self._stream.send(data)
+            await self._linger()
+        except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return
+
     async def _linger(self) -> None:
         """Let the client finish talking: closing on unread data would take the answer away again."""
         await self._stream.send_eof()

@@ -37,6 +37,8 @@ Reason = Literal[
     "host_not_allowed",
     "port_not_allowed",
     "address_not_allowed",
+    "server_name_not_allowed",
+    "client_hello_unreadable",
     "path_not_allowed",
     "model_not_allowed",
     "budget_reached",
@@ -46,14 +48,16 @@ Reason = Literal[
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
     """Something inside asked for what it may not have.
 
-    A sandbox can ask faster than a log should grow: `unreported` counts the refusals since the last
-    report that were left out for that reason.
+    `hint` is for a person, in sentences, where the reason alone does not say what happened. A sandbox
+    can ask faster than a log should grow: `unreported` counts the refusals since the last report that
+    were left out for that reason.
     """
 
     session_id: str
     host: str
     port: int
     reason: Reason
+    hint: str = ""
     unreported: int = 0
 
 
