@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from tests.docs.reading import import_errors, rows
 
 from roost.api.errors import status_of
 from roost.config import Settings, variable_of
 from roost.errors import LeaseLost, RoostError, StartupError
+from roost.ports.egress import Reason
 
 PAGE = "docs/errors.md"
+REASON_ENDS = ("_allowed`", "_unreadable`", "_reached`")
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
@@ -34,6 +38,11 @@ def test_no_error_is_documented_that_does_not_exist() -> None:
     import_errors()
     known = {f"`{kind.code}`" for kind in _errors(RoostError)}
     assert {row[0] for row in rows(PAGE) if row[0].startswith("`")} == known
+
+
+def test_every_reason_for_a_refusal_is_documented_and_no_other() -> None:
+    told = [row[0].strip("`") for row in rows("docs/egress.md") if row[0].endswith(REASON_ENDS)]
+    assert sorted(told) == sorted(get_args(Reason))
 
 
 def _row(kind: type[RoostError]) -> list[str]:

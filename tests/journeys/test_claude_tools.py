@@ -44,7 +44,17 @@ def test_an_agent_reaches_its_mcp_server_where_operator_and_environment_allow_it
     with LiveServer(tmp_path / "data", **rules) as server:
         agent = mcp_agent(mcp_server)
         chat = Chat(server, networking={"type": "limited", "allow_mcp_servers": True}, agent=agent)
-        events = chat.turn(script(step, {"text": "Done."}))
+        fronting = (
+            f"curl -skS --connect-to b.example:{port}:{HOST}:{port} https://b.example:{port}/"
+        )
+        events = chat.turn(script(step, bash(fronting), {"text": "Done."}))
+        (error,) = [event.error.message for event in events if event.type == "session.error"]
+        assert error == (
+            f"the sandbox may not reach b.example:{port}: server_name_not_allowed. It connected to "
+            f"{HOST} and asked there, by TLS, for b.example. If it may, add that name to the "
+            "environment's `allowed_hosts`."
+        )
+        assert any("access denied" in output for output in printed(events))
         (call,) = [event for event in events if event.type == "agent.mcp_tool_use"]
         assert (call.mcp_server_name, call.name) == ("docs", "find")
         (result,) = [event for event in events if event.type == "agent.mcp_tool_result"]

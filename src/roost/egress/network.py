@@ -2,7 +2,8 @@
 
 A connection carries one request: `CONNECT host:443`, and then whatever both sides like, or one
 request for an `http://` address. Rules are asked in the order of what they cost: port, host, then
-the address, which takes a lookup that only permitted names are worth.
+the address, which takes a lookup that only permitted names are worth; last, inside a tunnel, the name
+that a TLS client asks for (`names`).
 """
 
 from __future__ import annotations
