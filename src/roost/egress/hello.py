@@ -79,7 +79,7 @@ class HelloReader:
 
     def _take_record(self) -> bool:
         """Move on by one record, if a whole one is there."""
-        head = self._raw[self._at : self._at + 5]
+        head = bytes(self._raw[self._at : self._at + 5])
         if head and not self._fits(head):
             raise Unreadable
         end = self._at + 5 + int.from_bytes(head[3:], "big")
@@ -90,7 +90,7 @@ class HelloReader:
         self._at = end
         return True
 
-    def _fits(self, head: bytearray) -> bool:
+    def _fits(self, head: bytes) -> bool:
         passed_over = self._again and not self._message
         return (head[0] == _HANDSHAKE or passed_over) and head[1:2] in (b"", b"\3")
 
