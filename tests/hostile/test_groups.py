@@ -10,7 +10,7 @@ import pytest
 
 from roost.ports.sandbox import Limits, Plan
 from roost.sandboxes import cgroups, marks
-from roost.sandboxes.cgroups import UNIFIED, Cgroups, read_mounts
+from roost.sandboxes.cgroups import UNIFIED, Cgroups, Group, read_mounts
 
 MOUNTS = """\
 25 30 0:23 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate
@@ -23,9 +23,10 @@ FILES = (
 )
 
 
-def plan(**limits: float) -> Plan:
+def made(groups: Cgroups, **limits: float) -> Group | None:
     home = Path("/")
-    return Plan(session_id="../s", generation=3, home=home, workspace=home, limits=Limits(**limits))
+    plan = Plan(session_id="../s", generation=3, home=home, workspace=home)
+    return groups.create(marks.name_of(plan), Limits(**limits))
 
 
 @pytest.fixture
@@ -63,24 +64,24 @@ def test_hierarchies_are_found_where_this_process_is() -> None:
 
 def test_version_2_is_given_its_limits(kernel: Path) -> None:
     groups = Cgroups(dict.fromkeys(("memory", "pids", "cpu", UNIFIED), kernel))
-    group = groups.create(plan(memory_bytes=1000, processes=7, cpus=1.5))
+    group = made(groups, memory_bytes=1000, processes=7, cpus=1.5)
     assert group is not None
-    made = group.directories[UNIFIED]
-    assert made.parent == kernel
-    assert re.fullmatch(r"roost-[0-9.]+-[0-9a-f]+-3-[0-9a-f]+", made.name)
-    assert (made / "memory.max").read_text() == "1000"
-    assert (made / "memory.swap.max").read_text() == "0"
-    assert (made / "pids.max").read_text() == "7"
-    assert (made / "cpu.max").read_text() == "150000 100000"
-    assert group.joins() == [made / "cgroup.procs"]
+    own = group.directories[UNIFIED]
+    assert own.parent == kernel
+    assert re.fullmatch(r"roost-[0-9.]+-[0-9a-f]+-3-[0-9a-f]+", own.name)
+    assert (own / "memory.max").read_text() == "1000"
+    assert (own / "memory.swap.max").read_text() == "0"
+    assert (own / "pids.max").read_text() == "7"
+    assert (own / "cpu.max").read_text() == "150000 100000"
+    assert group.joins() == [own / "cgroup.procs"]
     assert groups.says("memory") == "control group, version 2"
     group.destroy()
-    assert not made.exists()
+    assert not own.exists()
 
 
 def test_no_limit_of_ours_leaves_the_kernels_own(kernel: Path) -> None:
     groups = Cgroups({UNIFIED: kernel, "memory": kernel})
-    group = groups.create(plan(memory_bytes=0, processes=0, cpus=0))
+    group = made(groups, memory_bytes=0, processes=0, cpus=0)
     assert group is not None
     assert (group.directories[UNIFIED] / "memory.max").read_text() == ""
 
@@ -106,7 +107,7 @@ def test_a_group_with_others_in_it_is_left_alone(kernel: Path) -> None:
 
 def test_a_machine_that_gives_none_is_done_without() -> None:
     nothing = Cgroups({})
-    assert nothing.create(plan()) is None
+    assert made(nothing) is None
     assert nothing.says("memory") is None
     assert nothing.says_kill() is None
 
@@ -116,7 +117,7 @@ def test_groups_are_found_by_what_their_names_say(kernel: Path) -> None:
     (kernel / "pids").mkdir()
     (kernel / "roost-server").mkdir()
     (kernel / "theirs").mkdir()
-    group = groups.create(plan())
+    group = made(groups)
     assert group is not None
     group.directories["pids"].rmdir()  # as if its server had died before it was made
     (found,) = groups.named(lambda mark: mark.generation == 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -100,13 +101,15 @@ async def test_a_home_that_is_missing_is_said_plainly(tmp_path: Path) -> None:
             pass
 
 
-async def test_what_the_machine_does_not_let_us_do_is_the_places_failure(tmp_path: Path) -> None:
+async def test_what_the_machine_does_not_let_us_do_is_the_places_failure() -> None:
     """And never the output of a command."""
-    given = plan(tmp_path)
-    async with provider(uids=UIDS).open(given) as sandbox:
-        os.rename(given.home, tmp_path / "away")  # noqa: PTH104 - nothing else runs meanwhile
-        with pytest.raises(SandboxFailed, match="sesn_1"):
-            await sandbox.spawn(["true"])
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)  # so that bwrap looks for what is in it itself
+        given = plan(Path(name))
+        async with provider(uids=UIDS).open(given) as sandbox:
+            os.rename(given.home, Path(name, "away"))  # noqa: PTH104 - nothing else runs meanwhile
+            with pytest.raises(SandboxFailed, match="sesn_1"):
+                await sandbox.spawn(["true"])
 
 
 async def test_how_limits_are_in_force_is_told() -> None:

@@ -78,10 +78,15 @@ async def test_a_bwrap_killed_in_its_first_moments_leaves_nothing(
         word = f"{os.getpid()}.{number}"
         delay = moments.uniform(0, 0.005)
         async with (
-            places.open(plan_for(tmp_path / "home")) as sandbox,
             anyio.create_task_group() as tasks,
+            places.open(plan_for(tmp_path / "home")) as sandbox,
         ):
-            tasks.start_soon(kill_as_soon_as_it_starts, delay, {*procfs.children(os.getpid())})
+            before = {*procfs.children(os.getpid())}
+            if number % 2:  # the first one has set out with the place; others when they are asked for
+                await (await sandbox.spawn(["true"])).wait()
+            else:
+                before -= {process.pid for process in sandbox._processes}  # type: ignore[attr-defined]
+            tasks.start_soon(kill_as_soon_as_it_starts, delay, before)
             with pytest.raises(SandboxFailed):
                 process = await sandbox.spawn(["sh", "-c", "sleep 600", word])
                 await process.wait()
@@ -131,13 +136,16 @@ def test_a_server_killed_while_it_opens_a_place_leaves_nothing_that_a_sweep_does
 async def test_a_command_does_not_begin_for_a_server_that_is_dead(tmp_path: Path) -> None:
     """Between its first byte and its answer: the shell has said that it is there, and waits."""
     async with hostile_place(tmp_path / "home") as sandbox:
-        with sandbox._launcher.prepared(["touch", "begun"], None, "/workspace") as launch:
-            child = await start(launch.argv, descriptors=launch.descriptors)
+        launch = sandbox._launcher.begin()
+        child = await start(launch.argv, descriptors=launch.descriptors)
         try:
+            sandbox._launcher.finish(launch, ["touch", "begun"], None, "/workspace")
+            await child.stdin.send(b"\n")
             assert await child.stdout.receive(1) == b"\n"
             child.stdin.close()  # as the kernel does for a process that is killed
             assert await child.wait() == 125
         finally:
+            launch.close()
             child.close()
     assert not (tmp_path / "home" / "begun").exists()
 

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from roost.errors import SandboxFailed
-from roost.ports.sandbox import Limits, Plan, Stats
+from roost.ports.sandbox import Limits, Stats
 from roost.sandboxes import marks, procfs
 
 UNIFIED: Final = "unified"
@@ -191,19 +191,18 @@ class Cgroups:
         self._bases = dict(bases)
         self.controllers = frozenset(self._bases)
 
-    def create(self, plan: Plan) -> Group | None:
-        """A group for a place, with its limits, or None if this machine gives none. Blocks.
+    def create(self, name: str, limits: Limits) -> Group | None:
+        """A group for the place of that name, or None if this machine gives none. Blocks.
 
         :raises OSError: it cannot be made
         """
         if not self._bases:
             return None
-        name = marks.name_of(plan)
         group = Group({controller: base / name for controller, base in self._bases.items()})
         try:
             for directory in set(group.directories.values()):
                 directory.mkdir()
-            group.limit(plan.limits)
+            group.limit(limits)
         except OSError:
             group.destroy()
             raise
@@ -211,13 +210,13 @@ class Cgroups:
 
     def named(self, wanted: marks.Wanted) -> list[Group]:
         """The groups whose names are wanted, also those that are empty or only half made. Blocks."""
-        found: dict[str, dict[str, Path]] = {}
-        for controller, base in self._bases.items():
-            for name in os.listdir(base):  # noqa: PTH208 - hundreds, whenever a place is opened
-                mark = marks.read(name)
-                if mark is not None and wanted(mark):
-                    found.setdefault(name, {})[controller] = base / name
-        return [Group(directories) for directories in found.values()]
+        bases = set(self._bases.values())
+        names = set[str]().union(*map(os.listdir, bases))  # hundreds, whenever a place is opened
+        return [
+            Group({c: base / name for c, base in self._bases.items() if (base / name).exists()})
+            for name in names
+            if (mark := marks.read(name)) is not None and wanted(mark)
+        ]
 
     def says(self, controller: str) -> str | None:
         """How a controller is in force, for people; None if it is not."""

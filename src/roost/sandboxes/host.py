@@ -84,7 +84,7 @@ class HostProvider:
         groups = self._find_groups()
         try:
             leftovers.end(groups, marks.older_or_orphaned(plan))
-            return groups.create(plan)
+            return groups.create(marks.name_of(plan), plan.limits)
         except (OSError, SandboxFailed) as error:
             raise SandboxUnavailable(f"cannot make a place: {error}") from error
 

@@ -35,8 +35,24 @@ def end(groups: Cgroups, wanted: Wanted, *, seconds: float = _SECONDS) -> None:
 
     :raises SandboxFailed: something does not die
     """
+    end_groups(groups, wanted, seconds=seconds)
+    end_processes(groups, wanted, seconds=seconds)
+
+
+def end_groups(groups: Cgroups, wanted: Wanted, *, seconds: float = _SECONDS) -> None:
+    """The first half: end what is in their control groups.
+
+    :raises SandboxFailed: something does not die
+    """
     for group in groups.named(wanted):
         group.destroy(seconds=seconds)
+
+
+def end_processes(groups: Cgroups, wanted: Wanted, *, seconds: float = _SECONDS) -> None:
+    """The second half: end what belongs to them all the same, or has just come in.
+
+    :raises SandboxFailed: something does not die
+    """
     deadline = time.monotonic() + seconds
     # Where there are groups, whoever becomes another program meanwhile is found by its group.
     found = partial(_belonging, wanted, patient=not groups.controllers)

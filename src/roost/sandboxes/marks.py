@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,7 +23,7 @@ from roost.sandboxes import procfs
 VARIABLE: Final = "ROOST_PLACE"
 """The variable that names the place to what runs in one without walls, and has no other mark to bear."""
 
-PATTERN: Final = r"roost-(\d+)\.(\d+)\.(\d+)-([0-9a-f]{16})-(\d+)-[0-9a-f]{8}"
+PATTERN: Final = r"roost-(\d+)\.(\d+)\.(\d+)-([0-9a-f]{16})-(\d+)-([0-9a-f]{8})"
 
 
 class Mark(NamedTuple):
@@ -33,14 +34,17 @@ class Mark(NamedTuple):
     start: int
     place: str
     generation: int
+    chance: str
+
+    @property
+    def holder(self) -> tuple[int, int, int]:
+        """The process that holds the place."""
+        return self.namespace, self.pid, self.start
 
     @property
     def orphaned(self) -> bool:
-        """Whether the process that held the place is dead. Of other pid namespaces nobody can say."""
-        if self.namespace != _namespace():
-            return False
-        holder = procfs.look(self.pid)
-        return holder is None or holder.start != self.start
+        """Whether that is dead."""
+        return _is_dead(*self.holder)
 
 
 Wanted = Callable[[Mark], bool]
@@ -65,8 +69,8 @@ def read(name: str) -> Mark | None:
 
 def mark_of(found: re.Match[str]) -> Mark:
     """What a match of the pattern says."""
-    namespace, pid, start, place, generation = found.groups()
-    return Mark(int(namespace), int(pid), int(start), place, int(generation))
+    namespace, pid, start, place, generation, chance = found.groups()
+    return Mark(int(namespace), int(pid), int(start), place, int(generation), chance)
 
 
 def older_than(plan: Plan) -> Wanted:
@@ -78,13 +82,16 @@ def older_than(plan: Plan) -> Wanted:
     return lambda mark: mark.place == place and mark.generation <= plan.generation
 
 
-def older_or_orphaned(plan: Plan) -> Wanted:
+def older_or_orphaned(plan: Plan, own: str = "") -> Wanted:
     """Those, and all that nobody holds any more: this one might be given the uid of such a one.
+
+    Not the one with the name `own`: that is the one being opened.
 
     :raises OSError: the plan's home is not there
     """
-    older = older_than(plan)
-    return lambda mark: older(mark) or mark.orphaned
+    older, spared = older_than(plan), read(own)
+    is_dead = cache(_is_dead)  # one server holds most of them
+    return lambda mark: mark != spared and (older(mark) or is_dead(*mark.holder))
 
 
 def orphaned(mark: Mark) -> bool:
@@ -97,6 +104,14 @@ def _place_of(plan: Plan) -> str:
     home = plan.home.stat()
     text = f"{plan.session_id}\0{home.st_dev}\0{home.st_ino}"
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _is_dead(namespace: int, pid: int, start: int) -> bool:
+    """Of other pid namespaces nobody can say."""
+    if namespace != _namespace():
+        return False
+    holder = procfs.look(pid)
+    return holder is None or holder.start != start
 
 
 def _namespace() -> int:

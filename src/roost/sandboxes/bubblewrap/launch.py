@@ -1,13 +1,17 @@
 """From the server's process to the command inside: a chain of programs, each becoming the next.
 
-    sh        is first to be killed when memory runs out; joins the control group
-    unshare   only if something has to be staged: see `stage`
     prlimit   open files, size of a file, no core dumps
+    sh        is first to be killed when memory runs out; joins the control group; waits for the rest
+    nsenter   only if something had to be staged: see `stage`
     setpriv   only for root: becomes the session's uid
     bwrap     makes the sandbox; its arguments (`recipe`) come in a memory file, to show in no process list
     sh        inside: says that it is there, and becomes the command
 
 The process id stays the same up to bwrap, and nothing of ours has to run between fork and exec.
+
+To join a control group takes the kernel some ten milliseconds. So a sandbox's first command sets out as
+soon as there is a group, whatever it will be, and joins while the rest is prepared. What it then becomes
+is a script that it reads from a memory file of the server's: a shell has no other way to learn it late.
 """
 
 from __future__ import annotations
@@ -15,13 +19,14 @@ from __future__ import annotations
 import os
 import resource
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from roost.errors import SandboxFailed
 from roost.ports.sandbox import Limits, Plan
 from roost.sandboxes.bubblewrap import recipe
 from roost.sandboxes.bubblewrap.identity import Identity
@@ -31,14 +36,8 @@ from roost.sandboxes.cgroups import Group
 from roost.sandboxes.processes import BECOME
 
 _SHELL: Final = "/bin/sh"
-
-
-class Launch(msgspec.Struct, frozen=True):
-    """A command line, and the descriptors it needs. `info` is where bwrap tells of its child."""
-
-    argv: Sequence[str]
-    descriptors: Sequence[int]
-    info: int
+# It ends with the server: then nobody tells it anything.
+_WAIT: Final = 'read -r OLDPWD || exit 125\n. "$1"'
 
 
 class Ground(msgspec.Struct, frozen=True):
@@ -50,82 +49,110 @@ class Ground(msgspec.Struct, frozen=True):
     filters: Sequence[bytes]
 
 
+class Launch:
+    """One command's start: the command line it sets out with, and the descriptors that bwrap will need.
+
+    `info` is where bwrap tells of its child. It is not a pipe: if we are dead by then, bwrap would be
+    killed by it, halfway, and its child would wait for ever to be let go.
+    """
+
+    def __init__(self, before: Sequence[str], filters: Sequence[bytes], token: str) -> None:
+        self._opened = ExitStack()
+        self.filters = [self._memory_file(data) for data in filters]
+        self.info, self._given, self._script = (self._memory_file() for _ in range(3))
+        # An option that does nothing, to have the token in the process list.
+        self._token = ["--unsetenv", token]
+        self.argv = [*before, f"/proc/{os.getpid()}/fd/{self._script}", *self._token]
+
+    @property
+    def descriptors(self) -> list[int]:
+        """What the process inherits."""
+        return [*self.filters, self.info, self._given]
+
+    def tell(self, umask: str, bwrap: Sequence[str], given: Sequence[str], inside: Sequence[str]) -> None:
+        """What it becomes: bwrap, `given` some arguments in a file, to run a command `inside`.
+
+        :raises SandboxFailed: it cannot
+        """
+        if any("\0" in argument for argument in inside):
+            raise SandboxFailed("cannot start a command: an argument holds a zero byte")
+        options = ["--info-fd", str(self.info)]
+        os.write(self._given, "\0".join([*given, *options, ""]).encode())
+        os.lseek(self._given, 0, os.SEEK_SET)
+        command = [*bwrap, *self._token, "--args", str(self._given), "--", *inside]
+        os.write(self._script, os.fsencode(f"umask {umask}\nexec {shlex.join(command)}\n"))
+
+    def close(self) -> None:
+        """Let go of it, once bwrap has all it needs, or is gone."""
+        self._opened.close()
+
+    def _memory_file(self, data: bytes = b"") -> int:
+        descriptor = os.memfd_create("roost", os.MFD_CLOEXEC)
+        self._opened.callback(os.close, descriptor)
+        os.write(descriptor, data)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return descriptor
+
+
 class Launcher:
-    """How the commands of one sandbox are started. `token` marks them for whoever looks for them."""
+    """How the commands of one sandbox are started. `token` marks them for whoever looks for them.
 
-    def __init__(
-        self, plan: Plan, who: Identity, group: Group | None, ground: Ground, token: str
-    ) -> None:
-        stage = Stage(ground.stage, active=who.dropped)
-        self._ground = ground
+    They may set out at once; what they become is known when it is `settled`.
+    """
+
+    def __init__(self, plan: Plan, group: Group | None, ground: Ground, token: str) -> None:
         self.token = token
-        self._environ = recipe.BASE_ENVIRON | dict(plan.environ)
-        self._arguments = recipe.arguments(plan, ground.etc, stage.shown)
+        self.group = group
+        self.held = ExitStack()
+        """What is given back when the sandbox is gone."""
+        self._plan = plan
+        self._ground = ground
         self._before = [
-            *(_SHELL, "-c", _first(group, who), "sh"),
             *_rlimits(plan.limits, ground.tools, alone=group is None),
-            *_as_somebody(who, ground.tools),
-            _within_reach(ground.tools.bwrap, stage),
+            *(_SHELL, "-c", _first(group), "sh"),
         ]
-        self._before[4:4] = _staged(stage, ground.tools)
-        self._inside = _inner_rlimits(plan.limits, ground.tools) if group is None else []
 
-    @contextmanager
-    def prepared(
-        self, argv: Sequence[str], environ: Mapping[str, str] | None, cwd: str
-    ) -> Iterator[Launch]:
-        """A command, ready to be started while the body runs."""
-        opened: list[int] = []
-        try:
-            filters = [_memory_file(opened, data) for data in self._ground.filters]
-            # Not a pipe: if we are dead by then, bwrap would be killed by it, halfway, and its child
-            # would wait for ever to be let go.
-            info = _memory_file(opened, b"")
-            merged = self._environ | dict(environ or {})
-            arguments = [*self._arguments, *recipe.per_command(merged, cwd, filters)]
-            arguments += ["--info-fd", str(info)]
-            given = _memory_file(opened, "\0".join(arguments).encode() + b"\0")
-            inside = [_SHELL, "-c", BECOME, "sh", *self._inside, *argv]
-            # An option that does nothing, to have the token in the process list.
-            command = [
-                *self._before,
-                "--unsetenv",
-                self.token,
-                "--args",
-                str(given),
-                "--",
-                *inside,
-            ]
-            yield Launch(command, [*filters, info, given], info)
-        finally:
-            for descriptor in opened:
-                os.close(descriptor)
+    def settle(self, who: Identity) -> None:
+        """All that is known of the sandbox. Blocks. :raises OSError: something cannot be shown"""
+        plan, tools = self._plan, self._ground.tools
+        stage = Stage(self._ground.stage, active=who.dropped)
+        self._umask = "0002" if who.shared else "0022"
+        self._environ = recipe.BASE_ENVIRON | dict(plan.environ)
+        self._arguments = recipe.arguments(plan, self._ground.etc, stage.shown)
+        bwrap = [*_as_somebody(who, tools), _within_reach(tools.bwrap, stage)]
+        staged = stage.build()
+        if staged is not None:
+            self.held.callback(os.close, staged)
+        self._bwrap = [*_entered(staged, tools), *bwrap]
+        self._inside = [_SHELL, "-c", BECOME, "sh"]
+        if self.group is None:
+            self._inside += _inner_rlimits(plan.limits, tools)
+
+    def begin(self) -> Launch:
+        """A command that sets out."""
+        return Launch(self._before, self._ground.filters, self.token)
+
+    def finish(
+        self, launch: Launch, argv: Sequence[str], environ: Mapping[str, str] | None, cwd: str
+    ) -> None:
+        """Say what it becomes. :raises SandboxFailed: :raises SandboxUnavailable: it cannot"""
+        merged = self._environ | dict(environ or {})
+        given = [*self._arguments, *recipe.per_command(merged, cwd, launch.filters)]
+        launch.tell(self._umask, self._bwrap, given, [*self._inside, *argv])
 
 
-def _memory_file(opened: list[int], data: bytes) -> int:
-    descriptor = os.memfd_create("roost", os.MFD_CLOEXEC)
-    opened.append(descriptor)
-    os.write(descriptor, data)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
-
-
-def _first(group: Group | None, who: Identity) -> str:
-    lines = [
-        "echo 500 2>/dev/null >/proc/self/oom_score_adj",
-        f"umask {'0002' if who.shared else '0022'}",
-    ]
+def _first(group: Group | None) -> str:
+    lines = ["echo 500 2>/dev/null >/proc/self/oom_score_adj"]
     files = group.joins() if group else []
     lines += [f"echo 0 >{shlex.quote(str(file))} || exit 125" for file in files]
-    return "\n".join([*lines, 'exec "$@"'])
+    return "\n".join([*lines, _WAIT])
 
 
-def _staged(stage: Stage, tools: Tools) -> list[str]:
-    script = stage.script(tools.mount or "mount")
-    if script is None:
+def _entered(staged: int | None, tools: Tools) -> list[str]:
+    if staged is None:
         return []
-    private = [tools.unshare or "unshare", "--mount", "--propagation", "slave", "--"]
-    return [*private, _SHELL, "-c", f'{script} || exit 125\nexec "$@"', "sh"]
+    # Not inherited: it would be open inside.
+    return [tools.nsenter or "nsenter", f"--mount=/proc/{os.getpid()}/fd/{staged}", "--"]
 
 
 def _rlimits(limits: Limits, tools: Tools, *, alone: bool) -> list[str]:

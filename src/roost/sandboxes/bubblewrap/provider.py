@@ -8,13 +8,12 @@ import secrets
 import stat
 import tempfile
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import anyio
-import msgspec
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Plan, Sandbox
@@ -35,14 +34,6 @@ _HINT: Final = (
     "systempaths=unconfined` and a seccomp profile that allows clone, unshare, mount and pivot_root. "
     "On Ubuntu: give bwrap an AppArmor profile with `userns`. `docs/sandboxes.md` has the details."
 )
-
-
-class _Prepared(msgspec.Struct, frozen=True):
-    """What is made before a sandbox is open; `held` is given back after."""
-
-    launcher: Launcher
-    group: Group | None
-    held: ExitStack
 
 
 class BubblewrapProvider:
@@ -106,12 +97,14 @@ class BubblewrapProvider:
         recipe.check_targets(plan.mounts)
         try:
             async with self._places.seat(plan) as seat, anyio.create_task_group() as tasks:
-                made = await anyio.to_thread.run_sync(self._prepare, plan, ground, groups)
-                sandbox = BubblewrapSandbox(made.launcher, made.group, tasks, made.held.close)
-                seat.take(sandbox)
+                launcher = await anyio.to_thread.run_sync(_launcher, plan, ground, groups)
+                sandbox = BubblewrapSandbox(launcher, tasks)
                 try:
+                    await sandbox.set_out()
+                    await anyio.to_thread.run_sync(self._prepare, plan, groups, launcher)
+                    seat.take(sandbox)
                     if plan.limits.disk_bytes:
-                        tasks.start_soon(_disk_watch(plan, sandbox, made.group).run)
+                        tasks.start_soon(_disk_watch(plan, sandbox, launcher.group).run)
                     yield sandbox
                 finally:
                     await sandbox.stop()
@@ -169,17 +162,28 @@ class BubblewrapProvider:
             raise SandboxUnavailable(f"cannot prepare sandboxes: {error}") from error
         return Ground(tools.find(self._path, root=self._root), stage, prepared, filters)
 
-    def _prepare(self, plan: Plan, ground: Ground, groups: Cgroups) -> _Prepared:
+    def _prepare(self, plan: Plan, groups: Cgroups, launcher: Launcher) -> None:
+        """While its first command sets out, which nobody has told anything yet."""
         try:
-            leftovers.end(groups, marks.older_or_orphaned(plan))
+            leftovers.end_processes(groups, marks.older_or_orphaned(plan, launcher.token))
             make_room(plan)
-            with ExitStack() as held:
-                who = settle(plan, self._uids, held)
-                group = groups.create(plan)
-                launcher = Launcher(plan, who, group, ground, marks.name_of(plan))
-                return _Prepared(launcher, group, held.pop_all())
+            launcher.settle(settle(plan, self._uids, launcher.held))
         except (OSError, SandboxFailed) as error:
-            raise SandboxUnavailable(f"cannot make a sandbox: {error}") from error
+            raise _cannot_be_made(error) from error
+
+
+def _launcher(plan: Plan, ground: Ground, groups: Cgroups) -> Launcher:
+    """Made when nothing is left in older groups: the kernel lets nobody look while one is being joined."""
+    try:
+        leftovers.end_groups(groups, marks.older_or_orphaned(plan))
+        name = marks.name_of(plan)
+        return Launcher(plan, groups.create(name, plan.limits), ground, name)
+    except (OSError, SandboxFailed) as error:
+        raise _cannot_be_made(error) from error
+
+
+def _cannot_be_made(error: Exception) -> SandboxUnavailable:
+    return SandboxUnavailable(f"cannot make a sandbox: {error}")
 
 
 def _disk_watch(plan: Plan, sandbox: BubblewrapSandbox, group: Group | None) -> DiskWatch:

@@ -87,7 +87,7 @@ def _is_plain(target: str) -> bool:
 
 
 def _is_within(target: str, folders: Iterable[str]) -> bool:
-    return any(PurePosixPath(target).is_relative_to(folder) for folder in folders)
+    return any(target == folder or target.startswith(f"{folder}/") for folder in folders)
 
 
 def _system(etc: str) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup
 from roost.errors import SandboxFailed
 from roost.ports.sandbox import Stats
 from roost.sandboxes import procfs
-from roost.sandboxes.bubblewrap.launch import Launcher
+from roost.sandboxes.bubblewrap.launch import Launch, Launcher
 from roost.sandboxes.cgroups import Group
 from roost.sandboxes.children import Child
 from roost.sandboxes.places import Ending
@@ -37,9 +37,10 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 class Confined(PipedProcess):
     """A command inside. The child of ours is bwrap, watching from outside."""
 
-    def __init__(self, child: Child, info: int, place: BubblewrapSandbox) -> None:
+    def __init__(self, child: Child, launch: Launch, place: BubblewrapSandbox) -> None:
         super().__init__(child)
-        self._info = os.dup(info)
+        self.launch = launch
+        self._info = os.dup(launch.info)
         self._place = place
         self._first: int | None = None  # the pid of its namespace's first process
 
@@ -114,16 +115,14 @@ def _end_abandoned(token: str) -> None:
 
 
 class BubblewrapSandbox:
-    """`ports.sandbox.Sandbox`. Made and ended by `provider`; `after` is called when it is gone."""
+    """`ports.sandbox.Sandbox`. Made and ended by `provider`."""
 
-    def __init__(
-        self, launcher: Launcher, group: Group | None, tasks: TaskGroup, after: Callable[[], None]
-    ) -> None:
+    def __init__(self, launcher: Launcher, tasks: TaskGroup) -> None:
         self._launcher = launcher
-        self._group = group
+        self._group = launcher.group
         self._tasks = tasks
-        self._after = after
         self._processes: list[Confined] = []
+        self._first: Confined | None = None
         self._ending = Ending()
         self.failure: str | None = None
         self.token = launcher.token
@@ -143,18 +142,36 @@ class BubblewrapSandbox:
         if self.stopped:
             raise SandboxFailed(self.failure or "the sandbox is stopped")
         await self._forget_finished()
-        with self._launcher.prepared(argv, environ, cwd) as launch:
-            child = await start(launch.argv, descriptors=launch.descriptors)
-            process = Confined(child, launch.info, self)
-            self._processes.append(process)
-            self._tasks.start_soon(process.mind, process.all_gone)
-            try:
-                if self.stopped:  # meanwhile; nobody else will kill this one
-                    await anyio.to_thread.run_sync(kill_marked, self._launcher.token)
-                await process.first_byte()
-            except BaseException:
-                process.kill()
-                raise
+        process, self._first = self._first or await self._begun(), None
+        try:
+            self._launcher.finish(process.launch, argv, environ, cwd)
+            if self.stopped:  # meanwhile; nobody else will kill this one
+                await anyio.to_thread.run_sync(kill_marked, self._launcher.token)
+            with suppress(SandboxFailed):  # it is gone; why, is said next
+                await process.send(b"\n")
+            await process.first_byte()
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            process.launch.close()
+        return process
+
+    async def set_out(self) -> None:
+        """Begin the first command, whatever it will be."""
+        self._first = await self._begun()
+
+    async def _begun(self) -> Confined:
+        launch = self._launcher.begin()
+        try:
+            process = Confined(
+                await start(launch.argv, descriptors=launch.descriptors), launch, self
+            )
+        except BaseException:
+            launch.close()
+            raise
+        self._processes.append(process)
+        self._tasks.start_soon(process.mind, process.all_gone)
         return process
 
     async def _forget_finished(self) -> None:
@@ -198,7 +215,7 @@ class BubblewrapSandbox:
             raise SandboxFailed("processes in the sandbox do not die")
         for process in self._processes:
             await process.close()
-        self._after()
+        self._launcher.held.close()
 
 
 def kill_marked(token: str, *, seconds: float = _SECONDS_TO_DIE) -> None:

@@ -1,16 +1,25 @@
 """Showing the sandbox's uid what lies where it cannot go.
 
 A root server's files may be below a directory that only root may enter (`/root`, say). bwrap runs as
-the session's uid and could not even find them. So the shell that starts it, still root, mounts them at
-a place everybody can reach, in a mount namespace of its own, which goes away with the sandbox.
+the session's uid and could not even find them. So they are mounted at a place everybody can reach, in a
+mount namespace that the sandbox's commands are started in, and that goes away with the sandbox.
+
+A namespace belongs to a thread, so a thread is made for it: five system calls and two programs less for
+each command, and they were a third of what a start takes.
 """
 
 from __future__ import annotations
 
-import re
-import shlex
+import ctypes
+import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
+
+_MOUNTS_OF_ITS_OWN: Final = 0x00020000  # CLONE_NEWNS
+_NOSUID, _NODEV, _BIND, _ALL_BELOW, _SLAVE = 2, 4, 0x1000, 0x4000, 0x80000
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def make_stage(state: Path, *, everybody: bool) -> Path:
@@ -43,31 +52,39 @@ class Stage:
             return str(source)
         return self._staged.setdefault(source, f"{self._place}/{len(self._staged)}")
 
-    def script(self, mount: str) -> str | None:
-        """What the shell does for that; None if there is nothing to do.
+    def build(self) -> int | None:
+        """A descriptor of the namespace where all of it is mounted; None if nothing has to be. Blocks.
 
-        All is mounted by one process, from a table: one for each would take as long as bwrap itself.
+        :raises OSError: it cannot be mounted
         """
         if not self._staged:
             return None
-        pairs = self._staged.items()
-        place = shlex.quote(str(self._place))
-        folders = [shlex.quote(target) for source, target in pairs if source.is_dir()]
-        files = [shlex.quote(target) for source, target in pairs if not source.is_dir()]
-        lines = [f"{_escaped(source)} {_escaped(target)} none rbind" for source, target in pairs]
-        steps = [
-            f"{mount} -t tmpfs -o mode=755,size=1m,nosuid,nodev roost {place}",
-            *([f"mkdir {' '.join(folders)}"] if folders else []),
-            *(f": >{file}" for file in files),
-            f"printf '%s\\n' {shlex.join(lines)} >{place}/table",
-            f"{mount} --all --fstab {place}/table",
-        ]
-        return " && ".join(steps)
+        with ThreadPoolExecutor(1) as apart:
+            return apart.submit(self._mount_all).result()
+
+    def _mount_all(self) -> int:
+        if _libc.unshare(_MOUNTS_OF_ITS_OWN):
+            raise _refused("a mount namespace")
+        _mount("none", "/", _SLAVE | _ALL_BELOW)
+        _mount("roost", str(self._place), _NOSUID | _NODEV, "tmpfs", "mode=755,size=1m")
+        for source, target in self._staged.items():
+            if source.is_dir():
+                Path(target).mkdir()
+            else:
+                Path(target).touch()
+            _mount(str(source), target, _BIND | _ALL_BELOW)
+        return os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _escaped(path: Path | str) -> str:
-    """As a field of such a table: a blank would end it."""
-    return re.sub(r"[ \t\r\n\\#]", lambda found: f"\\{ord(found[0]):03o}", str(path))
+def _mount(source: str, target: str, flags: int, kind: str = "", options: str = "") -> None:
+    words = [os.fsencode(word) or None for word in (source, target, kind, options)]
+    if _libc.mount(*words[:3], ctypes.c_ulong(flags), words[3]):
+        raise _refused(target)
+
+
+def _refused(what: str) -> OSError:
+    error = ctypes.get_errno()
+    return OSError(error, os.strerror(error), what)
 
 
 def is_reachable(path: Path) -> bool:

@@ -24,8 +24,7 @@ class Tools(msgspec.Struct, frozen=True):
     bwrap: Path
     prlimit: str
     setpriv: str | None = None
-    unshare: str | None = None
-    mount: str | None = None
+    nsenter: str | None = None
 
 
 def find(path: str | None, *, root: bool) -> Tools:
@@ -33,7 +32,7 @@ def find(path: str | None, *, root: bool) -> Tools:
 
     :raises SandboxUnavailable: one is missing
     """
-    names = ("setpriv", "unshare", "mount") if root else ()
+    names = ("setpriv", "nsenter") if root else ()
     return Tools(
         bwrap=_bwrap(path),
         prlimit=_system_tool("prlimit"),
