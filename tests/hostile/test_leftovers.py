@@ -82,7 +82,9 @@ async def test_a_bwrap_killed_in_its_first_moments_leaves_nothing(
             places.open(plan_for(tmp_path / "home")) as sandbox,
         ):
             before = {*procfs.children(os.getpid())}
-            if number % 2:  # the first one has set out with the place; others when they are asked for
+            if (
+                number % 2
+            ):  # the first one has set out with the place; others when they are asked for
                 await (await sandbox.spawn(["true"])).wait()
             else:
                 before -= {process.pid for process in sandbox._processes}  # type: ignore[attr-defined]

@@ -69,7 +69,9 @@ class Launch:
         """What the process inherits."""
         return [*self.filters, self.info, self._given]
 
-    def tell(self, umask: str, bwrap: Sequence[str], given: Sequence[str], inside: Sequence[str]) -> None:
+    def tell(
+        self, umask: str, bwrap: Sequence[str], given: Sequence[str], inside: Sequence[str]
+    ) -> None:
         """What it becomes: bwrap, `given` some arguments in a file, to run a command `inside`.
 
         :raises SandboxFailed: it cannot
