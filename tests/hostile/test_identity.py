@@ -104,7 +104,7 @@ async def test_a_home_that_is_missing_is_said_plainly(tmp_path: Path) -> None:
 async def test_what_the_machine_does_not_let_us_do_is_the_places_failure() -> None:
     """And never the output of a command."""
     with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)  # so that bwrap looks for what is in it itself
+        os.chmod(name, 0o755)  # noqa: PTH101 - so that bwrap looks for what is in it itself
         given = plan(Path(name))
         async with provider(uids=UIDS).open(given) as sandbox:
             os.rename(given.home, Path(name, "away"))  # noqa: PTH104 - nothing else runs meanwhile

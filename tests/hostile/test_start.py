@@ -86,7 +86,7 @@ async def test_a_place_stopped_while_commands_start_has_none_left(
 async def test_an_argument_that_cannot_be_is_the_places_failure(tmp_path: Path) -> None:
     async with hostile_place(tmp_path / "home") as sandbox:
         for argument in ("nul\0", "x" * 300_000):
-            with pytest.raises(SandboxFailed, match="cannot start|too long"):
+            with pytest.raises(SandboxFailed, match=r"cannot start|too long"):
                 await sandbox.spawn(["echo", argument])
 
 

@@ -23,7 +23,6 @@ from roost.errors import SandboxFailed
 from roost.ports.sandbox import Stats
 from roost.sandboxes import procfs
 from roost.sandboxes.bubblewrap.launch import Launch, Launcher
-from roost.sandboxes.cgroups import Group
 from roost.sandboxes.children import Child
 from roost.sandboxes.places import Ending
 from roost.sandboxes.processes import PipedProcess, start
