@@ -15,7 +15,7 @@ import pytest
 from anyio.abc import ByteStream, SocketAttribute
 
 from roost.ports.egress import Networking
-from tests.egress.places import QUICK, House, rest
+from tests.egress.places import QUICK, House, connect, rest
 from tests.egress.test_forward import COMMAND, end_forwarding, free_port
 from tests.egress.tls import Client, Front, ask
 
@@ -119,9 +119,20 @@ async def test_a_hello_is_read_in_whatever_pieces_it_comes(house: House, front: 
             for i in range(len(tiny)):
                 await stream.send(tiny[i : i + 1])
             answer = await stream.receive()
-        assert answer[0] == 21 if refusals else 22
+        assert answer[0] == (21 if refusals else 22)
         assert len(house.refusals) == refusals
     assert front.names == ["a.example"]
+
+
+async def test_a_hello_that_comes_before_the_tunnel_is_there_is_looked_at_too(
+    house: House, front: Front
+):
+    head = f"CONNECT a.example:{front.port} HTTP/1.0\r\n\r\n".encode()
+    async with house.opened(options(front.port), networking=limited("a.example")) as inside:
+        raw = await inside.raw(head + Client("b.example").says(), "proxy.sock")
+    assert raw.endswith(b"\r\n\r\n" + DENIED)
+    assert [refused.host for refused in house.refusals] == ["b.example"]
+    assert front.names == []
 
 
 @pytest.mark.parametrize("name", ["a.example", "b.example"])
@@ -237,9 +248,12 @@ async def test_a_server_that_speaks_first_is_heard_at_once_and_other_words_pass(
     async with (
         talking(greet) as port,
         house.opened(options(port), networking=limited("a.example")) as inside,
-        inside.tunnel("a.example", port) as stream,
+        await connect(inside.path("proxy.sock")) as stream,
     ):
-        assert await stream.receive() == b"220 ready\r\n"
+        await stream.send(f"CONNECT a.example:{port} HTTP/1.0\r\n\r\n".encode())
+        received = b""
+        while not received.endswith(b"220 ready\r\n"):
+            received += await stream.receive()
         if said:
             await stream.send(said)
         await stream.send_eof()
