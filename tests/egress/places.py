@@ -63,6 +63,7 @@ class Far:
         self.seen: list[Seen] = []
         self.port = 0
         self.open = 0
+        self.connections = 0
         self.reply: Reply = answer({"type": "message", "usage": {}})
 
     @property
@@ -80,6 +81,7 @@ class Far:
 
     async def _talk(self, stream: SocketStream) -> None:
         self.open += 1
+        self.connections += 1
         try:
             async with stream:
                 while (seen := await read_request(stream)) is not None:

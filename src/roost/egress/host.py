@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -23,9 +23,10 @@ from roost.egress.inside import GIT_SOCKET, MODEL_SOCKET, PROXY_SOCKET, endpoint
 from roost.egress.model import ModelRoad
 from roost.egress.network import NetworkRoad
 from roost.egress.options import Options
+from roost.egress.origin import Origin, origins
 from roost.egress.reports import Reports
 from roost.egress.unix import accept
-from roost.egress.upstream import Line, connected, transport
+from roost.egress.upstream import Line
 from roost.errors import LeaseLost, Unavailable
 from roost.ports.egress import Endpoints, Grant
 
@@ -46,15 +47,9 @@ async def serving(options: Options) -> AsyncGenerator[HostEgress, None]:
     for name, upstream in options.upstreams.items():
         upstream.check(name)
     sockets.prepare(options.directory, _NAMES)
-    async with AsyncExitStack() as stack:
-        lines = {
-            name: await stack.enter_async_context(connected(upstream, options.bounds))
-            for name, upstream in options.upstreams.items()
-        }
-        git = await stack.enter_async_context(transport())
-        tasks = await stack.enter_async_context(anyio.create_task_group())
+    async with origins(options.bounds) as origin, anyio.create_task_group() as tasks:
         try:
-            yield HostEgress(options, lines, git, tasks)
+            yield HostEgress(options, origin, tasks)
         finally:
             tasks.cancel_scope.cancel()
 
@@ -87,13 +82,13 @@ class HostEgress:
     def __init__(
         self,
         options: Options,
-        lines: Mapping[str, Line],
-        git: httpx2.AsyncBaseTransport,
+        origin: Callable[[httpx2.URL], Origin],
         tasks: TaskGroup,
     ) -> None:
         self._options = options
-        self._git = git
-        self._lines = lines
+        self._origin = origin
+        upstreams = options.upstreams.items()
+        self._lines = {name: Line(upstream, origin) for name, upstream in upstreams}
         self._tasks = tasks
         bounds = options.bounds
         self._dialer = Dialer(options.resolve, options.allow_networks, bounds.connect_seconds)
@@ -135,7 +130,7 @@ class HostEgress:
             road = NetworkRoad(grant.networking, self._dialer, reports, self._options)
             handlers[PROXY_SOCKET] = road.serve
         if grant.repositories:
-            handlers[GIT_SOCKET] = GitRoad(grant.repositories, self._git, bounds).serve
+            handlers[GIT_SOCKET] = GitRoad(grant.repositories, self._origin, bounds).serve
         return handlers
 
     async def _serve(

@@ -55,7 +55,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     """A model's server, and the key for it.
 
     `guest_prefix` is the part of the path that is in front inside, and is already in `base_url`.
-    `proxy` is the URL of an HTTP proxy on the host's own way to it. Without a `key` none is put on.
+    Without a `key` none is put on.
     """
 
     dialect: Literal["anthropic", "openai"]
@@ -65,7 +65,6 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     routes: Sequence[str] = MESSAGES_ROUTES
     headers: Sequence[str] = CARRIED_HEADERS
     guest_prefix: str = ""
-    proxy: str | None = None
 
     def credentials(self) -> list[tuple[bytes, bytes]]:
         """The header that carries the key."""
@@ -94,12 +93,12 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
             raise StartupError(f"the address of {name!r} must begin with http:// or https://")
 
 
-def anthropic(base_url: str, key: SecretStr | None, *, proxy: str | None = None) -> Upstream:
+def anthropic(base_url: str, key: SecretStr | None) -> Upstream:
     """The Messages API, or something that speaks it."""
-    return Upstream(dialect="anthropic", base_url=base_url, key=key, proxy=proxy)
+    return Upstream(dialect="anthropic", base_url=base_url, key=key)
 
 
-def openai(base_url: str, key: SecretStr | None, *, proxy: str | None = None) -> Upstream:
+def openai(base_url: str, key: SecretStr | None) -> Upstream:
     """The Responses API, or something that speaks it; its base URL ends in `/v1` by custom."""
     return Upstream(
         dialect="openai",
@@ -108,7 +107,6 @@ def openai(base_url: str, key: SecretStr | None, *, proxy: str | None = None) ->
         scheme="bearer",
         routes=RESPONSES_ROUTES,
         guest_prefix="/v1",
-        proxy=proxy,
     )
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from functools import cache
 
 import httpx2
 
 from roost.egress.ask import Ask
-from roost.egress.options import Bounds, Upstream
+from roost.egress.options import Upstream
+from roost.egress.origin import Origin
 from roost.egress.secrets import Redactor
 from roost.egress.wire import Headers, end_to_end
 
@@ -24,29 +23,18 @@ _NOT_PASSED_ON = (
 )
 """Answers' headers that are about the operator's account, or about a connection nobody inside has."""
 
-_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60)
-_tls = cache(httpx2.create_ssl_context)  # once: reading all certificates takes a while
-
 
 class Line:
-    """A pool of connections to one upstream, shared by all sessions.
+    """What all sessions ask of one upstream, with its key."""
 
-    It uses httpx2's transport without its client: a client keeps cookies, and those of one session
-    would go out with the requests of the next.
-    """
-
-    def __init__(
-        self, upstream: Upstream, transport: httpx2.AsyncBaseTransport, bounds: Bounds
-    ) -> None:
+    def __init__(self, upstream: Upstream, origin: Callable[[httpx2.URL], Origin]) -> None:
         self.upstream = upstream
-        self._transport = transport
         self._base = httpx2.URL(upstream.base_url)
+        self._origin = origin(self._base)
         self._path = self._base.raw_path.rstrip(b"/")
         self._secret = upstream.key.get_secret_value().encode() if upstream.key else b""
         # Answers must arrive as they are: what is compressed cannot be looked at as it passes.
         self._headers = [*upstream.credentials(), (b"accept-encoding", b"identity")]
-        connect, whole = bounds.connect_seconds, bounds.upstream_seconds
-        self._timeout = {"connect": connect, "pool": connect, "read": whole, "write": whole}
 
     @property
     def host(self) -> str:
@@ -65,14 +53,8 @@ class Line:
     @asynccontextmanager
     async def send(self, ask: Ask) -> AsyncGenerator[httpx2.Response, None]:
         """The answer's head, and its body to be read. :raises httpx2.TransportError: there is none"""
-        request = httpx2.Request(
-            ask.method,
-            self._base.copy_with(raw_path=self._path + ask.target),
-            headers=[*ask.headers, *self._headers],
-            content=ask.body or None,
-            extensions={"timeout": self._timeout},
-        )
-        response = await self._transport.handle_async_request(request)
+        headers = [*ask.headers, *self._headers]
+        response = await self._origin.send(ask.method, self._path + ask.target, headers, ask.body)
         try:
             yield response
         finally:
@@ -87,18 +69,3 @@ class Line:
         return [
             (name, redactor.whole(value)) for name, value in end_to_end(response.headers.raw, *drop)
         ]
-
-
-@asynccontextmanager
-async def connected(upstream: Upstream, bounds: Bounds) -> AsyncGenerator[Line, None]:
-    """A line to the upstream for as long as the context lasts; connections are made when needed."""
-    async with transport(upstream.proxy) as carrier:
-        yield Line(upstream, carrier, bounds)
-
-
-def transport(proxy: str | None = None) -> httpx2.AsyncHTTPTransport:
-    """What carries requests to the far side."""
-    # On the level of debugging it writes out the headers of answers, and whole answers that are not
-    # HTTP: both may repeat our key.
-    logging.getLogger("httpcore2").setLevel(logging.INFO)
-    return httpx2.AsyncHTTPTransport(verify=_tls(), limits=_LIMITS, proxy=proxy)
