@@ -12,6 +12,7 @@ import anyio
 from roost.core.dispatch import Dispatcher
 from roost.core.follow import Follow
 from roost.core.gate import Gate
+from roost.core.handover import Handover
 from roost.core.intake import Intake
 from roost.core.member import Member
 from roost.core.runner import Runner
@@ -38,6 +39,7 @@ class Node:
     follow: Follow
     dispatcher: Dispatcher
     model: ScriptedModel
+    handover: Handover
 
     async def session(self, *drafts: Draft, harness: str = "scripted", **more: str) -> Session:
         spec = Spec(agent=AGENT, environment_id="env_1", harness=harness, **more)
@@ -110,12 +112,14 @@ async def node(
         )
         if working:
             await tasks.start(dispatcher.run, stop_seconds)
+        handover = Handover()
         yield Node(
             store,
             bell,
-            Intake(store.log, bell, max_queued=1000),
+            Intake(store.log, bell, max_queued=1000, handover=handover),
             Follow(store.log, store.sessions, bell, store.marks, heartbeat=heartbeat, catch_up=10),
             dispatcher,
             model,
+            handover,
         )
         dispatcher.stop()

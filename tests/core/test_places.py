@@ -118,7 +118,8 @@ async def house(
         warmth = Warmth(roost.bell, seconds=sleep_after, most=most)
         store = roost.store
         roost.dispatcher._runner = Runner(
-            store.log, store.sessions, roost.bell, {"housed": Housed(scripted)}, places, warmth
+            *(store.log, store.sessions, roost.bell, {"housed": Housed(scripted)}, places, warmth),
+            handover=roost.handover,
         )
         yield roost
 
@@ -138,7 +139,7 @@ async def test_a_session_has_a_directory_of_its_own_and_the_way_out(tmp_path: Pa
 async def test_where_there_is_no_room_the_input_waits_and_goes_on_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.runner._LOOK_FOR_PLACES", 0.05)
+    monkeypatch.setattr("roost.core.vacancy._LOOK_AGAIN", 0.05)
     landlord = Landlord(vacant=False)
     async with house(tmp_path, landlord) as roost:
         session = await roost.session(message("Hello?"), harness="housed")
@@ -186,7 +187,7 @@ async def test_a_room_that_never_opens_leaves_the_input_in_the_queue(
 async def test_waiting_for_a_room_can_be_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.runner._LOOK_FOR_PLACES", 0.05)
+    monkeypatch.setattr("roost.core.vacancy._LOOK_AGAIN", 0.05)
     async with house(tmp_path, Landlord(vacant=False)) as roost:
         session = await roost.session(message("Hello?"), harness="housed")
         await roost.until(session, "session.status_rescheduled")

@@ -207,7 +207,7 @@ async def test_a_mount_scope_shows_the_vault_without_what_sessions_have(tmp_path
 async def test_a_level_that_is_no_longer_offered_waits_and_goes_on_when_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: TrustLevel
 ):
-    monkeypatch.setattr("roost.core.runner._LOOK_FOR_PLACES", 0.05)
+    monkeypatch.setattr("roost.core.vacancy._LOOK_AGAIN", 0.05)
     async with manor(tmp_path) as (roost, estate):
         estate.levels.remove(level)
         session = await begun(roost, trust_level=level)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from roost.domain import ledger
 from roost.domain.events import Draft, Entry
-from roost.domain.ledger import Batch, Change
+from roost.domain.ledger import Batch, Change, Standby
 from roost.domain.session import TABLE, Lease, Move, Pending, State, Status, step
 from roost.domain.usage import Usage
 from roost.errors import InvalidRequest, LeaseLost, QueueFull, SessionBusy, SessionClosed
@@ -71,6 +72,58 @@ def test_taking_an_input_up_shows_the_same_event_again_with_its_time():
     assert change.consumed == [1]
     assert change.state.queued == 0
     assert change.state.turn == (1,)
+
+
+def at_rest() -> tuple[State, Standby]:
+    """A session whose runner stands by."""
+    state = idle(owner="node_1", generation=1, head=7)
+    return state, Standby(LEASE, seen=7)
+
+
+def test_what_is_said_to_who_stands_by_is_taken_up_in_the_same_change():
+    state, standby = at_rest()
+    change = ledger.admit(state, [say("one"), say("two")], NOW, 10, standby)
+    assert types(change) == [
+        *["user.message"] * 2,
+        "session.status_running",
+        "session.thread_status_running",
+        *["user.message"] * 2,
+    ]
+    assert [entry.queued for entry in change.entries[:2]] == [True, True]
+    assert [entry.queued for entry in change.entries[-2:]] == [False, False]
+    assert [entry.id for entry in change.entries[:2]] == [e.id for e in change.entries[-2:]]
+    assert change.consumed == [8, 9]
+    assert (change.state.turn, change.state.queued, change.state.head) == ((8, 9), 0, 13)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"head": 8},
+        {"generation": 2},
+        {"owner": "node_2"},
+        {"owner": None},
+        {"turn": (3,)},
+        {"queued": 1},
+        {"status": Status.RUNNING},
+    ],
+)
+def test_who_stands_by_for_something_else_gets_nothing(other: dict[str, Any]):
+    state, standby = at_rest()
+    change = ledger.admit(replace(state, **other), [say("one")], NOW, 10, standby)
+    assert change.consumed == []
+    assert change.state.turn == other.get("turn")
+    assert change.state.queued == 1 + other.get("queued", 0)
+
+
+def test_a_turn_begins_at_once_with_words_alone():
+    state, standby = at_rest()
+    for drafts in ([Draft.of("user.interrupt"), say("x")], [Draft.of("system.message")]):
+        change = ledger.admit(state, drafts, NOW, 10, standby)
+        assert change.consumed == []
+        assert change.state.turn is None
+    asked = replace(state, pending=(Pending("sevt_a", "custom_tool"),))
+    assert ledger.admit(asked, [answer("sevt_a")], NOW, 10, standby).consumed == []
 
 
 def test_an_interrupt_to_an_idle_session_is_done_at_once_and_wakes_nobody():
@@ -257,7 +310,9 @@ def test_no_walk_through_the_table_leaves_it(moves: list[Move]):
         status = after
 
 
-_INPUTS = st.sampled_from(["message", "interrupt", "answer a", "answer b", "rest", "work", "take"])
+_INPUTS = st.sampled_from(
+    ["message", "said", "interrupt", "answer a", "answer b", "rest", "rest warm", "work", "take"]
+)
 
 
 @given(st.lists(_INPUTS, max_size=40))
@@ -287,6 +342,8 @@ def _do(word: str, state: State, opened: dict[int, Entry]) -> Change | None:
     match word.split():
         case ["message"]:
             return ledger.admit(state, [say("x")], NOW, 1000)
+        case ["said"]:
+            return ledger.admit(state, [say("x")], NOW, 1000, Standby(lease, state.head))
         case ["interrupt"]:
             return ledger.admit(state, [Draft.of("user.interrupt")], NOW, 1000)
         case ["answer", which] if any(p.event_id == which for p in state.pending):
@@ -295,7 +352,7 @@ def _do(word: str, state: State, opened: dict[int, Entry]) -> Change | None:
             return Change(ledger.take(state, "node_1"), [])
         case ["work"] if state.owner:
             return ledger.work(state, lease, Batch(takes=list(opened.values()), turn=True), NOW)
-        case ["rest"] if state.owner and not opened and state.status is Status.RUNNING:
+        case ["rest", *warm] if state.owner and not opened and state.status is Status.RUNNING:
             end = {"type": "end_turn"}
-            return ledger.rest(state, lease, state.head, Batch(), end, NOW, keep=False)
+            return ledger.rest(state, lease, state.head, Batch(), end, NOW, keep=bool(warm))
     return None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from roost.domain.events import Draft, Entry
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, Standby
 from roost.domain.session import Lease
 from roost.ports.log import Accepted, Log, Receipt
 
@@ -37,10 +37,11 @@ class AnnouncedLog:
         *,
         receipts: Sequence[Receipt | None] = (),
         max_queued: int = 1000,
+        standby: Standby | None = None,
     ) -> Accepted:
         """As the port says; then told. What else it wrote, such as a status, is in the log only."""
         accepted = await self._log.accept(
-            session_id, drafts, receipts=receipts, max_queued=max_queued
+            session_id, drafts, receipts=receipts, max_queued=max_queued, standby=standby
         )
         if not accepted.repeated:
             self._committed(session_id, accepted.entries)

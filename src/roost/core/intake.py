@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from anyio.lowlevel import checkpoint
+
+from roost.core.handover import Handover
 from roost.domain.events import Draft
 from roost.ports.bell import WORK, Bell
 from roost.ports.log import Accepted, Log, Receipt
@@ -15,8 +18,11 @@ _log = logging.getLogger(__name__)
 class Intake:
     """Accepts what clients send."""
 
-    def __init__(self, log: Log, bell: Bell, *, max_queued: int) -> None:
+    def __init__(
+        self, log: Log, bell: Bell, *, max_queued: int, handover: Handover | None = None
+    ) -> None:
         self._log = log
+        self._handover = handover or Handover()
         self._bell = bell
         self._max_queued = max_queued
 
@@ -27,11 +33,18 @@ class Intake:
         receipts: Sequence[Receipt | None] = (),
     ) -> Accepted:
         """Commit the inputs, then ring. :raises RoostError: see `Log.accept`; nothing was kept"""
-        accepted = await self._log.accept(
-            session_id, drafts, receipts=receipts, max_queued=self._max_queued
-        )
+        with self._handover.to(session_id) as hands:
+            accepted = await self._log.accept(
+                *(session_id, drafts),
+                receipts=receipts,
+                max_queued=self._max_queued,
+                standby=hands.standby,
+            )
+            hands.take(accepted)
         if not accepted.repeated:
             self._ring(session_id, accepted)
+        if accepted.begun is not None:
+            await checkpoint()  # the agent has it first, and then its sender is told
         return accepted
 
     def _ring(self, session_id: str, accepted: Accepted) -> None:

@@ -18,40 +18,38 @@ from msgspec.structs import replace
 
 from roost.core.budgets import BUDGET_REACHED, Budgets
 from roost.core.gate import Gate
+from roost.core.handover import Handover
 from roost.core.history import handed_over, history
-from roost.core.intake import inbox
 from roost.core.lacks import keep_outputs, tell_what_is_gone
 from roost.core.notes import Notes, notes_of
 from roost.core.places import Places
 from roost.core.pool import Pool
-from roost.core.readiness import can_start_ahead, interrupts_in, is_changed, placed, ready_of
+from roost.core.readiness import can_start_ahead, interrupts_in, placed, ready_of
+from roost.core.rest import Rest, Work
 from roost.core.taskboard import Errands
 from roost.core.tasks import alongside
 from roost.core.turn import Terminated, Turn
+from roost.core.vacancy import Vacancy
 from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
 from roost.domain.events import Entry, trouble
 from roost.domain.ledger import Batch, requires_action
-from roost.domain.session import Lease, Session, Status
+from roost.domain.session import Lease, Session
 from roost.errors import (
     FilesElsewhere,
     LeaseLost,
     NotFound,
     RoostError,
     SandboxFailed,
-    SandboxUnavailable,
     Unavailable,
 )
-from roost.ports.bell import WORK, Bell
+from roost.ports.bell import Bell
 from roost.ports.harness import Brief, Conversation, Harness, Trouble
 from roost.ports.log import Log
 from roost.ports.sessions import Sessions
 
 _log = logging.getLogger(__name__)
-_LOOK_AGAIN = 30.0  # seconds; a wake whose ring was lost is found this late
-_LOOK_FOR_PLACES = 5.0  # seconds between two tries to get a sandbox
 _PAUSES = (0.1, 1.0, 5.0)  # seconds before a turn whose sandbox broke is taken again in a new one
-Work = tuple[Session, list[Entry]]  # a session, and the inputs it has not taken up
 _OPENING = 0  # no input's seq: what is counted is sandboxes that could not be opened
 
 
@@ -75,6 +73,7 @@ class Runner:
         errands: Errands | None = None,
         budgets: Budgets | None = None,
         gate: Gate | None = None,
+        handover: Handover | None = None,
     ) -> None:
         self._log = log
         self._sessions = sessions
@@ -85,8 +84,10 @@ class Runner:
         self._budgets = budgets or Budgets()
         self._warmth = Warmth(bell, seconds=0, most=1) if warmth is None else warmth
         self.wakes = Wakes(bell, most=64) if wakes is None else wakes
+        self._rest = Rest(sessions, bell, self._warmth, handover)
         self._pool = pool
         self._gate = gate or Gate(log, bell)
+        self._vacancy = Vacancy(places, log, bell, self.wakes)
         self._turns: set[Turn] = set()
         self._leaving = False
 
@@ -138,12 +139,12 @@ class Runner:
         try:
             async with self._agent(lease, turn, brief) as conversation:
                 opened = True
-                woken: Work | None = await self._sessions.with_inputs(session.id)
+                woken: Work | None = Work(*await self._sessions.with_inputs(session.id))
                 while woken is not None:
                     rests = False
                     await self._run_until_rest(woken, lease, turn, conversation)
                     rests = True
-                    woken = await self._woken_while_warm(session)
+                    woken = await self._woken_while_warm(lease, session)
         except (LeaseLost, NotFound, Terminated, HandedOver, Unavailable):
             raise
         except FilesElsewhere as elsewhere:  # the node that has its workspace is to claim it
@@ -176,7 +177,7 @@ class Runner:
                 self.wakes.end(session.id)
                 yield ready
                 return
-        places = await self._places_ready(turn, session)
+        places = await self._vacancy.places(turn, session)
         ahead = can_start_ahead(session, await self._log.inputs(session.id))
         await self.wakes.begin(session.id)
         try:
@@ -200,57 +201,19 @@ class Runner:
         await conversation.up()
         self.wakes.end(session_id)
 
-    async def _places_ready(self, turn: Turn, session: Session) -> Places:
-        """Places, once they can be had. Until then the inputs wait in the queue: nothing else will
-        do, because a session keeps the trust level and the kind of place it was given.
-        """
-        if self._places is None:
-            raise RoostError("this server has no sandboxes", hint=SandboxUnavailable.hint)
-        said = False
-        with self._bell.listen(inbox(session.id)) as ear:
-            while True:
-                try:
-                    await self._places.check(session.spec)
-                    return self._places
-                except SandboxUnavailable as missing:
-                    if not said:
-                        text = f"{missing.message}. {missing.hint or ''}".strip()
-                        await turn.fail(Trouble("unknown_error", text, "retrying"))
-                    said = True
-                    self.wakes.end(session.id)  # others need not wait with it
-                    if interrupts := await self._log.inputs(session.id, ["user.interrupt"]):
-                        await turn.append(Batch(takes=interrupts))
-                        raise RoostError(missing.message, hint=missing.hint) from missing
-                await ear.wait(_LOOK_FOR_PLACES)
-                ear.rung()
-
-    async def _woken_while_warm(self, before: Session) -> Work | None:
-        """What there is to do when it has work again; None when its agent is to sleep, or to start anew."""
+    async def _woken_while_warm(self, lease: Lease, before: Session) -> Work | None:
         if self._harness_of(before).mounts is None or not self._warmth.seconds:
             return None
-        with self._bell.listen(inbox(before.id)) as ear, self._warmth.resting(before.id):
-            self._bell.ring(WORK)  # a place to work has become free
-            until = anyio.current_time() + self._warmth.seconds
-            while self._warmth.may_stay(before.id) and anyio.current_time() < until:
-                session, inputs = await self._sessions.with_inputs(before.id)
-                if session.state.status is Status.TERMINATED or is_changed(before, session):
-                    return None
-                if session.state.status is not Status.IDLE:
-                    return session, inputs
-                await ear.wait(min(_LOOK_AGAIN, until - anyio.current_time()))
-                ear.rung()
-        return None
+        return await self._rest.until_work(lease, before)
 
     async def _run_until_rest(
         self, work: Work, lease: Lease, turn: Turn, conversation: Conversation
     ) -> None:
-        session, inputs = work
+        session, inputs, _ = work
         stop_reason: dict[str, Any] = {"type": "end_turn"}
         turn.waits = False
         if session.state.turn is not None:
-            given = await handed_over(self._log, session)
-            taken = await self._taken(session, turn, conversation, given, again=True)
-            stop_reason = taken or stop_reason
+            stop_reason = await self._gone_on(work, turn, conversation) or stop_reason
             session, inputs = await self._sessions.with_inputs(lease.session_id)
         while True:
             stopped = stop_reason == BUDGET_REACHED
@@ -260,10 +223,12 @@ class Runner:
                     return None
             elif ready := await self._ready(session, inputs, stopped=stopped):
                 await self._stay_for_another_turn(turn, over=not stopped)
-                taken = await self._taken(session, turn, conversation, ready, again=stopped)
-                stop_reason = taken or stop_reason
+                if await self._may_begin(session, turn, ready, again=stopped):
+                    stop_reason = await self._worked(
+                        session, turn, conversation, ready, again=stopped
+                    )
             elif not await self._carried_out(session) and (
-                await self._rest(lease, session, Batch(), stop_reason)
+                await self._go_idle(lease, session, Batch(), stop_reason)
             ):
                 return await keep_outputs(self._places, turn, session)
             session, inputs = await self._sessions.with_inputs(lease.session_id)
@@ -282,7 +247,31 @@ class Runner:
             await turn.append(Batch(turn=False if over else None))
             raise HandedOver("others go on with the session")
 
-    async def _taken(
+    async def _gone_on(
+        self, work: Work, turn: Turn, conversation: Conversation
+    ) -> dict[str, Any] | None:
+        """A turn that has begun: with what woke the session, or in a server that is gone."""
+        session, inputs, begun = work
+        if begun:
+            turn.head = session.state.head
+            return await self._worked(session, turn, conversation, inputs, again=False)
+        if not await self._gate.reopened(session, turn):
+            return None
+        given = await handed_over(self._log, session)
+        return await self._worked(session, turn, conversation, given, again=True)
+
+    async def _may_begin(
+        self, session: Session, turn: Turn, inputs: Sequence[Entry], *, again: bool
+    ) -> bool:
+        """Whether a turn may begin now; then it has, also after a crash."""
+        if again:
+            return await self._gate.reopened(session, turn)
+        if not await self._gate.passed(session, turn, inputs[0].at):
+            return False
+        await turn.begin(inputs)
+        return True
+
+    async def _worked(
         self,
         session: Session,
         turn: Turn,
@@ -290,17 +279,11 @@ class Runner:
         inputs: Sequence[Entry],
         *,
         again: bool,
-    ) -> dict[str, Any] | None:
-        """One turn, and why the agent rests after it; None if it may not begin yet.
+    ) -> dict[str, Any]:
+        """One turn that has begun, and why the agent rests after it.
 
         What it finds of files is stored before it begins, and what it leaves when it ends.
         """
-        if again and not await self._gate.reopened(session, turn):
-            return None
-        if not again:
-            if not await self._gate.passed(session, turn, inputs[0].at):
-                return None
-            await turn.begin(inputs)
         if self._places is not None:
             await self._places.begun(session)
         stop_reason = await turn.take(conversation, inputs, again=again)
@@ -324,13 +307,13 @@ class Runner:
         if not turn.waits:
             return False
         session = await self._sessions.find(lease.session_id)
-        return await self._rest(lease, session, Batch(), {"type": "end_turn"})
+        return await self._go_idle(lease, session, Batch(), {"type": "end_turn"})
 
     async def _carried_out(self, session: Session) -> bool:
         """Whether the agent waited for the server itself, and need not any more."""
         return self._errands is not None and await self._errands.carry_out(session)
 
-    async def _rest(
+    async def _go_idle(
         self, lease: Lease, session: Session, batch: Batch, stop_reason: dict[str, Any]
     ) -> bool:
         batch = replace(batch, budget=session.spec.budget)
@@ -357,7 +340,7 @@ class Runner:
         self, lease: Lease, turn: Turn, error: Exception, broken: Counter[int], *, opened: bool
     ) -> bool:
         """Whether it is tried again in a new sandbox: the old one broke at work, or was not to be had
-        though it could be a moment before. If it still cannot, `_places_ready` waits.
+        though it could be a moment before. If it still cannot, `Vacancy` waits.
         """
         if not isinstance(error, SandboxFailed):
             return False
@@ -384,7 +367,7 @@ class Runner:
             if worked and ready_of(session, inputs):
                 return False
             waits = Batch(turn=not worked)
-            if await self._rest(lease, session, waits, {"type": "retries_exhausted"}):
+            if await self._go_idle(lease, session, waits, {"type": "retries_exhausted"}):
                 return True
 
     def _harness_of(self, session: Session) -> Harness:

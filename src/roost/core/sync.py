@@ -103,10 +103,10 @@ class Sync:
 
     async def settled(self) -> None:
         """Returns when the snapshots of turns that are over are taken, or cannot be now."""
-        if self._mark:
-            await self._settled.wait()
-        for due in self._ends.due:
-            await due.settled.wait()
+        waited_for = [self._settled] if self._mark else []
+        for event in (*waited_for, *(due.settled for due in self._ends.due)):
+            if not event.is_set():  # mostly it is, and then the turn begins at once
+                await event.wait()
 
     async def begun(self) -> None:
         """A turn begins. Returns when what was before is stored, or when that takes too long."""

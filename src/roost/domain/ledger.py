@@ -23,12 +23,21 @@ from roost.errors import Conflict, InvalidRequest, LeaseLost, QueueFull, Session
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What to commit: the new state, the new entries, the inputs that now wait, those taken up."""
+    """What to commit: the new state, the new entries, the inputs that are new, those taken up."""
 
     state: State
     entries: list[Entry]
     opened: list[Entry] = []
     consumed: list[int] = []
+
+
+class Standby(msgspec.Struct, frozen=True):
+    """A runner at rest whose agent is ready: its turn begins with what is said next, if nothing else was
+    written since `seen`.
+    """
+
+    lease: Lease
+    seen: int
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +83,16 @@ _SHOWN_AS_QUEUED = {
 }
 
 
-def admit(state: State, drafts: Sequence[Draft], now: Micros, max_queued: int) -> Change:
+def admit(
+    state: State,
+    drafts: Sequence[Draft],
+    now: Micros,
+    max_queued: int,
+    standby: Standby | None = None,
+) -> Change:
     """Inputs from a client: queue them, settle what they answer, wake the session if that makes work.
+
+    If its runner stands by for just that, they are taken up in the same change.
 
     :raises SessionClosed: it is terminated
     :raises QueueFull: more inputs would wait than the operator allows, or more in them
@@ -90,9 +107,20 @@ def admit(state: State, drafts: Sequence[Draft], now: Micros, max_queued: int) -
     if state.status is Status.IDLE:
         if "interrupt" in heard or (not pen.state.pending and heard & {"answer", "message"}):
             pen.move(Move.WAKE)
+            if standby is not None and _can_begin(state, drafts, standby):
+                pen.begin(pen.opened)
         elif "answer" in heard:
             pen.rest(requires_action(pen.state.pending))
     return pen.change()
+
+
+def _can_begin(state: State, drafts: Sequence[Draft], standby: Standby) -> bool:
+    """Whether nothing but these drafts is to be done, and by nobody but who stands by for it."""
+    lease = standby.lease
+    owned = (state.owner, state.generation) == (lease.node, lease.generation)
+    at_rest = state.turn is None and not state.pending and not state.queued
+    said = all(draft.type in _KEPT_WAITING for draft in drafts)
+    return owned and at_rest and said and state.head == standby.seen
 
 
 def _check_reserve(state: State, drafts: Sequence[Draft], over: int) -> None:
@@ -244,11 +272,12 @@ def _fence(state: State, lease: Lease) -> None:
 
 def _written(state: State, batch: Batch, now: Micros) -> _Pen:
     pen = _Pen(state, now)
-    if batch.turn is not None:
-        taken = tuple(entry.seq for entry in batch.takes)
-        pen.state = replace(pen.state, turn=taken if batch.turn else None, turned=0)
-    for entry in batch.takes:
-        pen.consume(entry)
+    if batch.turn is False:
+        pen.state = replace(pen.state, turn=None, turned=0)
+    if batch.turn:
+        pen.begin(batch.takes)
+    else:
+        pen.consume(batch.takes)
     if batch.move is Move.RECOVER:
         pen.move(Move.RECOVER)  # said before the output that shows it
     for draft in batch.drafts:
@@ -316,11 +345,18 @@ class _Pen:
             sent_at=self.now,
         )
 
-    def consume(self, entry: Entry) -> None:
-        if entry.queued:
-            self.write(entry.taken_up())
-        self.consumed.append(entry.seq)
-        self.state = replace(self.state, queued=self.state.queued - _places(entry))
+    def begin(self, inputs: Sequence[Entry]) -> None:
+        """The agent's turn: these are handed to it."""
+        turn = tuple(entry.seq for entry in inputs)
+        self.state = replace(self.state, turn=turn, turned=0)
+        self.consume(inputs)
+
+    def consume(self, inputs: Sequence[Entry]) -> None:
+        for entry in inputs:
+            if entry.queued:
+                self.write(entry.taken_up())
+            self.consumed.append(entry.seq)
+            self.state = replace(self.state, queued=self.state.queued - _places(entry))
 
     def settle(self, draft: Draft) -> None:
         kind, field = _ANSWERS[draft.type]

@@ -18,8 +18,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from roost.domain.events import Draft, Entry, Micros
-from roost.domain.ledger import Batch
-from roost.domain.session import Lease
+from roost.domain.ledger import Batch, Standby
+from roost.domain.session import Lease, State
 from roost.domain.turns import Stretch
 
 
@@ -36,12 +36,14 @@ class Receipt(msgspec.Struct, frozen=True):
 class Accepted(msgspec.Struct, frozen=True):
     """What `accept` wrote, or had written before under the same receipts: an entry for each draft.
 
-    `woke`: the session was idle, and this made it run. `repeated`: nothing was written now.
+    `woke`: the session was idle, and this made it run. `repeated`: nothing was written now. `begun`: where
+    the session stands, if a turn with what was written has begun at once.
     """
 
     entries: list[Entry]
     woke: bool
     repeated: bool = False
+    begun: State | None = None
 
 
 class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,11 +75,13 @@ class Log(Protocol):
         *,
         receipts: Sequence[Receipt | None] = (),
         max_queued: int = 1000,
+        standby: Standby | None = None,
     ) -> Accepted:
         """Append inputs from a client, all or none; wake the session if they make work.
 
         Called by `core/intake` for each request that carries events. With receipts (empty, or one
-        slot per draft) the known ones are not written again; their first entries are returned.
+        slot per draft) the known ones are not written again; their first entries are returned. With
+        a runner that stands by, its turn begins in the same transaction, if it can.
 
         :raises NotFound: no such session
         :raises SessionClosed, QueueFull, InvalidRequest: see `ledger.admit`

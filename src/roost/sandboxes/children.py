@@ -55,7 +55,6 @@ class Input:
 
     async def send(self, data: bytes) -> None:
         """Write all of it. :raises BrokenResourceError: nobody reads it any more"""
-        await checkpoint()
         left = memoryview(data)
         while left:
             if self._descriptor is None:
@@ -66,6 +65,7 @@ class Input:
                 await anyio.wait_writable(self._descriptor)
             except BrokenPipeError:
                 raise anyio.BrokenResourceError from None
+        await checkpoint()  # after it, not before: whoever reads it can begin
 
     def close(self) -> None:
         """End of file."""

@@ -35,6 +35,7 @@ from roost.core.filestore import FileStore
 from roost.core.follow import Follow
 from roost.core.forks import Forks
 from roost.core.gate import Gate
+from roost.core.handover import Handover
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.logins import Logins
@@ -137,9 +138,11 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         tasks = Taskboard(store.catalog, bell)
         fanout = Fanout(store.log, store.sessions, bell, hands.files.status)
         log = AnnouncedLog(store.log, fanout.committed)
-        intake = Intake(log, bell, max_queued=settings.max_queued)
+        handover = Handover()
+        intake = Intake(log, bell, max_queued=settings.max_queued, handover=handover)
         member = _member(ground)
-        dispatcher, pool = _workers(ground, member, log, Errands(store.log, intake, tasks))
+        errands = Errands(store.log, intake, tasks)
+        dispatcher, pool = _workers(ground, member, log, errands, handover)
         keyring, drain = Keyring(store.keys), Drain(member)
         admin_key = await ensure_administrator(keyring, settings)
         secret = await store.share("tokens", token_secret(settings.data))
@@ -206,7 +209,7 @@ def _member(ground: _Ground) -> Member:
 
 
 def _workers(
-    ground: _Ground, member: Member, log: Log, errands: Errands
+    ground: _Ground, member: Member, log: Log, errands: Errands, handover: Handover
 ) -> tuple[Dispatcher, Pool]:
     settings, store, bell, hands = ground.settings, ground.store, ground.bell, ground.hands
     # What is started ahead counts as kept awake: so there is always room for it.
@@ -229,6 +232,7 @@ def _workers(
         *(log, store.sessions, bell, hands.harnesses, hands.places),
         *(warmth, wakes, pool, errands, hands.budgets),
         Gate(log, bell, store.workspaces, hands.commons),
+        handover,
     )
     dispatcher = Dispatcher(
         member,

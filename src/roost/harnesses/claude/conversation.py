@@ -67,7 +67,7 @@ class ClaudeConversation:
         self._live: Live | None = None
         self._busy = False
         self._interrupted: float | None = None
-        self._starting = anyio.Lock()
+        self._starting = anyio.Lock(fast_acquire=True)
         self._up = anyio.Event()
 
     async def start_ahead(self, *, task_status: TaskStatus[None]) -> None:

@@ -93,7 +93,7 @@ class Cli:
         self._process = process
         self._session = session
         self._inbox, self._frames = anyio.create_memory_object_stream[Json](_AHEAD)
-        self._writing = anyio.Lock()
+        self._writing = anyio.Lock(fast_acquire=True)
         self._requests = 0
 
     async def pump(self) -> None:

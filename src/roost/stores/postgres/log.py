@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from roost.domain.events import Draft, Entry
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, Standby
 from roost.domain.session import Lease
 from roost.ports.log import Accepted, EventQuery, Receipt
 from roost.stores.postgres import history
@@ -33,12 +33,14 @@ class PostgresLog:
         *,
         receipts: Sequence[Receipt | None] = (),
         max_queued: int = 1000,
+        standby: Standby | None = None,
     ) -> Accepted:
         keys = [receipt.key for receipt in receipts if receipt]
+        terms = max_queued, standby
         if keys:
-            op = partial(operations.accept_once, session_id, drafts, receipts, max_queued)
+            op = partial(operations.accept_once, session_id, drafts, receipts, terms)
         else:
-            op = partial(operations.accept, session_id, drafts, max_queued)
+            op = partial(operations.accept, session_id, drafts, terms)
         return await self._writer.do(op, Needs(session_id, keys=keys))
 
     async def claim(self, node: str, limit: int) -> list[Lease]:

@@ -10,28 +10,32 @@ from typing import Any
 
 from roost.domain import ledger
 from roost.domain.events import Draft, Entry
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, Standby
 from roost.domain.session import Lease, Status
 from roost.errors import IdempotencyMismatch, LeaseLost, NotFound
 from roost.ports.log import Accepted, Receipt
 from roost.stores.sql.rows import Hot
 from roost.stores.sql.sheet import Sheet
 
+Terms = tuple[int, Standby | None]
+"""How many inputs may wait, and who stands by for them."""
 
-def accept(session_id: str, drafts: Sequence[Draft], max_queued: int, sheet: Sheet) -> Accepted:
+
+def accept(session_id: str, drafts: Sequence[Draft], terms: Terms, sheet: Sheet) -> Accepted:
     """Inputs from a client."""
     hot = sheet.session(session_id)
-    change = ledger.admit(hot.state, drafts, sheet.now, max_queued)
+    change = ledger.admit(hot.state, drafts, sheet.now, *terms)
     woke = hot.state.status is Status.IDLE and change.state.status is Status.RUNNING
     sheet.apply(hot, change)
-    return Accepted(change.entries[: len(drafts)], woke)
+    begun = change.state if change.consumed else None
+    return Accepted(change.entries[: len(drafts)], woke, begun=begun)
 
 
 def accept_once(
     session_id: str,
     drafts: Sequence[Draft],
     receipts: Sequence[Receipt | None],
-    max_queued: int,
+    terms: Terms,
     sheet: Sheet,
 ) -> Accepted:
     """As `accept`, without the drafts that came before, or twice in this request."""
@@ -39,12 +43,12 @@ def accept_once(
     slots, fresh = _known_and_fresh(hot, drafts, receipts, sheet)
     if not fresh:
         return Accepted([s for s in slots if isinstance(s, Entry)], woke=False, repeated=True)
-    written = accept(session_id, fresh, max_queued, sheet)
+    written = accept(session_id, fresh, terms, sheet)
     for slot, receipt in zip(slots, receipts, strict=True):
         if receipt and isinstance(slot, int):
             sheet.note(hot, receipt, written.entries[slot])
     entries = [written.entries[slot] if isinstance(slot, int) else slot for slot in slots]
-    return Accepted(entries, written.woke)
+    return Accepted(entries, written.woke, begun=written.begun)
 
 
 def _known_and_fresh(

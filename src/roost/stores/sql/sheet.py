@@ -63,15 +63,15 @@ class Sheet(ABC):
         """
         if takes:
             self._take(hot, change, takes)
-        num, opened = hot.num, [entry.seq for entry in change.opened]
+        num, taken = hot.num, _taken_at_once(change)
         self._entries += [
-            (num, e.seq, e.at, e.queued, 0 if e.seq in opened else None, e.id, e.type, e.body)
+            (num, e.seq, e.at, e.queued, taken.get(e.seq), e.id, e.type, e.body)
             for e in change.entries
         ]
-        if opened:
-            hot.waits_from = hot.waits_from or opened[0]
+        if waits := [seq for seq, when in taken.items() if not when]:
+            hot.waits_from = hot.waits_from or waits[0]
             if hot.waiting is not None:
-                hot.waiting.update(opened)
+                hot.waiting.update(waits)
         self.put(hot, change.state)
 
     def _take(self, hot: Hot, change: Change, takes: Sequence[Entry]) -> None:
@@ -110,3 +110,11 @@ class Sheet(ABC):
     def note(self, hot: Hot, receipt: Receipt, entry: Entry) -> None:
         """Remember an entry that was just written by its sender's key."""
         self._receipts[hot.num, receipt.key] = receipt.fingerprint, entry
+
+
+def _taken_at_once(change: Change) -> dict[int, int]:
+    """For each new input where it was taken up; 0: it waits."""
+    if not change.opened:
+        return {}
+    again = {entry.id: entry.seq for entry in change.entries}
+    return {e.seq: again[e.id] if e.seq in change.consumed else 0 for e in change.opened}

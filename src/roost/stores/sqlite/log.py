@@ -9,7 +9,7 @@ from typing import Any
 
 from roost.domain import ledger
 from roost.domain.events import Draft, Entry
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, Standby
 from roost.domain.session import Lease
 from roost.errors import LeaseLost
 from roost.ports.log import Accepted, EventQuery, Receipt
@@ -53,11 +53,13 @@ class SqliteLog:
         *,
         receipts: Sequence[Receipt | None] = (),
         max_queued: int = 1000,
+        standby: Standby | None = None,
     ) -> Accepted:
+        terms = max_queued, standby
         if any(receipts):
-            op = partial(operations.accept_once, session_id, drafts, receipts, max_queued)
+            op = partial(operations.accept_once, session_id, drafts, receipts, terms)
         else:
-            op = partial(operations.accept, session_id, drafts, max_queued)
+            op = partial(operations.accept, session_id, drafts, terms)
         return await self._writer.do(op)
 
     async def claim(self, node: str, limit: int) -> list[Lease]:

@@ -17,9 +17,10 @@ from roost.testing.log_contract.races import Races
 from roost.testing.log_contract.reading import Reading
 from roost.testing.log_contract.receipts import Receipts
 from roost.testing.log_contract.running import Running
+from roost.testing.log_contract.standby import StandingBy
 
 __all__ = ["LogContract"]
 
 
-class LogContract(Intake, Receipts, Claiming, Running, Reading, Races, Length, Forking):
+class LogContract(Intake, StandingBy, Receipts, Claiming, Running, Reading, Races, Length, Forking):
     """What the core relies on, whichever database is behind it."""

@@ -1,0 +1,54 @@
+"""Waiting for a sandbox, for as long as there is none to be had."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from roost.core.intake import inbox
+from roost.core.places import Places
+from roost.core.turn import Turn
+from roost.core.wakes import Wakes
+from roost.domain.ledger import Batch
+from roost.domain.session import Session
+from roost.errors import RoostError, SandboxUnavailable
+from roost.ports.bell import Bell
+from roost.ports.harness import Trouble
+from roost.ports.log import Log
+
+_LOOK_AGAIN: Final = 5.0  # seconds between two tries
+
+
+class Vacancy:
+    """Places that sessions can be worked on in, if this server has any."""
+
+    def __init__(self, places: Places | None, log: Log, bell: Bell, wakes: Wakes) -> None:
+        self._places = places
+        self._log = log
+        self._bell = bell
+        self._wakes = wakes
+
+    async def places(self, turn: Turn, session: Session) -> Places:
+        """Once they can be had. Until then the inputs wait in the queue: nothing else will do, because a
+        session keeps the trust level and the kind of place it was given.
+
+        :raises RoostError: this server has none, or it was interrupted while it waited
+        """
+        if self._places is None:
+            raise RoostError("this server has no sandboxes", hint=SandboxUnavailable.hint)
+        said = False
+        with self._bell.listen(inbox(session.id)) as ear:
+            while True:
+                try:
+                    await self._places.check(session.spec)
+                    return self._places
+                except SandboxUnavailable as missing:
+                    if not said:
+                        text = f"{missing.message}. {missing.hint or ''}".strip()
+                        await turn.fail(Trouble("unknown_error", text, "retrying"))
+                    said = True
+                    self._wakes.end(session.id)  # others need not wait with it
+                    if interrupts := await self._log.inputs(session.id, ["user.interrupt"]):
+                        await turn.append(Batch(takes=interrupts))
+                        raise RoostError(missing.message, hint=missing.hint) from missing
+                await ear.wait(_LOOK_AGAIN)
+                ear.rung()

@@ -1,0 +1,129 @@
+"""What is said to a session whose agent is ready: one commit, and the runner has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+from msgspec.structs import replace
+from tests.core.node import TENANT, Node, message, node, texts, types
+from tests.core.test_places import Landlord, house
+
+from roost.core.handover import Handover
+from roost.domain.ledger import Batch, Standby
+from roost.domain.session import Lease, Session, State
+from roost.ports.bell import WORK
+from roost.ports.log import Accepted
+from roost.testing.stage import END_TURN, spec
+
+LEASE = Lease("sesn_1", "node_1", 1)
+SESSION = Session(
+    id="sesn_1",
+    tenant=TENANT,
+    spec=spec(),
+    state=State(thread_id="sthr_1", agent_name="helper", head=7, turn=(8,)),
+    created_at=0,
+    updated_at=0,
+)
+
+
+async def until_standing_by(roost: Node, session_id: str) -> None:
+    with anyio.fail_after(60):
+        while session_id not in roost.handover._hands:  # noqa: ASYNC110 - it has no bell
+            await anyio.sleep(0.005)
+
+
+async def commits_of_a_turn(roost: Node, session_id: str, text: str) -> list[str]:
+    """The types of what the first commit of a turn wrote."""
+    before = (await roost.store.sessions.find(session_id)).state.head
+    accepted = await roost.intake.accept(session_id, [message(text)])
+    assert accepted.begun is not None
+    return types(await roost.store.log.read(session_id, before, accepted.begun.head - before))
+
+
+async def test_a_message_to_a_warm_agent_is_taken_up_by_the_commit_that_accepts_it(tmp_path: Path):
+    landlord = Landlord()
+    async with house(tmp_path, landlord, sleep_after=60) as roost:
+        session = await roost.session(harness="housed")
+        first = await roost.turn(session, "one")
+        await until_standing_by(roost, session.id)
+        assert await commits_of_a_turn(roost, session.id, "two") == [
+            "user.message",
+            "session.status_running",
+            "session.thread_status_running",
+            "user.message",
+        ]
+        entries = await roost.until(session, "session.status_idle", first[-1].seq)
+        (answer,) = texts(entries)
+        assert "2 user messages" in answer
+        assert len(landlord.plans) == 1
+
+
+async def test_ten_messages_at_once_to_a_warm_agent_are_each_answered_once(tmp_path: Path):
+    async with house(tmp_path, Landlord(), sleep_after=60) as roost:
+        session = await roost.session(harness="housed")
+        await roost.turn(session, "hello")
+        await until_standing_by(roost, session.id)
+        async with anyio.create_task_group() as tasks:
+            for n in range(10):
+                tasks.start_soon(roost.say, session, str(n))
+        with anyio.fail_after(60):
+            while (await roost.store.sessions.find(session.id)).state.status != "idle":  # noqa: ASYNC110 - until all is done
+                await anyio.sleep(0.01)
+        log = await roost.store.log.read(session.id, 0, 1000)
+        said = [e for e in log if e.type == "user.message"]
+        assert len([e for e in said if e.queued]) == len([e for e in said if not e.queued]) == 11
+        assert "11 user messages" in texts(log)[-1]
+
+
+@pytest.mark.parametrize("begins", [True, False])
+async def test_a_runner_that_leaves_waits_for_what_is_on_its_way_to_it(begins: bool):
+    handover = Handover()
+    on_its_way, may_commit = anyio.Event(), anyio.Event()
+
+    async def give() -> None:
+        with handover.to(SESSION.id) as hands:
+            assert hands.standby == Standby(LEASE, SESSION.state.head)
+            on_its_way.set()
+            await may_commit.wait()
+            hands.take(Accepted([], woke=True, begun=SESSION.state if begins else None))
+
+    async with anyio.create_task_group() as tasks:
+        async with handover.standing_by(LEASE, SESSION) as hands:
+            tasks.start_soon(give)
+            await on_its_way.wait()
+            assert hands.begun is None
+            may_commit.set()
+        assert hands.begun == (SESSION.state if begins else None)
+    with handover.to(SESSION.id) as nobody:
+        assert nobody.standby is None
+
+
+async def test_nobody_stands_by_in_a_shared_workspace():
+    handover = Handover()
+    shared = replace(SESSION, spec=spec(workspace="wksp_1"))
+    async with handover.standing_by(LEASE, shared):
+        with handover.to(shared.id) as hands:
+            assert hands.standby is None
+
+
+async def test_a_turn_that_was_begun_for_a_server_that_died_is_taken_by_the_next(tmp_path: Path):
+    async with node(tmp_path, working=False) as roost:
+        log = roost.store.log
+        session = await roost.session(message("one"))
+        await log.renew("node_gone", 60)
+        [lease] = await log.claim("node_gone", 1)
+        await log.append(lease, Batch(takes=await log.inputs(session.id), turn=True))
+        head = (await roost.store.sessions.find(session.id)).state.head
+        await log.finish(lease, head, Batch(turn=False), END_TURN, keep=True)
+        seen = (await roost.store.sessions.find(session.id)).state.head
+        standby = Standby(lease, seen)
+        accepted = await log.accept(session.id, [message("two")], standby=standby)
+        assert accepted.begun is not None
+        await log.renew("node_gone", 0)
+    async with node(tmp_path) as roost:
+        roost.bell.ring(WORK)
+        entries = await roost.until(session, "session.status_idle", accepted.begun.head)
+        assert len(texts(entries)) == 1
+        assert "user.message" not in types(entries)
