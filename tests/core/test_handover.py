@@ -11,10 +11,12 @@ from tests.core.node import TENANT, Node, message, node, texts, types
 from tests.core.test_places import Landlord, house
 
 from roost.core.handover import Handover
+from roost.domain.events import Draft
 from roost.domain.ledger import Batch, Standby
 from roost.domain.session import Lease, Session, State
 from roost.ports.bell import WORK
 from roost.ports.log import Accepted
+from roost.ports.sessions import Revised
 from roost.testing.stage import END_TURN, spec
 
 LEASE = Lease("sesn_1", "node_1", 1)
@@ -75,6 +77,23 @@ async def test_ten_messages_at_once_to_a_warm_agent_are_each_answered_once(tmp_p
         said = [e for e in log if e.type == "user.message"]
         assert len([e for e in said if e.queued]) == len([e for e in said if not e.queued]) == 11
         assert "11 user messages" in texts(log)[-1]
+
+
+async def test_a_session_that_was_changed_while_its_agent_was_warm_gets_another_agent(
+    tmp_path: Path,
+):
+    landlord = Landlord()
+    async with house(tmp_path, landlord, sleep_after=60) as roost:
+        session = await roost.session(harness="housed")
+        await roost.turn(session, "one")
+        await until_standing_by(roost, session.id)
+        said = [Draft.of("session.updated", title="new")]
+        await roost.store.sessions.revise(
+            TENANT, session.id, lambda now: Revised(replace(now.spec, title="new"), said)
+        )
+        (answer,) = texts(await roost.turn(session, "two"))
+        assert "2 user messages" in answer
+        assert len(landlord.plans) == 2
 
 
 @pytest.mark.parametrize("begins", [True, False])

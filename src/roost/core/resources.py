@@ -158,7 +158,8 @@ class Resources:
                 {**each, "updated_at": moment} if each["id"] == resource_id else each
                 for each in now_.spec.resources
             ]
-            return Revised(replace(now_.spec, resources=resources))
+            # An agent that is awake has the old one until it starts anew, with its next message.
+            return Revised(replace(now_.spec, resources=resources), [Draft.of("session.updated")])
 
         session = await self._sessions.revise(tenant, session.id, touched)
         return found(session, resource_id)

@@ -14,7 +14,9 @@ from roost.ports.log import Receipt
 
 
 class Revised(NamedTuple):
-    """A session's new spec, and the events that say so. `wakes`: if it is idle and has work, it goes on."""
+    """A session's new spec, and the events that say so: without any, it is refused. So whoever has seen a
+    session up to its head knows its spec. `wakes`: if it is idle and has work, it goes on.
+    """
 
     spec: Spec
     drafts: Sequence[Draft] = ()

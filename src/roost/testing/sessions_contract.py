@@ -21,6 +21,7 @@ from roost.errors import (
     InvalidRequest,
     NotFound,
     QuotaExceeded,
+    RoostError,
     SessionBusy,
 )
 from roost.ports.log import EventQuery, Receipt
@@ -162,6 +163,14 @@ class SessionsContract(StoreContract):
         before = await stage.look(await stage.session())
         await stage.store.sessions.revise(TENANT, before.id, lambda s: Revised(s.spec))
         assert (await stage.look(before.id)).updated_at == before.updated_at
+
+    async def test_a_revision_that_no_event_tells_of_is_refused(self, stage: Stage) -> None:
+        before = await stage.look(await stage.session())
+        with pytest.raises(RoostError, match="without an event"):
+            await stage.store.sessions.revise(
+                TENANT, before.id, lambda s: Revised(replace(s.spec, title="new"))
+            )
+        assert (await stage.look(before.id)).spec == before.spec
 
     async def test_revisions_at_once_lose_none(self, stage: Stage) -> None:
         session_id = await stage.session()

@@ -276,9 +276,9 @@ async def _revise(
     tx = await Transaction.begin(connection, [Needs(session_id)])
     hot = tx.session_of(tenant, session_id)
     before = await tx.whole(hot)
-    spec, drafts, wakes = revision(before)
-    if spec == before.spec and not drafts:
+    if (revised := sessions.revised(before, revision)) is None:
         return before
+    spec, drafts, wakes = revised
     tx.apply(hot, ledger.note(hot.state, drafts, tx.now, wakes=wakes))
     await tx.ask(_REVISE_SPEC, encode(spec), hot.num)
     await tx.ask(_REVISE, *spec_columns(spec), hot.num)

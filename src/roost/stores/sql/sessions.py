@@ -10,10 +10,10 @@ from roost.domain import ledger
 from roost.domain.events import Draft, Micros
 from roost.domain.ids import mint
 from roost.domain.ledger import Change
-from roost.domain.session import Spec, State
-from roost.errors import IdempotencyMismatch, NotFound, QuotaExceeded
+from roost.domain.session import Session, Spec, State
+from roost.errors import IdempotencyMismatch, NotFound, QuotaExceeded, RoostError
 from roost.ports.log import Receipt
-from roost.ports.sessions import Rewinding, SessionQuery
+from roost.ports.sessions import Revised, Revision, Rewinding, SessionQuery
 from roost.stores.sql.listing import Filter, Value
 from roost.stores.sql.rows import Row
 
@@ -59,6 +59,16 @@ def rewound(state: State, before: Spec, rewinding: Rewinding, now: Micros) -> Ch
         rewinding.draft,
         now,
     )
+
+
+def revised(before: Session, revision: Revision) -> Revised | None:
+    """What it is to be; None: it stays as it is."""
+    after = revision(before)
+    if after.spec == before.spec:
+        return after if after.drafts else None
+    if not after.drafts:
+        raise RoostError("a session does not change without an event that says so")
+    return after
 
 
 def absent(session_id: str) -> NotFound:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import apsw
+from msgspec.structs import replace
 
 from roost.domain import ledger
 from roost.domain.events import Draft, Entry
@@ -83,6 +85,9 @@ INSERT INTO graves (kind, num, tenant, id, swept) VALUES ('session', ?, ?, ?, 0)
 """
 
 
+_MOST_SEEN: Final = 256  # sessions
+
+
 class SqliteSessions:
     """`ports.sessions.Sessions`."""
 
@@ -90,6 +95,7 @@ class SqliteSessions:
         self._writer = writer
         self._readers = readers
         self._clock = clock
+        self._last_seen: OrderedDict[str, Session] = OrderedDict()
 
     async def create(
         self,
@@ -145,22 +151,38 @@ class SqliteSessions:
         return session
 
     async def find(self, session_id: str) -> Session:
+        if (known := self._known(session_id)) is not None:
+            return known
         found = await self._look_at(session_id, partial(_find, session_id, self._clock))
-        if found is None:
-            raise sessions.absent(session_id)
-        return found
+        return self._seen(session_id, found)
 
     async def with_inputs(self, session_id: str) -> tuple[Session, list[Entry]]:
+        if (known := self._known(session_id)) is not None and not known.state.queued:
+            return known, []
         look = partial(_with_inputs, session_id, self._clock)
         found, inputs = await self._look_at(session_id, look)
-        if found is None:
-            raise sessions.absent(session_id)
-        return found, inputs
+        return self._seen(session_id, found), inputs
 
     async def _look_at(self, session_id: str, look: Question[T]) -> T:
         if self._writer.remembers(session_id):
             return await self._readers.ask_here(look)
         return await self._readers.ask(look)
+
+    def _known(self, session_id: str) -> Session | None:
+        """The session as it was last read, if the writer has not touched it since."""
+        seen = self._last_seen.get(session_id)
+        if seen is None or not self._writer.stands(session_id, seen.state, seen.updated_at):
+            return None
+        return replace(seen, read_at=self._clock.now())
+
+    def _seen(self, session_id: str, found: Session | None) -> Session:
+        if found is None:
+            raise sessions.absent(session_id)
+        self._last_seen[session_id] = found
+        self._last_seen.move_to_end(session_id)
+        if len(self._last_seen) > _MOST_SEEN:
+            self._last_seen.popitem(last=False)
+        return found
 
     async def page(self, query: SessionQuery) -> list[Session]:
         return await self._readers.ask(partial(_page, query, self._clock))
@@ -251,9 +273,9 @@ def _check_quota(new: sessions.New, tx: Transaction) -> None:
 def _revise(tenant: str, session_id: str, revision: Revision, tx: Transaction) -> Session:
     hot = tx.session_of(tenant, session_id)
     before = tx.whole(hot)
-    spec, drafts, wakes = revision(before)
-    if spec == before.spec and not drafts:
+    if (revised := sessions.revised(before, revision)) is None:
         return before
+    spec, drafts, wakes = revised
     change = ledger.note(hot.state, drafts, tx.now, wakes=wakes)
     tx.ask(_REVISE_SPEC, (encode(spec), hot.num))
     tx.ask(_REVISE, (*spec_columns(spec), hot.num))

@@ -15,7 +15,7 @@ from typing import Any, Final
 import apsw
 
 from roost.domain.events import Entry, Micros
-from roost.domain.session import Session
+from roost.domain.session import Session, State
 from roost.errors import NotFound
 from roost.ports.nodes import About
 from roost.stores.sql.rows import (
@@ -89,6 +89,13 @@ class Transaction(Sheet):
     def remembers(self, session_id: str) -> bool:
         """Whether a batch had to do with the session lately."""
         return session_id in self._sessions
+
+    def stands(self, session_id: str, state: State, updated_at: Micros) -> bool:
+        """Whether no batch has changed the session since, nor the one that is open. Any thread may ask:
+        the state, which is looked at last, is what a batch changes first.
+        """
+        hot = self._sessions.get(session_id)
+        return hot is not None and hot.updated_at == updated_at and hot.state == state
 
     # The life of a batch
 

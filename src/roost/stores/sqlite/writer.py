@@ -19,6 +19,8 @@ from typing import Any, Final, TypeVar
 
 import apsw
 
+from roost.domain.events import Micros
+from roost.domain.session import State
 from roost.errors import RoostError, Unavailable
 from roost.stores.sqlite.checkpoint import Checkpoints
 from roost.stores.sqlite.clock import Clock
@@ -61,6 +63,10 @@ class Writer:
     def remembers(self, session_id: str) -> bool:
         """Whether the session was written to lately, so that its rows are in memory. Any thread may ask."""
         return self._tx.remembers(session_id)
+
+    def stands(self, session_id: str, state: State, updated_at: Micros) -> bool:
+        """Whether the session is as it was then: nothing was written since, or is about to be."""
+        return self._tx.stands(session_id, state, updated_at)
 
     def refuse(self) -> None:
         """Take nothing new; what was taken is still done. Called on the loop, before `close`."""
