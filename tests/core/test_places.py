@@ -27,6 +27,8 @@ from roost.ports.sandbox import Mount, Plan, Process, Stats
 class Room:
     """A sandbox in name only."""
 
+    has_ports = False
+
     async def spawn(
         self,
         argv: Sequence[str],

@@ -15,6 +15,8 @@ FORWARDER: Final = "/run/roost/forward.py"
 class Forwarded:
     """A sandbox whose commands find their way out on loopback ports of their own."""
 
+    has_ports = True
+
     def __init__(self, inner: Sandbox, way: Endpoints) -> None:
         self._inner = inner
         ports = [f"{port}={path}" for port, path in way.forwards.items()]
@@ -37,3 +39,8 @@ class Forwarded:
     async def stop(self) -> None:
         """Kill everything inside."""
         await self._inner.stop()
+
+
+def forwarded(sandbox: Sandbox, way: Endpoints) -> Sandbox:
+    """The sandbox, with the ports that it cannot open itself."""
+    return Forwarded(sandbox, way) if way.forwards else sandbox

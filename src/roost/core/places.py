@@ -26,7 +26,7 @@ from roost.core.clones import cloned
 from roost.core.commons import Commons
 from roost.core.copies import Past
 from roost.core.files import Files
-from roost.core.forwarded import FORWARDER, Forwarded
+from roost.core.forwarded import FORWARDER, forwarded
 from roost.core.notes import Notes, OnSpending
 from roost.core.resources import Resources
 from roost.core.skills import Skills
@@ -263,11 +263,12 @@ class Places:
                 hidden=sorted(AGENTS_OWN) if self._workspace(session) == home else (),
                 mounts=[*mounts, *skills, *resources, *way.mounts, *self._shown(session.spec)],
                 environ={**way.environ, **self._environ(session.spec)},
+                ports=way.ports,
                 limits=await self._limits(session),
             )
             async with self._providers[self._kind(session.spec)].open(plan) as sandbox:
                 self._open[session.id] = sandbox
-                place = Forwarded(sandbox, way) if way.forwards else sandbox
+                place = sandbox if sandbox.has_ports else forwarded(sandbox, way)
                 try:
                     for lack in await cloned(place, session.spec.resources):
                         await notes.lacks(lack)

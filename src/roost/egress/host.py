@@ -25,7 +25,7 @@ from roost.egress.network import NetworkRoad
 from roost.egress.options import Options
 from roost.egress.origin import Origin, origins
 from roost.egress.reports import Reports
-from roost.egress.unix import accept
+from roost.egress.unix import UnixStream, accept
 from roost.egress.upstream import Line
 from roost.errors import LeaseLost, Unavailable
 from roost.ports.egress import Endpoints, Grant
@@ -99,11 +99,13 @@ class HostEgress:
         handlers = self._handlers(grant)
         opened = await self._take_over(grant)
         try:
-            place = await self._tasks.start(self._serve, grant, handlers, opened)
-            if isinstance(place, Exception):
-                raise place
+            began = await self._tasks.start(self._serve, grant, handlers, opened)
+            if isinstance(began, Exception):
+                raise began
+            place, roads = began
             dialect = self._lines[grant.api].upstream.dialect
-            yield endpoints_for(place, dialect, tuple(handlers), grant.repositories)
+            takes = {name: road.take for name, road in roads.items()}
+            yield endpoints_for(place, dialect, takes, grant.repositories)
         finally:
             await opened.end()
             if self._opened.get(grant.session_id) is opened:
@@ -139,13 +141,14 @@ class HostEgress:
         handlers: Mapping[str, Handler],
         opened: _Opened,
         *,
-        task_status: TaskStatus[Path | Exception],
+        task_status: TaskStatus[tuple[Path, Mapping[str, _Road]] | Exception],
     ) -> None:
         """Serve a grant until its scope is cancelled. A start that fails is handed back as a value:
         raised, it would take every other session with it.
         """
-        directory = self._options.directory
+        directory, most = self._options.directory, self._options.bounds.connections
         opened.began = True
+        roads: dict[str, _Road] = {}
         try:
             with (
                 opened.scope,
@@ -153,32 +156,52 @@ class HostEgress:
             ):
                 async with anyio.create_task_group() as tasks:
                     for name, handler in handlers.items():
-                        tasks.start_soon(self._accept, bound[name], handler, grant.session_id)
-                    task_status.started(place)
+                        roads[name] = _Road(handler, grant.session_id, most, tasks)
+                        tasks.start_soon(roads[name].accept, bound[name])
+                    task_status.started((place, roads))
         except Unavailable as error:
             task_status.started(error)
         finally:
+            for road in roads.values():
+                road.closed = True
             opened.over()
 
-    async def _accept(self, bound: socket.socket, handler: Handler, session_id: str) -> None:
-        """Accept connections, as many at a time as a session may have; the rest wait in line."""
-        slots = anyio.Semaphore(self._options.bounds.connections)
 
-        async def carry(stream: ByteStream) -> None:
+class _Road:
+    """Carries connections, as `most` at a time as a session may have; the rest wait in line."""
+
+    def __init__(self, handler: Handler, session_id: str, most: int, tasks: TaskGroup) -> None:
+        self.closed = False
+        self._handler = handler
+        self._session_id = session_id
+        self._slots = anyio.Semaphore(most)
+        self._tasks = tasks
+
+    async def accept(self, bound: socket.socket) -> None:
+        """Those that come to a socket, until cancelled."""
+        while True:
+            await self._slots.acquire()
             try:
-                await _guarded(handler, stream, session_id)
-            finally:
-                slots.release()
+                self._tasks.start_soon(self._carry, await accept(bound))
+            except OSError:
+                # No descriptor is left, or the client is gone already: both pass.
+                self._slots.release()
+                await anyio.sleep(_PAUSE)
 
-        async with anyio.create_task_group() as tasks:
-            while True:
-                await slots.acquire()
-                try:
-                    tasks.start_soon(carry, await accept(bound))
-                except OSError:
-                    # No descriptor is left, or the client is gone already: both pass.
-                    slots.release()
-                    await anyio.sleep(_PAUSE)
+    async def take(self, connection: socket.socket) -> None:
+        """One that has come to a port of a sandbox. When all is over, it is hung up on."""
+        await self._slots.acquire()
+        if self.closed:
+            self._slots.release()
+            connection.close()
+        else:
+            self._tasks.start_soon(self._carry, UnixStream(connection))
+
+    async def _carry(self, stream: ByteStream) -> None:
+        try:
+            await _guarded(self._handler, stream, self._session_id)
+        finally:
+            self._slots.release()
 
 
 async def _guarded(handler: Handler, stream: ByteStream, session_id: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from roost.ports.egress import Endpoints, Repository
-from roost.ports.sandbox import Mount
+from roost.ports.sandbox import Mount, Take
 
 MODEL_SOCKET = "model.sock"
 PROXY_SOCKET = "proxy.sock"
@@ -24,21 +24,22 @@ _LOCAL = "localhost,127.0.0.1,::1"
 def endpoints_for(
     place: Path,
     dialect: Literal["anthropic", "openai"],
-    names: Sequence[str],
+    takes: Mapping[str, Take],
     repositories: Sequence[Repository] = (),
 ) -> Endpoints:
-    """The sockets in `place`, as a sandbox is to see them."""
+    """The sockets in `place`, as a sandbox is to see them; `takes`: by whom each is served."""
     environ, forwards = _model(dialect)
-    if PROXY_SOCKET in names:
+    if PROXY_SOCKET in takes:
         environ |= _proxy()
         forwards[_PROXY_PORT] = f"{_DIRECTORY}/{PROXY_SOCKET}"
-    if GIT_SOCKET in names:
+    if GIT_SOCKET in takes:
         environ |= _git(repositories)
         forwards[_GIT_PORT] = f"{_DIRECTORY}/{GIT_SOCKET}"
     return Endpoints(
-        mounts=tuple(Mount(place / name, f"{_DIRECTORY}/{name}") for name in names),
+        mounts=tuple(Mount(place / name, f"{_DIRECTORY}/{name}") for name in takes),
         environ=environ,
         forwards=forwards,
+        ports={port: takes[path.rpartition("/")[2]] for port, path in forwards.items()},
     )
 
 

@@ -15,7 +15,7 @@ from anyio.abc import ByteStream
 
 
 class UnixStream(ByteStream):
-    """A connected unix socket."""
+    """A connected unix socket, or what comes to a port instead of one."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected

@@ -15,7 +15,7 @@ import msgspec
 
 from roost.domain.budget import Budget, Prices, Spent
 from roost.domain.usage import Usage
-from roost.ports.sandbox import Mount
+from roost.ports.sandbox import Mount, Take
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,12 +115,14 @@ class Endpoints(msgspec.Struct, frozen=True, kw_only=True):
 
     `mounts` are the sockets, `environ` tells programs about them. Programs that speak TCP only need
     `forwards`: ports on the sandbox's own loopback, each with the socket (its path inside) that
-    `roost/guest/forward.py` is to connect it to.
+    `roost/guest/forward.py` is to connect it to. A host that can open such a port itself has its
+    connections taken by `ports`.
     """
 
     mounts: Sequence[Mount]
     environ: Mapping[str, str]
     forwards: Mapping[int, str] = {}
+    ports: Mapping[int, Take] = {}
 
 
 class Egress(Protocol):

@@ -7,7 +7,8 @@ command. Nothing that comes out of a sandbox is believed: it is bounded, and it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
@@ -40,6 +41,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     tmp_bytes: int = 256 * 1024**2
 
 
+Take = Callable[[socket.socket], Awaitable[None]]
+"""Takes over a connection from inside; returns when there is room for the next one. Never fails."""
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a sandbox is to be.
 
@@ -49,7 +54,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     place, then `environ`, then what `spawn` is given, and nothing else (shells add `PWD`). There is no network: what a session may reach is
     reached through unix sockets among the mounts. `generation` is the lease's: a place of an older
     generation must be gone before a newer one is open, also if another server on this machine holds it.
-    A place without walls adds `ROOST_PLACE`, to find again what was started in it.
+    A place without walls adds `ROOST_PLACE`, to find again what was started in it. `ports` of a command's
+    own loopback lead to whoever takes their connections, if the place can have them (`has_ports`).
     """
 
     session_id: str
@@ -59,6 +65,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     hidden: Sequence[str] = ()
     mounts: Sequence[Mount] = ()
     environ: Mapping[str, str] = {}
+    ports: Mapping[int, Take] = {}
     limits: Limits = Limits()
 
 
@@ -103,6 +110,11 @@ class Process(Protocol):
 
 class Sandbox(Protocol):
     """A place that is open."""
+
+    @property
+    def has_ports(self) -> bool:
+        """Whether the plan's `ports` are open before a command starts; else it has to see to that itself."""
+        ...
 
     async def spawn(
         self,

@@ -111,6 +111,8 @@ class Free(PipedProcess):
 class HostSandbox:
     """`ports.sandbox.Sandbox`."""
 
+    has_ports = False
+
     def __init__(
         self, plan: Plan, group: Group | None, tasks: TaskGroup, names: Mapping[str, str]
     ) -> None:

@@ -113,12 +113,13 @@ class PipedProcess:
             with suppress(ProcessLookupError):
                 self._child.send_signal(signal.SIGKILL)
 
-    async def first_byte(self) -> None:
-        """Wait until all is ready for the command, and let the shell become it.
+    async def first_byte(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Wait until all is `ready` for the command, and let the shell become it.
 
         :raises SandboxFailed: it does not come to that
         """
         if await self.receive(1):
+            ready()
             await self.send(b"\n")
             return
         self.kill()

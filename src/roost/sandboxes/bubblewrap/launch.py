@@ -105,6 +105,7 @@ class Launcher:
     def __init__(self, plan: Plan, group: Group | None, ground: Ground, token: str) -> None:
         self.token = token
         self.group = group
+        self.ports = plan.ports
         self.held = ExitStack()
         """What is given back when the sandbox is gone."""
         self._plan = plan

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import anyio
@@ -22,6 +24,7 @@ from anyio.abc import TaskGroup
 from roost.errors import SandboxFailed
 from roost.ports.sandbox import Stats
 from roost.sandboxes import procfs
+from roost.sandboxes.bubblewrap import ports
 from roost.sandboxes.bubblewrap.launch import Launch, Launcher
 from roost.sandboxes.children import Child
 from roost.sandboxes.places import Ending
@@ -42,6 +45,7 @@ class Confined(PipedProcess):
         self._info = os.dup(launch.info)
         self._place = place
         self._first: int | None = None  # the pid of its namespace's first process
+        self._listeners: list[socket.socket] = []
 
     def _met(self) -> int | None:
         """The namespace's first process, once bwrap has told."""
@@ -69,6 +73,18 @@ class Confined(PipedProcess):
         seen = procfs.look(pid)
         return seen is not None and seen.parent == self._first and not self.finished
 
+    def listen(self, numbers: Iterable[int]) -> list[socket.socket]:
+        """Open ports of its own, while it waits to begin. :raises SandboxFailed: they cannot be opened"""
+        first = self._met()
+        try:
+            if first is None:
+                raise ProcessLookupError("bwrap has not told of it")
+            still = partial(_is_marked, first, self._place.token)
+            self._listeners = ports.listen(first, numbers, still)
+        except OSError as error:
+            raise SandboxFailed(f"its ports cannot be opened: {error}") from error
+        return self._listeners
+
     async def all_gone(self) -> None:
         """bwrap ends before the namespace it has made; the first process in there ends last of all."""
         try:
@@ -79,6 +95,8 @@ class Confined(PipedProcess):
                 await anyio.to_thread.run_sync(_end_abandoned, self._place.token)
         finally:
             os.close(self._info)
+            for listener in self._listeners:
+                ports.close(listener)
 
 
 async def _ended(pid: int, token: str) -> None:
@@ -131,6 +149,11 @@ class BubblewrapSandbox:
         """Whether it was asked to end, for whatever reason."""
         return self._ending.begun
 
+    @property
+    def has_ports(self) -> bool:
+        """Whether this server may open them."""
+        return ports.may_enter()
+
     async def spawn(
         self,
         argv: Sequence[str],
@@ -148,13 +171,19 @@ class BubblewrapSandbox:
                 await anyio.to_thread.run_sync(kill_marked, self._launcher.token)
             with suppress(SandboxFailed):  # it is gone; why, is said next
                 await process.send(b"\n")
-            await process.first_byte()
+            await process.first_byte(partial(self._open_ports, process))
         except BaseException:
             process.kill()
             raise
         finally:
             process.launch.close()
         return process
+
+    def _open_ports(self, process: Confined) -> None:
+        wanted = self._launcher.ports if self.has_ports else {}
+        if wanted:
+            for listener, take in zip(process.listen(wanted), wanted.values(), strict=True):
+                self._tasks.start_soon(ports.attend, listener, take)
 
     async def set_out(self) -> None:
         """Begin the first command, whatever it will be."""

@@ -41,6 +41,8 @@ class Running(msgspec.Struct, frozen=True):
 class DockerSandbox:
     """`ports.sandbox.Sandbox`. Made and ended by `provider`."""
 
+    has_ports = False
+
     def __init__(self, engine: Engine, container: Running, tasks: TaskGroup) -> None:
         self._engine = engine
         self._container = container
