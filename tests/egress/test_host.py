@@ -16,7 +16,7 @@ from roost.egress.options import Upstream, anthropic, openai
 from roost.egress.unix import UnixStream, accept
 from roost.errors import LeaseLost, StartupError, Unavailable
 from roost.ports.egress import Egress, Networking
-from tests.egress.places import KEY, House, answer, connect, message, rest
+from tests.egress.places import KEY, QUICK, House, answer, connect, message, rest
 
 BOTH = Networking(kind="unrestricted")
 
@@ -30,6 +30,21 @@ async def test_only_the_server_reaches_the_sockets_and_whoever_is_given_one(hous
             assert stat.S_IMODE((place / name).stat().st_mode) == 0o666
         assert "sesn_1" not in str(place)
     assert list(house.directory.iterdir()) == []
+
+
+async def test_what_comes_to_a_port_is_carried_like_the_rest_until_the_grant_ends(house: House):
+    asked, late = socket.socketpair(), socket.socketpair()
+    bounds = msgspec.structs.replace(QUICK, connections=1)
+    async with serving(house.options(bounds=bounds)) as egress:
+        async with egress.open(house.grant(networking=Networking(kind="limited"))) as way:
+            (take,) = way.ports.values()
+            await take(asked[0])
+            async with UnixStream(asked[1]) as stream:
+                await stream.send(b"CONNECT a.example:80 HTTP/1.1\r\nhost: a.example\r\n\r\n")
+                assert (await stream.receive()).startswith(b"HTTP/1.1 403")
+        await take(late[0])
+        async with UnixStream(late[1]) as stream:
+            assert await rest(stream) == b""
 
 
 async def test_a_long_path_is_no_obstacle(house: House):

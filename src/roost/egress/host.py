@@ -168,7 +168,7 @@ class HostEgress:
 
 
 class _Road:
-    """Carries connections, as `most` at a time as a session may have; the rest wait in line."""
+    """Carries connections, as many at a time as a session may have; the rest wait in line."""
 
     def __init__(self, handler: Handler, session_id: str, most: int, tasks: TaskGroup) -> None:
         self.closed = False
@@ -180,6 +180,7 @@ class _Road:
     async def accept(self, bound: socket.socket) -> None:
         """Those that come to a socket, until cancelled."""
         while True:
+            await anyio.wait_readable(bound)  # before a place is taken: others may need it
             await self._slots.acquire()
             try:
                 self._tasks.start_soon(self._carry, await accept(bound))
