@@ -14,8 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import httpx2
 import pytest
 from tests.journeys.chat import Chat, bash, said, script, serving
 
@@ -27,6 +29,7 @@ from roost.testing.scripted_model import ScriptedModel
 
 VICTIMS = ("agent", "sandbox", "server")
 COMMANDS = 3
+HEADERS = {"anthropic-version": "2023-06-01", "anthropic-beta": "managed-agents-2026-04-01"}
 
 
 class Worker:
@@ -40,13 +43,9 @@ class Worker:
 
     def give_work(self, rng: random.Random) -> None:
         number = len(self.sent)
-        steps = [
-            bash(f"echo {number}.{command} >> ran.txt; sleep {rng.uniform(0, 0.4):.2f}")
-            for command in range(COMMANDS)
-        ]
-        text = f"message {number}. {script(*steps, {'text': f'answer {number}'})}"
+        text = f"message {number}. {work_of(number, rng)}"
         self.chat.send(text)
-        self.sent.append(text)
+        self.sent.append(f"message {number}")
 
     def processes(self) -> list[int]:
         """Everything on the machine that was started for this conversation."""
@@ -66,6 +65,14 @@ class Worker:
     @property
     def ran(self) -> list[str]:
         return (self.chat.home / "ran.txt").read_text().splitlines()
+
+
+def work_of(number: int, rng: random.Random, longest: float = 0.4) -> str:
+    steps = [
+        bash(f"echo {number}.{command} >> ran.txt; sleep {rng.uniform(0, longest):.2f}")
+        for command in range(COMMANDS)
+    ]
+    return script(*steps, {"text": f"answer {number}"})
 
 
 def is_agent(pid: int) -> bool:
@@ -129,6 +136,58 @@ def test_a_server_killed_while_it_starts_the_agent_leaves_nothing_and_starts_it_
         assert worker.processes() == []
 
 
+@pytest.mark.timeout(240)
+def test_a_server_killed_in_the_moment_of_a_message_answers_it_once(tmp_path: Path):
+    kill_in_the_moment_of_messages(tmp_path, 2)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_a_server_killed_in_the_moments_of_sixty_messages_answers_each_once(tmp_path: Path):
+    kill_in_the_moment_of_messages(tmp_path, 60)
+
+
+def kill_in_the_moment_of_messages(data: Path, count: int) -> None:
+    """Each time the agent is awake and ready: the message is accepted and taken up by one commit, or is not.
+    Its sender cannot know, and sends it again.
+    """
+    rng = seeded()
+    model = ScriptedModel(keep=1)
+    with (
+        serving(model) as url,
+        LiveServer(data / "data", ANTHROPIC_BASE_URL=url) as server,
+    ):
+        worker = Worker(server)
+        heard = 0
+        for number in range(count):
+            worker.chat.turn(f"message {2 * number}. {work_of(2 * number, rng, 0)}")
+            text = f"message {2 * number + 1}. {work_of(2 * number + 1, rng, 0)}"
+            with httpx2.Client(base_url=server.url, timeout=60) as client:
+                client.get("/healthz")  # it is connected, so that the message is there at once
+                killer = Thread(target=lambda: (time.sleep(rng.uniform(0, 0.01)), server.kill()))
+                killer.start()
+                with suppress(httpx2.TransportError):
+                    heard += say_once(client, worker, text, f"key {number}").is_success
+                killer.join()
+                server.start()
+                assert say_once(client, worker, text, f"key {number}").is_success
+            worker.chat.wait_until_idle()
+        worker.sent = [f"message {number}" for number in range(2 * count)]
+        print(f"{heard} of {count} were told before the end")
+        check_log(worker)
+        check_work(worker)
+        check_memory(worker, model)
+        assert server.stop() == 0
+        assert worker.processes() == []
+
+
+def say_once(client: httpx2.Client, worker: Worker, text: str, key: str) -> httpx2.Response:
+    event = {"type": "user.message", "content": [{"type": "text", "text": text}]}
+    headers = {**HEADERS, **worker.chat.client.auth_headers, "idempotency-key": key}
+    path = f"/v1/sessions/{worker.chat.session.id}/events"
+    return client.post(path, json={"events": [event]}, headers=headers)
+
+
 def seeded() -> random.Random:
     seed = int(os.environ.get("ROOST_TEST_SEED") or random.SystemRandom().randrange(2**32))
     print(f"ROOST_TEST_SEED={seed}")
@@ -166,7 +225,8 @@ def check_log(worker: Worker) -> None:
     events = worker.chat.events()
     assert len({event.id for event in events}) == len(events)
     messages = [event for event in events if event.type == "user.message"]
-    assert [event.content[0].text for event in messages] == worker.sent
+    texts = [event.content[0].text for event in messages]
+    assert [text.partition(". ")[0] for text in texts] == worker.sent
     assert all(event.processed_at for event in messages)
     begins = [events.index(message) for message in messages]
     for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(events)], strict=True)):
