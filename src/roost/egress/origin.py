@@ -76,7 +76,7 @@ class Origin:
         return None
 
     async def _connected(self) -> _Connection:
-        host, port = self._url.host, self._url.port
+        host, port = self._url.raw_host.decode(), self._url.port
         with _explained(), anyio.fail_after(self._bounds.connect_seconds):
             stream: ByteStream
             if self._url.scheme == "https":
