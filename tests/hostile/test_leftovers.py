@@ -123,7 +123,7 @@ def test_a_server_killed_while_it_opens_a_place_leaves_nothing_that_a_sweep_does
         server = server_in_a_fork(places, tmp_path / "home", word)
         while not procfs.children(server):
             time.sleep(0.0005)
-        time.sleep(delay := moments.uniform(0, 0.02))
+        time.sleep(delay := moments.uniform(0, 0.03))
         os.kill(server, signal.SIGKILL)
         os.waitpid(server, 0)
         anyio.run(places.sweep)
