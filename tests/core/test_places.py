@@ -11,8 +11,9 @@ import anyio
 import pytest
 from tests.core.node import TENANT, Node, message, node, texts, types
 
+from roost.core.networking import networking_of
 from roost.core.nodes import Fleet
-from roost.core.places import Places, networking_of
+from roost.core.places import Places
 from roost.core.runner import Runner
 from roost.core.warmth import Warmth
 from roost.domain.events import Draft

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from roost.domain import ledger
 from roost.domain.events import Draft, Entry
-from roost.domain.ledger import Batch, Change, Standby
+from roost.domain.ledger import Batch, Standby
+from roost.domain.pen import PLACE, Change
 from roost.domain.session import TABLE, Lease, Move, Pending, State, Status, step
 from roost.domain.usage import Usage
 from roost.errors import InvalidRequest, LeaseLost, QueueFull, SessionBusy, SessionClosed
@@ -186,7 +187,7 @@ def test_a_full_queue_refuses_the_whole_request():
 
 
 def test_a_large_message_takes_more_than_one_place():
-    large = say("x" * 3 * ledger.PLACE)
+    large = say("x" * 3 * PLACE)
     state = ledger.admit(claimed(), [large], NOW, 5).state
     assert state.queued == 1 + 4
     with pytest.raises(QueueFull):

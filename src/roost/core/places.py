@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Final
 
 import anyio
 from msgspec.structs import replace
@@ -27,6 +26,7 @@ from roost.core.commons import Commons
 from roost.core.copies import Past
 from roost.core.files import Files
 from roost.core.forwarded import FORWARDER, forwarded
+from roost.core.networking import networking_of
 from roost.core.notes import Notes, OnSpending
 from roost.core.resources import Resources
 from roost.core.skills import Skills
@@ -372,24 +372,6 @@ class Places:
                 hint="Make it unrestricted again; this session cannot become sandboxed.",
             )
         return Networking()  # the host's own network needs no way out of a sandbox
-
-
-def networking_of(
-    config: Mapping[str, Any], mcp_servers: Sequence[Mapping[str, Any]] = ()
-) -> Networking:
-    """What an environment's configuration allows to an agent with these MCP servers."""
-    rules = config.get("networking") or {}
-    if rules.get("type") == "unrestricted":
-        return Networking(kind="unrestricted")
-    if rules.get("type") != "limited":
-        return Networking()
-    servers = mcp_servers if rules.get("allow_mcp_servers") else ()
-    hosts = [urlsplit(server["url"]).hostname for server in servers]
-    return Networking(
-        kind="limited",
-        allowed_hosts=[*(rules.get("allowed_hosts") or ()), *filter(None, hosts)],
-        package_managers=bool(rules.get("allow_package_managers")),
-    )
 
 
 def _note(account: Account) -> None:

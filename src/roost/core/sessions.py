@@ -13,7 +13,7 @@ from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
 from roost.core.filekeeper import FileKeeper
 from roost.core.intake import inbox
-from roost.core.places import networking_of
+from roost.core.networking import networking_of
 from roost.core.pool import Offer, Pool
 from roost.core.resources import Resources
 from roost.core.sharing import SharedWorkspaces

@@ -16,19 +16,11 @@ from msgspec.structs import replace
 
 from roost.domain.budget import Spent
 from roost.domain.events import Draft, Entry, Micros
-from roost.domain.session import Lease, Move, Pending, State, Status, step
+from roost.domain.pen import KEPT_WAITING, Change, Pen
+from roost.domain.session import Lease, Move, Pending, State, Status
 from roost.domain.turns import Rewind
 from roost.domain.usage import Usage
-from roost.errors import Conflict, InvalidRequest, LeaseLost, QueueFull, SessionBusy, SessionClosed
-
-
-class Change(msgspec.Struct, frozen=True):
-    """What to commit: the new state, the new entries, the inputs that are new, those taken up."""
-
-    state: State
-    entries: list[Entry]
-    opened: list[Entry] = []
-    consumed: list[int] = []
+from roost.errors import Conflict, LeaseLost, QueueFull, SessionBusy, SessionClosed
 
 
 class Standby(msgspec.Struct, frozen=True):
@@ -60,27 +52,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     turn: bool | None = None
 
 
-_ANSWERS = {
-    "user.tool_confirmation": ("confirmation", "tool_use_id"),
-    "user.custom_tool_result": ("custom_tool", "custom_tool_use_id"),
-}
-_HEARD = {
-    "user.message": "message",
-    "user.interrupt": "interrupt",
-    "user.tool_confirmation": "answer",
-    "user.custom_tool_result": "answer",
-}
-_KEPT_WAITING = {"user.message", "system.message"}
 _RESERVE = 100  # places in a queue for interrupts and answers only
-PLACE = 64 * 1024
-"""Bytes. A message takes one place in the queue, and one more for each of these that it has: so the
-limit on places bounds what a queue weighs, too. What empties the queue takes one, whatever its size."""
-_SHOWN_AS_QUEUED = {
-    "user.message",
-    "user.interrupt",
-    "user.tool_confirmation",
-    "system.message",
-}
 
 
 def admit(
@@ -100,7 +72,7 @@ def admit(
     """
     if state.status is Status.TERMINATED:
         raise SessionClosed()
-    pen = _Pen(state, now)
+    pen = Pen(state, now)
     heard = {pen.hear(draft) for draft in drafts}
     if pen.state.queued > max_queued and (state.queued or len(drafts) > max_queued):
         _check_reserve(state, drafts, pen.state.queued - max_queued)
@@ -119,13 +91,13 @@ def _can_begin(state: State, drafts: Sequence[Draft], standby: Standby) -> bool:
     lease = standby.lease
     owned = (state.owner, state.generation) == (lease.node, lease.generation)
     at_rest = state.turn is None and not state.pending and not state.queued
-    said = all(draft.type in _KEPT_WAITING for draft in drafts)
+    said = all(draft.type in KEPT_WAITING for draft in drafts)
     return owned and at_rest and said and state.head == standby.seen
 
 
 def _check_reserve(state: State, drafts: Sequence[Draft], over: int) -> None:
     """A full queue must not lock out what empties it: an interrupt, or the answer it waits behind."""
-    if over > _RESERVE or any(draft.type in _KEPT_WAITING for draft in drafts):
+    if over > _RESERVE or any(draft.type in KEPT_WAITING for draft in drafts):
         raise QueueFull(
             f"{state.queued} places in the session's queue are taken, and these inputs do not fit in"
         )
@@ -188,7 +160,7 @@ def close(state: State, now: Micros) -> Change:
         return Change(state, [])
     if state.status in (Status.RUNNING, Status.RESCHEDULING):
         raise SessionBusy("a session cannot be archived while its status is running")
-    pen = _Pen(replace(state, archived_at=now, pending=()), now)
+    pen = Pen(replace(state, archived_at=now, pending=()), now)
     if state.status is not Status.TERMINATED:
         pen.end()
     return pen.change()
@@ -205,7 +177,7 @@ def note(state: State, drafts: Sequence[Draft], now: Micros, *, wakes: bool = Fa
 
     If it `wakes` for them, it goes on with what it had to leave: a turn, or inputs that wait.
     """
-    pen = _Pen(state, now)
+    pen = Pen(state, now)
     for draft in drafts:
         pen.write(draft)
     left = state.turn is not None or state.queued
@@ -226,7 +198,7 @@ def rewind(
     check_rest(state)
     if state.head != seen:
         raise Conflict("something has happened in the session since")
-    pen = _Pen(state, now)
+    pen = Pen(state, now)
     at = pen.write(draft).seq
     rewinds = (*state.rewinds, Rewind(at, to, mark, was))
     pen.state = replace(pen.state, rewinds=rewinds, turn=None, turned=0)
@@ -250,7 +222,7 @@ def begin(
 
     Its log ends at rest: unless the copied part does (`rests`), that is added.
     """
-    pen = _Pen(replace(state, head=copied, generation=1), now)
+    pen = Pen(replace(state, head=copied, generation=1), now)
     if not rests:
         pen.rest({"type": "end_turn"})
     for draft in drafts:
@@ -270,8 +242,8 @@ def _fence(state: State, lease: Lease) -> None:
         )
 
 
-def _written(state: State, batch: Batch, now: Micros) -> _Pen:
-    pen = _Pen(state, now)
+def _written(state: State, batch: Batch, now: Micros) -> Pen:
+    pen = Pen(state, now)
     if batch.turn is False:
         pen.state = replace(pen.state, turn=None, turned=0)
     if batch.turn:
@@ -295,116 +267,3 @@ def _written(state: State, batch: Batch, now: Micros) -> _Pen:
     if batch.move is Move.END:
         pen.end()
     return pen
-
-
-def _places(event: Draft | Entry) -> int:
-    return 1 + (len(event.body) // PLACE if event.type in _KEPT_WAITING else 0)
-
-
-class _Pen:
-    """Writes entries one after the other, and keeps the state that goes with them."""
-
-    def __init__(self, state: State, now: Micros) -> None:
-        self.state = state
-        self.head = state.head  # counted here, and put into the state once, at the end
-        self.now = now
-        self.entries: list[Entry] = []
-        self.opened: list[Entry] = []
-        self.consumed: list[int] = []
-
-    def change(self) -> Change:
-        state = replace(self.state, head=self.head)
-        return Change(state, self.entries, self.opened, self.consumed)
-
-    def write(self, draft: Draft, *, queued: bool = False) -> Entry:
-        self.head += 1
-        entry = Entry(self.head, draft.id, draft.type, draft.body, self.now, queued)
-        self.entries.append(entry)
-        return entry
-
-    def hear(self, draft: Draft) -> str | None:
-        """Queue one input, and say what kind of thing it is to an idle session."""
-        kind = _HEARD.get(draft.type)
-        if kind == "answer":
-            self.settle(draft)
-        elif kind == "interrupt" and self.state.status is Status.IDLE and not self.state.pending:
-            self.write(draft)  # nothing to interrupt: shown as done, and nobody is woken
-            return None
-        self.open(draft)
-        return kind
-
-    def open(self, draft: Draft) -> None:
-        entry = self.write(draft, queued=draft.type in _SHOWN_AS_QUEUED)
-        first_since_rest = self.state.status is Status.IDLE and not self.opened
-        self.opened.append(entry)
-        self.state = replace(
-            self.state,
-            queued=self.state.queued + _places(draft),
-            run=entry.seq if first_since_rest else self.state.run,
-            sent=entry.seq,
-            sent_at=self.now,
-        )
-
-    def begin(self, inputs: Sequence[Entry]) -> None:
-        """The agent's turn: these are handed to it."""
-        turn = tuple(entry.seq for entry in inputs)
-        self.state = replace(self.state, turn=turn, turned=0)
-        self.consume(inputs)
-
-    def consume(self, inputs: Sequence[Entry]) -> None:
-        for entry in inputs:
-            if entry.queued:
-                self.write(entry.taken_up())
-            self.consumed.append(entry.seq)
-            self.state = replace(self.state, queued=self.state.queued - _places(entry))
-
-    def settle(self, draft: Draft) -> None:
-        kind, field = _ANSWERS[draft.type]
-        target = msgspec.json.decode(draft.body)[field]
-        left = tuple(p for p in self.state.pending if (p.event_id, p.kind) != (target, kind))
-        if len(left) == len(self.state.pending):
-            raise InvalidRequest(
-                f"{field}: {target!r} is not waiting for a {draft.type}",
-                hint="It was answered already, was interrupted, or never asked; list the events.",
-            )
-        self.state = replace(self.state, pending=left)
-
-    def move(self, move: Move) -> None:
-        before, after = self.state.status, step(self.state.status, move)
-        if after is Status.RUNNING and before is Status.IDLE:
-            self.state = replace(self.state, active_since=self.now)
-        if after in (Status.IDLE, Status.TERMINATED) and self.state.active_since:
-            worked = self.state.active + self.now - self.state.active_since
-            self.state = replace(self.state, active=worked, active_since=0)
-        self.state = replace(self.state, status=after)
-        if move is Move.RETRY:
-            self._announce("rescheduled")
-        elif after is Status.RUNNING:
-            self._announce("running")
-
-    def rest(self, stop_reason: dict[str, Any], budget: dict[str, Any] | None = None) -> None:
-        self._thread("idle", stop_reason=stop_reason)
-        usage = self.state.shown_usage(self.state.active_seconds(self.now))
-        self.write(Draft.of("session.usage", usage=usage, budget=budget))
-        trust = self.state.trust_level
-        self.write(Draft.of("session.status_idle", stop_reason=stop_reason, trust_level=trust))
-
-    def end(self) -> None:
-        self.move(Move.END)
-        self._thread("terminated")
-        self.write(Draft.of("session.status_terminated"))
-        self.state = replace(self.state, owner=None, turn=None, pending=())
-
-    def _announce(self, status: str) -> None:
-        self.write(Draft.of(f"session.status_{status}", trust_level=self.state.trust_level))
-        self._thread(status)
-
-    def _thread(self, status: str, **fields: Any) -> None:
-        self.write(
-            Draft.of(
-                f"session.thread_status_{status}",
-                session_thread_id=self.state.thread_id,
-                agent_name=self.state.agent_name,
-                **fields,
-            )
-        )

@@ -9,7 +9,7 @@ import msgspec
 from roost.domain import ledger
 from roost.domain.events import Draft, Micros
 from roost.domain.ids import mint
-from roost.domain.ledger import Change
+from roost.domain.pen import Change
 from roost.domain.session import Session, Spec, State
 from roost.errors import IdempotencyMismatch, NotFound, QuotaExceeded, RoostError
 from roost.ports.log import Receipt

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from roost.domain.events import Entry, Micros
-from roost.domain.ledger import Change
+from roost.domain.pen import Change
 from roost.domain.session import State
 from roost.errors import IdempotencyMismatch, InvalidRequest, NotFound
 from roost.ports.log import Receipt

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from roost.domain import ledger
 from roost.domain.events import Draft, Entry
-from roost.domain.ledger import Change
+from roost.domain.pen import Change
 from roost.domain.session import Session, Spec
 from roost.ports.log import Receipt
 from roost.ports.sessions import Cutting, Planting, Revision, Rewinding, SessionQuery

@@ -1,0 +1,166 @@
+"""How the rules of the log write: entries one after the other, and the state that goes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from roost.domain.events import Draft, Entry, Micros
+from roost.domain.session import Move, State, Status, step
+from roost.errors import InvalidRequest
+
+_ANSWERS = {
+    "user.tool_confirmation": ("confirmation", "tool_use_id"),
+    "user.custom_tool_result": ("custom_tool", "custom_tool_use_id"),
+}
+_HEARD = {
+    "user.message": "message",
+    "user.interrupt": "interrupt",
+    "user.tool_confirmation": "answer",
+    "user.custom_tool_result": "answer",
+}
+KEPT_WAITING = {"user.message", "system.message"}
+"""What is said to an agent, and waits until it has time for it."""
+
+PLACE = 64 * 1024
+"""Bytes. A message takes one place in the queue, and one more for each of these that it has: so the
+limit on places bounds what a queue weighs, too. What empties the queue takes one, whatever its size."""
+_SHOWN_AS_QUEUED = {
+    "user.message",
+    "user.interrupt",
+    "user.tool_confirmation",
+    "system.message",
+}
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What to commit: the new state, the new entries, the inputs that are new, those taken up."""
+
+    state: State
+    entries: list[Entry]
+    opened: list[Entry] = []
+    consumed: list[int] = []
+
+
+def _places(event: Draft | Entry) -> int:
+    return 1 + (len(event.body) // PLACE if event.type in KEPT_WAITING else 0)
+
+
+class Pen:
+    """Writes entries one after the other, and keeps the state that goes with them."""
+
+    def __init__(self, state: State, now: Micros) -> None:
+        self.state = state
+        self.head = state.head  # counted here, and put into the state once, at the end
+        self.now = now
+        self.entries: list[Entry] = []
+        self.opened: list[Entry] = []
+        self.consumed: list[int] = []
+
+    def change(self) -> Change:
+        """All that was written."""
+        state = replace(self.state, head=self.head)
+        return Change(state, self.entries, self.opened, self.consumed)
+
+    def write(self, draft: Draft, *, queued: bool = False) -> Entry:
+        """One entry."""
+        self.head += 1
+        entry = Entry(self.head, draft.id, draft.type, draft.body, self.now, queued)
+        self.entries.append(entry)
+        return entry
+
+    def hear(self, draft: Draft) -> str | None:
+        """Queue one input, and say what kind of thing it is to an idle session."""
+        kind = _HEARD.get(draft.type)
+        if kind == "answer":
+            self.settle(draft)
+        elif kind == "interrupt" and self.state.status is Status.IDLE and not self.state.pending:
+            self.write(draft)  # nothing to interrupt: shown as done, and nobody is woken
+            return None
+        self.open(draft)
+        return kind
+
+    def open(self, draft: Draft) -> None:
+        """An input that waits."""
+        entry = self.write(draft, queued=draft.type in _SHOWN_AS_QUEUED)
+        first_since_rest = self.state.status is Status.IDLE and not self.opened
+        self.opened.append(entry)
+        self.state = replace(
+            self.state,
+            queued=self.state.queued + _places(draft),
+            run=entry.seq if first_since_rest else self.state.run,
+            sent=entry.seq,
+            sent_at=self.now,
+        )
+
+    def begin(self, inputs: Sequence[Entry]) -> None:
+        """The agent's turn: these are handed to it."""
+        turn = tuple(entry.seq for entry in inputs)
+        self.state = replace(self.state, turn=turn, turned=0)
+        self.consume(inputs)
+
+    def consume(self, inputs: Sequence[Entry]) -> None:
+        """Inputs that wait no longer."""
+        for entry in inputs:
+            if entry.queued:
+                self.write(entry.taken_up())
+            self.consumed.append(entry.seq)
+            self.state = replace(self.state, queued=self.state.queued - _places(entry))
+
+    def settle(self, draft: Draft) -> None:
+        """What an answer answers. :raises InvalidRequest: nothing waits for it"""
+        kind, field = _ANSWERS[draft.type]
+        target = msgspec.json.decode(draft.body)[field]
+        left = tuple(p for p in self.state.pending if (p.event_id, p.kind) != (target, kind))
+        if len(left) == len(self.state.pending):
+            raise InvalidRequest(
+                f"{field}: {target!r} is not waiting for a {draft.type}",
+                hint="It was answered already, was interrupted, or never asked; list the events.",
+            )
+        self.state = replace(self.state, pending=left)
+
+    def move(self, move: Move) -> None:
+        """Another status, and the entries that say so."""
+        before, after = self.state.status, step(self.state.status, move)
+        if after is Status.RUNNING and before is Status.IDLE:
+            self.state = replace(self.state, active_since=self.now)
+        if after in (Status.IDLE, Status.TERMINATED) and self.state.active_since:
+            worked = self.state.active + self.now - self.state.active_since
+            self.state = replace(self.state, active=worked, active_since=0)
+        self.state = replace(self.state, status=after)
+        if move is Move.RETRY:
+            self._announce("rescheduled")
+        elif after is Status.RUNNING:
+            self._announce("running")
+
+    def rest(self, stop_reason: dict[str, Any], budget: dict[str, Any] | None = None) -> None:
+        """Why it rests, and what it has used."""
+        self._thread("idle", stop_reason=stop_reason)
+        usage = self.state.shown_usage(self.state.active_seconds(self.now))
+        self.write(Draft.of("session.usage", usage=usage, budget=budget))
+        trust = self.state.trust_level
+        self.write(Draft.of("session.status_idle", stop_reason=stop_reason, trust_level=trust))
+
+    def end(self) -> None:
+        """Terminated."""
+        self.move(Move.END)
+        self._thread("terminated")
+        self.write(Draft.of("session.status_terminated"))
+        self.state = replace(self.state, owner=None, turn=None, pending=())
+
+    def _announce(self, status: str) -> None:
+        self.write(Draft.of(f"session.status_{status}", trust_level=self.state.trust_level))
+        self._thread(status)
+
+    def _thread(self, status: str, **fields: Any) -> None:
+        self.write(
+            Draft.of(
+                f"session.thread_status_{status}",
+                session_thread_id=self.state.thread_id,
+                agent_name=self.state.agent_name,
+                **fields,
+            )
+        )
