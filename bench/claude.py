@@ -13,14 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import queue
+import socket
 import statistics
 import subprocess
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import partial
-from http.client import HTTPConnection
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
@@ -39,6 +39,7 @@ from roost.testing.live import LiveServer
 from roost.testing.scripted_model import scripted_model
 
 NEW, LIVE, WOKEN = "new session", "live session", "woken session"
+HELLO = {"events": [{"type": "user.message", "content": [{"type": "text", "text": "Hello"}]}]}
 EACH, SPARE = 150, 4096  # mebibytes: about what a live session takes; what others may need
 HEADERS = {"anthropic-version": "2023-06-01", "anthropic-beta": "managed-agents-2026-04-01"}
 TOOLS = "Bash,Read,Write,Edit,Glob,Grep,WebFetch,WebSearch"
@@ -127,9 +128,8 @@ class Roost:
         self._server = server
         headers = {**HEADERS, "x-api-key": server.key}
         self._http = httpx2.Client(base_url=server.url, headers=headers, timeout=30)
-        self._headers = {**headers, "content-type": "application/json"}
-        # What a client's library takes is not Roost's: the message goes out by the plainest one.
-        self._plain = HTTPConnection(str(server.url).removeprefix("http://"), timeout=30)
+        self._host = str(server.url).removeprefix("http://")
+        self._head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         toolset = {"type": "agent_toolset_20260401"}
         agent = {"name": "coder", "model": "claude-opus-5-5", "tools": [toolset]}
         self._agent = self._post("/v1/agents", agent)["id"]
@@ -145,20 +145,31 @@ class Roost:
         body = {"agent": self._agent, "environment_id": self._place, "harness": harness}
         return str(self._post("/v1/sessions", body)["id"])
 
-    def saying(self, session: str) -> Callable[[], None]:
-        """Something that says hello, on a connection that is there already."""
-        self._plain.close()
-        self._plain.connect()
-        time.sleep(0.05)
-        return partial(self.say, session)
+    def tell(self, session: str) -> None:
+        self._post(f"/v1/sessions/{session}/events", HELLO)
 
-    def say(self, session: str) -> None:
-        event = {"type": "user.message", "content": [{"type": "text", "text": "Hello"}]}
-        body = json.dumps({"events": [event]})
-        self._plain.request("POST", f"/v1/sessions/{session}/events", body, self._headers)
-        answer = self._plain.getresponse()
-        said = answer.read()
-        assert answer.status == 200, said
+    def telling(self, session: str) -> Callable[[], None]:
+        """Something that does so in one write, on a connection that is there: what a client's library
+        takes is not Roost's.
+        """
+        body = json.dumps(HELLO)
+        request = (
+            f"POST /v1/sessions/{session}/events HTTP/1.1\r\nhost: {self._host}\r\n{self._head}"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}"
+        )
+        host, _, port = self._host.partition(":")
+        line = socket.create_connection((host, int(port)), timeout=30)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        time.sleep(0.05)
+
+        def act() -> None:
+            with line:
+                line.sendall(request.encode())
+                answer = HTTPResponse(line)
+                answer.begin()
+                assert answer.status == 200, answer.read()
+
+        return act
 
     def archive(self, session: str) -> None:
         self._post(f"/v1/sessions/{session}/archive", {})
@@ -197,16 +208,16 @@ class Race:
         """One of each kind; what is started ahead is up before anything is measured."""
         self._ready.wait_until_ahead()
         cold = self._sleepy.session()
-        self._measure(self.ours, "new, none ahead", self._sleepy.saying(cold))
+        self._measure(self.ours, "new, none ahead", self._sleepy.telling(cold))
         self._sleepy.wait_until_done(cold)
         self._measure(self.bare, NEW, lambda: bare.start(resume=False))
         bare.wait_until_done()
         session = self._ready.session()
-        self._measure(self.ours, NEW, self._ready.saying(session))
+        self._measure(self.ours, NEW, self._ready.telling(session))
         self._ready.wait_until_done(session)
         self._ready.wait_until_ahead()
         for _ in range(turns):
-            self._measure(self.ours, LIVE, self._ready.saying(session))
+            self._measure(self.ours, LIVE, self._ready.telling(session))
             self._ready.wait_until_done(session)
             time.sleep(0.1)
             self._measure(self.bare, LIVE, bare.say)
@@ -215,7 +226,7 @@ class Race:
         self._ready.archive(session)
         bare.end()
         self._sleepy.wait_until_asleep()
-        self._measure(self.ours, WOKEN, self._sleepy.saying(cold))
+        self._measure(self.ours, WOKEN, self._sleepy.telling(cold))
         self._sleepy.wait_until_done(cold)
         self._sleepy.wait_until_asleep()
         self._measure(self.bare, WOKEN, lambda: bare.start(resume=True))
@@ -275,7 +286,7 @@ def weigh(folder: Path, environ: dict[str, str], counts: Sequence[int]) -> None:
             fresh = [roost.session() for _ in range(count - len(sessions))]
             began = time.perf_counter()
             for session in fresh:
-                roost.say(session)
+                roost.tell(session)
             for session in fresh:
                 roost.wait_until_done(session)
             sessions += fresh
@@ -307,7 +318,7 @@ def hibernate(folder: Path, environ: dict[str, str], count: int) -> None:
 
 def _told(roost: Roost) -> str:
     session = roost.session("scripted")
-    roost.say(session)
+    roost.tell(session)
     return session
 
 
