@@ -250,7 +250,9 @@ def check_turn(number: int, turn: list[Any]) -> None:
         elif event.type == "agent.tool_result":
             called.remove(event.tool_use_id)
     assert not called, "a call without a result"
-    assert commands == sorted(commands), "called in another order"
+    # The CLI's transcript may lag behind by several calls: those are made again, and refused.
+    firsts = list(dict.fromkeys(commands))
+    assert firsts == sorted(firsts), "called in another order"
 
 
 def check_work(worker: Worker) -> None:
