@@ -85,7 +85,7 @@ class Machine:
     async def turn(self, lease: Lease) -> tuple[Session, Turn]:
         session = await self.store.sessions.find(lease.session_id)
         state = session.state
-        return session, Turn(self.store.log, self.bell, lease, state.status, state.head)
+        return session, Turn(self.store.log, self.bell, lease, state)
 
 
 @pytest.fixture

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 from msgspec.structs import replace
 from tests.core.node import TENANT, Node, message, node, texts, types
-from tests.core.test_places import Landlord, house
+from tests.core.test_places import Housed, Landlord, house
 
 from roost.core.handover import Handover
-from roost.domain.events import Draft
+from roost.domain.events import Draft, Entry
 from roost.domain.ledger import Batch, Standby
 from roost.domain.session import Lease, Session, State
 from roost.ports.bell import WORK
+from roost.ports.harness import Brief, Conversation, Output, Rest, Trouble
 from roost.ports.log import Accepted
 from roost.ports.sessions import Revised
 from roost.testing.stage import END_TURN, spec
@@ -94,6 +97,35 @@ async def test_a_session_that_was_changed_while_its_agent_was_warm_gets_another_
         (answer,) = texts(await roost.turn(session, "two"))
         assert "2 user messages" in answer
         assert len(landlord.plans) == 2
+
+
+class Stumbling(Housed):
+    """An agent that fails at the end of its first turn, and has nothing left to say about it."""
+
+    @asynccontextmanager
+    async def open(self, brief: Brief) -> AsyncGenerator[Conversation, None]:
+        async with super().open(brief) as conversation:
+            take, stumbles = conversation.turn, [Trouble("unknown_error", "oh", "retrying")]
+
+            async def turn(inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
+                async for output in take(inputs, again=again):
+                    if isinstance(output, Rest) and stumbles:
+                        yield stumbles.pop()
+                    yield output
+
+            conversation.turn = turn  # type: ignore[method-assign]
+            yield conversation
+
+
+async def test_an_agent_that_failed_as_its_turn_ended_answers_what_is_said_next(tmp_path: Path):
+    async with house(tmp_path, Landlord(), sleep_after=60, housed=Stumbling) as roost:
+        session = await roost.session(harness="housed")
+        first = await roost.turn(session, "one")
+        assert "session.status_rescheduled" in types(first)
+        await until_standing_by(roost, session.id)
+        second = await roost.turn(session, "two")
+        assert "2 user messages" in texts(second)[0]
+        assert "session.error" not in types(second)
 
 
 @pytest.mark.parametrize("begins", [True, False])

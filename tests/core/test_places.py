@@ -111,7 +111,12 @@ class Housed:
 
 @asynccontextmanager
 async def house(
-    data: Path, landlord: Landlord, *, sleep_after: float = 0, most: int = 9
+    data: Path,
+    landlord: Landlord,
+    *,
+    sleep_after: float = 0,
+    most: int = 9,
+    housed: type[Housed] = Housed,
 ) -> AsyncGenerator[Node, None]:
     async with node(data) as roost:
         places = Places(
@@ -121,7 +126,7 @@ async def house(
         warmth = Warmth(roost.bell, seconds=sleep_after, most=most)
         store = roost.store
         roost.dispatcher._runner = Runner(
-            *(store.log, store.sessions, roost.bell, {"housed": Housed(scripted)}, places, warmth),
+            *(store.log, store.sessions, roost.bell, {"housed": housed(scripted)}, places, warmth),
             handover=roost.handover,
         )
         yield roost

@@ -132,7 +132,7 @@ class Runner:
         `broken` counts the sandboxes that each turn, named by its first input, has lost.
         """
         session = await self._sessions.find(lease.session_id)
-        turn = Turn(self._log, self._bell, lease, session.state.status, session.state.head)
+        turn = Turn(self._log, self._bell, lease, session.state)
         brief = Brief(session, partial(history, self._log, session), resumed=resumed)
         self._turns.add(turn)
         opened = rests = False
@@ -211,7 +211,7 @@ class Runner:
     ) -> None:
         session, inputs, _ = work
         stop_reason: dict[str, Any] = {"type": "end_turn"}
-        turn.waits = False
+        turn.look(session.state)
         if session.state.turn is not None:
             stop_reason = await self._gone_on(work, turn, conversation) or stop_reason
             session, inputs = await self._sessions.with_inputs(lease.session_id)
@@ -253,7 +253,6 @@ class Runner:
         """A turn that has begun: with what woke the session, or in a server that is gone."""
         session, inputs, begun = work
         if begun:
-            turn.head = session.state.head
             return await self._worked(session, turn, conversation, inputs, again=False)
         if not await self._gate.reopened(session, turn):
             return None

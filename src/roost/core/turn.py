@@ -12,7 +12,7 @@ from roost.core.tasks import alongside
 from roost.domain import events
 from roost.domain.events import Entry, Preview
 from roost.domain.ledger import Batch
-from roost.domain.session import Lease, Move, Status
+from roost.domain.session import Lease, Move, State, Status
 from roost.ports.bell import WORK, Bell
 from roost.ports.harness import Conversation, Emit, Output, Rest, Show, Trouble
 from roost.ports.log import Log
@@ -28,21 +28,25 @@ class Terminated(Exception):
 class Turn:
     """Takes one turn after another of one conversation, under one lease.
 
-    `waits`: nothing can be done at present but to let time pass. `head` is the last entry it has written.
+    `waits`: nothing can be done at present but to let time pass. `head` is the last entry it knows of.
     """
 
-    def __init__(self, log: Log, bell: Bell, lease: Lease, status: Status, head: int) -> None:
+    def __init__(self, log: Log, bell: Bell, lease: Lease, state: State) -> None:
         self._log = log
         self._bell = bell
         self._lease = lease
-        self._status = status
-        self.head = head
-        self.waits = False
+        self.look(state)
 
     @property
     def session_id(self) -> str:
         """Whose turns they are."""
         return self._lease.session_id
+
+    def look(self, state: State) -> None:
+        """Go on from where the session stands, whoever has brought it there: it may have rested since."""
+        self._status = state.status
+        self.head = state.head
+        self.waits = False
 
     async def take(
         self, conversation: Conversation, inputs: Sequence[Entry], *, again: bool
