@@ -245,7 +245,8 @@ class Transaction(Sheet):
     async def flush(self, mark: Mark | None = None) -> None:
         """Write what came of them, and the transaction's mark if this is to do that, too.
 
-        An input that this very batch wrote is not among those it takes: nobody has seen it yet.
+        An input that this very batch wrote is not among those whose rows it changes: one that was taken up
+        at once is written so.
         """
         if self._new:
             new = [_new_columns(hot, spec) for hot, spec in self._new.values()]
