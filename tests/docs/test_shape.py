@@ -1,4 +1,4 @@
-"""The shape of the code: files and functions that a person can read in one go."""
+"""The shape of the code: functions that a person can read in one go."""
 
 from __future__ import annotations
 
@@ -7,17 +7,11 @@ from pathlib import Path
 
 from tests.docs.reading import ROOT
 
-LONGEST_FILE = 400
 LONGEST_FUNCTION = 60
 SHORT = 20
 SHARE_OF_SHORT = 0.80
 
 FILES = sorted((ROOT / "src" / "roost").rglob("*.py"))
-
-
-def test_no_file_is_too_long() -> None:
-    lengths = {path: len(path.read_text().splitlines()) for path in FILES}
-    assert {_name(p): n for p, n in lengths.items() if n > LONGEST_FILE} == {}
 
 
 def test_no_function_is_too_long_and_most_are_short() -> None:
