@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from httpx2._transports import default as transports
 
-from tests.parts import need
+from tests.parts import MissingParts, need
 
 if TYPE_CHECKING:
     from roost.testing.postgres import PostgresServer
@@ -28,6 +28,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 transports.create_ssl_context = cache(transports.create_ssl_context)
 
 _SHARED = {"server", "browser", "target"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What was missed is known where all reports meet."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(MissingParts(config))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

