@@ -1,4 +1,4 @@
-"""The bell within one process keeps the contract."""
+"""The bell within one process keeps the contract; so does the one of the tests, while it loses nothing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,32 @@ import pytest
 
 from roost.stores.bell import LocalBell
 from roost.testing.bell_contract import BellContract
+from roost.testing.lossy_bell import LossyBell, every_ring, no_ring
 
 
 class TestLocalBell(BellContract):
     @pytest.fixture
     async def bell(self) -> LocalBell:
         return LocalBell()
+
+
+class TestLossyBell(BellContract):
+    @pytest.fixture
+    async def bell(self) -> LossyBell:
+        return LossyBell(LocalBell(), no_ring, pace=1)
+
+
+async def test_a_lossy_bell_loses_what_it_is_told_to_and_delivers_it_late():
+    bell = LossyBell(LocalBell(), every_ring)
+    with bell.listen("here") as ear, bell.switchboard() as board:
+        board.plug("here")
+        assert not bell.ring("here")
+        assert not await ear.wait(1) and not await board.wait(1)
+        assert not ear.rung() and board.rung() == []
+        bell.loses = lambda topic: topic == "there"
+        bell.ring("there")
+        assert bell.lost == ["here", "there"]
+        assert bell.ring("here")
+        assert await ear.wait(60) and ear.rung() and board.rung() == ["here"]
+        bell.deliver()
+        assert ear.rung() and bell.lost == []

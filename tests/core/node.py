@@ -20,7 +20,7 @@ from roost.domain.events import Draft, Entry
 from roost.domain.ids import mint
 from roost.domain.session import Session, Spec
 from roost.harnesses.scripted import ScriptedHarness
-from roost.ports.bell import WORK
+from roost.ports.bell import WORK, Bell
 from roost.ports.harness import Harness
 from roost.serve.http import listening
 from roost.stores.bell import LocalBell
@@ -34,7 +34,7 @@ AGENT = {"id": "agent_1", "version": 1, "name": "helper", "model": {"id": "scrip
 @dataclass
 class Node:
     store: SqliteStore
-    bell: LocalBell
+    bell: Bell
     intake: Intake
     follow: Follow
     dispatcher: Dispatcher
@@ -88,8 +88,10 @@ async def node(
     heartbeat: float = 15,
     stop_seconds: float = 0.2,
     drain_seconds: float = 60,
+    lease_seconds: float = 3,
     working: bool = True,
-    gate_of: Callable[[SqliteStore, LocalBell], Gate] = lambda store, bell: Gate(store.log, bell),
+    bell: Bell | None = None,
+    gate_of: Callable[[SqliteStore, Bell], Gate] = lambda store, bell: Gate(store.log, bell),
 ) -> AsyncGenerator[Node, None]:
     model = scripted_model()
     async with (
@@ -97,7 +99,7 @@ async def node(
         SqliteStore.open(data / "roost.db") as store,
         anyio.create_task_group() as tasks,
     ):
-        bell = LocalBell()
+        bell = bell or LocalBell()
         scripted = ScriptedHarness(url, "no key", retries=2, retry_seconds=0.01)
         runner = Runner(
             store.log,
@@ -106,7 +108,7 @@ async def node(
             {"scripted": scripted, **(harnesses or {})},
             gate=gate_of(store, bell),
         )
-        member = Member(mint("node"), store.log, store.nodes, bell, lease_seconds=3)
+        member = Member(mint("node"), store.log, store.nodes, bell, lease_seconds=lease_seconds)
         dispatcher = Dispatcher(
             member, store.log, bell, runner, max_runners=max_runners, drain_seconds=drain_seconds
         )

@@ -32,6 +32,7 @@ from roost.domain.session import Lease, Session
 from roost.domain.snapshot import Head, Hold, Snapshot
 from roost.domain.sync import SyncState
 from roost.errors import FilesElsewhere, RoostError
+from roost.ports.bell import Bell
 from roost.sandboxes.tree import LocalTree
 from roost.stores.bell import LocalBell
 from roost.stores.sqlite import SqliteStore
@@ -48,7 +49,7 @@ class Machine:
     folder: Path
     store: SqliteStore
     node: str
-    bell: LocalBell = field(default_factory=LocalBell)
+    bell: Bell = field(default_factory=LocalBell)
 
     def __post_init__(self) -> None:
         self.snapshots = Snapshots(FolderBlobs(self.folder.parent / "blobs"))
@@ -285,7 +286,7 @@ async def test_an_interrupt_ends_the_wait_of_a_turn_that_was_cut_off(
 async def test_a_runner_hands_messages_over_one_session_after_the_other(tmp_path: Path):
     machines: list[Machine] = []
 
-    def gate_of(store: SqliteStore, bell: LocalBell) -> Gate:
+    def gate_of(store: SqliteStore, bell: Bell) -> Gate:
         machines.append(Machine(tmp_path / "a", store, "node_a", bell))
         return machines[0].gate
 

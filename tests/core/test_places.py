@@ -19,7 +19,7 @@ from roost.core.warmth import Warmth
 from roost.domain.events import Draft
 from roost.domain.session import Status
 from roost.errors import SandboxUnavailable
-from roost.ports.bell import WORK
+from roost.ports.bell import WORK, Bell
 from roost.ports.egress import Endpoints, Grant
 from roost.ports.harness import Brief, Conversation
 from roost.ports.sandbox import Mount, Plan, Process, Stats
@@ -117,8 +117,9 @@ async def house(
     sleep_after: float = 0,
     most: int = 9,
     housed: type[Housed] = Housed,
+    bell: Bell | None = None,
 ) -> AsyncGenerator[Node, None]:
-    async with node(data) as roost:
+    async with node(data, bell=bell) as roost:
         places = Places(
             landlord, Door(), roost.store.catalog, vault=data / "vault", forwarder=Path("/forward")
         )

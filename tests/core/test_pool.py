@@ -21,6 +21,7 @@ from roost.core.runner import Runner
 from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
 from roost.domain.session import Session, Spec
+from roost.ports.bell import Bell
 from roost.ports.egress import Networking, Refused
 
 SPEC = Spec(agent=AGENT, environment_id="env_1", harness="housed", title="first")
@@ -65,9 +66,12 @@ async def until_gone(home: Path) -> None:
 
 
 @asynccontextmanager
-async def inn(data: Path, *, size: int = 1) -> AsyncGenerator[Inn, None]:
+async def inn(data: Path, *, size: int = 1, bell: Bell | None = None) -> AsyncGenerator[Inn, None]:
     landlord, room = Landlord(), [9]
-    async with node(data, stop_seconds=0.01) as roost, anyio.create_task_group() as tasks:
+    async with (
+        node(data, stop_seconds=0.01, bell=bell) as roost,
+        anyio.create_task_group() as tasks,
+    ):
         store, bell = roost.store, roost.bell
         vault = data / "vault"
         places = Lodgings(landlord, Door(), store.catalog, vault=vault, forwarder=Path("/forward"))

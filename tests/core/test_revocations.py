@@ -13,6 +13,7 @@ from roost.core.keys import Keyring
 from roost.core.logins import Logins
 from roost.core.revocations import Opener, Revocations
 from roost.errors import Unauthenticated
+from roost.ports.bell import Bell
 from roost.stores.bell import LocalBell
 from roost.stores.sqlite import SqliteStore
 
@@ -20,7 +21,7 @@ from roost.stores.sqlite import SqliteStore
 class Side:
     """One of two nodes: whom it knows, and what is open there."""
 
-    def __init__(self, store: SqliteStore, bell: LocalBell) -> None:
+    def __init__(self, store: SqliteStore, bell: Bell) -> None:
         self.keyring = Keyring(store.keys)
         self.logins = Logins(store.catalog, self.keyring, seconds=60)
         self.open: set[Opener] = set()
@@ -37,8 +38,8 @@ class Side:
 
 
 @asynccontextmanager
-async def two(folder: Path) -> AsyncGenerator[tuple[Side, Side], None]:
-    bell = LocalBell()
+async def two(folder: Path, bell: Bell | None = None) -> AsyncGenerator[tuple[Side, Side], None]:
+    bell = bell or LocalBell()
     async with SqliteStore.open(folder / "roost.db") as store, anyio.create_task_group() as tasks:
         here, there = Side(store, bell), Side(store, bell)
         await tasks.start(there.revocations.run)

@@ -1,0 +1,264 @@
+"""A ring may be lost: whoever waits for one looks again after a while all the same.
+
+Each test loses the rings that its loop waits for, and waits for what the loop does only when it looks. The
+bell makes those who wait impatient, so that a loop that looks again does so soon, and one that does not
+comes too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.core.node import TENANT, Node, message, node, texts, types
+from tests.core.test_commons import Machine, W, setup
+from tests.core.test_drain import at_work, fleet, handed_over, said
+from tests.core.test_handover import until_standing_by
+from tests.core.test_places import Landlord, house
+from tests.core.test_pool import inn
+from tests.core.test_revocations import two
+from tests.core.test_runs import ended, office
+
+from roost.core.follow import Pause
+from roost.core.gate import Gate
+from roost.core.intake import Intake
+from roost.domain.events import Draft, Entry
+from roost.domain.session import Session
+from roost.ports.bell import Bell
+from roost.stores.bell import LocalBell
+from roost.stores.sqlite import SqliteStore
+from roost.testing.lossy_bell import LossyBell, every_ring
+from roost.testing.stage import Stage
+
+SOON = 20  # seconds in which a busy machine has looked again many times
+LONG = 100 * 60 * 60.0  # seconds, of which the bell's listeners wait the hundredth part
+
+
+def deaf() -> LossyBell:
+    return LossyBell(LocalBell())
+
+
+def elsewhere(roost: Node) -> Intake:
+    """Another node's: nobody stands by there."""
+    return Intake(roost.store.log, roost.bell, max_queued=9)
+
+
+@asynccontextmanager
+async def working(roost: Node) -> AsyncGenerator[None, None]:
+    """While the node, which was told not to, works."""
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(roost.dispatcher.run, 1)
+        yield
+        roost.dispatcher.stop()
+
+
+async def test_a_stream_shows_what_was_written_though_its_ring_was_lost(tmp_path: Path):
+    async with node(tmp_path, working=False, bell=deaf()) as roost:
+        session = await roost.session()
+        async with aclosing(roost.follow.tail(session.id, 0)) as tail:
+            with anyio.fail_after(SOON):
+                assert await anext(tail) is Pause.QUIET
+                await roost.say(session, "Hello")
+                shown = [await anext(tail)]
+                while not isinstance(shown[-1], Entry):
+                    shown.append(await anext(tail))
+        assert shown[-1].type == "user.message"
+
+
+async def test_a_stream_ends_with_its_session_though_the_ring_was_lost(tmp_path: Path):
+    async with node(tmp_path, working=False, bell=deaf()) as roost:
+        session = await roost.session()
+        async with aclosing(roost.follow.tail(session.id, 0)) as tail:
+            with anyio.fail_after(SOON):
+                assert await anext(tail) is Pause.QUIET
+                await roost.store.sessions.delete(TENANT, session.id)
+                while await anext(tail) is not Pause.GONE:
+                    pass
+
+
+async def test_an_interrupt_whose_ring_was_lost_stops_the_turn(tmp_path: Path):
+    async with node(tmp_path, bell=deaf()) as roost:
+        session = await roost.session(message(said("word " * 400, chunk_delay=0.5)))
+        await at_work(roost)
+        await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
+        with anyio.fail_after(SOON):
+            await roost.until(session, "session.status_idle")
+
+
+async def test_a_warm_agent_answers_what_another_node_accepted_and_rang_for_in_vain(
+    tmp_path: Path,
+):
+    landlord = Landlord()
+    async with house(tmp_path, landlord, sleep_after=LONG, bell=deaf()) as roost:
+        session = await roost.session(harness="housed")
+        rested = await roost.turn(session, "one")
+        await until_standing_by(roost, session.id)
+        accepted = await elsewhere(roost).accept(session.id, [message("two")])
+        assert accepted.begun is None
+        with anyio.fail_after(SOON):
+            seen = await roost.until(session, "session.status_idle", rested[-1].seq)
+        assert "2 user messages" in texts(seen)[0]
+        assert len(landlord.plans) == 1, "it was not the warm agent that answered"
+
+
+@pytest.mark.parametrize("cause", ["drain", "memory"])
+async def test_a_warm_agent_is_sent_to_sleep_though_the_ring_was_lost(tmp_path: Path, cause: str):
+    landlord = Landlord()
+    async with house(tmp_path, landlord, sleep_after=LONG, bell=deaf()) as roost:
+        session = await roost.session(harness="housed")
+        await roost.turn(session, "one")
+        await until_standing_by(roost, session.id)
+        runner = roost.dispatcher._runner
+        runner.leaving(True) if cause == "drain" else runner.make_room()
+        with anyio.fail_after(SOON):
+            await landlord.until_open(0)
+
+
+async def test_work_whose_ring_was_lost_is_claimed(tmp_path: Path):
+    async with node(tmp_path, bell=deaf()) as roost:
+        for _ in range(2):  # the first one may be found by the look at the start
+            session = await roost.session(message("Hello"))
+            with anyio.fail_after(SOON):
+                assert len(texts(await roost.until(session, "session.status_idle"))) == 1
+
+
+async def test_work_whose_node_died_in_silence_is_claimed(tmp_path: Path):
+    async with node(tmp_path, working=False, bell=deaf()) as roost:
+        session = await roost.session(message("Hello"))
+        [lease] = await Stage(roost.store).claim("node_gone")
+        async with working(roost):
+            await roost.turn(await roost.session(), "So it has looked, and found nothing else.")
+            assert (await roost.store.sessions.find(session.id)).state.owner == "node_gone"
+            await roost.store.log.renew("node_gone", 0)
+            with anyio.fail_after(SOON):
+                assert len(texts(await roost.until(session, "session.status_idle"))) == 1
+        found = await roost.store.sessions.find(session.id)
+        assert found.state.generation == lease.generation + 1
+
+
+async def test_a_node_drains_though_no_ring_about_it_was_heard(tmp_path: Path):
+    async with node(tmp_path, bell=deaf(), drain_seconds=0.1, lease_seconds=60) as roost:
+        session = await roost.session(message(said("in the end", delay=10 * SOON)))
+        await at_work(roost)
+        await fleet(roost).mark(roost.dispatcher.node, draining=True)
+        with anyio.fail_after(SOON):
+            await handed_over(roost, session)
+
+
+async def test_a_node_works_again_though_nobody_told_it_that_it_need_not_drain(tmp_path: Path):
+    async with node(tmp_path, bell=deaf(), drain_seconds=LONG) as roost:
+        session = await roost.session(message(said("first", delay=0.5)))
+        await at_work(roost)
+        await fleet(roost).mark(roost.dispatcher.node, draining=True)
+        await handed_over(roost, session)
+        late = await roost.session(message(said("late")))
+        await fleet(roost).mark(roost.dispatcher.node, draining=False)
+        with anyio.fail_after(SOON):
+            assert texts(await roost.until(late, "session.status_idle")) == ["late"]
+
+
+async def test_a_turn_that_waits_for_its_workspace_begins_though_the_ring_was_lost(tmp_path: Path):
+    def gate_of(store: SqliteStore, bell: Bell) -> Gate:
+        return Machine(tmp_path / "a", store, "node_a", bell).gate
+
+    async with node(tmp_path, working=False, bell=deaf(), gate_of=gate_of) as roost:
+        await setup(roost.store, writers="serialised")
+        other = await roost.session(message("first"), workspace=W)
+        await Stage(roost.store).claim("node_other")
+        assert await roost.store.workspaces.enter(W, other.id, 1)
+        async with working(roost):
+            session = await waits_in_line(roost)
+            await roost.store.workspaces.exit(other.id)
+            with anyio.fail_after(SOON):
+                assert len(texts(await roost.until(session, "session.status_idle"))) == 1
+
+
+async def waits_in_line(roost: Node) -> Session:
+    session = await roost.session(message("me too"), workspace=W)
+    waited = await roost.until(session, "session.error")
+    assert "queued behind" in waited[-1].fields["error"]["message"]
+    return session
+
+
+async def test_a_sandbox_that_is_there_again_is_found_though_nobody_rings(tmp_path: Path):
+    landlord = Landlord(vacant=False)
+    async with house(tmp_path, landlord, bell=deaf()) as roost:
+        session = await roost.session(message("Hello?"), harness="housed")
+        await roost.until(session, "session.status_rescheduled")
+        landlord.vacant = True
+        with anyio.fail_after(SOON):
+            assert len(texts(await roost.until(session, "session.status_idle"))) == 1
+
+
+async def test_waiting_for_a_sandbox_is_interrupted_though_the_ring_was_lost(tmp_path: Path):
+    async with house(tmp_path, Landlord(vacant=False), bell=deaf()) as roost:
+        session = await roost.session(message("Hello?"), harness="housed")
+        await roost.until(session, "session.status_rescheduled")
+        await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
+        with anyio.fail_after(SOON):
+            await roost.until(session, "session.status_idle")
+
+
+async def test_what_a_revoked_key_has_open_ends_though_the_ring_was_lost(tmp_path: Path):
+    async with two(tmp_path, deaf()) as (here, there):
+        key, _ = await here.keyring.create(tenant="t", name="one")
+        there.open = {(key.id, None)}
+        await here.keyring.revoke(key.id)
+        with anyio.fail_after(SOON):
+            await there.changed.wait()
+        assert there.closed == [key.id]
+
+
+async def test_what_a_login_has_open_ends_though_the_ring_was_lost(tmp_path: Path):
+    async with two(tmp_path, deaf()) as (here, there):
+        key, secret = await here.keyring.create(tenant="t", name="one")
+        login, _ = await here.logins.begin(secret)
+        there.open = {(key.id, login.id)}
+        await here.logins.end(login.id)
+        with anyio.fail_after(SOON):
+            await there.changed.wait()
+        assert there.closed == [login.id]
+
+
+async def test_a_run_ends_though_every_ring_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("roost.core.runs._LOOK_AGAIN", 0.05)
+    async with node(tmp_path, bell=deaf()) as roost, office(roost) as desk:
+        task = await desk.task(said("All done."))
+        await desk.runs.start(desk.key, task.id, {}, None)
+        with anyio.fail_after(SOON):
+            record = await ended(desk.board, task.id)
+        assert record.body["runs"][0]["outcome"] == "All done."
+
+
+async def test_an_agent_is_started_ahead_though_the_ring_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("roost.core.pool._QUIET", 0)
+    async with inn(tmp_path, bell=deaf()) as house:
+        await house.create()
+        with anyio.fail_after(SOON):
+            await house.ready()
+
+
+@pytest.mark.parametrize("loses", ["every second", "all, and late"])
+async def test_ten_sessions_are_answered_once_each_whatever_rings_are_lost(
+    tmp_path: Path, loses: str
+):
+    bell = LossyBell(LocalBell(), every_ring)
+    if loses == "every second":
+        rung = iter(range(1_000_000))
+        bell.loses = lambda topic: next(rung) % 2 == 0
+    async with node(tmp_path, bell=bell) as roost:
+        sessions = [await roost.session(message(f"{n}")) for n in range(10)]
+        for session in sessions:
+            seen = await roost.until(session, "session.status_idle")
+            bell.deliver()
+            assert len(texts(seen)) == 1
+        for session in sessions:
+            log = await roost.store.log.read(session.id, 0, 100)
+            assert types(log).count("agent.message") == 1
