@@ -25,13 +25,13 @@ from pathlib import Path
 from statistics import median
 
 import anyio
+from roost.sandboxes.tree.remove import remove
 
 from roost.blobs.folder import FolderBlobs
 from roost.core.workspaces import Snapshots
 from roost.core.workspaces.restore import restored
 from roost.domain.snapshot import Snapshot
 from roost.sandboxes.tree import LocalTree
-from roost.sandboxes.tree.remove import remove
 
 FILES, BYTES, CHANGED = 5_000, 100 << 20, 5
 LINES = [

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
+from msgspec.json import encode
 from tests.api.house import error_of, house
 from tests.api.test_forks import talked_to
+from tests.unit.test_archives import CARD, LOG, deepest_of, named, tar_of
+
+from roost.domain.archive import Card
 
 
 async def test_a_session_goes_to_another_server_and_on_from_there(tmp_path: Path):
@@ -51,3 +56,55 @@ async def test_what_is_no_archive_is_refused_and_leaves_nothing(tmp_path: Path):
         async with stranger:
             path = f"/roost/v1/sessions/{session['id']}/export"
             error_of(await stranger.get(path), 404)
+
+
+async def test_an_archive_grants_nothing_that_the_request_does_not_ask_for(tmp_path: Path):
+    async with house(tmp_path, trust_levels="sandboxed,vault,full") as there:
+        agent = (await there.agent())["id"]
+        place = await there.environment(
+            metadata={"roost.trust_level": "full", "roost.mount_scope": "workspace+vault"}
+        )
+        shared = await there.post("/roost/v1/workspaces", {"name": "company"})
+        said = Card(
+            agent_id=agent,
+            environment_id=place["id"],
+            harness="scripted",
+            trust_level="full",
+            mount_scope="workspace+vault",
+            metadata={"roost.workspace": shared["id"], "roost.sandbox_fallback": "full", "a": "b"},
+        )
+        sent = {"files": {"archive": tar_of([(named("about.json"), encode(said)), LOG])}}
+        made = await there.post("/roost/v1/sessions/import", None, **sent)
+        assert (made["trust_level"], made["mount_scope"]) == ("sandboxed", "workspace")
+        assert (made["workspace"], made["metadata"]) == (None, {"a": "b"})
+        asked = {"trust_level": "full", "mount_scope": "workspace+vault"}
+        made = await there.post("/roost/v1/sessions/import", None, **sent, data=asked)
+        assert {name: made[name] for name in asked} == asked
+        low = await there.user(trust_ceiling="sandboxed")
+        async with low:
+            error_of(await low.post("/roost/v1/sessions/import", **sent, data=asked), 403)
+
+
+async def test_directories_without_end_are_refused_and_the_server_starts_again(tmp_path: Path):
+    nest = [(named("files" + "/d" * depth, tarfile.DIRTYPE), b"") for depth in range(1, 2100)]
+    data = tar_of([CARD, LOG, *nest])
+    async with house(tmp_path) as there:
+        answer = await there.client.post("/roost/v1/sessions/import", files={"archive": data})
+        error = error_of(answer, 400)
+        assert error["details"]["error_code"] == "bad_archive"
+        assert "fewer levels" in error["details"]["hint"]
+        assert list((tmp_path / "transfer").iterdir()) == []
+    (tmp_path / "transfer" / "left").mkdir()
+    with deepest_of(tmp_path / "transfer" / "left", 15_000):
+        pass
+    async with house(tmp_path) as there:
+        assert (await there.get("/v1/sessions"))["data"] == []
+        assert not (tmp_path / "transfer").exists()
+
+
+async def test_a_path_longer_than_any_is_refused_wherever_it_is_given(tmp_path: Path):
+    async with house(tmp_path) as there:
+        session = await there.session()
+        path, deep = f"/roost/v1/sessions/{session['id']}/files", "d/" * 2500 + "f"
+        error_of(await there.client.get(path, params={"path": deep}), 400)
+        error_of(await there.client.post(f"{path}/directories", json={"path": deep}), 400)

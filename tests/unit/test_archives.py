@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import zstandard
 from roost.domain.archive import Card, Member
 from roost.domain.events import Draft, Entry
 from roost.errors import BadArchive, TooLarge
+from roost.ports.tree import Found
 from roost.sandboxes.tree import LocalTree
 from roost.stores.archives import FolderArchives, FolderBench
 
@@ -118,6 +120,21 @@ CARD = (named("about.json"), msgspec.json.encode(Card(sdk_session_id=UUID)))
 LOG = (named("log.jsonl"), b"")
 
 
+@contextmanager
+def deepest_of(folder: Path, depth: int) -> Generator[int, None, None]:
+    """So many directories in each other; the innermost is open."""
+    at = os.open(folder, os.O_RDONLY)
+    try:
+        for _ in range(depth):
+            os.mkdir("d", dir_fd=at)
+            inner = os.open("d", os.O_RDONLY, dir_fd=at)
+            os.close(at)
+            at = inner
+        yield at
+    finally:
+        os.close(at)
+
+
 def refused(tmp_path: Path, data: bytes, most: int = 1 << 30) -> str:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -140,7 +157,7 @@ def refused(tmp_path: Path, data: bytes, most: int = 1 << 30) -> str:
         named("files/pipe", tarfile.FIFOTYPE),
         named("files/device", tarfile.CHRTYPE),
         named("files/other", tarfile.LNKTYPE, "/etc/passwd"),
-        named("files/" + "x/" * 2100 + "x"),
+        named("files/" + "x/" * 2050 + "x"),
         named("about.json"),
         named("log.jsonl"),
     ],
@@ -165,6 +182,95 @@ def test_an_archive_that_grows_without_end_is_refused(tmp_path: Path):
     data = tar_of([CARD, LOG, *bomb])
     assert len(data) < 100_000
     assert "more than 5000000 bytes" in refused(tmp_path, data, most=5_000_000)
+
+
+def test_directories_as_deep_as_a_path_goes_come_out_as_they_went_in(tmp_path: Path):
+    def fill(bench: FolderBench) -> None:
+        with deepest_of(bench.folder, 2047) as at:
+            os.close(os.open("f", os.O_CREAT | os.O_WRONLY, 0o640, dir_fd=at))
+
+    data = made(tmp_path / "a", fill)
+    with archives(tmp_path / "b").bench() as bench:
+        bench.unpack(io.BytesIO(data), NOW)
+        found = [one.path for one in bench.tree.walk() if isinstance(one, Found)]
+    assert (len(found), found[-1]) == (2048, b"d/" * 2047 + b"f")
+    assert list((tmp_path / "b").iterdir()) == []
+
+
+def test_directories_deeper_than_any_path_are_refused_and_nothing_is_left(tmp_path: Path):
+    nest = [(named("files" + "/d" * depth, tarfile.DIRTYPE), b"") for depth in range(1, 2100)]
+    assert "4095 bytes" in refused(tmp_path, tar_of([CARD, LOG, *nest]))
+    assert list((tmp_path / "b").iterdir()) == []
+
+
+def test_of_directories_deeper_than_any_path_an_archive_has_what_has_one(tmp_path: Path):
+    def fill(bench: FolderBench) -> None:
+        with deepest_of(bench.folder, 15_000):
+            pass
+
+    data = made(tmp_path / "a", fill)
+    with archives(tmp_path / "b").bench() as bench:
+        bench.unpack(io.BytesIO(data), NOW)
+        assert sum(1 for one in bench.tree.walk() if isinstance(one, Found)) == 2048
+    assert list((tmp_path / "a").iterdir()) == []
+
+
+def test_what_a_killed_server_has_left_is_removed_however_deep_it_is(tmp_path: Path):
+    left = tmp_path / "a" / "left"
+    left.mkdir(parents=True)
+    with deepest_of(left, 15_000):
+        pass
+    archives(tmp_path / "a")
+    assert not left.exists()
+
+
+def test_what_cannot_be_removed_does_not_stop_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    (tmp_path / "a" / "left").mkdir(parents=True)
+    monkeypatch.setattr("roost.stores.archives.remove", refuse)
+    archives(tmp_path / "a")
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_that_would_fill_the_memory_is_refused(tmp_path: Path, kind: bytes):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        tar.addfile(CARD[0], io.BytesIO(CARD[1]))
+        info = named("x", kind)
+        info.size = 200_000_000
+        out.write(info.tobuf(tarfile.USTAR_FORMAT))
+        out.write(bytes(info.size))
+    assert "more than 65536" in refused(tmp_path, zstandard.compress(out.getvalue()))
+
+
+def test_headers_before_headers_without_end_are_refused(tmp_path: Path):
+    out = io.BytesIO()
+    for _ in range(5000):
+        info = named("x", tarfile.XHDTYPE)
+        record = b"18 comment=a word\n"
+        info.size = len(record)
+        out.write(info.tobuf(tarfile.USTAR_FORMAT) + record.ljust(512, b"\0"))
+    refused(tmp_path, zstandard.compress(out.getvalue()))
+
+
+def test_names_that_would_fill_the_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("roost.stores.archives._MOST_NAMES", 10_000)
+    many = [(named(f"files/{n}" + "x" * 240), b"") for n in range(100)]
+    assert "10000 bytes" in refused(tmp_path, tar_of([CARD, LOG, *many]))
+
+
+def test_more_than_a_server_would_take_in_is_not_packed(tmp_path: Path):
+    with archives(tmp_path, 1_000_000).bench() as bench:
+        with (bench.folder / "sparse").open("wb") as file:
+            file.truncate(1 << 40)
+        with pytest.raises(TooLarge):
+            bench.pack(Card())
 
 
 def test_a_newer_format_is_refused_and_says_so(tmp_path: Path):

@@ -23,6 +23,7 @@ from tests.workspaces.trees import picture, put_back, tree
 from roost.blobs.folder import FolderBlobs
 from roost.core.workspaces import Snapshots, Taken
 from roost.core.workspaces.gather import Limits
+from roost.disk import remove
 from roost.domain.packs import Load
 from roost.domain.snapshot import (
     Entry,
@@ -34,7 +35,6 @@ from roost.domain.snapshot import (
     seal,
 )
 from roost.errors import SnapshotCorrupt, WorkspaceTooLarge
-from roost.sandboxes.tree.remove import remove
 
 SECRET = b"what only the host may know" * 100
 

@@ -14,7 +14,7 @@ from roost.api.download import Source, download_of
 from roost.api.uploads import parts_of
 from roost.errors import InvalidRequest
 
-_FIELDS = ("agent", "environment_id", "title", "trust_level")
+_FIELDS = ("agent", "environment_id", "title", "trust_level", "mount_scope")
 
 
 class ExportParams(TypedDict, total=False):

@@ -47,7 +47,13 @@ def packed(transcript: Path, workdir: Path | None) -> Generator[BinaryIO, None, 
         archives = FolderArchives(Path(place) / "bench", _tree_at, most=_MOST)
         with archives.bench() as bench:
             files = bench.folder
-            _copy(source, files)
+            try:
+                _copy(source, files)
+            except (RecursionError, shutil.Error, OSError) as error:
+                raise InvalidRequest(
+                    f"{source} cannot be copied: {str(error)[:300]}",
+                    hint="Directories may be nested too deep; name another one with --workdir.",
+                ) from None
             (files / _SHELF).mkdir(parents=True)
             shutil.copyfile(transcript, files / _SHELF / transcript.name)
             bench.log(_entries(lines))

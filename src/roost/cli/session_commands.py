@@ -103,6 +103,12 @@ def sessions_import(
         str | None, typer.Option(help="An environment of this server; default the one it had.")
     ] = None,
     title: Annotated[str | None, typer.Option(help="What to call the session.")] = None,
+    trust_level: Annotated[
+        str | None, typer.Option(help="The trust level it gets; default sandboxed.")
+    ] = None,
+    mount_scope: Annotated[
+        str | None, typer.Option(help="What it sees: workspace (default) or workspace+vault.")
+    ] = None,
     workdir: Annotated[
         Path | None,
         typer.Option(
@@ -117,5 +123,6 @@ def sessions_import(
     from roost.cli.transfer import import_session
 
     asked = {"agent": agent, "environment_id": environment, "title": title}
+    asked |= {"trust_level": trust_level, "mount_scope": mount_scope}
     with connect(url) as client:
         import_session(client, source, asked, workdir, as_json=json)

@@ -10,7 +10,6 @@ A session whose trust level is not `sandboxed` has no walls around it: it works 
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
@@ -30,6 +29,7 @@ from roost.core.networking import networking_of
 from roost.core.notes import Notes, OnSpending
 from roost.core.resources import Resources
 from roost.core.skills import Skills
+from roost.disk import remove
 from roost.domain.budget import Spent, price_of
 from roost.domain.events import trouble
 from roost.domain.session import SANDBOXED_ONLY, Lease, SandboxKind, Session, Spec, TrustLevel
@@ -351,8 +351,7 @@ class Places:
             await self._files.forget(session_id)
         if self._resources is not None:
             await self._resources.forget("", session_id)
-        home = self._vault / _WORKSPACES / session_id
-        await anyio.to_thread.run_sync(partial(shutil.rmtree, home, ignore_errors=True))
+        await anyio.to_thread.run_sync(remove, self._vault / _WORKSPACES / session_id)
 
     async def networking(self, session: Session) -> Networking:
         """As the environment says. An environment that is gone allows nothing."""

@@ -19,11 +19,12 @@ from roost.core.files import Files
 from roost.core.forks import Forks, Place
 from roost.core.sessions import Lifecycle
 from roost.domain.archive import Card
+from roost.domain.environment import RESERVED
 from roost.domain.events import Draft, Entry
 from roost.domain.ids import mint
 from roost.domain.session import Session, Spec
 from roost.domain.turns import hidden, name_at
-from roost.errors import InvalidRequest, NotFound
+from roost.errors import InvalidRequest, NotFound, SandboxUnavailable
 from roost.ports.archives import Archives, Bench
 from roost.ports.bell import Bell
 from roost.ports.harness import Harness
@@ -117,14 +118,18 @@ class Transfer:
                     await to_thread.run_sync(stack.close)
 
     async def _spec(self, caller: Key, card: Card, params: Mapping[str, Any]) -> Spec:
+        """What the session is made with. An archive may be made by anybody: whatever gives a session more
+        than its own files is the request's to ask for, and neither the archive's nor the environment's.
+        """
+        trust_level = params.get("trust_level") or "sandboxed"
         asked = {
             "agent": params.get("agent") or card.agent_id,
             "environment_id": params.get("environment_id") or card.environment_id,
-            "trust_level": params.get("trust_level") or card.trust_level,
-            "mount_scope": card.mount_scope,
+            "trust_level": trust_level,
+            "mount_scope": params.get("mount_scope") or "workspace",
             "harness": card.harness,
             "title": params.get("title") or card.title,
-            "metadata": card.metadata,
+            "metadata": _harmless(card.metadata),
         }
         for name in ("agent", "environment_id"):
             if not asked[name]:
@@ -135,6 +140,13 @@ class Transfer:
             raise type(missing)(
                 missing.message, hint="Name an agent and an environment of this server."
             ) from None
+        if (
+            spec.trust_level != trust_level
+        ):  # the environment's fallback, which nobody asked for here
+            raise SandboxUnavailable(
+                "there is no sandbox for the session, and an import takes no other place by itself",
+                hint=SandboxUnavailable.hint,
+            )
         named = card.sdk_session_id if spec_has_program(spec, self._harnesses) else None
         return replace(spec, sdk_session_id=named, origin=card.origin or card.session_id or None)
 
@@ -149,6 +161,11 @@ class Transfer:
 def spec_has_program(spec: Spec, harnesses: Mapping[str, Harness]) -> bool:
     """Whether such a session has files, and a program that remembers the conversation in them."""
     return harnesses[spec.harness].mounts is not None
+
+
+def _harmless(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Without the keys that ask for something: a workspace, a trust level, a task."""
+    return {key: value for key, value in metadata.items() if not key.startswith(RESERVED)}
 
 
 def _travels(entry: Entry) -> bool:

@@ -122,9 +122,13 @@ def line_of(entry: Entry) -> bytes:
 
 def check_name(name: str) -> None:
     """Whether a member may be called that. :raises BadArchive: it would lead elsewhere"""
+    if len(name.encode(errors="surrogateescape")) > LONGEST_PATH + len(f"{FILES}/"):
+        raise BadArchive(
+            f"the archive has a member with a path of more than {LONGEST_PATH} bytes: {name[:50]!r}",
+            hint="Directories may be nested as deep as such a path goes; archive fewer levels.",
+        )
     parts = name.split("/")
-    long = len(name.encode(errors="surrogateescape")) > LONGEST_PATH
-    if long or "\0" in name or parts[0] != FILES or {"", ".", ".."} & set(parts):
+    if "\0" in name or parts[0] != FILES or {"", ".", ".."} & set(parts):
         raise BadArchive(f"the archive has a member {name[:200]!r}")
 
 

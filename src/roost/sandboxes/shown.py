@@ -17,10 +17,10 @@ import anyio
 import msgspec
 from anyio import to_thread
 
+from roost.disk import remove
 from roost.errors import Unavailable
 from roost.ports.shown import Fetch
 from roost.sandboxes.tree.local import LocalTree
-from roost.sandboxes.tree.remove import remove
 
 _INDEX: Final = "uploads.json"
 _FRESH: Final = "fresh"

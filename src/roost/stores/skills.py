@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import shutil
 import stat
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 import msgspec
 from anyio import to_thread
 
+from roost.disk import remove
 from roost.domain.ids import mint
 from roost.domain.skill import File
 from roost.errors import BlobNotFound, BlobsFailed, NotFound, Unavailable
 from roost.ports.blobs import Blobs
 
+_log = logging.getLogger(__name__)
 _UNFINISHED = "new_"
 
 
@@ -71,12 +72,12 @@ class FolderSkills:
         self._root = root
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in root.glob(f"{_UNFINISHED}*"):
-            shutil.rmtree(left, ignore_errors=True)
+            _remove(left)
 
     def clear(self) -> None:
         """Forget everything."""
         for left in self._root.iterdir():
-            shutil.rmtree(left, ignore_errors=True)
+            _remove(left)
 
     async def keep(self, key: str, files: Sequence[File]) -> None:
         try:
@@ -95,8 +96,7 @@ class FolderSkills:
         return await to_thread.run_sync(_read, place)
 
     async def drop(self, key: str) -> None:
-        gone = partial(shutil.rmtree, self._root / key, ignore_errors=True)
-        await to_thread.run_sync(gone)
+        await to_thread.run_sync(_remove, self._root / key)
 
     def _keep(self, key: str, files: Sequence[File]) -> None:
         made = self._root / mint(_UNFINISHED.rstrip("_"))
@@ -110,8 +110,16 @@ class FolderSkills:
             made.rename(self._root / key)
             _settle(self._root)
         except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
+            _remove(made)
             raise
+
+
+def _remove(place: Path) -> None:
+    """Remove it, or leave it: it is removed when the next server starts."""
+    try:
+        remove(place)
+    except OSError as error:
+        _log.warning("cannot remove %s: %s", place, error, extra={"action": "skill"})
 
 
 def _object(key: str) -> str:

@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from roost.disk import remove
 from roost.errors import Conflict
-from roost.sandboxes.tree.remove import remove
 
 _PIECE: Final = 1024 * 1024
 

@@ -10,9 +10,9 @@ from glob import escape
 from pathlib import Path
 from typing import Final
 
+from roost.disk import remove
 from roost.ports.tree import Changed, Found, Root, Skipped
 from roost.sandboxes.tree.read import Patience, read
-from roost.sandboxes.tree.remove import remove
 from roost.sandboxes.tree.root import root_of
 from roost.sandboxes.tree.stage import LocalStaging
 from roost.sandboxes.tree.walk import Walk, look, name_of

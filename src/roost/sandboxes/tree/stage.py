@@ -11,10 +11,10 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from roost.disk import remove
 from roost.domain.snapshot import Entry, digest_of
 from roost.ports.tree import Root
 from roost.sandboxes.paths import open_at
-from roost.sandboxes.tree.remove import remove
 from roost.sandboxes.tree.root import root_of
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
