@@ -20,6 +20,8 @@
     - NotStarted                    a WebSocket message before `start`
     - AlreadyStarted                a second `start` on one WebSocket
     - AlreadyAnswered               somebody else answered first
+    - OwnKey                        a key does not revoke itself
+    - LastAdministrator             nobody could make keys any more
   + Unauthenticated                 no key, or not one of ours
   + Forbidden                       a key of ours that may not do this
     - CrossOrigin                   a page of another site, with this browser's login
@@ -205,11 +207,28 @@ class AlreadyAnswered(InvalidRequest):
     code = "already_answered"
 
 
+class OwnKey(InvalidRequest):
+    """A key cannot revoke itself."""
+
+    code = "own_key"
+    hint = "Make another administrator's key, log in with that one, and revoke this one there."
+
+
+class LastAdministrator(InvalidRequest):
+    """This is the last administrator's key: without it nobody could make keys any more."""
+
+    code = "last_administrator"
+    hint = "Make another one first: `roost key create --role admin`."
+
+
 class Unauthenticated(RoostError):
     """The API key is missing or is not valid."""
 
     code = "unauthenticated"
-    hint = "Send the key as `x-api-key` or `Authorization: Bearer`; `roost key create` makes one."
+    hint = (
+        "The administrator's key is in keys/admin.key of the server's data directory; "
+        "with it, `roost key create` makes others."
+    )
 
 
 class Forbidden(RoostError):

@@ -163,3 +163,10 @@ async def test_after_some_wrong_keys_an_address_has_to_wait_and_others_do_not(ho
 async def test_a_key_is_not_logged_out(home: House) -> None:
     error_of(await home.client.post("/auth/logout"), 403)
     assert (await home.client.get("/auth/me")).json()["expires_at"] is None
+
+
+async def test_me_says_which_trust_levels_the_key_may_ask_for_here(tmp_path: Path) -> None:
+    async with house(tmp_path, trust_levels="sandboxed,vault") as home:
+        assert (await home.get("/auth/me"))["trust_levels"] == ["sandboxed", "vault"]
+        async with browser_of(home) as browser:  # its key reaches the first level only
+            assert (await browser.get("/auth/me")).json()["trust_levels"] == ["sandboxed"]

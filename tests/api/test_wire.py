@@ -311,6 +311,21 @@ async def test_an_administrator_makes_and_revokes_keys(tmp_path: Path):
         error_of(await roost.client.delete("/roost/v1/keys/apikey_none"), 404)
 
 
+async def test_nobody_revokes_the_key_that_they_use(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        me = (await roost.get("/auth/me"))["key_id"]
+        refused = error_of(await roost.client.delete(f"/roost/v1/keys/{me}"), 400)
+        assert refused["details"]["error_code"] == "own_key"
+        assert "another administrator's key" in refused["details"]["hint"]
+        other = await roost.post("/roost/v1/keys", {"name": "other", "role": "admin"})
+        async with client_of(roost.app, other["secret"]) as client:
+            gone = await client.delete(f"/roost/v1/keys/{me}")
+            assert gone.status_code == 200
+            refused = error_of(await client.delete(f"/roost/v1/keys/{other['id']}"), 400)
+            assert refused["details"]["error_code"] == "own_key"
+        error_of(await roost.client.get("/auth/me"), 401)
+
+
 async def test_a_key_gets_another_name_and_other_limits_at_once_and_keeps_its_secret(
     tmp_path: Path,
 ):

@@ -36,6 +36,7 @@ async def test_the_key_stays_the_same_over_starts(tmp_path: Path):
 
 async def test_a_revoked_administrator_s_key_is_replaced_at_the_next_start(tmp_path: Path):
     async with started(tmp_path) as (keyring, leaked):
+        await keyring.create(tenant="default", name="another", role="admin")
         await keyring.revoke((await keyring.recognise(leaked)).id)
     async with started(tmp_path) as (keyring, fresh):
         assert (await keyring.recognise(fresh)).role == "admin"
@@ -43,9 +44,20 @@ async def test_a_revoked_administrator_s_key_is_replaced_at_the_next_start(tmp_p
             await keyring.recognise(leaked)
 
 
+async def test_a_lost_administrator_s_key_is_replaced_when_its_file_is_removed(tmp_path: Path):
+    async with started(tmp_path):
+        pass
+    (tmp_path / "keys/admin.key").unlink()
+    async with started(tmp_path) as (keyring, fresh):
+        me = await keyring.recognise(fresh)
+        (lost,) = [key for key in await keyring.all() if key.id != me.id]
+        await keyring.revoke(lost.id)
+
+
 async def test_a_revoked_key_that_is_given_again_is_refused_in_words(tmp_path: Path):
     given = "a secret that somebody chose for this"
     async with started(tmp_path, api_key=given) as (keyring, _):
+        await keyring.create(tenant="default", name="another", role="admin")
         await keyring.revoke((await keyring.recognise(given)).id)
     with pytest.raises(StartupError, match="revoked"):
         async with started(tmp_path, api_key=given):

@@ -56,6 +56,12 @@ def width() -> int:
 
 
 @pytest.fixture
+def touch() -> bool:
+    """Whether the screen is what the person has instead of a mouse."""
+    return False
+
+
+@pytest.fixture
 def server(tmp_path: Path, settings: dict[str, str]) -> Iterator[LiveServer]:
     with LiveServer(tmp_path / "data", **settings) as live:
         yield live
@@ -63,8 +69,8 @@ def server(tmp_path: Path, settings: dict[str, str]) -> Iterator[LiveServer]:
 
 @pytest.fixture
 def person(
-    request: pytest.FixtureRequest, browser: Browser, server: LiveServer, width: int
+    request: pytest.FixtureRequest, browser: Browser, server: LiveServer, width: int, touch: bool
 ) -> Iterator[Person]:
-    somebody = Person(request.node.name, browser, server, width=width)
+    somebody = Person(request.node.name, browser, server, width=width, touch=touch)
     yield somebody
     somebody.leave(content=not request.node.stash.get(_FAILED, False))

@@ -23,12 +23,20 @@ class Person:
     """One browser tab. `complaints` are what its console said that it should not have."""
 
     def __init__(
-        self, name: str, browser: Browser, server: LiveServer, *, width: int = 1100
+        self,
+        name: str,
+        browser: Browser,
+        server: LiveServer,
+        *,
+        width: int = 1100,
+        touch: bool = False,
     ) -> None:
         self.server = server
         self._name = name
         self.complaints: list[str] = []
-        self._context = browser.new_context(viewport={"width": width, "height": 800})
+        self._context = browser.new_context(
+            viewport={"width": width, "height": 800}, has_touch=touch, is_mobile=touch
+        )
         self.page: Page = self._context.new_page()
         self.page.on("console", self._listen)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))

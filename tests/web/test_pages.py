@@ -118,6 +118,8 @@ def test_a_key_is_shown_once_and_works_until_it_is_revoked(person: Person):
     page.get_by_role("button", name="Save").click()
     card = page.get_by_role("listitem").filter(has_text="for a good friend")
     card.get_by_role("button", name="Revoke").click()
+    assert httpx2.get(**ask).status_code == 200  # it asks first
+    page.get_by_role("dialog").get_by_role("button", name="Revoke the key").click()
     expect(card).to_have_count(0)
     assert httpx2.get(**ask).status_code == 401
 
@@ -139,3 +141,86 @@ def test_a_wrong_key_is_refused_in_plain_words(person: Person):
     person.page.get_by_role("button", name="Log in").click()
     expect(person.page.get_by_role("alert")).to_contain_text("not valid")
     person.complaints.clear()
+
+
+def test_an_administrator_is_not_offered_to_revoke_the_key_they_use(person: Person):
+    person.log_in()
+    person.make("/roost/v1/keys", name="another", role="admin")
+    person.page.goto(f"{person.server.url}/keys")
+    mine = person.page.get_by_role("listitem").filter(has_text="the key you are using")
+    expect(mine).to_contain_text("administrator")
+    expect(mine.get_by_role("button", name="Edit")).to_be_visible()
+    expect(mine.get_by_role("button", name="Revoke")).to_have_count(0)
+    other = person.page.get_by_role("listitem").filter(has_text="another")
+    expect(other.get_by_role("button", name="Revoke")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [390])
+def test_the_secret_of_a_new_key_can_be_read_whole_on_a_phone(person: Person, width: int):
+    person.log_in()
+    person.page.goto(f"{person.server.url}/keys")
+    person.page.get_by_role("button", name="New key").click()
+    person.page.get_by_role("dialog").get_by_label("Name").fill("phone")
+    person.page.get_by_role("button", name="Create").click()
+    secret = person.page.get_by_role("dialog").locator("pre")
+    expect(secret).to_be_visible()
+    assert secret.evaluate("it => it.scrollWidth - it.clientWidth") <= 0
+    box = secret.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= width
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/sessions/sesn_1/nowhere"])
+def test_an_address_without_a_page_says_so(person: Person, path: str):
+    person.log_in()
+    person.page.goto(person.server.url + path)
+    expect(person.page.get_by_role("heading", name="Page not found")).to_be_visible()
+    person.page.get_by_role("link", name="See all sessions").click()
+    expect(person.page.get_by_role("heading", name="Sessions")).to_be_visible()
+    person.complaints.clear()  # the browser notes that there is no such session
+
+
+def test_a_new_session_gets_an_agent_with_tools_or_the_one_of_last_time(person: Person):
+    person.log_in()
+    person.make_parts()
+    person.client.beta.agents.create(name="talker", model="claude-opus-5-5")
+    page, dialog = person.page, person.page.get_by_role("dialog")
+    page.goto(person.server.url)
+    page.get_by_role("button", name="New session").click()
+    chosen = dialog.get_by_role("combobox", name="Agent")
+    expect(chosen).to_have_value("coder")
+    chosen.click()
+    page.get_by_role("option", name="talker").click()
+    expect(dialog).to_contain_text("This agent has no tools")
+    dialog.get_by_role("button", name="Begin").click()
+    page.wait_for_url("**/sessions/sesn_*")
+    page.goto(person.server.url)
+    page.get_by_role("button", name="New session").click()
+    expect(chosen).to_have_value("talker")
+
+
+def test_the_first_agent_that_is_made_here_has_tools_and_asks_before_it_changes_anything(
+    person: Person,
+):
+    person.log_in()
+    person.page.goto(f"{person.server.url}/agents")
+    person.page.get_by_role("button", name="New agent").click()
+    person.page.get_by_role("dialog").get_by_label("Name").fill("first")
+    person.page.get_by_role("button", name="Save").click()
+    expect(person.page.get_by_role("listitem")).to_contain_text("asks before it changes anything")
+    (made,) = person.client.beta.agents.list()
+    (toolset,) = made.tools
+    assert toolset.type == "agent_toolset_20260401"
+
+
+@pytest.mark.parametrize(
+    "settings", [{"ROOST_HARNESS": "claude", "ROOST_TRUST_LEVELS": "sandboxed,vault"}]
+)
+def test_only_trust_levels_that_the_server_offers_can_be_chosen(person: Person):
+    person.log_in()
+    person.make_parts()
+    person.page.get_by_role("button", name="New session").click()
+    dialog = person.page.get_by_role("dialog")
+    expect(dialog.get_by_role("radio", name="Vault", exact=True)).to_be_enabled()
+    expect(dialog.get_by_role("radio", name="Full access")).to_be_disabled()
+    expect(dialog).to_contain_text("This server does not offer it")

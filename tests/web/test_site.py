@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,58 @@ def test_a_package_without_the_app_says_how_to_get_it(tmp_path: Path):
     answer = TestClient(Site(PlainTextResponse("the api"), tmp_path)).get("/", headers=PAGE)
     assert answer.status_code == 404
     assert "make setup" in answer.text
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> TestClient:
+    """An app whose build has compressed its files; the forms differ, so that a test can tell them."""
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "index.html").write_text("<p>the app</p>")
+    script = tmp_path / "assets/app.js"
+    script.write_text("plain")
+    script.with_name("app.js.gz").write_bytes(gzip.compress(b"gzipped"))
+    script.with_name("app.js.br").write_bytes(b"brotli")
+    return TestClient(Site(PlainTextResponse("the api"), tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("accepted", "form"),
+    [
+        ("gzip, deflate, br", "br"),
+        ("GZIP", "gzip"),
+        ("br;q=0, gzip;q=0.5", "gzip"),
+        ("br; q=0.000, gzip;q=0", None),
+        ("identity", None),
+        ("", None),
+    ],
+)
+def test_a_file_comes_in_the_best_form_that_the_browser_takes(
+    packed: TestClient, accepted: str, form: str | None
+):
+    headers = {"accept-encoding": accepted}
+    with packed.stream("GET", "/assets/app.js", headers=headers) as answer:
+        raw = b"".join(answer.iter_raw())
+    assert answer.headers.get("content-encoding") == form
+    assert answer.headers["content-type"].startswith("text/javascript")
+    assert answer.headers["vary"] == "accept-encoding"
+    assert int(answer.headers["content-length"]) == len(raw)
+    assert (raw == b"brotli", raw == b"plain") == (form == "br", form is None)
+
+
+def test_each_form_has_a_tag_of_its_own_and_is_not_sent_twice(packed: TestClient):
+    tags = set()
+    for accepted in ("br", "gzip", "identity"):
+        headers = {"accept-encoding": accepted}
+        tag = packed.head("/assets/app.js", headers=headers).headers["etag"]
+        again = packed.get("/assets/app.js", headers={**headers, "if-none-match": tag})
+        assert (again.status_code, again.content) == (304, b"")
+        assert again.headers["etag"] == tag
+        assert again.headers["vary"] == "accept-encoding"
+        tags.add(tag)
+    assert len(tags) == 3
+    stale = packed.get("/", headers={**PAGE, "if-none-match": min(tags)})
+    assert "the app" in stale.text
+
+
+def test_compressed_forms_have_no_address_of_their_own(packed: TestClient):
+    assert packed.get("/assets/app.js.br").text == "the api"

@@ -1,32 +1,38 @@
 import { Center, Loader } from "@mantine/core";
-import { createBrowserRouter, Navigate, Outlet } from "react-router";
+import { lazy, Suspense } from "react";
+import { createBrowserRouter, Outlet } from "react-router";
 import { RouterProvider } from "react-router/dom";
 
 import { useMe } from "./api/hooks";
-import { AgentsPage } from "./pages/agents";
-import { EnvironmentsPage } from "./pages/environments";
-import { KeysPage } from "./pages/keys";
 import { LoginPage } from "./pages/login";
-import { SessionPage } from "./pages/session";
+import { NotFoundPage } from "./pages/not-found";
 import { SessionsPage } from "./pages/sessions";
-import { TaskPage } from "./pages/task";
-import { TasksPage } from "./pages/tasks";
-import { WorkspacesPage } from "./pages/workspaces";
 import { Frame } from "./parts/frame";
+
+// What is seen first comes with the app; each other page when somebody goes there.
+const SessionPage = lazy(() => import("./pages/session").then(({ SessionPage }) => ({ default: SessionPage })));
+const TasksPage = lazy(() => import("./pages/tasks").then(({ TasksPage }) => ({ default: TasksPage })));
+const TaskPage = lazy(() => import("./pages/task").then(({ TaskPage }) => ({ default: TaskPage })));
+const WorkspacesPage = lazy(() => import("./pages/workspaces").then(({ WorkspacesPage }) => ({ default: WorkspacesPage })));
+const AgentsPage = lazy(() => import("./pages/agents").then(({ AgentsPage }) => ({ default: AgentsPage })));
+const EnvironmentsPage = lazy(() => import("./pages/environments").then(({ EnvironmentsPage }) => ({ default: EnvironmentsPage })));
+const KeysPage = lazy(() => import("./pages/keys").then(({ KeysPage }) => ({ default: KeysPage })));
+
+const COMING = (
+  <Center h="50vh">
+    <Loader aria-label="Loading" />
+  </Center>
+);
 
 function SignedIn() {
   const me = useMe();
-  if (me.isPending) {
-    return (
-      <Center h="100vh">
-        <Loader aria-label="Loading" />
-      </Center>
-    );
-  }
+  if (me.isPending) return COMING;
   if (me.data === undefined) return <LoginPage />;
   return (
     <Frame me={me.data}>
-      <Outlet />
+      <Suspense fallback={COMING}>
+        <Outlet />
+      </Suspense>
     </Frame>
   );
 }
@@ -44,7 +50,7 @@ const router = createBrowserRouter([
       { path: "/agents", element: <AgentsPage /> },
       { path: "/environments", element: <EnvironmentsPage /> },
       { path: "/keys", element: <KeysPage /> },
-      { path: "*", element: <Navigate to="/" replace /> },
+      { path: "*", element: <NotFoundPage /> },
     ],
   },
 ]);

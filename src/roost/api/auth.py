@@ -38,7 +38,11 @@ async def caller(
     if not secret and (cookie := cookie_in(headers)):
         login = await logins.recognise(cookie)
         return login.key, login
-    if not 0 < len(secret) <= _LONGEST_SECRET:
+    if not secret:
+        raise Unauthenticated(
+            "The API key is missing.", hint="Send it as `x-api-key` or `Authorization: Bearer`."
+        )
+    if len(secret) > _LONGEST_SECRET:
         raise Unauthenticated()
     return await keyring.recognise(secret), None
 

@@ -11,7 +11,7 @@ from roost.api.call import Call, administrators_only, reply
 from roost.core.trust import may_ask_for
 from roost.domain.events import iso
 from roost.domain.session import TrustLevel
-from roost.errors import Forbidden
+from roost.errors import Forbidden, OwnKey
 from roost.ports.keys import Key, Limits
 
 
@@ -78,8 +78,10 @@ async def list_(call: Call) -> ASGIApp:
 
 
 async def revoke(call: Call) -> ASGIApp:
-    """From now on the key opens nothing, and what it had opened ends."""
+    """From now on the key opens nothing, and what it had opened ends. :raises OwnKey:"""
     administrators_only(call)
+    if call.params["key_id"] == call.key.id:
+        raise OwnKey()
     key = await call.deps.keyring.revoke(call.params["key_id"])
     call.deps.rates.forget(key.id)
     call.deps.revocations.tell(key.id)

@@ -35,7 +35,7 @@ async def login(call: Call) -> ASGIApp:
     scheme = call.scope["scheme"]
     check_origin(call.headers, scheme, call.deps.settings.allowed_origins)
     begun, cookie = await _begin(call, call.body["api_key"])
-    response = reply(_view(begun.key, begun.expires_at))
+    response = reply(_view(call, begun.key, begun.expires_at))
     seconds = int(call.deps.settings.login_seconds)
     _set_cookie(response, cookie, seconds, secure=scheme == "https")
     return response
@@ -66,7 +66,7 @@ async def logout(call: Call) -> ASGIApp:
 
 async def me(call: Call) -> ASGIApp:
     """Who calls."""
-    return reply(_view(call.key, call.login.expires_at if call.login else None))
+    return reply(_view(call, call.key, call.login.expires_at if call.login else None))
 
 
 async def ws_token(call: Call) -> ASGIApp:
@@ -108,7 +108,7 @@ def _set_cookie(response: Response, value: str, seconds: int, *, secure: bool) -
     )
 
 
-def _view(key: Key, expires_at: Micros | None) -> dict[str, Any]:
+def _view(call: Call, key: Key, expires_at: Micros | None) -> dict[str, Any]:
     return {
         "type": "login",
         "key_id": key.id,
@@ -116,5 +116,6 @@ def _view(key: Key, expires_at: Micros | None) -> dict[str, Any]:
         "tenant": key.tenant,
         "role": key.role,
         "trust_ceiling": key.trust_ceiling,
+        "trust_levels": call.deps.lifecycle.trust_levels(key),
         "expires_at": None if expires_at is None else iso(expires_at),
     }

@@ -101,7 +101,7 @@ class Keyring:
         return key
 
     async def revoke(self, key_id: str) -> Key:
-        """From now on it opens nothing. :raises NotFound: no such key"""
+        """From now on it opens nothing. :raises NotFound: no such key :raises LastAdministrator:"""
         key = await self._keys.revoke(key_id)
         self._revoked.add(key.id)
         self._known.pop(key.digest, None)

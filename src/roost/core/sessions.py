@@ -86,6 +86,10 @@ class Lifecycle:
         self._resources = resources
         self._attachments = attachments
 
+    def trust_levels(self, caller: Key) -> list[TrustLevel]:
+        """The levels that a new session of the caller's may have."""
+        return self._trust.offered(caller)
+
     async def create(
         self,
         caller: Key,

@@ -40,6 +40,10 @@ class Trust:
         elif self._places is not None and spec.sandbox_fallback is not None:
             self._places.check_kind(spec.sandbox_fallback)
 
+    def offered(self, caller: Key) -> list[TrustLevel]:
+        """The levels that a new session of the caller's may have on this server."""
+        return [level for level in self._levels if may_ask_for(caller, level)]
+
     async def placed(self, spec: Spec, networking: Networking) -> Spec:
         """The spec with the kind of place the session gets: the server's own, or the named fallback.
 

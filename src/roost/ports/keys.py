@@ -56,5 +56,11 @@ class Keys(Protocol):
         ...
 
     async def revoke(self, key_id: str) -> Key:
-        """From now on it opens nothing. Again: the same answer. :raises NotFound:"""
+        """From now on it opens nothing. Again: the same answer.
+
+        Of two revocations at once that would leave no administrator's key, one is refused.
+
+        :raises NotFound:
+        :raises LastAdministrator: no other administrator's key opens anything
+        """
         ...

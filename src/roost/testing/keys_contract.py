@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 from msgspec.structs import replace
 
-from roost.errors import Conflict, NotFound
+from roost.errors import Conflict, LastAdministrator, NotFound
 from roost.ports.keys import Key, Limits
 from roost.testing.stage import TENANT, Stage
 from roost.testing.store_contract import StoreContract
@@ -83,3 +84,35 @@ class KeysContract(StoreContract):
         assert await keys.find(revoked.digest) == revoked
         with pytest.raises(NotFound):
             await keys.revoke("key_nowhere")
+
+    async def test_the_last_administrator_s_key_is_not_revoked(self, stage: Stage) -> None:
+        keys = stage.store.keys
+        await keys.add(_key("key_1", role="admin"))
+        await keys.add(_key("key_2", role="admin", tenant="tenant_2"))
+        await keys.add(_key("key_3"))
+        first = await keys.revoke("key_1")
+        with pytest.raises(LastAdministrator):
+            await keys.revoke("key_2")
+        assert await keys.revoke("key_1") == first  # again: the same answer
+        assert (await keys.find(b"key_2\x00\xff")).revoked_at is None  # type: ignore[union-attr]
+
+    async def test_of_two_administrators_who_revoke_each_other_at_once_one_stays(
+        self, stage: Stage
+    ) -> None:
+        keys = stage.store.keys
+        ids = ("key_1", "key_2", "key_3")
+        for key_id in ids:
+            await keys.add(_key(key_id, role="admin"))
+        refused: list[str] = []
+
+        async def revoke(key_id: str) -> None:
+            try:
+                await keys.revoke(key_id)
+            except LastAdministrator:
+                refused.append(key_id)
+
+        async with anyio.create_task_group() as tasks:
+            for key_id in ids:
+                tasks.start_soon(revoke, key_id)
+        assert [key.id for key in await keys.all() if key.revoked_at is None] == refused
+        assert len(refused) == 1

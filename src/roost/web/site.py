@@ -6,12 +6,15 @@ file, is answered with the one page there is. Whatever else is asked for is left
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from importlib.resources import files
+from mimetypes import guess_type
 from pathlib import Path
 from typing import Final
 
 from starlette.datastructures import Headers
-from starlette.responses import FileResponse, PlainTextResponse
+from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 DIST: Final = Path(str(files("roost.web"))) / "dist"
@@ -26,9 +29,37 @@ _HEADERS: Final = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
+    "vary": "accept-encoding",
 }
 _FOR_EVER: Final = {**_HEADERS, "cache-control": "public, max-age=31536000, immutable"}
 _TAKEN: Final = ("/v1/", "/roost/", "/auth/", "/ws/")
+_ENCODINGS: Final = {"br": ".br", "gzip": ".gz"}
+"""What the build has compressed each file with, the best first."""
+
+
+class _File:
+    """A file of the app, and what there is of it in compressed form."""
+
+    def __init__(self, path: Path, headers: Mapping[str, str]) -> None:
+        self._path = path
+        self._headers = headers
+        self._kind = guess_type(path)[0] or "application/octet-stream"
+        self._tag = hashlib.sha256(path.read_bytes()).hexdigest()[:32]
+        forms = ((name, path.with_name(path.name + end)) for name, end in _ENCODINGS.items())
+        self._forms = {name: form for name, form in forms if form.is_file()}
+
+    def answer(self, asked: Headers) -> Response:
+        """The file in the best form that the browser takes, unless it has that already."""
+        taken = _taken(asked.get("accept-encoding", ""))
+        form = next((name for name in self._forms if name in taken), None)
+        tag = f'"{self._tag}{f"-{form}" if form else ""}"'
+        headers = {**self._headers, "etag": tag}
+        if tag in asked.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        if form is None:
+            return FileResponse(self._path, headers=headers, media_type=self._kind)
+        headers["content-encoding"] = form
+        return FileResponse(self._forms[form], headers=headers, media_type=self._kind)
 
 
 class Site:
@@ -36,9 +67,12 @@ class Site:
 
     def __init__(self, api: ASGIApp, dist: Path = DIST) -> None:
         self._api = api
-        self._page = dist / "index.html"
         found = (path for path in dist.rglob("[!.]*") if path.is_file())
-        self._files = {f"/{path.relative_to(dist)}": path for path in found}
+        self._files = {
+            f"/{path.relative_to(dist)}": _File(path, _headers_of(path.relative_to(dist)))
+            for path in found
+            if path.suffix not in _ENCODINGS.values()
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, one connection, or one lifespan."""
@@ -49,12 +83,26 @@ class Site:
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
             return None
         path: str = scope["path"]
+        asked = Headers(scope=scope)
         if path in self._files:
-            headers = _FOR_EVER if path.startswith("/assets/") else _HEADERS
-            return FileResponse(self._files[path], headers=headers)
-        wants_page = "text/html" in Headers(scope=scope).get("accept", "")
+            return self._files[path].answer(asked)
+        wants_page = "text/html" in asked.get("accept", "")
         if path != "/" and (path.startswith(_TAKEN) or not wants_page):
             return None
         if not self._files:
             return PlainTextResponse(_NOT_BUILT, 404)
-        return FileResponse(self._page, headers=_HEADERS)
+        return self._files["/index.html"].answer(asked)
+
+
+def _headers_of(name: Path) -> Mapping[str, str]:
+    return _FOR_EVER if name.parts[0] == "assets" else _HEADERS
+
+
+def _taken(accepted: str) -> set[str]:
+    """The encodings that a browser takes: those it names, unless with a weight of nothing."""
+    found: set[str] = set()
+    for part in accepted.split(","):
+        name, _, weight = part.partition(";")
+        if weight.replace(" ", "").rstrip("0") not in ("q=", "q=0."):
+            found.add(name.strip().lower())
+    return found

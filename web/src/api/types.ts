@@ -130,4 +130,6 @@ export interface Me {
   tenant: string;
   role: "user" | "admin";
   trust_ceiling: Trust;
+  /** Those that this key may ask for and this server offers. */
+  trust_levels: Trust[];
 }

@@ -74,7 +74,7 @@ describe("the log as a conversation", () => {
 
   it("tells retries from failures", () => {
     const error = (type: string) => event("session.error", { error: { type: "model_overloaded_error", message: "overloaded", retry_status: { type } } });
-    expect(shown(after(EMPTY, [error("retrying"), error("exhausted")]))).toEqual(["retry", "error"]);
+    expect(shown(after(EMPTY, [error("retrying"), error("exhausted")]))).toEqual(["error"]);
   });
 
   it("shows a call as it was run, and what was asked for, when whoever allowed it has changed it", () => {
@@ -84,5 +84,40 @@ describe("the log as a conversation", () => {
     ]);
     const [call] = changed.items as Call[];
     expect([call!.input, call!.asked]).toEqual([{ command: "ls" }, { command: "rm -r ." }]);
+  });
+
+  it("does not call failed what somebody has interrupted", () => {
+    const call = event("agent.tool_use", { id: "call", name: "bash", evaluated_permission: "allow" });
+    const cut = (...rest: LogEvent[]) => shown(after(EMPTY, [call, ...rest]))[0];
+    const result = () => event("agent.tool_result", { tool_use_id: "call", is_error: true, content: text("rejected") });
+    const queued = () => event("user.interrupt", { id: "stop", processed_at: null });
+    const gotten = () => event("user.interrupt", { id: "stop" });
+    expect(cut(queued(), result(), gotten())).toBe("bash:interrupted");
+    expect(cut(gotten(), result())).toBe("bash:interrupted");
+    const at = new Date(0).toISOString(); // as a listing shows it: where the agent got it
+    expect(cut({ ...result(), processed_at: at }, { ...gotten(), processed_at: at })).toBe("bash:interrupted");
+    expect(cut(result(), event("agent.message", { content: text("it failed") }))).toBe("bash:failed");
+    expect(cut(queued(), event("session.status_idle", { stop_reason: { type: "end_turn" } }))).toBe("bash:interrupted");
+  });
+
+  it("does not count the time that somebody took to decide", () => {
+    const asked = [event("agent.tool_use", { id: "call", name: "edit", evaluated_permission: "ask" })];
+    seq += 100;
+    const allowed = event("user.tool_confirmation", { tool_use_id: "call", result: "allow" });
+    const done = event("agent.tool_result", { tool_use_id: "call" });
+    const [call] = after(EMPTY, [...asked, allowed, done]).items as Call[];
+    expect(call!.endedAt! - call!.startedAt!).toBe(1000);
+  });
+
+  it("shows retries as one note, and a failure with what it means as another", () => {
+    const error = (type: string) => event("session.error", { error: { type: "model_overloaded_error", message: "Overloaded.", retry_status: { type } } });
+    const retried = after(EMPTY, [error("retrying"), error("retrying"), error("retrying")]);
+    expect(shown(retried)).toEqual(["retry"]);
+    expect(retried.items[0]).toMatchObject({ times: 3, text: "Overloaded." });
+    const over = after(retried, [error("exhausted"), event("session.status_idle", { stop_reason: { type: "retries_exhausted" } })]);
+    expect(shown(over)).toEqual(["error", "turn-end"]);
+    expect(over.items[0]).toMatchObject({ text: "Overloaded. The turn was given up. Send a message to try again." });
+    const apart = after(EMPTY, [error("retrying"), event("agent.message", { content: text("hi") }), error("retrying")]);
+    expect(shown(apart)).toEqual(["retry", "hi", "retry"]);
   });
 });

@@ -16,7 +16,7 @@ import {
   type SessionUsage,
 } from "./events";
 
-export type CallState = "running" | "waiting" | "done" | "failed" | "denied" | "unknown";
+export type CallState = "running" | "waiting" | "done" | "failed" | "denied" | "interrupted" | "unknown";
 
 export interface Said {
   kind: "user" | "agent";
@@ -46,6 +46,8 @@ export interface Call {
   output?: string;
   startedAt?: number;
   endedAt?: number;
+  /** Somebody has asked for the turn to stop while the call was open. */
+  stopped?: boolean;
 }
 
 export interface Note {
@@ -53,6 +55,8 @@ export interface Note {
   id: string;
   tone: "error" | "retry" | "info";
   text: string;
+  /** How often in a row it was tried, or tried again. */
+  times?: number;
 }
 
 /** Where a turn is over: a place to fork at, or to go back to. */
@@ -82,6 +86,8 @@ const STATUS: Record<string, Status> = {
   "session.status_idle": "idle",
   "session.status_terminated": "terminated",
 };
+
+const AT_ONCE = 1000; // milliseconds
 
 const REASONS: Record<string, string> = {
   retries_exhausted: "The turn was given up. Send a message to try again.",
@@ -135,7 +141,7 @@ function take(state: Conversation, event: LogEvent): void {
     case "user.tool_confirmation":
       return confirmed(state, event);
     case "user.interrupt":
-      return event.processed_at === null ? undefined : put(state, note(event, "info", "Interrupted"));
+      return interrupted(state, event);
     case "agent.thread_context_compacted":
       return put(state, note(event, "info", "The conversation grew long and was summarised."));
     case REWOUND:
@@ -170,7 +176,7 @@ function moved(state: Conversation, event: LogEvent, status: Status): void {
   if (status === "running") return;
   dropPreviews(state);
   const reason = REASONS[state.stopReason ?? ""];
-  if (reason !== undefined) put(state, note(event, "error", reason));
+  if (reason !== undefined) explain(state, event, reason);
   if (status === "terminated") put(state, note(event, "info", "This session has ended."));
   if (status === "idle" && state.stopReason !== "requires_action") {
     closeOpenCalls(state);
@@ -182,9 +188,22 @@ function moved(state: Conversation, event: LogEvent, status: Status): void {
 function closeOpenCalls(state: Conversation): void {
   state.items = state.items.map((item) =>
     item.kind === "call" && (item.state === "running" || item.state === "waiting")
-      ? { ...item, state: "unknown" }
+      ? { ...item, state: item.stopped ? "interrupted" : "unknown" }
       : item,
   );
+}
+
+/** What runs when somebody interrupts does not fail: it is stopped, and says so in its result. */
+function interrupted(state: Conversation, event: LogEvent): void {
+  const now = timeOf(event);
+  state.items = state.items.map((item) => {
+    if (item.kind !== "call") return item;
+    if (item.state === "running" || item.state === "waiting") return { ...item, stopped: true };
+    // A listing shows the interrupt where the agent got it, which is just after the result.
+    const cut = item.state === "failed" && now !== undefined && item.endedAt !== undefined && Math.abs(now - item.endedAt) < AT_ONCE;
+    return cut ? { ...item, state: "interrupted" } : item;
+  });
+  if (event.processed_at !== null) put(state, note(event, "info", "Interrupted"));
 }
 
 function called(event: LogEvent): Call {
@@ -206,7 +225,7 @@ function called(event: LogEvent): Call {
 function returned(state: Conversation, event: LogEvent): void {
   changeCall(state, answeredCall(event), (call) => ({
     ...call,
-    state: call.state === "denied" ? "denied" : event.is_error ? "failed" : "done",
+    state: call.state === "denied" ? "denied" : !event.is_error ? "done" : call.stopped ? "interrupted" : "failed",
     output: textOf(event.content),
     endedAt: timeOf(event),
   }));
@@ -217,6 +236,8 @@ function confirmed(state: Conversation, event: LogEvent): void {
     ...call,
     ...(event.modified_input !== undefined && { input: event.modified_input, asked: call.asked ?? call.input }),
     state: event.result === "allow" ? "running" : "denied",
+    // How long somebody took to decide is not how long the tool took.
+    startedAt: timeOf(event) ?? call.startedAt,
     output: event.result === "deny" ? (event.deny_message ?? undefined) : call.output,
   }));
 }
@@ -230,7 +251,22 @@ function changeCall(state: Conversation, id: string | undefined, change: (call: 
 function troubled(state: Conversation, event: LogEvent): void {
   const retry = event.error?.retry_status?.type === "retrying";
   const text = event.error?.message ?? "Something went wrong.";
-  put(state, note(event, retry ? "retry" : "error", text));
+  const before = newest(state);
+  const again = before?.kind === "note" && before.tone === "retry" ? before : undefined;
+  if (again !== undefined) state.items.splice(state.items.indexOf(again), 1);
+  put(state, { ...note(event, retry ? "retry" : "error", text), times: (again?.times ?? 0) + 1 });
+}
+
+/** Why the session rests: of an error that was just shown, the end; otherwise a note of its own. */
+function explain(state: Conversation, event: LogEvent, reason: string): void {
+  const before = newest(state);
+  if (before?.kind === "note" && before.tone === "error") state.items[state.items.indexOf(before)] = { ...before, text: `${before.text} ${reason}` };
+  else put(state, note(event, "error", reason));
+}
+
+/** The last of what has happened; messages that still wait come after it. */
+function newest(state: Conversation): Item | undefined {
+  return state.items.findLast((item) => !(item.kind === "user" && item.queued));
 }
 
 function note(event: LogEvent, tone: Note["tone"], text: string): Note {

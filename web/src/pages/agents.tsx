@@ -2,16 +2,10 @@ import { Button, Select, Stack, Textarea, TextInput } from "@mantine/core";
 import { useState, type FormEvent } from "react";
 
 import { changes, useAgents, useChange } from "../api/hooks";
-import type { Agent, Toolset } from "../api/types";
+import type { Agent } from "../api/types";
 import { Loaded, Page } from "../parts/page";
-import { FormButton, ThingCard, Things } from "../parts/resource";
-
-const TOOLSET = "agent_toolset_20260401";
-const POLICIES = [
-  { value: "always_allow", label: "Runs its tools by itself" },
-  { value: "always_ask", label: "Asks before every tool" },
-  { value: "auto", label: "Reads by itself, asks before it changes anything" },
-];
+import { FormButton, SureButton, ThingCard, Things } from "../parts/resource";
+import { POLICIES, policyLabel, policyOf, withPolicy } from "../parts/tools";
 
 export function AgentsPage() {
   const agents = useAgents();
@@ -31,9 +25,14 @@ export function AgentsPage() {
                   agent.archived_at === null && (
                     <>
                       <FormButton variant="default" label="Edit" title={`Edit ${agent.name}`} form={(done) => <AgentForm agent={agent} done={done} />} />
-                      <Button variant="default" size="xs" onClick={() => archive.mutate(agent.id)}>
-                        Archive
-                      </Button>
+                      <SureButton
+                        label="Archive"
+                        title={`Archive ${agent.name}?`}
+                        says="Sessions that it works in go on; new ones cannot be made with it. This cannot be undone."
+                        yes="Archive it"
+                        act={(done) => archive.mutate(agent.id, { onSuccess: done })}
+                        busy={archive.isPending}
+                      />
                     </>
                   )
                 }
@@ -52,7 +51,7 @@ function AgentForm({ agent, done }: { agent?: Agent; done: () => void }) {
   const [name, setName] = useState(agent?.name ?? "");
   const [model, setModel] = useState(agent?.model.id ?? "claude-opus-5-5");
   const [system, setSystem] = useState(agent?.system ?? "");
-  const [policy, setPolicy] = useState(agent ? policyOf(agent) : "always_allow");
+  const [policy, setPolicy] = useState(agent ? policyOf(agent) : "auto");
 
   const submit = (event: FormEvent) => {
     event.preventDefault();
@@ -74,21 +73,4 @@ function AgentForm({ agent, done }: { agent?: Agent; done: () => void }) {
       </Stack>
     </form>
   );
-}
-
-function policyOf(agent: Agent): string {
-  const toolset = agent.tools.find((one) => one.type === TOOLSET);
-  return toolset?.default_config?.permission_policy.type ?? "always_allow";
-}
-
-function policyLabel(agent: Agent): string {
-  if (!agent.tools.some((one) => one.type === TOOLSET)) return "no built-in tools";
-  return POLICIES.find(({ value }) => value === policyOf(agent))?.label.toLowerCase() ?? "";
-}
-
-/** The tools with another policy for the built-in ones; whatever else the agent has stays. */
-function withPolicy(tools: Toolset[], policy: string): unknown[] {
-  const others = tools.filter((one) => one.type !== TOOLSET);
-  const built = tools.find((one) => one.type === TOOLSET) ?? { type: TOOLSET };
-  return [{ ...built, default_config: { enabled: true, permission_policy: { type: policy } } }, ...others];
 }

@@ -4,7 +4,7 @@ import { useState, type FormEvent } from "react";
 import { changes, useChange, useEnvironments } from "../api/hooks";
 import type { Environment } from "../api/types";
 import { Loaded, Page } from "../parts/page";
-import { FormButton, ThingCard, Things } from "../parts/resource";
+import { FormButton, SureButton, ThingCard, Things } from "../parts/resource";
 
 export function EnvironmentsPage() {
   const places = useEnvironments();
@@ -24,9 +24,14 @@ export function EnvironmentsPage() {
                   place.archived_at === null && (
                     <>
                       <FormButton variant="default" label="Edit" title={`Edit ${place.name}`} form={(done) => <EnvironmentForm place={place} done={done} />} />
-                      <Button variant="default" size="xs" onClick={() => archive.mutate(place.id)}>
-                        Archive
-                      </Button>
+                      <SureButton
+                        label="Archive"
+                        title={`Archive ${place.name}?`}
+                        says="Sessions in it go on; new ones cannot be made in it. This cannot be undone."
+                        yes="Archive it"
+                        act={(done) => archive.mutate(place.id, { onSuccess: done })}
+                        busy={archive.isPending}
+                      />
                     </>
                   )
                 }

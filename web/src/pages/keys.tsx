@@ -1,15 +1,16 @@
 import { Alert, Button, Code, CopyButton, Group, Select, Stack, TextInput } from "@mantine/core";
 import { useState, type FormEvent } from "react";
 
-import { changes, useChange, useKeys } from "../api/hooks";
+import { changes, useChange, useKeys, useMe } from "../api/hooks";
 import type { Key, Trust } from "../api/types";
 import { Loaded, Page } from "../parts/page";
-import { FormButton, ThingCard, Things } from "../parts/resource";
+import { FormButton, SureButton, ThingCard, Things } from "../parts/resource";
 import { TRUST, TrustBadge } from "../parts/trust";
 import { ago } from "../parts/words";
 
 export function KeysPage() {
   const keys = useKeys();
+  const me = useMe().data;
   const revoke = useChange("keys", changes.revokeKey);
   return (
     <Page title="API keys" actions={<FormButton label="New key" title="New API key" form={(done) => <KeyForm done={done} />} />}>
@@ -19,7 +20,7 @@ export function KeysPage() {
             {found.filter((key) => key.revoked_at === null).map((key) => (
               <ThingCard
                 key={key.id}
-                name={key.name}
+                name={key.id === me?.key_id ? `${key.name} (the key you are using)` : key.name}
                 archived={false}
                 about={
                   <Group gap="xs">
@@ -30,9 +31,16 @@ export function KeysPage() {
                 actions={
                   <>
                     <FormButton variant="default" label="Edit" title={`Edit ${key.name}`} form={(done) => <KeyForm of={key} done={done} />} />
-                    <Button variant="default" size="xs" color="red" onClick={() => revoke.mutate(key.id)}>
-                      Revoke
-                    </Button>
+                    {key.id !== me?.key_id && (
+                      <SureButton
+                        label="Revoke"
+                        title={`Revoke ${key.name}?`}
+                        says="Whoever uses this key is logged out at once and cannot come back with it. This cannot be undone; another key can be made."
+                        yes="Revoke the key"
+                        act={(done) => revoke.mutate(key.id, { onSuccess: done })}
+                        busy={revoke.isPending}
+                      />
+                    )}
                   </>
                 }
               />
@@ -81,7 +89,7 @@ function Secret({ secret }: { secret: string }) {
   return (
     <Alert color="yellow" title="Copy it now: it is not shown again">
       <Group mt="xs">
-        <Code block>{secret}</Code>
+        <Code block className="secret">{secret}</Code>
         <CopyButton value={secret}>
           {({ copied, copy }) => (
             <Button size="xs" onClick={copy}>

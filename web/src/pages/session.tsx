@@ -1,7 +1,7 @@
 import { ActionIcon, Anchor, Group, Tabs, Text, TextInput, Tooltip } from "@mantine/core";
 import { useQueryClient } from "@tanstack/react-query";
 import { ChartGantt, FolderOpen, MessageSquare, Pencil } from "lucide-react";
-import { useState, type FormEvent } from "react";
+import { useEffect, useState, type FormEvent } from "react";
 import { Link, useNavigate, useParams } from "react-router";
 
 import { changes, useChange, useSession, useWorkspaces } from "../api/hooks";
@@ -14,13 +14,21 @@ import { StatusBadge } from "../parts/status";
 import { Timeline } from "../parts/timeline";
 import { TrustBadge } from "../parts/trust";
 import { money, tokens } from "../parts/words";
+import { NotFoundPage } from "./not-found";
 import { nameOf } from "./sessions";
+
+const VIEWS = ["chat", "timeline", "files"];
 
 export function SessionPage() {
   const { id = "", view = "chat" } = useParams();
   const session = useSession(id);
   const live = useLiveSession(id);
   const navigate = useNavigate();
+  const queries = useQueryClient();
+  // What it has cost is the server's sum: the conversation's own falls when the session goes back.
+  const { usage, status } = live.conversation;
+  useEffect(() => void queries.invalidateQueries({ queryKey: ["session", id] }), [queries, id, usage, status]);
+  if (!VIEWS.includes(view)) return <NotFoundPage />;
   return (
     <Loaded query={session}>
       {(found) => (
@@ -54,7 +62,7 @@ export function SessionPage() {
 
 function Heading({ session, live }: { session: Session; live: LiveSession }) {
   const workspace = useWorkspaces().data?.find(({ id }) => id === session.workspace)?.name;
-  const usage = live.conversation.usage ?? session.usage;
+  const usage = session.usage;
   const waits = live.conversation.stopReason === "requires_action";
   return (
     <Group px="sm" pt="xs" gap="xs" className="heading">

@@ -1,4 +1,4 @@
-import { ActionIcon, Anchor, Button, Card, Group, Menu, Stack, Switch, Text, TextInput } from "@mantine/core";
+import { ActionIcon, Anchor, Button, Card, Group, Menu, Modal, Stack, Switch, Text, TextInput } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
 import { Archive, Bot, Clock, EllipsisVertical, Folder, Plus, Search } from "lucide-react";
 import { useState, type ReactNode } from "react";
@@ -8,7 +8,7 @@ import { changes, useChange, useSessions, useWorkspaces } from "../api/hooks";
 import type { Session } from "../api/types";
 import { NewSession } from "../parts/new-session";
 import { Loaded, Page } from "../parts/page";
-import { Nothing } from "../parts/resource";
+import { Nothing, Sure } from "../parts/resource";
 import { StatusBadge } from "../parts/status";
 import { TrustBadge } from "../parts/trust";
 import { ago, money, tokens } from "../parts/words";
@@ -106,23 +106,25 @@ function Fact({ icon, children }: { icon?: ReactNode; children: ReactNode }) {
 
 function RowMenu({ session }: { session: Session }) {
   const archive = useChange("sessions", changes.archiveSession);
+  const [asking, { open, close }] = useDisclosure();
   return (
-    <Menu position="bottom-end">
-      <Menu.Target>
-        <ActionIcon variant="subtle" color="gray" aria-label={`Actions for ${nameOf(session)}`} className="above">
-          <EllipsisVertical size={16} aria-hidden />
-        </ActionIcon>
-      </Menu.Target>
-      <Menu.Dropdown>
-        <Menu.Item
-          leftSection={<Archive size={14} aria-hidden />}
-          disabled={session.archived_at !== null}
-          onClick={() => archive.mutate(session.id)}
-        >
-          Archive
-        </Menu.Item>
-      </Menu.Dropdown>
-    </Menu>
+    <>
+      <Menu position="bottom-end">
+        <Menu.Target>
+          <ActionIcon variant="subtle" color="gray" aria-label={`Actions for ${nameOf(session)}`} className="above">
+            <EllipsisVertical size={16} aria-hidden />
+          </ActionIcon>
+        </Menu.Target>
+        <Menu.Dropdown>
+          <Menu.Item leftSection={<Archive size={14} aria-hidden />} disabled={session.archived_at !== null} onClick={open}>
+            Archive
+          </Menu.Item>
+        </Menu.Dropdown>
+      </Menu>
+      <Modal opened={asking} onClose={close} title={`Archive ${nameOf(session)}?`}>
+        <Sure says="The session ends: it can still be read, and forked, but takes no more messages. This cannot be undone." yes="Archive it" done={close} act={() => archive.mutate(session.id, { onSuccess: close })} busy={archive.isPending} />
+      </Modal>
+    </>
   );
 }
 

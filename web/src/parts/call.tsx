@@ -1,6 +1,6 @@
 import { Accordion, Badge, Code, Group, Loader, ScrollArea, Stack, Text } from "@mantine/core";
 import { diffLines } from "diff";
-import { Check, CircleHelp, Globe, Hand, Pencil, Search, Terminal, Wrench, X, type LucideIcon } from "lucide-react";
+import { Check, CircleHelp, CircleStop, Globe, Hand, Pencil, Search, Terminal, Wrench, X, type LucideIcon } from "lucide-react";
 
 import type { Call, CallState } from "../log/conversation";
 import { lasted } from "./words";
@@ -22,6 +22,7 @@ const STATES: Record<CallState, { word: string; colour: string; icon?: LucideIco
   done: { word: "done", colour: "teal", icon: Check },
   failed: { word: "failed", colour: "red", icon: X },
   denied: { word: "not allowed", colour: "red", icon: X },
+  interrupted: { word: "interrupted", colour: "gray", icon: CircleStop },
   unknown: { word: "cut off", colour: "gray", icon: CircleHelp },
 };
 

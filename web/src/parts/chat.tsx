@@ -1,5 +1,6 @@
 import type { Connection } from "@roost/client";
 import { ActionIcon, Alert, Badge, Button, Center, Group, Loader, Text, Textarea } from "@mantine/core";
+import { useMediaQuery } from "@mantine/hooks";
 import { ArrowDown, CircleAlert, CircleStop, Clock, Info, RefreshCw, SendHorizontal } from "lucide-react";
 import { useEffect, useLayoutEffect, useRef, useState, type KeyboardEvent } from "react";
 
@@ -15,13 +16,15 @@ const NEAR = 80; // pixels from the end within which a reader follows what comes
 
 export function Chat({ live, session, ended }: { live: LiveSession; session: Session; ended: boolean }) {
   const { conversation, unsent } = live;
-  const { ref, following, onScroll, toLatest } = useFollow(conversation.items.length, conversation);
   const working = conversation.status === "running" || conversation.status === "rescheduling";
+  const waits = conversation.stopReason === "requires_action";
   const sending = unsent.filter((frame) => frame.type === "message");
+  const { ref, following, onScroll, toLatest } = useFollow(conversation, sending.length);
+  const whole = useEscape(working || waits, live.interrupt);
   return (
-    <>
+    <div className="fill" ref={whole}>
       <ConnectionBar state={live.connection} />
-      <div className="chat-log" ref={ref} onScroll={onScroll} tabIndex={0} role="log" aria-label="Conversation" aria-busy={working}>
+      <div className="chat-log" ref={ref} onScroll={onScroll} onLoadCapture={following ? toLatest : undefined} tabIndex={0} role="log" aria-label="Conversation" aria-busy={working}>
         <div className="chat-column">
           {!live.loaded && (
             <Center py="xl">
@@ -34,7 +37,7 @@ export function Chat({ live, session, ended }: { live: LiveSession; session: Ses
             </Text>
           )}
           {conversation.items.map((item) => (
-            <ItemView key={item.id} item={item} live={live} session={session} />
+            <ItemView key={item.id} item={item} live={live} session={session} waits={waits} />
           ))}
           {sending.map((frame) => (
             <div key={frame.id} className="said-user queued">
@@ -52,13 +55,29 @@ export function Chat({ live, session, ended }: { live: LiveSession; session: Ses
           )}
         </div>
       </div>
-      <Composer live={live} working={working} ended={ended || conversation.status === "terminated"} onSent={toLatest} />
-    </>
+      <Composer id={session.id} live={live} state={ended || conversation.status === "terminated" ? "ended" : waits ? "waits" : working ? "works" : "rests"} onSent={toLatest} />
+    </div>
   );
 }
 
+/** Esc interrupts, wherever in the chat; not while somebody writes what a tool is to do instead. */
+function useEscape(active: boolean, act: () => void) {
+  const ref = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const box = ref.current;
+    if (!active || box === null) return;
+    const onKey = (event: globalThis.KeyboardEvent) => {
+      const writes = (event.target as Element).closest(".waiting :is(input, textarea)") !== null;
+      if (event.key === "Escape" && !event.defaultPrevented && !writes) act();
+    };
+    box.addEventListener("keydown", onKey);
+    return () => box.removeEventListener("keydown", onKey);
+  }, [active, act]);
+  return ref;
+}
+
 /** Keeps the newest in sight for a reader who is there; leaves one alone who has scrolled up. */
-function useFollow(count: number, changes: unknown) {
+function useFollow(...changes: unknown[]) {
   const ref = useRef<HTMLDivElement>(null);
   const [following, setFollowing] = useState(true);
   const toLatest = () => {
@@ -66,8 +85,15 @@ function useFollow(count: number, changes: unknown) {
     ref.current?.scrollTo({ top: ref.current.scrollHeight });
   };
   useLayoutEffect(() => {
-    if (following) ref.current?.scrollTo({ top: ref.current.scrollHeight });
-  }, [count, changes, following]);
+    const box = ref.current;
+    if (!following || box === null) return;
+    const toEnd = () => box.scrollTo({ top: box.scrollHeight });
+    toEnd();
+    // A keyboard that comes up, a phone that is turned, a composer that grows: the end moves out of sight.
+    const watch = new ResizeObserver(toEnd);
+    watch.observe(box);
+    return () => watch.disconnect();
+  }, [...changes, following]);
   const onScroll = () => {
     const box = ref.current;
     if (box) setFollowing(box.scrollHeight - box.scrollTop - box.clientHeight < NEAR);
@@ -75,10 +101,10 @@ function useFollow(count: number, changes: unknown) {
   return { ref, following, onScroll, toLatest };
 }
 
-function ItemView({ item, live, session }: { item: Item; live: LiveSession; session: Session }) {
+function ItemView({ item, live, session, waits }: { item: Item; live: LiveSession; session: Session; waits: boolean }) {
   switch (item.kind) {
     case "user":
-      return <UserSaid said={item} />;
+      return <UserSaid said={item} waits={waits} />;
     case "agent":
       return (
         <div className={`said-agent ${item.streaming ? "cursor" : ""}`} data-streaming={item.streaming}>
@@ -100,13 +126,13 @@ function ItemView({ item, live, session }: { item: Item; live: LiveSession; sess
   }
 }
 
-function UserSaid({ said }: { said: Said }) {
+function UserSaid({ said, waits }: { said: Said; waits: boolean }) {
   return (
     <div className={`said-user ${said.queued ? "queued" : ""}`}>
       <p>{said.text}</p>
       {said.queued && (
         <Badge size="xs" variant="transparent" tt="none" leftSection={<Clock size={11} aria-hidden />}>
-          queued
+          {waits ? "queued until you have answered above, or interrupt" : "queued"}
         </Badge>
       )}
     </div>
@@ -124,6 +150,7 @@ function NoteView({ note }: { note: Note }) {
   return (
     <Alert color={colour} variant="light" p="xs" title={title} icon={<Icon size={16} aria-hidden />}>
       {note.text}
+      {note.tone === "retry" && (note.times ?? 1) > 1 && ` (${note.times} times so far)`}
     </Alert>
   );
 }
@@ -156,8 +183,19 @@ function ConnectionBar({ state }: { state: Connection }) {
   );
 }
 
-function Composer({ live, working, ended, onSent }: { live: LiveSession; working: boolean; ended: boolean; onSent: () => void }) {
-  const [text, setText] = useState("");
+type Stands = "rests" | "works" | "waits" | "ended";
+
+const PLACEHOLDERS: Record<Stands, string> = {
+  rests: "Message",
+  works: "Queue a message",
+  waits: "Queue a message",
+  ended: "This session has ended",
+};
+
+function Composer({ id, live, state, onSent }: { id: string; live: LiveSession; state: Stands; onSent: () => void }) {
+  const [text, setText] = useDraft(id);
+  const touch = useMediaQuery("(pointer: coarse)", false, { getInitialValueInEffect: false });
+  const open = state === "works" || state === "waits";
   const send = () => {
     if (text.trim() === "") return;
     live.say(text.trim());
@@ -165,11 +203,11 @@ function Composer({ live, working, ended, onSent }: { live: LiveSession; working
     onSent();
   };
   const onKeyDown = (event: KeyboardEvent) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.nativeEvent.isComposing) {
-      event.preventDefault();
-      send();
-    }
-    if (event.key === "Escape" && working) live.interrupt();
+    if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
+    // The keyboard of a phone has no Shift+Enter: there, the button sends.
+    if (touch && !event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    send();
   };
   return (
     <div className="composer">
@@ -179,23 +217,41 @@ function Composer({ live, working, ended, onSent }: { live: LiveSession; working
           autosize
           minRows={1}
           maxRows={10}
-          autoFocus
+          autoFocus={!touch}
           aria-label="Message"
-          placeholder={ended ? "This session has ended" : working ? "Queue another message; Esc interrupts" : "Message; Enter sends, Shift+Enter breaks the line"}
-          disabled={ended}
+          placeholder={PLACEHOLDERS[state]}
+          disabled={state === "ended"}
           value={text}
           onChange={(event) => setText(event.currentTarget.value)}
           onKeyDown={onKeyDown}
         />
-        {working && (
-          <ActionIcon size={36} variant="default" aria-label="Interrupt" onClick={live.interrupt}>
+        {open && (
+          <ActionIcon size={42} variant="default" aria-label="Interrupt" onClick={live.interrupt}>
             <CircleStop size={18} aria-hidden />
           </ActionIcon>
         )}
-        <ActionIcon size={36} aria-label="Send" onClick={send} disabled={ended || text.trim() === ""}>
+        <ActionIcon size={42} aria-label="Send" onClick={send} disabled={state === "ended" || text.trim() === ""}>
           <SendHorizontal size={18} aria-hidden />
         </ActionIcon>
       </Group>
+      {!touch && state !== "ended" && (
+        <Text size="xs" c="dimmed" mt={4} visibleFrom="sm">
+          {state === "waits" ? "The agent waits for your answer above; a message is read after it. Esc interrupts." : `Enter sends, Shift+Enter breaks the line${open ? ", Esc interrupts" : ""}.`}
+        </Text>
+      )}
     </div>
   );
+}
+
+/** What was typed and not sent, kept in this tab while it shows something else. */
+function useDraft(id: string): [string, (text: string) => void] {
+  const key = `roost.draft.${id}`;
+  const [text, setText] = useState(() => sessionStorage.getItem(key) ?? "");
+  useEffect(() => setText(sessionStorage.getItem(key) ?? ""), [key]);
+  const keep = (changed: string) => {
+    setText(changed);
+    if (changed === "") sessionStorage.removeItem(key);
+    else sessionStorage.setItem(key, changed);
+  };
+  return [text, keep];
 }

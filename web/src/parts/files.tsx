@@ -1,19 +1,21 @@
 /** The session's directory: look into it, view and fetch files, put some there. */
 
-import { ActionIcon, Alert, Anchor, Breadcrumbs, Button, FileButton, Group, Menu, Modal, Stack, Table, Text, TextInput, Tooltip } from "@mantine/core";
+import { ActionIcon, Alert, Anchor, Breadcrumbs, Button, FileButton, Group, Loader, Menu, Modal, Stack, Table, Text, TextInput, Tooltip } from "@mantine/core";
 import { useQueryClient } from "@tanstack/react-query";
 import { CircleHelp, Download, EllipsisVertical, File as FileIcon, FileImage, Folder, FolderPlus, Link2, RefreshCw, Trash2, Upload } from "lucide-react";
-import { useEffect, useState, type DragEvent, type FormEvent } from "react";
+import { lazy, Suspense, useEffect, useState, type DragEvent, type FormEvent } from "react";
 import { Link, useSearchParams } from "react-router";
 
 import { contentAddress, fileChanges, useDirectory, type Directory } from "../api/files";
 import { useChange } from "../api/hooks";
 import type { Entry } from "../api/types";
-import { FileView } from "./file-view";
 import { Loaded } from "./page";
 import { Nothing } from "./resource";
 import { useUpload } from "./upload";
 import { ago, bytes } from "./words";
+
+// With the colours of all languages, which few need.
+const FileView = lazy(() => import("./file-view").then(({ FileView }) => ({ default: FileView })));
 
 export function Files({ session, settled, ended }: { session: string; settled: string; ended: boolean }) {
   const [query] = useSearchParams();
@@ -27,7 +29,11 @@ export function Files({ session, settled, ended }: { session: string; settled: s
   return (
     <div className={`files ${file ? "with-file" : ""}`}>
       <Folderful session={session} path={path} query={directory} shown={shown} ended={ended} />
-      {file !== undefined && <FileView session={session} file={file} back={addressOf(path)} />}
+      {file !== undefined && (
+        <Suspense fallback={<Loader aria-label="Loading" />}>
+          <FileView session={session} file={file} back={addressOf(path)} />
+        </Suspense>
+      )}
       {shown !== null && directory.data !== undefined && file === undefined && <Nothing>“{shown}” is not there any more.</Nothing>}
     </div>
   );

@@ -5,7 +5,8 @@ import { useEffect, useState, type FormEvent } from "react";
 import { Link } from "react-router";
 
 import { useAgents, useEnvironments, useMe, useWorkspaces } from "../api/hooks";
-import type { Trust, Workspace } from "../api/types";
+import type { Agent, Me, Trust, Workspace } from "../api/types";
+import { hasTools } from "./tools";
 import { TRUST } from "./trust";
 
 const LEVELS: Trust[] = ["sandboxed", "vault", "full"];
@@ -23,7 +24,7 @@ export function usePlacement(first: { agent?: string | null; place?: string | nu
   const [trust, setTrust] = useState<Trust>("sandboxed");
   const [workspace, setWorkspace] = useState<string>(OWN);
   const [scope, setScope] = useState("workspace");
-  const chosen = { agent: agent ?? agents[0]?.id ?? null, place: place ?? places[0]?.id ?? null };
+  const chosen = { agent: agent ?? firstAgent(agents)?.id ?? null, place: place ?? lastOf(places, "environment")?.id ?? places[0]?.id ?? null };
   const options = {
     trust_level: trust,
     ...(workspace === OWN ? {} : { workspace }),
@@ -45,6 +46,17 @@ export function usePlacement(first: { agent?: string | null; place?: string | nu
   };
 }
 
+/** What this person has chosen last, if it is still there. */
+function lastOf<T extends { id: string }>(things: T[], kind: string): T | undefined {
+  const id = localStorage.getItem(`roost.last.${kind}`);
+  return things.find((thing) => thing.id === id);
+}
+
+/** The agent of last time, or else the newest one that can do something. */
+function firstAgent(agents: Agent[]): Agent | undefined {
+  return lastOf(agents, "agent") ?? agents.find(hasTools) ?? agents[0];
+}
+
 export type Placement = ReturnType<typeof usePlacement>;
 
 /** Acts when somebody submits: at once, or as soon as what is still on its way has come. */
@@ -53,7 +65,10 @@ export function useSubmit(placement: Placement, act: (request: NonNullable<Place
   useEffect(() => {
     if (!asked || placement.loading) return;
     setAsked(false);
-    if (placement.request !== undefined) act(placement.request);
+    if (placement.request === undefined) return;
+    localStorage.setItem("roost.last.agent", placement.request.agent);
+    localStorage.setItem("roost.last.environment", placement.request.environment_id);
+    act(placement.request);
   }, [asked, placement, act]);
   const submit = (event: FormEvent) => {
     event.preventDefault();
@@ -64,17 +79,19 @@ export function useSubmit(placement: Placement, act: (request: NonNullable<Place
 
 export function PlacementFields({ placement }: { placement: Placement }) {
   const { loading, agents, places, workspaces, chosen, trust, workspace, scope, set } = placement;
-  const reach = LEVELS.indexOf(useMe().data?.trust_ceiling ?? "sandboxed");
+  const me = useMe().data;
+  const agent = agents.find(({ id }) => id === chosen.agent);
+  const idle = agent !== undefined && !hasTools(agent);
   return (
     <>
       {!loading && (agents.length === 0 || places.length === 0) && <FirstThings agents={agents.length} places={places.length} />}
-      <Select label="Agent" data={agents.map(({ id, name }) => ({ value: id, label: name }))} value={chosen.agent} onChange={set.agent} allowDeselect={false} searchable required />
+      <Select label="Agent" description={idle && "This agent has no tools: it can talk, and neither read nor change anything."} data={agents.map(({ id, name }) => ({ value: id, label: name }))} value={chosen.agent} onChange={set.agent} allowDeselect={false} searchable required />
       <Select label="Environment" data={places.map(({ id, name }) => ({ value: id, label: name }))} value={chosen.place} onChange={set.place} allowDeselect={false} searchable required />
       <WorkspaceSelect workspaces={workspaces} value={workspace} onChange={set.workspace} />
       <Radio.Group label="Trust" value={trust} onChange={(value) => set.trust(value as Trust)}>
         <Stack gap="xs" mt={4}>
-          {LEVELS.map((level, rank) => (
-            <TrustChoice key={level} level={level} disabled={rank > reach} />
+          {LEVELS.map((level) => (
+            <TrustChoice key={level} level={level} refused={refusalOf(level, me)} />
           ))}
         </Stack>
       </Radio.Group>
@@ -103,7 +120,13 @@ function WorkspaceSelect({ workspaces, value, onChange }: { workspaces: Workspac
   );
 }
 
-function TrustChoice({ level, disabled }: { level: Trust; disabled: boolean }) {
+/** Why a session cannot have this level; undefined if it can. */
+function refusalOf(level: Trust, me: Me | undefined): string | undefined {
+  if (me === undefined || me.trust_levels.includes(level)) return undefined;
+  return LEVELS.indexOf(level) > LEVELS.indexOf(me.trust_ceiling) ? "Your key does not reach this level." : "This server does not offer it (ROOST_TRUST_LEVELS).";
+}
+
+function TrustChoice({ level, refused }: { level: Trust; refused?: string }) {
   const { word, icon: Icon, means } = TRUST[level];
   const label = (
     <Group gap={6}>
@@ -111,7 +134,7 @@ function TrustChoice({ level, disabled }: { level: Trust; disabled: boolean }) {
       {word}
     </Group>
   );
-  return <Radio value={level} disabled={disabled} label={label} description={disabled ? "Your key does not reach this level." : means} />;
+  return <Radio value={level} disabled={refused !== undefined} label={label} description={refused ?? means} />;
 }
 
 function FirstThings({ agents, places }: { agents: number; places: number }) {

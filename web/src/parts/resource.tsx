@@ -69,26 +69,24 @@ export function FormButton({ label, title, variant = "filled", form }: { label: 
 
 /** A button for what cannot be undone, which asks first and says what will happen. */
 export function SureButton({ label, title, says, yes, act, busy }: { label: string; title: string; says: ReactNode; yes: string; act: (done: () => void) => void; busy: boolean }) {
+  return <FormButton variant="default" label={label} title={title} form={(done) => <Sure says={says} yes={yes} done={done} act={() => act(done)} busy={busy} />} />;
+}
+
+/** What such a button asks. */
+export function Sure({ says, yes, act, done, busy }: { says: ReactNode; yes: string; act: () => void; done: () => void; busy: boolean }) {
   return (
-    <FormButton
-      variant="default"
-      label={label}
-      title={title}
-      form={(done) => (
-        <Stack>
-          <Text size="sm" component="div">
-            {says}
-          </Text>
-          <Group justify="flex-end">
-            <Button variant="default" onClick={done} data-autofocus>
-              Cancel
-            </Button>
-            <Button color="red.8" loading={busy} onClick={() => act(done)}>
-              {yes}
-            </Button>
-          </Group>
-        </Stack>
-      )}
-    />
+    <Stack>
+      <Text size="sm" component="div">
+        {says}
+      </Text>
+      <Group justify="flex-end">
+        <Button variant="default" onClick={done} data-autofocus>
+          Cancel
+        </Button>
+        <Button color="red.8" loading={busy} onClick={act}>
+          {yes}
+        </Button>
+      </Group>
+    </Stack>
   );
 }

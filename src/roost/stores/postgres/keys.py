@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from roost.errors import Conflict, NotFound
+from roost.errors import Conflict
 from roost.ports.keys import Key
 from roost.stores.postgres.database import Database
 from roost.stores.postgres.driver import Connection, numbered
@@ -20,6 +20,7 @@ _ADD = numbered(f"{keys.ADD} ON CONFLICT DO NOTHING RETURNING 1")
 _LIST = numbered(keys.LIST.replace("?1 IS", "?1::text IS"))
 _CHANGE = numbered(keys.CHANGE)
 _REVOKE = numbered(keys.REVOKE)
+_REVOCABLE = f"{numbered(keys.REVOCABLE)} FOR UPDATE"
 _BY_ID = f"{keys.SELECT} WHERE id = $1"
 _BY_DIGEST = f"{keys.SELECT} WHERE digest = $1"
 
@@ -66,10 +67,8 @@ async def _change(key_id: str, fields: Mapping[str, Any], connection: Connection
 
 async def _revoke(key_id: str, connection: Connection) -> Key:
     tx = await Transaction.begin(connection)
-    found = await tx.ask(f"{_BY_ID} FOR UPDATE", key_id)
-    if not found:
-        raise NotFound(f"there is no key {key_id}")
-    key = keys.key_of(found[0])
+    # All of them are locked: two administrators must not revoke each other at once.
+    key = keys.to_revoke(key_id, await tx.ask(_REVOCABLE, key_id))
     if key.revoked_at is not None:
         return key
     await tx.ask(_REVOKE, tx.now, key_id)

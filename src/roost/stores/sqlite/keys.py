@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 from msgspec.structs import replace
 
-from roost.errors import Conflict, NotFound
+from roost.errors import Conflict
 from roost.ports.keys import Key
 from roost.stores.sql import keys
 from roost.stores.sqlite.readers import Readers
@@ -56,10 +56,7 @@ def _change(key_id: str, fields: Mapping[str, Any], tx: Transaction) -> Key:
 
 
 def _revoke(key_id: str, tx: Transaction) -> Key:
-    found = tx.ask(f"{keys.SELECT} WHERE id = ?", (key_id,))
-    if not found:
-        raise NotFound(f"there is no key {key_id}")
-    key = keys.key_of(found[0])
+    key = keys.to_revoke(key_id, tx.ask(keys.REVOCABLE, (key_id,)))
     if key.revoked_at is not None:
         return key
     tx.ask(keys.REVOKE, (tx.now, key_id))

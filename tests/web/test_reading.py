@@ -1,0 +1,229 @@
+"""How a conversation reads: what is in sight, what stays whole, what is said of what happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+from tests.journeys.chat import bash, script
+from tests.stores import Databases
+from tests.web.person import Person
+
+from roost.testing.live import LiveServer
+
+pytestmark = pytest.mark.timeout(240)  # a busy machine is slow to start an agent beside a browser
+PRICE = {"input": 5, "output": 25, "cache_read": 0.5, "cache_write": "6.25"}
+USED = {"input_tokens": 50_000, "output_tokens": 100}  # 25.25 cents
+LONG = "\n\n".join(f"Paragraph {n} of a long answer." for n in range(60))
+TABLE = """| Region | Revenue | Comment |
+| --- | --- | --- |
+| Northumberland | 1,204,000 | extraordinarily satisfactory |
+| Westmorland | 987,654,321 | unremarkable |
+"""
+
+
+@pytest.fixture(scope="module")
+def server(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    home = tmp_path_factory.mktemp("reading")
+    prices = home / "prices.json"
+    prices.write_text(json.dumps({"claude-opus-5-5": PRICE}))
+    settings = {"ROOST_HARNESS": "claude", "ROOST_SLEEP_AFTER": "60", "ROOST_PRICES": str(prices)}
+    with LiveServer(home / "data", **settings) as live:
+        yield live
+
+
+def from_the_end(person: Person) -> float:
+    """How many pixels of the conversation are below what is in sight."""
+    away = person.log.evaluate("box => box.scrollHeight - box.scrollTop - box.clientHeight")
+    return float(away)
+
+
+def at_the_end(person: Person) -> None:
+    person.page.wait_for_function(
+        "() => { const box = document.querySelector('[role=log]');"
+        " return box.scrollHeight - box.scrollTop - box.clientHeight < 2 }"
+    )
+
+
+@pytest.mark.parametrize("width", [390])
+def test_words_and_numbers_of_a_table_stay_whole(person: Person, width: int):
+    person.log_in()
+    person.enter_session("Table")
+    person.say(script({"text": TABLE}))
+    cells = person.log.locator("td, th")
+    expect(cells).to_have_count(9)
+    person.waits_until("Idle")
+    broken = cells.evaluate_all(
+        """cells => cells.flatMap((cell) => {
+            const text = cell.firstChild;
+            return [...text.data.matchAll(/\\S+/g)].filter((word) => {
+                const range = document.createRange();
+                range.setStart(text, word.index);
+                range.setEnd(text, word.index + word[0].length);
+                return range.getClientRects().length > 1;
+            }).map((word) => word[0]);
+        })"""
+    )
+    assert broken == []
+    overhang = "document.documentElement.scrollWidth - window.innerWidth"
+    assert person.page.evaluate(overhang) <= 0
+
+
+def test_what_a_session_has_cost_stays_when_it_goes_back(person: Person):
+    person.log_in()
+    session_id = person.enter_session("Dear")
+    heading = person.page.locator(".heading")
+    for nth in ("First.", "Second."):
+        person.say(script({"text": nth, "usage": USED}))
+        person.hears(nth)
+        person.waits_until("Idle")
+    cost = f"${_cents(person, session_id) / 100:.2f}"
+    assert cost > "$0.50"
+    expect(heading).to_contain_text(cost)
+    person.page.get_by_role("button", name="Go back to here").click()
+    person.page.get_by_role("dialog").get_by_role("button", name="Go back").click()
+    expect(person.log).to_contain_text("went back to the end of turn 1")
+    person.page.wait_for_load_state("networkidle")
+    expect(heading).to_contain_text(cost)
+    person.page.reload()
+    expect(person.log).to_contain_text("went back to the end of turn 1")
+    person.page.wait_for_load_state("networkidle")
+    expect(heading).to_contain_text(cost)
+
+
+def _cents(person: Person, session_id: str) -> int:
+    usage = person.client.beta.sessions.retrieve(session_id).usage.to_dict()
+    cost = usage["list_cost"]
+    assert isinstance(cost, dict)
+    return int(cost["amount"])
+
+
+@pytest.mark.parametrize("width", [390])
+def test_the_end_stays_in_sight_when_the_screen_shrinks(person: Person, width: int):
+    person.log_in()
+    person.enter_session("Keyboard", policy="always_ask")
+    person.say(script({"text": LONG}))
+    person.hears("Paragraph 59 of a long answer.")
+    person.say(script(bash("ls"), {"text": "x"}))
+    card = person.page.get_by_role("group", name="May the agent use bash?")
+    expect(card).to_be_visible()
+    at_the_end(person)
+    person.page.set_viewport_size({"width": width, "height": 430})
+    at_the_end(person)
+    person.page.set_viewport_size({"width": 844, "height": 390})
+    at_the_end(person)
+    person.log.evaluate("box => box.scrollTo({top: 0})")
+    expect(person.page.get_by_role("button", name="Jump to latest")).to_be_visible()
+    person.page.set_viewport_size({"width": width, "height": 430})
+    person.page.wait_for_timeout(200)
+    assert from_the_end(person) > 500  # who reads above is left alone
+
+
+def test_a_message_that_is_not_sent_yet_is_in_sight(person: Person):
+    person.log_in()
+    person.enter_session("Away")
+    person.say(script({"text": LONG}))
+    person.hears("Paragraph 59 of a long answer.")
+    person.waits_until("Idle")
+    person.server.kill()
+    expect(person.page.get_by_text("No connection to the server")).to_be_visible()
+    person.say("\n".join(f"line {n}" for n in range(12)))
+    expect(person.log.get_by_text("sending")).to_be_visible()
+    at_the_end(person)
+    person.server.start()
+    expect(person.log.get_by_text("sending")).to_have_count(0)
+
+
+@pytest.mark.parametrize(("width", "touch"), [(390, True)])
+def test_on_a_phone_enter_breaks_the_line_and_the_button_sends(person: Person):
+    person.log_in()
+    person.enter_session("Phone")
+    message = person.page.get_by_label("Message", exact=True)
+    message.tap()
+    person.page.keyboard.type("one")
+    person.page.keyboard.press("Enter")
+    person.page.keyboard.type("two")
+    expect(message).to_have_value("one\ntwo")
+    assert message.evaluate("it => getComputedStyle(it).fontSize") == "16px"
+    assert len(message.get_attribute("placeholder") or "") < 25
+    person.page.get_by_role("button", name="Send").tap()
+    expect(person.log.locator(".said-user")).to_have_text("one\ntwo")
+    person.hears("I have seen 1 user message")
+
+
+@pytest.mark.parametrize("way", ["button", "Escape"])
+def test_a_turn_that_waits_for_an_approval_can_be_interrupted(person: Person, way: str):
+    person.log_in()
+    person.enter_session("Changed my mind", policy="always_ask")
+    person.say(script(bash("rm -r ."), {"text": "Understood."}))
+    card = person.page.get_by_role("group", name="May the agent use bash?")
+    expect(card).to_be_visible()
+    person.say("Rather list what is there")
+    expect(person.log).to_contain_text("queued until you have answered above, or interrupt")
+    if way == "button":
+        person.page.get_by_role("button", name="Interrupt").click()
+    else:
+        person.log.focus()
+        person.page.keyboard.press("Escape")
+    expect(card).to_have_count(0)
+    person.sees("Interrupted")
+    person.hears("Understood.")
+    expect(person.log.locator(".call")).to_contain_text("interrupted")
+    expect(person.log.locator(".call")).not_to_contain_text("failed")
+    expect(person.log.get_by_text("queued")).to_have_count(0)
+
+
+def test_a_tool_that_was_interrupted_has_not_failed(person: Person):
+    person.log_in()
+    person.enter_session("Stop")
+    person.say(script(bash("sleep 60"), {"text": "x"}))
+    expect(person.log.get_by_text("Running bash")).to_be_visible()
+    person.page.keyboard.press("Escape")
+    person.sees("Interrupted")
+    person.waits_until("Idle")
+    expect(person.log.locator(".call")).to_contain_text("interrupted")
+    person.page.reload()
+    expect(person.log.locator(".call")).to_contain_text("interrupted")
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        pytest.param("Some words. " * 300, "p", id="paragraph"),
+        pytest.param("Look:\n\n" + "- some words\n" * 200, "li", id="list"),
+        pytest.param("```\n" + "some code\n" * 200, "code", id="code"),
+    ],
+)
+def test_the_cursor_follows_the_text_that_is_written(person: Person, text: str, last: str):
+    person.log_in()
+    person.enter_session("Cursor")
+    person.say(script({"text": text, "chunk_delay": 0.05}))
+    written = person.log.locator("[data-streaming=true]")
+    expect(written.locator(last).last).to_be_visible()
+    shown = written.evaluate(
+        """(box, last) => [box, ...box.querySelectorAll('*')]
+            .filter((one) => getComputedStyle(one, '::after').content.includes('▍'))
+            .map((one) => [one.localName, one === [...box.querySelectorAll(last)].at(-1)])""",
+        last,
+    )
+    assert shown == [[last, True]]
+    person.page.keyboard.press("Escape")
+    person.waits_until("Idle")
+
+
+def test_what_was_typed_is_there_again_after_a_look_elsewhere(person: Person):
+    person.log_in()
+    session_id = person.enter_session("Draft")
+    message = person.page.get_by_label("Message", exact=True)
+    message.fill("half a thought")
+    person.page.get_by_role("link", name="Sessions").click()
+    expect(person.page.get_by_role("heading", name="Sessions")).to_be_visible()
+    person.page.goto(f"{person.server.url}/sessions/{session_id}")
+    expect(message).to_have_value("half a thought")
+    message.press("Enter")
+    person.hears("the last one says: half a thought")
+    person.page.reload()
+    person.hears("the last one says: half a thought")
+    expect(message).to_have_value("")
