@@ -44,7 +44,7 @@ async def cancelled_at_step(work: Work, step: int) -> bool:
     """Run `work()` once, cancelled where it waits for the Nth time; whether it waited so often."""
     with anyio.CancelScope() as scope:
         try:
-            await _counted(work(), step, scope.cancel)
+            await counted(work(), step, scope.cancel)
         except Exception as error:
             error.add_note(f"cancelled at step {step}")
             raise
@@ -52,7 +52,7 @@ async def cancelled_at_step(work: Work, step: int) -> bool:
 
 
 @coroutine
-def _counted(
+def counted(
     work: Coroutine[Any, Any, object], step: int, cancel: Callable[[], None]
 ) -> Generator[Any, Any, object]:
     """Drives a coroutine by hand, because only its driver sees each time it waits."""

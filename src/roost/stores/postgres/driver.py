@@ -65,6 +65,9 @@ _IN_THE_WAY = (
     asyncpg.LockNotAvailableError,
 )
 
+# The server's administrator or its limits ended it. The same again would take as long, or as much.
+_REFUSED = (asyncpg.InsufficientResourcesError, asyncpg.QueryCanceledError)
+
 _SETTINGS: Final = {
     "default_transaction_isolation": "read committed",
     "idle_in_transaction_session_timeout": "2s",  # the locks of a node that was stopped come free
@@ -109,7 +112,7 @@ def explained(error: Exception) -> Exception:
         ours: RoostError = InvalidRequest(
             f"the database has no place for that: {first_line(error)}"
         )
-    elif is_passing(error) or isinstance(error, asyncpg.InsufficientResourcesError):
+    elif is_passing(error) or isinstance(error, _REFUSED):
         ours = Unavailable(
             f"the database refused: {first_line(error)}",
             hint="Nothing was kept. Look at the database server, and at the way to it.",

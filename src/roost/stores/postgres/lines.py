@@ -27,15 +27,15 @@ class Line:
             self._connection = connection = await driver.connect(self._url, self._name)
         try:
             yield connection
-            await _tidy(connection)
         except Exception as error:
             if driver.is_lost(error):
                 connection.terminate()  # it may lead to a server that does not write any more
-            await _tidy(connection)
             raise
         except BaseException:
             connection.terminate()  # given up half-way: nobody knows what it is in the middle of
             raise
+        finally:
+            await _tidy(connection)
 
     async def close(self) -> None:
         """Nobody uses it any more."""
@@ -50,6 +50,9 @@ async def _tidy(connection: Connection) -> None:
         await connection.execute("ROLLBACK")
     except Exception:  # noqa: BLE001 - the database rolls back what it has no connection for
         connection.terminate()
+    except BaseException:
+        connection.terminate()  # a rollback given up half-way is no end of the transaction, either
+        raise
 
 
 class Pool:
