@@ -101,6 +101,37 @@ async def test_an_outcome_that_stays_unknown_is_said_to_be(
     assert [entry.id for entry in again.entries] == [draft.id]
 
 
+async def test_a_session_claimed_by_a_commit_of_unknown_outcome_is_given_at_the_next_claim(
+    proxy: Proxy, proxied: PostgresStore, impatient: None
+) -> None:
+    stage = Stage(proxied)
+    session_id = await stage.session(message())
+    await proxied.log.renew("node_1", 60)
+    proxy.cut = ["for good"]
+    with pytest.raises(Unavailable):
+        await proxied.log.claim("node_1", 5)
+    proxy.shut = False
+    assert await proxied.log.claim("node_1", 5) == [Lease(session_id, "node_1", 1)]
+    assert await proxied.log.claim("node_1", 5) == []
+
+
+async def test_a_claim_of_unknown_outcome_that_another_node_took_over_is_not_given(
+    proxy: Proxy, proxied: PostgresStore, impatient: None
+) -> None:
+    stage = Stage(proxied)
+    session_id = await stage.session(message())
+    await proxied.log.renew("node_1", 60)
+    await proxied.log.renew("node_2", 60)
+    proxy.cut = ["for good"]
+    with pytest.raises(Unavailable):
+        await proxied.log.claim("node_1", 5)
+    proxy.shut = False
+    await proxied.log.renew("node_1", 0)
+    assert await proxied.log.claim("node_2", 5) == [Lease(session_id, "node_2", 2)]
+    await proxied.log.renew("node_1", 60)
+    assert await proxied.log.claim("node_1", 5) == []
+
+
 # Under load
 
 

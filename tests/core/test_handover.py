@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 from tests.core.node import TENANT, Node, message, node, texts, types
 from tests.core.test_places import Housed, Landlord, house
+from tests.striking import cancelled
 
 from roost.core.handover import Handover
 from roost.domain.events import Draft, Entry
@@ -178,3 +179,29 @@ async def test_a_turn_that_was_begun_for_a_server_that_died_is_taken_by_the_next
         entries = await roost.until(session, "session.status_idle", accepted.begun.head)
         assert len(texts(entries)) == 1
         assert "user.message" not in types(entries)
+
+
+async def test_a_sender_who_gives_up_at_any_wait_is_answered_once_or_was_not_heard(tmp_path: Path):
+    """Whoever is cancelled as a message is committed has still said it: the agent must not find out late."""
+    landlord = Landlord()
+    async with house(tmp_path, landlord, sleep_after=60) as roost:
+        session = await roost.session(harness="housed")
+        await roost.turn(session, "hello")
+        for at in range(1, 50):
+            await until_standing_by(roost, session.id)
+            head = (await roost.store.sessions.find(session.id)).state.head
+            end = await cancelled(
+                roost.intake.accept(session.id, [message(f"from {at}")]), at, "scope"
+            )
+            with anyio.move_on_after(
+                0 if end.error else 10
+            ) as patience:  # less than it looks again
+                entries = await roost.until(session, "session.status_idle", head)
+                assert len(texts(entries)) == 1
+                said = [e for e in entries if e.type == "user.message" and not e.queued]
+                assert [e.fields["content"][0]["text"] for e in said] == [f"from {at}"]
+            assert not patience.cancelled_caught, "it was accepted, and its agent not told"
+            if not end.struck:
+                break
+        print(f"{at} histories")
+        assert len(landlord.plans) == 1

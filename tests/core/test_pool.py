@@ -21,6 +21,7 @@ from roost.core.runner import Runner
 from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
 from roost.domain.session import Session, Spec
+from roost.errors import QuotaExceeded
 from roost.ports.bell import Bell
 from roost.ports.egress import Networking, Refused
 
@@ -169,12 +170,12 @@ async def test_an_id_whose_session_was_not_made_waits_for_the_next_one(tmp_path:
     async with inn(tmp_path) as house:
         await house.create()
         waiting = await house.ready()
-        with pytest.raises(ValueError, match="no"):
+        with pytest.raises(QuotaExceeded):
             async with house.pool.offer(TENANT, SPEC) as offer:
                 assert offer.session_id == waiting
                 async with house.pool.offer(TENANT, SPEC) as other:
                     assert other.session_id != waiting
-                raise ValueError("no")
+                raise QuotaExceeded
         assert (await house.create()).id == waiting
 
 

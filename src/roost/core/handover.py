@@ -38,7 +38,8 @@ class Handover:
         try:
             yield hands
         finally:
-            del self._hands[session.id]
+            if self._hands.get(session.id) is hands:  # else a newer runner stands by
+                del self._hands[session.id]
         await hands.settled()
 
     @contextmanager

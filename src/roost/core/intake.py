@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from anyio import CancelScope
 from anyio.lowlevel import checkpoint
 
 from roost.core.handover import Handover
@@ -32,8 +33,12 @@ class Intake:
         drafts: Sequence[Draft],
         receipts: Sequence[Receipt | None] = (),
     ) -> Accepted:
-        """Commit the inputs, then ring. :raises RoostError: see `Log.accept`; nothing was kept"""
-        with self._handover.to(session_id) as hands:
+        """Commit the inputs, then ring. :raises RoostError: see `Log.accept`; nothing was kept
+
+        Whoever is cancelled meanwhile, because its client hung up, has said it all the same: the store
+        commits what it was given, so the runner is told now, and not when it next looks by itself.
+        """
+        with CancelScope(shield=True), self._handover.to(session_id) as hands:
             accepted = await self._log.accept(
                 *(session_id, drafts),
                 receipts=receipts,
@@ -41,8 +46,8 @@ class Intake:
                 standby=hands.standby,
             )
             hands.take(accepted)
-        if not accepted.repeated:
-            self._ring(session_id, accepted)
+            if not accepted.repeated:
+                self._ring(session_id, accepted)
         if accepted.begun is not None:
             await checkpoint()  # the agent has it first, and then its sender is told
         return accepted

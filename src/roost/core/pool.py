@@ -28,7 +28,7 @@ from roost.core.wakes import Wakes
 from roost.domain.budget import Budget, Spent
 from roost.domain.ids import mint
 from roost.domain.session import Lease, Session, Spec
-from roost.errors import NotFound
+from roost.errors import NotFound, RoostError, Unavailable
 from roost.ports.bell import Bell
 from roost.ports.egress import Networking, Refused
 from roost.ports.harness import Brief, Conversation, Harness
@@ -151,18 +151,34 @@ class Pool:
 
     @asynccontextmanager
     async def offer(self, tenant: str, spec: Spec) -> AsyncGenerator[Offer, None]:
-        """An id for a session: that of an agent that fits, or a new one."""
+        """An id for a session: that of an agent that fits, or a new one.
+
+        If the body is cancelled, or the store does not know, the session may have been made all the same,
+        and its agent is for nobody else. It is let go like that of any session that never works.
+        """
         spare = await self._fitting(tenant, spec)
         offer = Offer(spare.session.id if spare else mint("sesn"))
+        was_refused = False
         try:
             yield offer
+            was_refused = not offer.accepted
+        except RoostError as error:
+            was_refused = not offer.accepted and not isinstance(error, Unavailable)
+            raise
         finally:
-            if spare is not None and offer.accepted:
-                self._given[offer.session_id] = spare
-                spare.since = anyio.current_time()
-                self._note(offer.session_id).unlink(missing_ok=True)
-            elif spare is not None and not spare.closed.is_set():
-                self._spares.append(spare)
+            if spare is not None:
+                self._settle(spare, offer, was_refused)
+
+    def _settle(self, spare: Spare, offer: Offer, was_refused: bool) -> None:
+        if offer.accepted:
+            self._note(offer.session_id).unlink(missing_ok=True)
+        if spare.closed.is_set():
+            return  # it died meanwhile
+        if was_refused:
+            self._spares.append(spare)
+        else:
+            self._given[offer.session_id] = spare
+            spare.since = anyio.current_time()
 
     def made(self, session: Session) -> None:
         """A session was made; the next one may be like it."""
@@ -192,8 +208,8 @@ class Pool:
             await spare.end()
 
     def drop(self, session_id: str) -> None:
-        """Its session will not work any more."""
-        if spare := self._given.pop(session_id, None):
+        """Its session will not work any more; if it does after all, it waits until its agent is gone."""
+        if spare := self._given.get(session_id):
             spare.over.set()
 
     async def _fitting(self, tenant: str, spec: Spec) -> Spare | None:
@@ -205,9 +221,14 @@ class Pool:
             if not _alike(spare.session, like):
                 continue
             self._spares.remove(spare)
-            if await self._fits(spare, like):
+            fits = False
+            try:
+                fits = await self._fits(spare, like)
+            finally:
+                if not fits:  # also when cancelled here: nobody else knows of it by now
+                    spare.over.set()
+            if fits:
                 return spare
-            spare.over.set()
         return None
 
     async def _fits(self, spare: Spare, session: Session) -> bool:
@@ -221,10 +242,11 @@ class Pool:
         while self._recent and self._recent[0][0] < before:
             self._recent.popleft()
         spares = self._unwanted()
-        given = [id for id, spare in self._given.items() if spare.since < before]
-        surplus = len(self._spares) + len(self._given) - max(0, self._room())
+        living = [id for id, spare in self._given.items() if not spare.over.is_set()]
+        given = [id for id in living if self._given[id].since < before]
+        surplus = len(self._spares) + len(living) - max(0, self._room())
         spares += [spare for spare in self._spares if spare not in spares][: max(0, surplus)]
-        given += list(self._given)[: max(0, surplus - len(self._spares))]
+        given += living[: max(0, surplus - len(self._spares))]
         for spare in spares:
             self._spares.remove(spare)
             spare.over.set()
@@ -270,6 +292,8 @@ class Pool:
         finally:
             if spare in self._spares:
                 self._spares.remove(spare)
+            if self._given.get(session.id) is spare:
+                del self._given[session.id]
             spare.closed.set()
             with anyio.CancelScope(shield=True):
                 await self._forget(session.id)

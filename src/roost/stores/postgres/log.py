@@ -12,7 +12,7 @@ from roost.domain.session import Lease
 from roost.ports.log import Accepted, EventQuery, Receipt
 from roost.stores.postgres import history
 from roost.stores.postgres.database import Database
-from roost.stores.postgres.nodes import Nodes, claim
+from roost.stores.postgres.nodes import Claims, Nodes
 from roost.stores.postgres.transaction import Needs
 from roost.stores.postgres.writer import Writer
 from roost.stores.sql import operations
@@ -25,6 +25,7 @@ class PostgresLog:
         self._writer = writer
         self._database = database
         self._nodes = nodes
+        self._claims = Claims(writer)
 
     async def accept(
         self,
@@ -44,7 +45,7 @@ class PostgresLog:
         return await self._writer.do(op, Needs(session_id, keys=keys))
 
     async def claim(self, node: str, limit: int) -> list[Lease]:
-        return await claim(node, limit, self._writer)
+        return await self._claims.claim(node, limit)
 
     async def renew(self, node: str, ttl: float) -> None:
         await self._nodes.renew(node, ttl)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -20,7 +19,7 @@ import asyncpg
 
 from roost.domain import ledger
 from roost.domain.session import Lease
-from roost.errors import LeaseLost
+from roost.errors import LeaseLost, RoostError
 from roost.ports.bell import WORK
 from roost.ports.nodes import HEAD_START
 from roost.stores.postgres.channel import NOTIFY, rings
@@ -86,6 +85,10 @@ _TAKE = f"""
 SELECT {SESSION_COLUMNS}, {NOW} FROM sessions s
 WHERE s.id = ANY($1) AND s.owner = ANY($2) AND s.active_since > 0 ORDER BY s.num FOR UPDATE
 """
+_OURS = f"""
+SELECT {SESSION_COLUMNS}, {NOW} FROM sessions s
+WHERE s.id = ANY($1) AND s.owner = $2 AND s.active_since > 0 ORDER BY s.num FOR UPDATE
+"""
 # From now on this node's place has their files.
 _SETTLE = """
 UPDATE sessions s SET home = n.home FROM nodes n
@@ -111,19 +114,62 @@ WHERE n.expires > {NOW} AND n.locked_at > {_STARTED} AND NOT EXISTS (
 _END = "UPDATE nodes SET expires = 0 WHERE id = $1 AND locked_at = $2 RETURNING id"
 
 
-async def claim(node: str, limit: int, writer: Writer) -> list[Lease]:
-    """Take what nobody living has. :raises LeaseLost: the node's own lease has run out
+class Claims:
+    """Takes sessions for a node.
 
-    First what can be had at once. Then, if somebody is just writing to some, those when they are
-    done: a runner that does not know yet that it is dead may be writing all the time. But nobody
-    waits for a node that was stopped in the middle of a transaction.
+    A claim whose commit was cut off, and of which nobody could find out in time whether it was done, may have
+    been: then the sessions belong to a node that lives and does not know of them. So it looks at the next
+    claim whether it has them.
     """
-    claimed, missed = await writer.alone(partial(_claim, node, limit, " SKIP LOCKED"))
-    if missed:
-        with suppress(_InTheWay):
-            more, _ = await writer.alone(partial(_claim, node, limit - len(claimed), ""))
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._unsure: list[Lease] = []
+
+    async def claim(self, node: str, limit: int) -> list[Lease]:
+        """Take what nobody living has. :raises LeaseLost: the node's own lease has run out
+
+        First what can be had at once. Then, if somebody is just writing to some, those when they are
+        done: a runner that does not know yet that it is dead may be writing all the time. But nobody
+        waits for a node that was stopped in the middle of a transaction.
+        """
+        claimed = await self._found(node)
+        try:
+            more, missed = await self._take(node, limit - len(claimed), " SKIP LOCKED")
             claimed += more
-    return claimed
+            if missed:
+                claimed += (await self._take(node, limit - len(claimed), ""))[0]
+        except _InTheWay:
+            pass
+        except RoostError:
+            if not claimed:  # else they would be lost: nobody else may take them
+                raise
+        return claimed
+
+    async def _take(self, node: str, limit: int, locked: str) -> tuple[list[Lease], bool]:
+        if limit <= 0:
+            return [], False
+        tried: list[Lease] = []
+        try:
+            return await self._writer.alone(partial(_claim, node, limit, locked, tried))
+        except RoostError:
+            self._unsure += tried
+            raise
+
+    async def _found(self, node: str) -> list[Lease]:
+        """What a claim has taken whose outcome was not known."""
+        if not self._unsure:
+            return []
+        unsure = self._unsure
+
+        async def look(connection: Connection) -> list[Lease]:
+            ids = [lease.session_id for lease in unsure]
+            hots = await Transaction(connection).take(_OURS, ids, node)
+            return [Lease(hot.id, node, hot.state.generation) for hot in hots]
+
+        ours = await self._writer.alone(look)
+        self._unsure = [lease for lease in self._unsure if lease not in unsure]
+        return [lease for lease in ours if lease in unsure]
 
 
 class _InTheWay(Exception):
@@ -131,8 +177,10 @@ class _InTheWay(Exception):
 
 
 async def _claim(
-    node: str, limit: int, locked: str, connection: Connection
+    node: str, limit: int, locked: str, tried: list[Lease], connection: Connection
 ) -> tuple[list[Lease], bool]:
+    """`tried` is told which they are, in case the end of the transaction is not heard of."""
+    tried.clear()
     lives, dead, ids = await connection.fetchrow(_LOOK, node, limit)
     if not lives:
         raise LeaseLost(f"the lease of {node} has run out")
@@ -151,7 +199,8 @@ async def _claim(
     await connection.execute(_SETTLE, node, [hot.id for hot in hots])
     order = {id: place for place, id in enumerate(ids)}
     hots.sort(key=lambda hot: order[hot.id])
-    return [Lease(hot.id, node, hot.state.generation) for hot in hots], len(hots) < len(ids)
+    tried += [Lease(hot.id, node, hot.state.generation) for hot in hots]
+    return list(tried), len(hots) < len(ids)
 
 
 class Nodes:
