@@ -242,7 +242,7 @@ class Race:
 
     def show(self) -> None:
         print(f"{'message to request':<22}{'Roost':>11}{'bare':>11}{'ratio':>8}")
-        for kind, aim in ((NEW, 0.5), (LIVE, 1.15), (WOKEN, 1.10)):
+        for kind, aim in ((NEW, 0.5), (LIVE, 1.2), (WOKEN, 1.10)):
             show(kind, self.ours[kind], self.bare[kind], f"aim {aim}")
         show("new, none ahead", self.ours["new, none ahead"], self.bare[NEW])
 

@@ -209,9 +209,13 @@ class House:
             yield Inside(endpoints, egress)
 
     async def until(self, true: Callable[[], bool]) -> None:
-        with anyio.fail_after(60):
-            while not true():  # noqa: ASYNC110 - it stands for many conditions
-                await anyio.sleep(0.005)
+        await until(true)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    with anyio.fail_after(60):
+        while not true():  # noqa: ASYNC110 - it stands for many conditions
+            await anyio.sleep(0.005)
 
 
 async def connect(path: str) -> UnixStream:

@@ -7,7 +7,7 @@ are put on here; the sandbox has neither need nor way to see the token, or to go
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -18,8 +18,8 @@ from anyio.abc import ByteStream
 from pydantic import SecretStr
 
 from roost.egress.ask import Ask
+from roost.egress.client import Client
 from roost.egress.options import Bounds, Upstream
-from roost.egress.origin import Origin
 from roost.egress.refusal import Refusal
 from roost.egress.upstream import Line
 from roost.egress.wire import Headers, Peer
@@ -38,13 +38,8 @@ _CARRIED: Final = frozenset(
 class GitRoad:
     """Serves the connections that arrive at one session's git socket."""
 
-    def __init__(
-        self,
-        repositories: Sequence[Repository],
-        origin: Callable[[httpx2.URL], Origin],
-        bounds: Bounds,
-    ) -> None:
-        self._lines = [_line(repository, origin) for repository in repositories]
+    def __init__(self, repositories: Sequence[Repository], client: Client, bounds: Bounds) -> None:
+        self._lines = [_line(repository, client) for repository in repositories]
         self._bounds = bounds
 
     async def serve(self, stream: ByteStream) -> None:
@@ -106,8 +101,8 @@ class GitRoad:
             raise anyio.BrokenResourceError from None
 
 
-def _line(repository: Repository, origin: Callable[[httpx2.URL], Origin]) -> Line:
+def _line(repository: Repository, client: Client) -> Line:
     key = None if repository.token is None else SecretStr(repository.token)
     # No dialect of a model is spoken here; it only names what inside is told, which is not asked.
     upstream = Upstream(dialect="anthropic", base_url=repository.url, key=key, scheme="basic")
-    return Line(upstream, origin)
+    return Line(upstream, client)

@@ -13,17 +13,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-import httpx2
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
 
 from roost.egress import sockets
+from roost.egress.client import Client
 from roost.egress.dial import Dialer
 from roost.egress.git import GitRoad
 from roost.egress.inside import GIT_SOCKET, MODEL_SOCKET, PROXY_SOCKET, endpoints_for
 from roost.egress.model import ModelRoad
 from roost.egress.network import NetworkRoad
 from roost.egress.options import Options
-from roost.egress.origin import Origin, origins
 from roost.egress.reports import Reports
 from roost.egress.unix import UnixStream, accept
 from roost.egress.upstream import Line
@@ -47,9 +46,9 @@ async def serving(options: Options) -> AsyncGenerator[HostEgress, None]:
     for name, upstream in options.upstreams.items():
         upstream.check(name)
     sockets.prepare(options.directory, _NAMES)
-    async with origins(options.bounds) as origin, anyio.create_task_group() as tasks:
+    async with anyio.create_task_group() as tasks:
         try:
-            yield HostEgress(options, origin, tasks)
+            yield HostEgress(options, tasks)
         finally:
             tasks.cancel_scope.cancel()
 
@@ -79,16 +78,8 @@ class _Opened:
 class HostEgress:
     """Serves grants; made by `serving`."""
 
-    def __init__(
-        self,
-        options: Options,
-        origin: Callable[[httpx2.URL], Origin],
-        tasks: TaskGroup,
-    ) -> None:
+    def __init__(self, options: Options, tasks: TaskGroup) -> None:
         self._options = options
-        self._origin = origin
-        upstreams = options.upstreams.items()
-        self._lines = {name: Line(upstream, origin) for name, upstream in upstreams}
         self._tasks = tasks
         bounds = options.bounds
         self._dialer = Dialer(options.resolve, options.allow_networks, bounds.connect_seconds)
@@ -96,16 +87,19 @@ class HostEgress:
 
     @asynccontextmanager
     async def open(self, grant: Grant) -> AsyncGenerator[Endpoints, None]:
-        handlers = self._handlers(grant)
+        upstream = self._options.upstreams.get(grant.api)
+        if upstream is None:
+            raise Unavailable(f"no model is configured under the name {grant.api!r}")
+        client = Client(self._options.bounds)
+        handlers = self._handlers(grant, Line(upstream, client), client)
         opened = await self._take_over(grant)
         try:
-            began = await self._tasks.start(self._serve, grant, handlers, opened)
+            began = await self._tasks.start(self._serve, grant, handlers, client, opened)
             if isinstance(began, Exception):
                 raise began
             place, roads = began
-            dialect = self._lines[grant.api].upstream.dialect
             takes = {name: road.take for name, road in roads.items()}
-            yield endpoints_for(place, dialect, takes, grant.repositories)
+            yield endpoints_for(place, upstream.dialect, takes, grant.repositories)
         finally:
             await opened.end()
             if self._opened.get(grant.session_id) is opened:
@@ -121,10 +115,7 @@ class HostEgress:
             await before.end()
         return opened
 
-    def _handlers(self, grant: Grant) -> dict[str, Handler]:
-        line = self._lines.get(grant.api)
-        if line is None:
-            raise Unavailable(f"no model is configured under the name {grant.api!r}")
+    def _handlers(self, grant: Grant, line: Line, client: Client) -> dict[str, Handler]:
         bounds = self._options.bounds
         reports = Reports(grant, bounds.callback_seconds)
         handlers: dict[str, Handler] = {MODEL_SOCKET: ModelRoad(grant, line, reports, bounds).serve}
@@ -132,13 +123,14 @@ class HostEgress:
             road = NetworkRoad(grant.networking, self._dialer, reports, self._options)
             handlers[PROXY_SOCKET] = road.serve
         if grant.repositories:
-            handlers[GIT_SOCKET] = GitRoad(grant.repositories, self._origin, bounds).serve
+            handlers[GIT_SOCKET] = GitRoad(grant.repositories, client, bounds).serve
         return handlers
 
     async def _serve(
         self,
         grant: Grant,
         handlers: Mapping[str, Handler],
+        client: Client,
         opened: _Opened,
         *,
         task_status: TaskStatus[tuple[Path, Mapping[str, _Road]] | Exception],
@@ -155,6 +147,7 @@ class HostEgress:
                 sockets.listening(directory, list(handlers)) as (place, bound),
             ):
                 async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(client.tidy)
                     for name, handler in handlers.items():
                         roads[name] = _Road(handler, grant.session_id, most, tasks)
                         tasks.start_soon(roads[name].accept, bound[name])
@@ -164,7 +157,10 @@ class HostEgress:
         finally:
             for road in roads.values():
                 road.closed = True
-            opened.over()
+            try:
+                await client.close()
+            finally:
+                opened.over()
 
 
 class _Road:

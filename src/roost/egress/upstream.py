@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import httpx2
 
 from roost.egress.ask import Ask
+from roost.egress.client import Client
 from roost.egress.options import Upstream
-from roost.egress.origin import Origin
 from roost.egress.secrets import Redactor
 from roost.egress.wire import Headers, end_to_end
 
@@ -25,12 +24,12 @@ _NOT_PASSED_ON = (
 
 
 class Line:
-    """What all sessions ask of one upstream, with its key."""
+    """What one session asks of one upstream, with its key."""
 
-    def __init__(self, upstream: Upstream, origin: Callable[[httpx2.URL], Origin]) -> None:
+    def __init__(self, upstream: Upstream, client: Client) -> None:
         self.upstream = upstream
         self._base = httpx2.URL(upstream.base_url)
-        self._origin = origin(self._base)
+        self._client = client
         self._path = self._base.raw_path.rstrip(b"/")
         self._secret = upstream.key.get_secret_value().encode() if upstream.key else b""
         # Answers must arrive as they are: what is compressed cannot be looked at as it passes.
@@ -50,15 +49,10 @@ class Line:
         """Something that takes the key out of an answer."""
         return Redactor(self._secret)
 
-    @asynccontextmanager
-    async def send(self, ask: Ask) -> AsyncGenerator[httpx2.Response, None]:
+    def send(self, ask: Ask) -> AbstractAsyncContextManager[httpx2.Response]:
         """The answer's head, and its body to be read. :raises httpx2.TransportError: there is none"""
         headers = [*ask.headers, *self._headers]
-        response = await self._origin.send(ask.method, self._path + ask.target, headers, ask.body)
-        try:
-            yield response
-        finally:
-            await response.aclose()
+        return self._client.send(self._base, ask.method, self._path + ask.target, headers, ask.body)
 
     def headers(self, response: httpx2.Response) -> Headers:
         """The answer's headers as they are passed on: without the key, cookies and account names."""
