@@ -15,8 +15,9 @@ from anthropic.types import beta
 from tests.api.dying import HOUR, Killed, Later, Writes, notes
 from tests.api.house import TENANT, House, client_of, error_of, house, official
 
+from roost.core.shelf import SHELF
 from roost.domain.file import PART, File, named
-from roost.errors import BlobsFailed, FileExpired, NotFound, Unavailable
+from roost.errors import BlobsFailed, Conflict, FileExpired, NotFound, Unavailable
 
 
 async def sent(roost: House, name: str = "a.txt", data: bytes = b"hello", **fields: str) -> Any:
@@ -224,6 +225,44 @@ async def test_an_upload_that_is_given_up_meanwhile_says_so(
         with pytest.raises(Unavailable):
             await store.add(TENANT, File(filename="f", mime_type="a/b"), BytesIO(b"x"))
         assert ((await roost.get("/v1/files"))["data"], objects(tmp_path)) == ([], [])
+
+
+async def test_an_upload_that_is_just_being_given_up_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Who gives it up has said so, and has removed nothing yet, nor the note; then it died."""
+    async with house(tmp_path) as roost:
+        store = roost.deps.filestore
+        real = store._catalog.add
+
+        async def slowly(kind: str, *args: Any, **more: Any) -> Any:
+            if kind == "file":
+                writes.left = 1
+                with pytest.raises(Killed):
+                    await Later(roost, 2 * HOUR).keeper.look()
+                writes.left = 0
+            return await real(kind, *args, **more)
+
+        with monkeypatch.context() as patch:
+            writes = Writes(patch, 0)
+            writes.count(store._blobs, "delete")
+            patch.setattr(store._catalog, "add", slowly)
+            with pytest.raises(Unavailable):
+                await store.add(TENANT, File(filename="f", mime_type="a/b"), BytesIO(b"x"))
+        assert (await roost.get("/v1/files"))["data"] == []
+        await Later(roost, 2 * HOUR).keeper.look()
+        assert (objects(tmp_path), await notes(roost)) == ([], 0)
+
+
+async def test_an_upload_that_was_finished_cannot_be_given_up_any_more(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        catalog, shelf = roost.store.catalog, roost.deps.filestore.shelf
+        note_id = await shelf.note(TENANT, file="file_1")
+        seen = await catalog.get("file_note", SHELF, note_id)
+        await shelf.finish(note_id)
+        with pytest.raises(Conflict):
+            await shelf.condemn(seen)
+        await shelf.finish(note_id)
 
 
 async def test_bytes_that_are_not_what_was_stored_are_not_sent(tmp_path: Path):

@@ -11,7 +11,7 @@ import pytest
 from tests.core.node import Node, message, node, texts
 
 from roost.core.nodes import Fleet
-from roost.domain.session import Session, Status
+from roost.domain.session import Lease, Session, Status
 from roost.errors import Conflict, NotFound
 from roost.ports.nodes import About
 
@@ -69,6 +69,34 @@ async def test_a_turn_that_outlasts_the_drain_goes_on_elsewhere(tmp_path: Path):
         found = await handed_over(roost, session)
         assert found.state.turn is not None, "nobody would take it again"
         assert found.state.status is Status.RUNNING
+
+
+class SlowToRelease:
+    """A log that takes a moment to take a session back."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    async def release(self, lease: Lease) -> None:
+        await anyio.sleep(0.1)
+        await self._log.release(lease)
+
+
+async def test_a_node_that_stops_in_the_middle_of_turns_hands_them_all_back(tmp_path: Path):
+    """Else they would wait until its lease has run out, and look as if somebody worked on them."""
+    async with node(tmp_path, working=False) as roost:
+        roost.dispatcher._log = SlowToRelease(roost.store.log)  # type: ignore[assignment]
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(roost.dispatcher.run, 0)
+            sessions = [await roost.session(message(said("never", delay=60))) for _ in range(3)]
+            for session in sessions:
+                await roost.until(session, "span.model_request_start")
+            roost.dispatcher.stop()
+        states = [(await roost.store.sessions.find(session.id)).state for session in sessions]
+        assert [(state.owner, state.status) for state in states] == [(None, Status.RUNNING)] * 3
 
 
 async def test_a_mark_that_is_taken_away_at_once_costs_nobody_a_turn(tmp_path: Path):

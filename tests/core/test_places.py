@@ -18,9 +18,10 @@ from roost.core.runner import Runner
 from roost.core.warmth import Warmth
 from roost.domain.events import Draft
 from roost.domain.session import Status
+from roost.domain.usage import Usage
 from roost.errors import SandboxUnavailable
 from roost.ports.bell import WORK, Bell
-from roost.ports.egress import Endpoints, Grant
+from roost.ports.egress import Account, Endpoints, Grant
 from roost.ports.harness import Brief, Conversation
 from roost.ports.sandbox import Mount, Plan, Process, Stats
 
@@ -86,10 +87,14 @@ class Landlord:
 
 
 class Door:
-    """A way out that leads nowhere."""
+    """A way out that leads nowhere. `grants` are all that it was opened with."""
+
+    def __init__(self) -> None:
+        self.grants: list[Grant] = []
 
     @asynccontextmanager
     async def open(self, grant: Grant) -> AsyncGenerator[Endpoints, None]:
+        self.grants.append(grant)
         yield Endpoints(mounts=[Mount(Path("/door"), "/run/door")], environ={"DOOR": "1"})
 
 
@@ -118,10 +123,13 @@ async def house(
     most: int = 9,
     housed: type[Housed] = Housed,
     bell: Bell | None = None,
+    door: Door | None = None,
 ) -> AsyncGenerator[Node, None]:
     async with node(data, bell=bell) as roost:
         places = Places(
-            landlord, Door(), roost.store.catalog, vault=data / "vault", forwarder=Path("/forward")
+            *(landlord, door or Door(), roost.store.catalog),
+            vault=data / "vault",
+            forwarder=Path("/forward"),
         )
         scripted = roost.dispatcher._runner._harnesses["scripted"]
         warmth = Warmth(roost.bell, seconds=sleep_after, most=most)
@@ -143,6 +151,25 @@ async def test_a_session_has_a_directory_of_its_own_and_the_way_out(tmp_path: Pa
         assert plan.home.is_dir()
         assert plan.environ == {"DOOR": "1"}
         assert "/run/door" in [mount.target for mount in plan.mounts]
+
+
+async def test_a_new_place_has_spent_what_the_ones_before_it_have(tmp_path: Path):
+    door = Door()
+    async with house(tmp_path, Landlord(), door=door) as roost:
+        session = await roost.session(harness="housed")
+        for turn in range(3):
+            sent = await roost.say(session, "Hello")
+            await roost.until(session, "span.model_request_start", sent)
+            before = (await roost.store.sessions.find(session.id)).state.spent
+            asked = Account(
+                session_id=session.id, model="m", usage=Usage(1000, 0), status=200, seconds=0.1
+            )
+            grant = door.grants[turn]
+            assert grant.spent.requests == turn
+            assert grant.spent.tokens >= 1000 * turn
+            assert grant.spent.tokens >= before.tokens
+            await grant.account(asked)
+            await roost.until(session, "session.status_idle", sent)
 
 
 async def test_where_there_is_no_room_the_input_waits_and_goes_on_by_itself(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -81,3 +82,66 @@ async def test_a_logout_at_one_node_is_one_at_the_other(tmp_path: Path):
         assert there.closed == [login.id]
         with pytest.raises(Unauthenticated):
             await there.logins.recognise(cookie)
+
+
+class Late:
+    """A store whose answers arrive late: `read` is set when one was given, `go` lets them arrive."""
+
+    def __init__(self, inner: Any, *names: str) -> None:
+        self._inner = inner
+        self._names = names
+        self.read, self.go = anyio.Event(), anyio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name not in self._names:
+            return found
+
+        async def late(*args: Any) -> Any:
+            answer = await found(*args)
+            self.read.set()
+            await self.go.wait()
+            return answer
+
+        return late
+
+
+@pytest.mark.parametrize("by", ["secret", "id"])
+async def test_a_look_at_a_key_that_is_revoked_meanwhile_does_not_bring_it_back(
+    tmp_path: Path, by: str
+):
+    async with SqliteStore.open(tmp_path / "roost.db") as store:
+        keys = Late(store.keys, "find", "all")
+        keyring = Keyring(keys)  # type: ignore[arg-type]
+        key, secret = await keyring.create(tenant="t", name="one")
+
+        async def recognise() -> None:
+            with pytest.raises(Unauthenticated):
+                await (keyring.recognise(secret) if by == "secret" else keyring.named("t", key.id))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(recognise)
+            await keys.read.wait()
+            await keyring.revoke(key.id)
+            keys.go.set()
+        await recognise()  # nor is it remembered
+
+
+async def test_a_look_at_a_login_that_ends_meanwhile_does_not_bring_it_back(tmp_path: Path):
+    async with SqliteStore.open(tmp_path / "roost.db") as store:
+        catalog = Late(store.catalog, "get")
+        keyring = Keyring(store.keys)
+        logins = Logins(catalog, keyring, seconds=60)  # type: ignore[arg-type]
+        _, secret = await keyring.create(tenant="t", name="one")
+        login, cookie = await logins.begin(secret)
+
+        async def recognise() -> None:
+            with pytest.raises(Unauthenticated):
+                await logins.recognise(cookie)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(recognise)
+            await catalog.read.wait()
+            await logins.end(login.id)
+            catalog.go.set()
+        await recognise()

@@ -7,11 +7,14 @@ from contextlib import aclosing
 from pathlib import Path
 
 import anyio
+import pytest
 from tests.core.node import TENANT, Node, message, node, texts, types
 
 from roost.core.follow import Follow, Pause
 from roost.domain.events import Draft, Entry, Preview
+from roost.domain.ledger import Batch
 from roost.domain.session import Session, Status
+from roost.testing.stage import Stage, answer
 
 
 def script(*steps: dict[str, object]) -> str:
@@ -266,6 +269,33 @@ async def _write_and_show(roost: Node, session: Session) -> None:
     await roost.store.log.accept(session.id, [message("Hello")])
     roost.bell.ring(session.id)
     roost.bell.publish(session.id, Preview("sevt_1", "agent.message", "", after=3))
+
+
+@pytest.mark.parametrize("late", ["the end of its text", "all of it"])
+async def test_text_of_an_event_that_was_shown_is_not_shown_after_it(tmp_path: Path, late: str):
+    """Previews and rings go different ways between nodes: any of them may come after the event."""
+    async with node(tmp_path, working=False) as roost:
+        lease = await Stage(roost.store).running()
+        done, next_one = answer("done"), answer("next")
+
+        def show(event: Draft, *texts: str) -> None:
+            for text in texts:
+                roost.bell.publish(lease.session_id, Preview(event.id, event.type, text, 1))
+
+        wanted = frozenset({"agent.message"})
+        async with aclosing(roost.follow.tail(lease.session_id, 0, previews=wanted)) as tail:
+            shown = [await anext(tail)]
+            if late == "the end of its text":
+                show(done, "", "do")
+            await roost.store.log.append(lease, Batch(drafts=[done]))
+            roost.bell.ring(lease.session_id)
+            with anyio.fail_after(60):
+                while not (isinstance(shown[-1], Entry) and shown[-1].id == done.id):
+                    shown.append(await anext(tail))
+                show(done, *(["ne"] if late == "the end of its text" else ["", "done"]))
+                show(next_one, "", "n")
+                after = [await anext(tail), await anext(tail)]
+        assert after == [Preview(next_one.id, next_one.type, text, 1) for text in ("", "n")]
 
 
 async def test_a_turn_that_ended_before_the_server_began_is_not_shown_again(tmp_path: Path):
