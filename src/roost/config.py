@@ -218,10 +218,45 @@ class Settings(BaseModel):
         description="Reading requests per minute and key, unless the key says otherwise; 0: no limit.",
     )
     max_streams: int = Field(
-        0, ge=0, description="How many event streams a key may have open at a time; 0: no limit."
+        1000, ge=1, description="How many event streams a key may have open at a time."
+    )
+    max_sockets: int = Field(
+        10000, ge=1, description="How many WebSockets a key may have open at a time."
+    )
+    max_connections: int = Field(
+        0,
+        ge=0,
+        description="How many connections this server holds; 0: three quarters of the open files it may have.",
+    )
+    max_address_connections: int = Field(
+        0,
+        ge=0,
+        description="How many of them one address may have, a trusted proxy excepted; 0: half of them.",
+    )
+    trusted_proxies: Networks | None = Field(
+        None,
+        description="Proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed, as addresses or networks with commas between; by default none.",
+    )
+    head_seconds: float = Field(
+        10.0, gt=0, description="How long the head of a request may take to arrive."
+    )
+    body_seconds: float = Field(
+        10.0,
+        gt=0,
+        description="How long the next 64 KiB of a request's body, or its end, may take to arrive.",
+    )
+    unread_seconds: float = Field(
+        60.0,
+        gt=0,
+        description="How long a client may take to read the next 64 KiB of an answer before it is cut off.",
     )
     max_body_bytes: int = Field(
         32 * 1024 * 1024, ge=1024, description="The largest request body, in bytes."
+    )
+    max_bodies_bytes: int = Field(
+        128 * 1024 * 1024,
+        ge=1024,
+        description="How many bytes of request bodies are held in memory at a time, one key's at most half.",
     )
     max_file_bytes: int = Field(
         500 * 1024 * 1024, ge=1024, description="The largest upload of files, in bytes."

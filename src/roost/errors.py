@@ -34,10 +34,15 @@
     - IdempotencyMismatch           the key was used for another request
     - FilesElsewhere                another node works in the session's files, or has just taken them
   + TooLarge                        the body is over the limit
+    - HeadTooLarge                  the request line or the headers are
+  + RequestTooSlow                  the body did not come in time
   + RateLimited                     too much, for now; carries when to come back
     - QuotaExceeded                 too much, until something is archived or deleted
     - QueueFull                     the session has too many unread inputs
     - TooManyStreams                the key has too many streams open
+    - TooManySockets                the key has too many WebSockets open
+    - TooMuchAtOnce                 the key's requests under way have too many bytes together
+    - TooManyConnections            the address has too many connections
   + Unavailable                     the server is starting, stopping, or its disk refused
   + SandboxFailed                   the place broke, not the command in it
     - SandboxUnavailable            this machine cannot give such a place now
@@ -302,6 +307,20 @@ class TooLarge(RoostError):
     code = "request_too_large"
 
 
+class HeadTooLarge(TooLarge):
+    """The request line or the headers are larger than this server accepts."""
+
+    code = "head_too_large"
+    hint = "Send shorter and fewer headers; what is long belongs in the body."
+
+
+class RequestTooSlow(RoostError):
+    """The request's body did not come in time."""
+
+    code = "request_too_slow"
+    hint = "Send it again, over a faster connection; ROOST_BODY_SECONDS is how long it may pause."
+
+
 class RateLimited(RoostError):
     """This key has sent too many requests."""
 
@@ -332,6 +351,27 @@ class TooManyStreams(RateLimited):
 
     code = "too_many_streams"
     hint = "Close a stream first; one stream shows all that happens in its session."
+
+
+class TooManySockets(RateLimited):
+    """This key has as many WebSockets open as it may."""
+
+    code = "too_many_sockets"
+    hint = "Close a WebSocket first."
+
+
+class TooMuchAtOnce(RateLimited):
+    """The requests of this key that are under way have too many bytes together."""
+
+    code = "too_much_at_once"
+    hint = "Send large requests one after the other."
+
+
+class TooManyConnections(RateLimited):
+    """There are too many connections from this address."""
+
+    code = "too_many_connections"
+    hint = "Close some, or use one for several requests. Behind a proxy, name it in ROOST_TRUSTED_PROXIES."
 
 
 class Unavailable(RoostError):

@@ -10,6 +10,8 @@ import httpx2
 import pytest
 from tests.api.house import HEADERS, House, error_of, house
 
+from roost.api.attempts import Attempts
+from roost.errors import RateLimited
 from roost.ports.catalog import RecordQuery
 
 ORIGIN = {"origin": "http://roost"}
@@ -154,10 +156,23 @@ async def test_after_some_wrong_keys_an_address_has_to_wait_and_others_do_not(ho
 
     for _ in range(10):
         error_of(await tried("roost_wrong", "192.0.2.1"), 401)
-    answer = await tried(secret, "192.0.2.1")
+    answer = await tried("roost_wrong", "192.0.2.1")
     assert error_of(answer, 429)["details"]["error_code"] == "rate_limited"
     assert 1 <= int(answer.headers["retry-after"]) <= 6
+    assert (await tried(secret, "192.0.2.1")).status_code == 200
     assert (await tried(secret, "192.0.2.2")).status_code == 200
+
+
+async def test_wrong_keys_without_end_close_their_address_and_no_other() -> None:
+    attempts = Attempts()
+    for count in range(900):  # some are forgotten meanwhile
+        attempts.failed("192.0.2.1", str(count))
+        attempts.failed(f"2001:db8::{count:x}", str(count))
+    for closed in ("192.0.2.1", "::ffff:192.0.2.1", "2001:db8::ffff"):
+        with pytest.raises(RateLimited):
+            attempts.check(closed, "another")
+    for free in ("192.0.2.2", "2001:db8:1::1"):
+        attempts.check(free, "another")
 
 
 async def test_a_key_is_not_logged_out(home: House) -> None:

@@ -476,3 +476,134 @@ async def test_other_protocols_are_declined(tmp_path: Path):
             "lifespan.shutdown.complete",
             "websocket.close",
         ]
+
+
+class Stalled:
+    """A body that stops coming, over ASGI: what has come so far, then nothing."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        self._chunks = list(chunks)
+        self.waiting = anyio.Event()
+
+    async def __call__(self) -> dict[str, Any]:
+        if not self._chunks:
+            self.waiting.set()
+            await anyio.sleep_forever()
+        return {"type": "http.request", "body": self._chunks.pop(0), "more_body": True}
+
+
+class Told:
+    """What a client is told, over ASGI."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.body = b""
+
+    async def __call__(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self.headers = message["status"], dict(message["headers"])
+        self.body += message.get("body", b"")
+
+
+def posted(path: str, secret: str = "", **headers: str) -> dict[str, Any]:
+    sent = {**HEADERS, "x-api-key": secret, "content-type": "application/json", **headers}
+    return {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "scheme": "http",
+        "client": ("192.0.2.1", 1),
+        "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
+    }
+
+
+async def test_without_a_key_no_more_than_a_few_kilobytes_are_read(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        body, told = Stalled(b" " * 1000, *[b" " * 60_000] * 10), Told()
+        await roost.app(posted("/auth/login"), body, told)
+        assert told.status == 413
+        assert not body.waiting.is_set()
+        told = Told()
+        await roost.app(posted("/auth/login", **{"content-length": "5000"}), body, told)
+        assert told.status == 413
+
+
+async def test_a_body_is_not_read_before_its_key_is_known(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        for path in ("/v1/agents", "/v1/files", "/v1/skills", "/roost/v1/sessions/import"):
+            body, told = Stalled(), Told()
+            await roost.app(posted(path, "roost_wrong"), body, told)
+            assert told.status in (401, 404), path
+            assert not body.waiting.is_set()
+
+
+@pytest.mark.parametrize("path", ["/auth/login", "/v1/agents", "/v1/files", "/v1/skills"])
+async def test_a_body_that_stops_coming_is_given_up(tmp_path: Path, path: str):
+    async with house(tmp_path, body_seconds=0.2) as roost:
+        form = {"content-type": "multipart/form-data; boundary=b"} if "v1/" in path else {}
+        form = {} if path == "/v1/agents" else form
+        told = Told()
+        with anyio.fail_after(60):
+            secret = roost.client.headers["x-api-key"]
+            await roost.app(posted(path, secret, **form), Stalled(b"--b\r\n"), told)
+        assert told.status == 408
+        assert b'"request_too_slow"' in told.body
+        assert roost.deps.bodies.total == roost.deps.uploads.total == 0
+
+
+async def test_a_body_that_drips_is_given_up(tmp_path: Path):
+    """It is not enough that something comes now and then."""
+
+    async def drip() -> dict[str, Any]:
+        await anyio.sleep(0.05)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async with house(tmp_path, body_seconds=0.5) as roost:
+        told = Told()
+        with anyio.fail_after(60):
+            await roost.app(posted("/v1/agents", roost.client.headers["x-api-key"]), drip, told)
+        assert told.status == 408
+
+
+async def test_bodies_under_way_have_a_bound_for_a_key_and_for_all(tmp_path: Path):
+    settings = {"max_body_bytes": 20_000, "max_bodies_bytes": 60_000, "body_seconds": 60}
+    async with house(tmp_path, **settings) as roost, anyio.create_task_group() as tasks:
+        made = [await roost.keyring.create(tenant=TENANT, name=name) for name in ("one", "two")]
+        secrets = [roost.client.headers["x-api-key"], *(secret for _, secret in made)]
+
+        async def stall(secret: str) -> Told:
+            body, told = Stalled(b" " * 15_000), Told()
+            tasks.start_soon(roost.app, posted("/v1/agents", secret), body, told)
+            while not (told.status or body.waiting.is_set()):  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+            return told
+
+        first = [await stall(secrets[0]) for _ in range(3)]
+        assert [told.status for told in first] == [0, 0, 429]
+        assert b'"too_much_at_once"' in first[2].body
+        assert int(first[2].headers[b"retry-after"]) >= 1
+        second = [await stall(secrets[1]) for _ in range(2)]
+        assert [told.status for told in second] == [0, 0]
+        third = await stall(secrets[2])
+        assert third.status == 503
+        assert int(third.headers[b"retry-after"]) >= 1
+        assert roost.deps.bodies.total == 60_000
+        tasks.cancel_scope.cancel()
+    assert roost.deps.bodies.total == 0
+
+
+async def test_a_body_is_let_go_of_before_its_answer_is_read(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        held: list[int] = []
+
+        async def slow(message: Any) -> None:
+            held.append(roost.deps.bodies.total)
+
+        async def body() -> dict[str, Any]:
+            agent = b'{"name": "a", "model": "claude-x"}'
+            return {"type": "http.request", "body": agent, "more_body": False}
+
+        await roost.app(posted("/v1/agents", roost.client.headers["x-api-key"]), body, slow)
+        assert held == [0, 0]

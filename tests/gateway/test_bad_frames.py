@@ -197,3 +197,84 @@ def test_a_socket_that_is_cut_leaves_nothing_behind(server: LiveServer, api: Api
     for talk in talks:
         talk.connection.socket.close()
     settle(server)
+
+
+def handshake(server: LiveServer, path: str = "/ws/v2", *headers: str) -> bytes:
+    """What a handshake is answered with, to the end of the connection."""
+    place = urlsplit(server.url)
+    lines = [
+        f"GET {path} HTTP/1.1",
+        f"host: {place.netloc}",
+        "connection: Upgrade",
+        "upgrade: websocket",
+        "sec-websocket-version: 13",
+        f"sec-websocket-key: {base64.b64encode(os.urandom(16)).decode()}",
+        *headers,
+    ]
+    got = b""
+    with socket.create_connection((str(place.hostname), place.port), timeout=60) as line:
+        line.sendall("\r\n".join([*lines, "", ""]).encode())
+        while piece := line.recv(65536):
+            got += piece
+    return got
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/ws/v2?token=" + "x" * 9000, []),
+        ("/ws/v2", ["x-long: " + "x" * 9000]),
+        ("/ws/v2", [f"x-{n}: y" for n in range(150)]),
+        ("/ws/v2", [f"x-{n}: y" for n in range(250)]),
+    ],
+    ids=["line", "header", "150 headers", "250 headers"],
+)
+def test_a_handshake_that_is_too_large_is_answered(
+    server: LiveServer, path: str, headers: list[str]
+) -> None:
+    answer = handshake(server, path, *headers)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["details"]["error_code"] == (
+        "head_too_large"
+    )
+
+
+def test_a_handshake_that_cannot_be_read_is_answered(server: LiveServer) -> None:
+    assert handshake(server, "/ws/v2", "x: \x01").startswith(b"HTTP/1.1 400 ")
+
+
+def test_refused_handshakes_write_no_lines_without_end(
+    databases: Databases, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with LiveServer(tmp_path_factory.mktemp("server") / "data") as live:
+        before = len(live.output)
+        for _ in range(50):
+            assert b" 401 " in handshake(live, "/ws/v2?token=wrong")
+            assert b" 431 " in handshake(live, "/ws/v2", "x: " + "y" * 9000)
+            assert handshake(live, "/ws/v2", "x: \x01").startswith(b"HTTP/1.1 400 ")
+        assert len(live.output) - before < 10_000
+
+
+def test_a_message_in_parts_without_end_is_refused(server: LiveServer, api: Api) -> None:
+    with api.open() as talk:
+        talk.connection.socket.sendall(b"\x01\x80\0\0\0\0" + b"\x00\x80\0\0\0\0" * 5000)
+        with pytest.raises(ConnectionClosed) as closed:
+            while True:
+                talk.next()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
+
+
+def test_a_key_has_so_many_sockets(
+    databases: Databases, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with (
+        LiveServer(tmp_path_factory.mktemp("server") / "data", ROOST_MAX_SOCKETS="2") as live,
+        Api(live) as own,
+    ):
+        with own.open(), own.open():
+            answer = handshake(live, f"/ws/v2?token={own.token()}")
+            assert b" 429 " in answer
+            assert b"too_many_sockets" in answer
+        settle(live)
+        own.open().close()

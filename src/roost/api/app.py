@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from roost.api.auth import caller, check_headers
-from roost.api.call import Call, ClientGone, decoded, read
+from roost.api.call import Call, ClientGone, decoded
 from roost.api.deps import Deps
 from roost.api.errors import refusal
 from roost.api.operations import OPERATIONS
@@ -22,6 +23,7 @@ from roost.domain.ids import mint
 from roost.errors import RoostError
 
 _log = logging.getLogger(__name__)
+_OPEN_BODY: Final = 4 * 1024  # bytes, of a request that needs no key
 
 
 def build_app(deps: Deps) -> ASGIApp:
@@ -75,10 +77,15 @@ class Api:
         call.query = operation.query.parse(call.scope["query_string"])
         if operation.uploads:
             call.receive = receive
-        if operation.body is not None:
-            call.raw = await read(call.headers, receive, self._deps.settings.max_body_bytes)
-            call.body = operation.body.parse(decoded(call.raw, call.headers))
-        return await operation.handler(call)
+        try:
+            if operation.body is not None:
+                most = self._deps.settings.max_body_bytes
+                limit = min(most, _OPEN_BODY) if operation.open else most
+                call.raw = await call.read(receive, limit)
+                call.body = operation.body.parse(decoded(call.raw, call.headers))
+            return await operation.handler(call)
+        finally:
+            call.forget()
 
     async def _admit(self, call: Call, operation: Operation, answer: _Answer) -> None:
         deps = self._deps

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
+import anyio
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from roost.api.bodies import Take
 from roost.api.deps import Deps
 from roost.core.logins import Login
-from roost.errors import Forbidden, InvalidRequest, TooLarge
+from roost.errors import Forbidden, InvalidRequest, RequestTooSlow, TooLarge
 from roost.ports.keys import Key
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+_STRETCH: Final = 64 * 1024
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -41,6 +45,8 @@ class Call:
     body: dict[str, Any]
     receive: Receive | None = None
     """Where the body comes from, if the operation takes it as it comes."""
+    until_handled: ExitStack = field(default_factory=ExitStack)
+    """What ends when the operation has been carried out."""
 
     @cached_property
     def headers(self) -> dict[str, str]:
@@ -54,7 +60,24 @@ class Call:
     def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
         """The body, as it comes. :raises TooLarge: over the limit :raises ClientGone: it stopped"""
         assert self.receive is not None, "only for operations that take uploads"
-        return chunks(self.headers, self.receive, limit)
+        deps = self.deps
+        small = limit <= deps.settings.max_body_bytes
+        held = (deps.bodies if small else deps.uploads).held(self.key.id)
+        take = self.until_handled.enter_context(held)
+        return chunks(self.headers, self.receive, limit, take, deps.settings.body_seconds)
+
+    async def read(self, receive: Receive, limit: int) -> bytes:
+        """The body, whole. Raises as `chunks`."""
+        take = self.until_handled.enter_context(
+            self.deps.bodies.held(self.caller.id if self.caller else "")
+        )
+        seconds = self.deps.settings.body_seconds
+        return b"".join([c async for c in chunks(self.headers, receive, limit, take, seconds)])
+
+    def forget(self) -> None:
+        """What was sent is not needed while the answer is on its way, however long that takes."""
+        self.raw, self.body = b"", {}
+        self.until_handled.close()
 
     @property
     def key(self) -> Key:
@@ -92,30 +115,40 @@ def reply(value: object, status: int = 200) -> Response:
     return Response(_encode(value), status, media_type="application/json")
 
 
-async def read(headers: Mapping[str, str], receive: Receive, limit: int) -> bytes:
-    """The request's body. :raises TooLarge: over the limit :raises ClientGone: it stopped coming"""
-    return b"".join([chunk async for chunk in chunks(headers, receive, limit)])
-
-
 async def chunks(
-    headers: Mapping[str, str], receive: Receive, limit: int
+    headers: Mapping[str, str], receive: Receive, limit: int, take: Take, seconds: float
 ) -> AsyncGenerator[bytes, None]:
-    """As `read`, as it comes."""
+    """The body, as it comes; each piece is taken account of.
+
+    :raises TooLarge: over the limit :raises ClientGone: it stopped coming
+    :raises RequestTooSlow: the next `_STRETCH` bytes took longer than `seconds`
+    """
     said = headers.get("content-length", "0")
     if said.isdecimal() and (len(said) > 18 or int(said) > limit):
         raise TooLarge(f"the body has {said[:19]} bytes; at most {limit} are accepted")
-    size = 0
+    size = stretch = 0
+    patience = seconds
     while True:
-        message = await receive()
+        # Only waiting counts: a body that is slow because of us is not the client's doing.
+        began = anyio.current_time()
+        with anyio.move_on_after(patience) as waited:
+            message = await receive()
+        if waited.cancelled_caught:
+            raise RequestTooSlow(f"{size} bytes came, and nothing more for too long")
         if message["type"] == "http.disconnect":
             raise ClientGone
         chunk = message.get("body", b"")
         size += len(chunk)
         if size > limit:
             raise TooLarge(f"at most {limit} bytes are accepted")
+        take(len(chunk))
         yield chunk
         if not message.get("more_body"):
             return
+        stretch += len(chunk)
+        patience -= anyio.current_time() - began
+        if stretch >= _STRETCH:
+            stretch, patience = 0, seconds
 
 
 def decoded(raw: bytes, headers: Mapping[str, str]) -> Any:

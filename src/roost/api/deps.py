@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
 from roost.api.attempts import Attempts
+from roost.api.bodies import Bodies
 from roost.api.metrics import Meters
 from roost.api.rates import Rates
 from roost.api.sse import Streams
@@ -37,6 +38,8 @@ from roost.core.transfer import Transfer
 from roost.ports.bell import Bell
 from roost.ports.buckets import Buckets
 from roost.ports.log import Log
+
+_UPLOADS: Final = 8  # times the largest upload, that all uploads under way may have together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +99,18 @@ class Deps:
     def attempts(self) -> Attempts:
         """How many wrong keys."""
         return Attempts()
+
+    @cached_property
+    def bodies(self) -> Bodies:
+        """How much of requests is in memory."""
+        most = max(self.settings.max_bodies_bytes, self.settings.max_body_bytes)
+        return Bodies(most, max(most // 2, self.settings.max_body_bytes))
+
+    @cached_property
+    def uploads(self) -> Bodies:
+        """How much of uploads is in temporary files."""
+        largest = self.settings.max_file_bytes
+        return Bodies(_UPLOADS * largest, _UPLOADS * largest // 2)
 
     @cached_property
     def meters(self) -> Meters:

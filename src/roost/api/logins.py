@@ -45,11 +45,11 @@ async def _begin(call: Call, api_key: str) -> tuple[Login, str]:
     """A new login. :raises Unauthenticated: :raises RateLimited: too many wrong keys"""
     client = call.scope.get("client")
     address = client[0] if client else ""
-    call.deps.attempts.check(address)
+    call.deps.attempts.check(address, api_key)
     try:
         return await call.deps.logins.begin(api_key)
     except Unauthenticated:
-        call.deps.attempts.failed(address)
+        call.deps.attempts.failed(address, api_key)
         raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
@@ -15,7 +16,7 @@ from roost.api.deps import Deps
 from roost.api.errors import refusal
 from roost.core.fanout import Fanout
 from roost.domain.ids import mint
-from roost.errors import RoostError
+from roost.errors import RoostError, TooManySockets
 from roost.gateway import speech
 from roost.gateway.admission import admit
 from roost.gateway.line import EXTENSION, Line
@@ -43,6 +44,7 @@ class Gateway:
         self._speech = Speech()
         self._slots: list[set[Socket]] = [set() for _ in range(_SLOTS)]
         self._opened = 0
+        self._of_key: Counter[str] = Counter()
         self._some = anyio.Event()
         deps.streams.others.append(self.close)
         deps.streams.openers_of_others.append(self._openers)
@@ -57,6 +59,7 @@ class Gateway:
         await receive()  # `websocket.connect`
         try:
             admission = await admit(self._deps, scope)
+            self._check_room(admission.key.id)
         except RoostError as error:
             await refusal(error, mint("req"))(scope, receive, send)
             return
@@ -65,8 +68,13 @@ class Gateway:
         socket = Socket(line, admission, self._deps, self._fanout, self._news, self._speech)
         await self._serve(socket, receive)
 
+    def _check_room(self, key_id: str) -> None:
+        if self._of_key[key_id] >= self._deps.settings.max_sockets:
+            raise TooManySockets(retry_after=5)
+
     async def _serve(self, socket: Socket, receive: Receive) -> None:
         self._opened += 1
+        self._of_key[socket.by.key.id] += 1
         slot = self._slots[self._opened % _SLOTS]
         slot.add(socket)
         self._some.set()
@@ -80,6 +88,8 @@ class Gateway:
             socket.line.hang_up(FAILED, "the server failed; reconnect")
         finally:
             slot.discard(socket)
+            self._of_key[socket.by.key.id] -= 1
+            self._of_key += Counter()  # without those that are at 0
             if not len(self):
                 self._some = anyio.Event()  # those who look after them may sleep again
 

@@ -12,11 +12,13 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from roost.errors import StartupError
+from roost.serve.connections import IDLE_SECONDS, Bounds, Crowd, HttpLine
 from roost.serve.sockets import WebSocketLine
 
 _BACKLOG = 2048
 _LAST_ANSWERS = 2  # seconds for requests that are being answered when the server stops
 _GLANCE = 0.005  # seconds between two looks at who is still there
+_USUAL = Bounds()
 _HINTS = {
     errno.EADDRINUSE: "Another program has the port; choose one with --port, or 0 for any free one.",
     errno.EACCES: "Ports below 1024 are root's; choose a higher one with --port.",
@@ -26,12 +28,18 @@ _HINTS = {
 
 @asynccontextmanager
 async def listening(
-    app: ASGIApp, host: str, port: int, *, max_frame_bytes: int | None = None
+    app: ASGIApp,
+    host: str,
+    port: int,
+    *,
+    max_frame_bytes: int | None = None,
+    bounds: Bounds = _USUAL,
 ) -> AsyncGenerator[str, None]:
     """Serve until the context ends; gives the URL. Then: no new connections, a moment to finish.
 
     WebSockets are served with `max_frame_bytes` only. Compression is off: it would cost each of them
-    more memory than everything else. So are uvicorn's pings: the gateway has one timer for all.
+    more memory than everything else. So are uvicorn's pings: the gateway has one timer for all. Whose
+    address a request has is believed of trusted proxies only.
 
     :raises StartupError: the address cannot be had
     """
@@ -43,11 +51,16 @@ async def listening(
             log_config=None,
             access_log=False,
             server_header=False,
+            http=HttpLine,
+            timeout_keep_alive=IDLE_SECONDS,
+            proxy_headers=bool(bounds.trusted),
+            forwarded_allow_ips=[str(network) for network in bounds.trusted],
             ws="none" if max_frame_bytes is None else WebSocketLine,
             ws_max_size=max_frame_bytes or 0,
             ws_per_message_deflate=False,
             ws_ping_interval=None,
-        )
+        ),
+        Crowd(bounds),
     )
     with closing(bound):
         async with anyio.create_task_group() as tasks:
@@ -60,8 +73,9 @@ async def listening(
 class _Server(uvicorn.Server):
     """uvicorn's, which looks ten times a second whether it is to end; this one is told."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, crowd: Crowd) -> None:
         super().__init__(config)
+        self.server_state = crowd
         self.accepting = anyio.Event()
         self._ending = anyio.Event()
 

@@ -11,6 +11,9 @@ from typing import Literal
 import msgspec
 
 _TOKEN = re.compile(r"(token=)[\w.%~-]+")  # one that opens WebSockets; they travel in addresses
+_LINES_PER_MINUTE = 10  # of one kind, of what a stranger can cause
+_MINUTE = 60.0
+_KINDS = 100
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {
     "message",
     "asctime",
@@ -28,8 +31,34 @@ def configure(form: Literal["auto", "json", "text"], level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    from_strangers = logging.getLogger("uvicorn.error")
+    from_strangers.filters[:] = [_Seldom()]
     for noisy in ("httpx2", "httpcore2", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class _Seldom(logging.Filter):
+    """Lets some lines of a kind through in a minute, and says of the others how many they were.
+
+    What uvicorn writes is about connections, and anybody can make a connection.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kinds: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = str(record.msg)[:100]
+        since, count = self._kinds.get(kind, (record.created, 0))
+        left_out = 0
+        if record.created - since >= _MINUTE:
+            since, left_out, count = record.created, max(0, count - _LINES_PER_MINUTE), 0
+        if len(self._kinds) >= _KINDS and kind not in self._kinds:
+            self._kinds.clear()
+        self._kinds[kind] = since, count + 1
+        if left_out:
+            record.msg = f"{record.msg} ({left_out} more such lines were left out)"
+        return count < _LINES_PER_MINUTE
 
 
 def _extras(record: logging.LogRecord) -> dict[str, object]:

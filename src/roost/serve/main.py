@@ -22,6 +22,7 @@ from roost import __version__
 from roost.config import Settings
 from roost.errors import StartupError
 from roost.serve import logs
+from roost.serve.connections import Bounds, raise_file_limit
 from roost.serve.first_start import prepare
 from roost.serve.http import listening
 from roost.serve.wiring import Roost, assembled
@@ -35,6 +36,7 @@ _log = logging.getLogger(__name__)
 def serve(settings: Settings) -> int:
     """Run the server until it is told to stop; gives the process's exit code."""
     logs.configure(settings.log_format, settings.log_level)
+    raise_file_limit()
     failures: list[StartupError] = []
     try:
         anyio.run(_serve, settings, backend_options={"use_uvloop": True})
@@ -53,7 +55,11 @@ async def _serve(settings: Settings) -> None:
             assembled(settings) as roost,
             _working(roost, settings.stop_seconds) as worked,
             listening(
-                roost.app, settings.host, settings.port, max_frame_bytes=settings.max_frame_bytes
+                roost.app,
+                settings.host,
+                settings.port,
+                max_frame_bytes=settings.max_frame_bytes,
+                bounds=_bounds(settings),
             ) as url,
         ):
             _settle()
@@ -65,6 +71,16 @@ async def _serve(settings: Settings) -> None:
                 roost.dispatcher.stop()
                 await worked.wait()
                 hurry.cancel_scope.cancel()
+
+
+def _bounds(settings: Settings) -> Bounds:
+    return Bounds(
+        connections=settings.max_connections,
+        per_address=settings.max_address_connections,
+        head_seconds=settings.head_seconds,
+        unread_seconds=settings.unread_seconds,
+        trusted=settings.trusted_proxies or (),
+    )
 
 
 def _settle() -> None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+import asyncio  # noqa: TID251 - the types of uvicorn's protocols
+from typing import Any, Final, cast
 
 from uvicorn._types import ASGISendEvent
+from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import SecurityError
+from websockets.frames import Frame
 from websockets.http11 import Request
 from websockets.protocol import State
 
+from roost.errors import HeadTooLarge, InvalidRequest
 from roost.gateway.line import EXTENSION
+from roost.serve.connections import Crowd, answer
 
 _UPGRADE: Final = 101
+_POLICY: Final = 1008
+_MOST_PARTS: Final = 1024  # frames of one message
+_MOST_PONGS: Final = 8 * 1024 * 1024  # bytes that wait to be read when another ping comes
 _PATIENCE: Final = (
     3.0  # seconds for a client to answer a goodbye, or to read what it has left unread
 )
@@ -22,10 +31,39 @@ class WebSocketLine(WebSocketsSansIOProtocol):
 
     heard = 0.0
 
+    def __init__(
+        self,
+        config: Config,
+        server_state: Crowd,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.crowd = server_state
+
     def data_received(self, data: bytes) -> None:
-        """Any sign of life counts."""
+        """Any sign of life counts. A handshake that cannot be read is answered, too."""
         self.heard = self.loop.time()
         super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self._refuse(self.conn.handshake_exc)
+
+    def _refuse(self, reason: Exception) -> None:
+        self.handshake_initiated = self.handshake_complete = self.close_sent = True
+        message = f"this WebSocket handshake cannot be read: {reason}"
+        large = isinstance(reason, SecurityError)
+        self.transport.write(answer(HeadTooLarge(message) if large else InvalidRequest(message)))
+        self.transport.close()
+
+    def pause_writing(self) -> None:
+        """What it leaves unread counts with that of all others."""
+        super().pause_writing()
+        self.crowd.filled(self)
+
+    def resume_writing(self) -> None:
+        """It has read most of it."""
+        super().resume_writing()
+        self.crowd.emptied(self)
 
     def handle_connect(self, event: Request) -> None:
         """The application finds its line in the scope."""
@@ -36,6 +74,7 @@ class WebSocketLine(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Without the circle from the scope back to here, which the garbage collector would find late."""
+        self.crowd.leave(self)
         if hasattr(self, "scope"):
             self._extensions().pop(EXTENSION, None)
         super().connection_lost(exc)
@@ -46,6 +85,8 @@ class WebSocketLine(WebSocketsSansIOProtocol):
     async def send(self, message: ASGISendEvent) -> None:
         """Once it is open, nobody looks at how it was opened."""
         await super().send(message)
+        if message["type"] == "websocket.http.response.body" and self.close_sent:
+            self.handshake_complete = True  # it was: uvicorn would write an error line for each
         if message["type"] == "websocket.accept":
             del self.request, self.response
             self.scope["headers"] = []
@@ -55,7 +96,23 @@ class WebSocketLine(WebSocketsSansIOProtocol):
         if self.close_sent or self.transport.is_closing():
             return 0
         self.transport.write(frames)
+        if not self.writable.is_set():
+            self.crowd.filled(self)
         return self.transport.get_write_buffer_size()
+
+    def handle_cont(self, event: Frame) -> None:
+        """A message does not come in any number of parts: each costs more than what is in it."""
+        if len(self.frames) >= _MOST_PARTS:
+            self.frames = []
+            self.hang_up(_POLICY, "a message of too many parts")
+        elif not self.close_sent:
+            super().handle_cont(event)
+
+    def handle_ping(self) -> None:
+        """Whoever asks whether we are there has to read the answers."""
+        super().handle_ping()
+        if self.transport.get_write_buffer_size() > _MOST_PONGS:
+            self.crowd.drop(self)
 
     def hang_up(self, code: int, reason: str) -> None:
         """Twice: once."""

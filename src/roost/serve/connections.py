@@ -1,0 +1,378 @@
+"""The connections of a server: how many there are, and how long one may say or take nothing.
+
+uvicorn's HTTP protocol has no deadline for the head of a request, no bound on its size, on what is sent
+ahead, or on answers that nobody reads, and none on connections. This adds them. It is built on uvicorn's
+inside: the version is pinned, and tests hold it.
+"""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251 - the types of uvicorn's protocols
+import fcntl
+import resource
+import termios
+from array import array
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from typing import Any, Final, Protocol
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from roost.api.attempts import group_of
+from roost.api.errors import refusal
+from roost.domain.ids import mint
+from roost.errors import (
+    HeadTooLarge,
+    InvalidRequest,
+    RoostError,
+    TooManyConnections,
+    Unavailable,
+)
+
+Network = IPv4Network | IPv6Network
+
+IDLE_SECONDS: Final = 5
+"""For which a connection is kept without a request."""
+
+_MOST_FILES: Final = 65_536
+_RESERVE: Final = 64  # connections beyond the most, that health checks are answered on
+_LARGEST_HEAD: Final = 64 * 1024
+_MOST_HEADERS: Final = 200
+_MOST_AHEAD: Final = 16  # requests that a client sends before it has read the answers to others
+_LEFTOVER_SECONDS: Final = 5.0  # for the rest of a body whose request is answered already
+_LEAST_READ: Final = 64 * 1024  # bytes that a reader takes in `unread_seconds`, or is cut off
+_HEALTH: Final = ("/healthz", "/readyz", "/metrics")
+
+
+def raise_file_limit() -> int:
+    """Let this process have as many open files as it may, within reason; gives how many.
+
+    Not more: some programs look at each descriptor that they could have. Sandboxes get a limit of their
+    own.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if 0 <= soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(soft, wanted) if soft >= 0 else wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What connections may cost. `connections` 0: three quarters of the open files there may be.
+
+    `per_address` 0: half of them. Addresses in `trusted` are proxies: their connections are many clients'.
+    """
+
+    connections: int = 0
+    per_address: int = 0
+    head_seconds: float = 10.0
+    unread_seconds: float = 60.0
+    unread_bytes: int = 256 * 1024 * 1024
+    trusted: tuple[Network, ...] = ()
+
+
+class Line(Protocol):
+    """A connection, as it is counted here."""
+
+    transport: asyncio.Transport
+    client: tuple[str, int] | None
+
+
+class Crowd(ServerState):
+    """Who is connected to one server, who of them says nothing, and who takes nothing.
+
+    A connection that waits for a request gives way to a new one when there is no room: the oldest first.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        super().__init__()
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        files = soft if 0 <= soft < _MOST_FILES else _MOST_FILES
+        self.bounds = bounds
+        self.most = bounds.connections or max(1, files * 3 // 4)
+        self.per_address = bounds.per_address or max(1, self.most // 2)
+        self._places: dict[Line, str] = {}
+        self._counts: dict[str, int] = {}
+        self._silent: dict[Line, None] = {}
+        self._silent_of: dict[str, dict[Line, None]] = {}
+        self._unread: dict[Line, int] = {}
+        self._all_unread = 0
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def enter(self, line: Line) -> RoostError | None:
+        """Count a connection; gives what all its requests are answered with, if there is no room."""
+        address = self._address_of(line)
+        error: RoostError | None = None
+        if address and self._counts.get(address, 0) >= self.per_address:
+            if not self._drop_oldest(self._silent_of.get(address, {})):
+                error = TooManyConnections()
+        elif len(self) >= self.most and not self._drop_oldest(self._silent):
+            error = Unavailable("this server has as many connections as it may")
+        if error is not None and len(self) >= self.most + _RESERVE:
+            line.transport.abort()
+        self._places[line] = address
+        self._counts[address] = self._counts.get(address, 0) + 1
+        return error
+
+    def leave(self, line: Line) -> None:
+        """It is gone, or soon will be. Twice: once."""
+        self.emptied(line)
+        address = self._places.pop(line, None)
+        if address is None:
+            return
+        self.heard(line, address)
+        self._counts[address] -= 1
+        if not self._counts[address]:
+            del self._counts[address]
+
+    def pass_on(self, line: Line, heir: Line) -> None:
+        """The same connection is another object from now on."""
+        address = self._places.get(line)
+        if address is not None:
+            self.heard(line, address)
+            del self._places[line]
+            self._places[heir] = address
+
+    def wait(self, line: Line) -> None:
+        """It has said nothing that is not answered."""
+        address = self._places.get(line)
+        if address is not None:
+            self._silent[line] = None
+            self._silent_of.setdefault(address, {})[line] = None
+
+    def heard(self, line: Line, address: str | None = None) -> None:
+        """It has asked for something."""
+        if line not in self._silent:
+            return
+        del self._silent[line]
+        address = self._places[line] if address is None else address
+        del self._silent_of[address][line]
+        if not self._silent_of[address]:
+            del self._silent_of[address]
+
+    def filled(self, line: Line) -> None:
+        """It has more to read than it reads. When all have too much together, the most is dropped."""
+        self.emptied(line)
+        self._unread[line] = line.transport.get_write_buffer_size()
+        self._all_unread += self._unread[line]
+        if self._all_unread > self.bounds.unread_bytes:
+            self._unread = {each: each.transport.get_write_buffer_size() for each in self._unread}
+            self._all_unread = sum(self._unread.values())
+        while self._all_unread > self.bounds.unread_bytes:
+            self.drop(max(self._unread, key=self._unread.__getitem__))
+
+    def emptied(self, line: Line) -> None:
+        """It has read most of it."""
+        self._all_unread -= self._unread.pop(line, 0)
+
+    def drop(self, line: Line) -> None:
+        """Cut it off now."""
+        self.leave(line)
+        line.transport.abort()
+
+    def _drop_oldest(self, silent: dict[Line, None]) -> bool:
+        if not silent:
+            return False
+        self.drop(next(iter(silent)))
+        return True
+
+    def _address_of(self, line: Line) -> str:
+        """Whose connections it is counted with; empty: nobody's, because it is a proxy's."""
+        host = line.client[0] if line.client else ""
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return ""
+        trusted = any(address in network for network in self.bounds.trusted)
+        return "" if trusted else group_of(host)
+
+
+class HttpLine(HttpToolsProtocol):
+    """An HTTP connection that is held only as long as its client does its part."""
+
+    crowd: Crowd
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: Crowd,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.crowd = server_state
+        self._refusal: RoostError | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._reading: asyncio.TimerHandle | None = None
+        self._head: int | None = 0  # bytes of a head so far; None while a body comes
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """The head of the first request is waited for."""
+        super().connection_made(transport)
+        self._refusal = self.crowd.enter(self)
+        if self._refusal is not None:
+            self.app = _Refusing(self.app, self._refusal)
+        self.crowd.wait(self)
+        self._within(self.crowd.bounds.head_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is waited for any more."""
+        self._disarm()
+        self._stop_reading()
+        self.crowd.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """A head that has no end is refused."""
+        if self.transport.is_closing():
+            return
+        if self._head is not None:
+            self._head += len(data)
+        super().data_received(data)
+        if self._head is not None and self._head > _LARGEST_HEAD:
+            self._refuse(HeadTooLarge(f"at most {_LARGEST_HEAD} bytes"))
+
+    def on_message_begin(self) -> None:
+        """From its first byte on, a head has to arrive in time."""
+        super().on_message_begin()
+        if self._deadline is None:
+            self._within(self.crowd.bounds.head_seconds)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """There are not too many of them."""
+        super().on_header(name, value)
+        if len(self.headers) > _MOST_HEADERS:
+            self._refuse(HeadTooLarge(f"at most {_MOST_HEADERS} headers"))
+            raise ValueError("too many headers")  # the parser goes no further
+
+    def on_headers_complete(self) -> None:
+        """The request begins. Its body's deadline is the application's, which asks for it."""
+        self._disarm()
+        self._head = None
+        self.crowd.heard(self)
+        super().on_headers_complete()
+        if len(self.pipeline) > _MOST_AHEAD:
+            self.crowd.drop(self)
+            raise ValueError("too many requests ahead")  # the parser goes no further
+
+    def on_message_complete(self) -> None:
+        """What comes next is another head."""
+        self._head = 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Either it is kept for another request, or there is a body left that nobody reads."""
+        super().on_response_complete()
+        if self.transport.is_closing() or self.pipeline:
+            return
+        if self._head is None:
+            self._unset_keepalive_if_required()
+            self._within(_LEFTOVER_SECONDS)
+        elif self.cycle.response_complete:
+            self.crowd.wait(self)
+
+    def handle_websocket_upgrade(self) -> None:
+        """It is counted where it was."""
+        if self._refusal is not None:
+            self._refuse(self._refusal)
+            return
+        super().handle_websocket_upgrade()
+        heir: Any = self.transport.get_protocol()
+        self.crowd.pass_on(self, heir)
+
+    def send_400_response(self, msg: str) -> None:
+        """In the words of the API."""
+        self._refuse(InvalidRequest(msg))
+
+    def pause_writing(self) -> None:
+        """From here on the client has to read."""
+        super().pause_writing()
+        self.crowd.filled(self)
+        self._look_later()
+
+    def resume_writing(self) -> None:
+        """It did."""
+        super().resume_writing()
+        self.crowd.emptied(self)
+        self._stop_reading()
+
+    def _refuse(self, error: RoostError) -> None:
+        if self.transport.is_closing():
+            return
+        if not self._is_answering():
+            self.transport.write(answer(error))
+        self.transport.close()
+
+    def _is_answering(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle  # none before the first request
+        return cycle is not None and not cycle.response_complete
+
+    def _within(self, seconds: float) -> None:
+        self._disarm()
+        self._deadline = self.loop.call_later(seconds, self._too_late)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_late(self) -> None:
+        self._deadline = None
+        if self._is_answering():
+            self._within(self.crowd.bounds.head_seconds)  # half a request ahead of its turn
+        elif not self.transport.is_closing():
+            self.crowd.drop(self)
+
+    def _look_later(self) -> None:
+        self._stop_reading()
+        seconds = self.crowd.bounds.unread_seconds
+        self._reading = self.loop.call_later(seconds, self._look, self._unread())
+
+    def _look(self, before: int) -> None:
+        if before - self._unread() < _LEAST_READ:
+            self.crowd.drop(self)
+        else:
+            self._look_later()
+
+    def _unread(self) -> int:
+        """What the client has not acknowledged. The kernel has megabytes of it, and asks for more late."""
+        size = array("i", [0])
+        with suppress(OSError):
+            fcntl.ioctl(self.transport.get_extra_info("socket"), termios.TIOCOUTQ, size)
+        return size[0] + self.transport.get_write_buffer_size()
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+
+class _Refusing:
+    """Answers health checks, and nothing else."""
+
+    def __init__(self, app: Any, error: RoostError) -> None:
+        self._app: ASGIApp = app
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in _HEALTH:
+            await self._app(scope, receive, send)
+            return
+        response = refusal(self._error, mint("req"))
+        response.headers["connection"] = "close"
+        await response(scope, receive, send)
+
+
+def answer(error: RoostError) -> bytes:
+    """An error as bytes, for a request that never became one."""
+    response = refusal(error, mint("req"))
+    headers = [*response.raw_headers, (b"connection", b"close")]
+    lines = b"".join(b"%b: %b\r\n" % pair for pair in headers)
+    return b"HTTP/1.1 %d \r\n%b\r\n%b" % (response.status_code, lines, bytes(response.body))
