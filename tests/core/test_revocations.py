@@ -145,3 +145,18 @@ async def test_a_look_at_a_login_that_ends_meanwhile_does_not_bring_it_back(tmp_
             await logins.end(login.id)
             catalog.go.set()
         await recognise()
+
+
+async def test_a_look_at_a_key_that_is_changed_meanwhile_does_not_bring_back_what_it_could_do(
+    tmp_path: Path,
+):
+    async with SqliteStore.open(tmp_path / "roost.db") as store:
+        keys = Late(store.keys, "find")
+        keyring = Keyring(keys)  # type: ignore[arg-type]
+        key, secret = await keyring.create(tenant="t", name="one", trust_ceiling="full")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keyring.recognise, secret)
+            await keys.read.wait()
+            await keyring.change(key.id, {"trust_ceiling": "sandboxed"})
+            keys.go.set()
+        assert (await keyring.recognise(secret)).trust_ceiling == "sandboxed"

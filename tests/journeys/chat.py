@@ -121,9 +121,13 @@ class Chat:
             assert time.monotonic() < deadline, [event.type for event in self.events()]
             time.sleep(0.05)
 
-    def wait_until_idle(self) -> None:
-        deadline = time.monotonic() + 90
-        while self._reading.beta.sessions.retrieve(self.session.id).status != "idle":
+    @property
+    def status(self) -> str:
+        return str(self._reading.beta.sessions.retrieve(self.session.id).status)
+
+    def wait_until_idle(self, seconds: float = 90) -> None:
+        deadline = time.monotonic() + seconds
+        while self.status != "idle":
             assert time.monotonic() < deadline, [event.type for event in self.events()]
             time.sleep(0.05)
 

@@ -27,6 +27,7 @@ class Keyring:
         self._known: OrderedDict[bytes, tuple[float, Key]] = OrderedDict()
         self._by_id: OrderedDict[str, tuple[float, Key]] = OrderedDict()
         self._revoked: set[str] = set()  # here: a look-up under way must not bring one back
+        self._changes = 0  # nor what a key could do before it was changed
 
     @staticmethod
     def mint_secret() -> str:
@@ -63,29 +64,34 @@ class Keyring:
         digest = digest_of(secret)
         checked, key = self._known.get(digest, (0.0, None))
         if key is None or time.monotonic() - checked > _CACHED_SECONDS:
+            changes = self._changes
             key = await self._keys.find(digest)
             if key is None or key.revoked_at is not None or key.id in self._revoked:
                 self._known.pop(digest, None)
                 raise Unauthenticated()
-            _remember(self._known, digest, key)
+            if changes == self._changes:
+                _remember(self._known, digest, key)
         return key
 
     async def named(self, tenant: str, key_id: str) -> Key:
         """The tenant's key with this id. :raises Unauthenticated: there is none, or it is revoked"""
         checked, key = self._by_id.get(key_id, (0.0, None))
         if key is None or time.monotonic() - checked > _CACHED_SECONDS:
+            changes = self._changes
             found = {key.id: key for key in await self._keys.all(tenant)}
             key = found.get(key_id)
             if key is None or key.revoked_at is not None or key.id in self._revoked:
                 self._by_id.pop(key_id, None)
                 raise Unauthenticated()
-            _remember(self._by_id, key_id, key)
+            if changes == self._changes:
+                _remember(self._by_id, key_id, key)
         if key.tenant != tenant:
             raise Unauthenticated()
         return key
 
     def doubt(self) -> None:
         """Somebody was told elsewhere that a key is no more: ask again for each."""
+        self._changes += 1
         self._known.clear()
         self._by_id.clear()
 
@@ -96,6 +102,7 @@ class Keyring:
     async def change(self, key_id: str, fields: Mapping[str, Any]) -> Key:
         """What it may do from now on; other nodes notice within seconds. :raises NotFound:"""
         key = await self._keys.change(key_id, fields)
+        self._changes += 1
         self._known.pop(key.digest, None)
         self._by_id.pop(key.id, None)
         return key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from anyio.abc import Process as Child
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import SandboxProvider
+from roost.testing.cancelling import cancelled_at_each_step
 from roost.testing.sandbox_contract.kit import Heart, Kit, Plans, make_provider, run, shell
 
 
@@ -82,6 +84,49 @@ class EndContract(Kit):
             await heart.begins()
             tasks.cancel_scope.cancel()
         assert not await heart.beats()
+
+    async def test_a_command_given_up_at_any_wait_is_no_part_of_the_next_one(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """Neither in its own place nor in another, which starts commands at the same time."""
+        ours, theirs = plan("sesn_a"), plan("sesn_b")
+        async with provider.open(ours) as a, provider.open(theirs) as b:
+            steps = itertools.count(1)
+
+            async def work() -> None:
+                step = next(steps)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(shell, b, f"echo b {step} >>ran; sleep 0.01")
+                    await shell(a, f"echo a {step} >>ran; echo {step}; sleep 0.01")
+
+            async for step in cancelled_at_each_step(work):
+                for place, name in ((a, "a"), (b, "b")):
+                    said = await shell(place, f"echo {name} next {step}; cat ran 2>/dev/null")
+                    lines = said.output.decode().splitlines()
+                    assert lines[0] == f"{name} next {step}"
+                    assert all(line.startswith(f"{name} ") for line in lines), lines
+                    assert len(set(lines)) == len(lines), lines
+
+    async def test_a_place_given_up_at_any_wait_as_it_is_opened_leaves_nothing_to_the_next(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """The next one of the session is its own, and that of another session goes on."""
+        async with provider.open(plan("sesn_b")) as beside:
+            generations = itertools.count(1)
+
+            async def work() -> None:
+                given = plan("sesn_a", generation=next(generations), environ={"OWN": "before"})
+                async with provider.open(given) as sandbox:
+                    await sandbox.spawn(["sh", "-c", Heart.script])
+
+            async for step in cancelled_at_each_step(work):
+                if step % 5 == 0:  # to see that something does not happen takes time
+                    assert not await Heart(plan("sesn_a").workspace).beats()
+                given = plan("sesn_a", generation=next(generations), environ={"OWN": f"{step}"})
+                async with provider.open(given) as sandbox:
+                    said = await shell(sandbox, "echo $OWN; ls -d /proc/[0-9]* | wc -l")
+                    assert said.output.split()[0] == str(step).encode()
+                assert (await run(beside, "echo", "beside")).output == b"beside\n"
 
     async def test_an_older_place_is_gone_before_a_newer_one_is_open(
         self, provider: SandboxProvider, plan: Plans
