@@ -24,6 +24,8 @@
     - LastAdministrator             nobody could make keys any more
   + Unauthenticated                 no key, or not one of ours
   + Forbidden                       a key of ours that may not do this
+    - NotTheOwner                   somebody else made it, and the key is no administrator's
+    - AuthorNotTrusted              the session would have more trust than whoever wrote its agent
     - CrossOrigin                   a page of another site, with this browser's login
   + NotFound                        absent, or another tenant's: the two look the same
     - EnvironmentNotFound           an environment in particular: the API has a code for it
@@ -240,6 +242,23 @@ class Forbidden(RoostError):
     """This API key may not do that."""
 
     code = "forbidden"
+
+
+class NotTheOwner(Forbidden):
+    """It was made by another key."""
+
+    code = "not_the_owner"
+    hint = "Ask whoever made it, or an administrator; or make one of your own."
+
+
+class AuthorNotTrusted(Forbidden):
+    """What the session is made from was written by a key with less trust than the session is to have."""
+
+    code = "author_not_trusted"
+    hint = (
+        "A key that reaches this trust level reviews it and saves it again (an update that changes "
+        "nothing will do); or use another one."
+    )
 
 
 class CrossOrigin(Forbidden):

@@ -46,7 +46,7 @@ class Later:
     def __init__(self, roost: House, later: int) -> None:
         inner = roost.deps.filestore
         clock = lambda: inner._clock() + later  # noqa: E731
-        self.store = FileStore(roost.store.catalog, inner._blobs, clock=clock)
+        self.store = FileStore(roost.store.catalog, inner._blobs, inner._access, clock=clock)
         own = roost.store.catalog, roost.store.sessions, roost.deps.skills.heed
         self.keeper = FileKeeper(self.store, *own, clock=clock)
 

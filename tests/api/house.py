@@ -21,6 +21,7 @@ from roost.api.deps import Deps
 from roost.api.tokens import Tokens
 from roost.blobs.folder import FolderBlobs
 from roost.config import Settings, words
+from roost.core.access import Access
 from roost.core.attachments import Attachments
 from roost.core.browse import Browse
 from roost.core.budgets import Budgets
@@ -167,7 +168,9 @@ async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
         skills = Skills(store.catalog, FolderSkills(data / "skills"))
         blobs = FolderBlobs(data / "blobs")
         browse = _browse(data, store, blobs, bell)
-        filestore = FileStore(store.catalog, blobs, quota=wanted.max_stored_bytes)
+        workspaces = SharedWorkspaces(store.catalog, store.sessions, store.keys, bell)
+        access = Access(store.sessions, workspaces)
+        filestore = FileStore(store.catalog, blobs, access, quota=wanted.max_stored_bytes)
         own = skills, browse, filestore, data
         deps = _deps(wanted, store, own, bell, keyring, ready, made)
         app = build_app(deps)

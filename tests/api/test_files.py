@@ -33,7 +33,7 @@ def objects(tmp_path: Path) -> list[str]:
 
 @asynccontextmanager
 async def with_headers(roost: House, **headers: str) -> AsyncGenerator[httpx2.AsyncClient]:
-    _, secret = await roost.keyring.create(tenant=TENANT, name="plain")
+    _, secret = await roost.keyring.create(tenant=TENANT, name="plain", sees="tenant")
     async with client_of(roost.app, secret) as client:
         del client.headers["anthropic-beta"]
         client.headers.update({name.replace("_", "-"): value for name, value in headers.items()})
@@ -175,7 +175,7 @@ async def test_the_files_of_a_session_go_with_it(tmp_path: Path):
     async with house(tmp_path) as roost:
         session, kept = await roost.session(), await sent(roost)
         file = File(filename="out", mime_type="text/plain", name=session["id"])
-        record = await roost.deps.filestore.add(TENANT, file, BytesIO(b"1"))
+        record = await roost.deps.filestore.add(TENANT, file, BytesIO(b"1"), created_by="me")
         page = await roost.get("/v1/files", scope_id=session["id"])
         assert [each["id"] for each in page["data"]] == [record.id]
         assert page["data"][0]["scope"] == {"type": "session", "id": session["id"]}
@@ -194,7 +194,7 @@ async def test_wherever_an_upload_or_a_delete_dies_no_bytes_and_no_empty_record_
         writes.count(store._catalog, "add", "change", "delete")
         file = File(filename="f", mime_type="text/plain")
         try:
-            record = await store.add(TENANT, file, BytesIO(b"x" * (PART + 1)))
+            record = await store.add(TENANT, file, BytesIO(b"x" * (PART + 1)), created_by="me")
             await store.delete(TENANT, record.id)
         except Killed:
             pass
@@ -223,7 +223,9 @@ async def test_an_upload_that_is_given_up_meanwhile_says_so(
 
         monkeypatch.setattr(store._catalog, "add", slowly)
         with pytest.raises(Unavailable):
-            await store.add(TENANT, File(filename="f", mime_type="a/b"), BytesIO(b"x"))
+            await store.add(
+                TENANT, File(filename="f", mime_type="a/b"), BytesIO(b"x"), created_by="me"
+            )
         assert ((await roost.get("/v1/files"))["data"], objects(tmp_path)) == ([], [])
 
 

@@ -92,7 +92,9 @@ async def test_nobody_forks_what_is_somebody_elses_or_beyond_their_trust(tmp_pat
     async with house(tmp_path, trust_levels="sandboxed,full") as there:
         session = await talked_to(there, trust_level="full")
         for tenant, status in (("tenant_other", 404), (TENANT, 403)):
-            async with await there.user(tenant, role="user", trust_ceiling="sandboxed") as stranger:
+            async with await there.user(
+                tenant, role="user", trust_ceiling="sandboxed", sees="tenant"
+            ) as stranger:
                 path = f"/roost/v1/sessions/{session['id']}"
                 error_of(await stranger.post(f"{path}/fork", json={}), status)
                 error_of(await stranger.post(f"{path}/rewind", json={"to": 1}), status)

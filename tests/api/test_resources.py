@@ -219,7 +219,7 @@ async def test_a_stranger_and_a_lesser_key_change_nothing(tmp_path: Path):
             error_of(await stranger.delete(path), 404)
             error_of(await stranger.post(under(session), json=given), 404)
         trusted = await roost.session(trust_level="full")
-        async with await roost.user(trust_ceiling="sandboxed") as lesser:
+        async with await roost.user(trust_ceiling="sandboxed", sees="tenant") as lesser:
             error_of(await lesser.post(under(trusted), json=given), 403)
 
 

@@ -24,6 +24,9 @@ from tests.api.house import (
 from roost.core.skills import Skills
 from roost.domain.skill import Bundle, File
 from roost.errors import Unavailable
+from roost.ports.keys import Key
+
+KEY = Key(id="key_1", tenant=TENANT, name="", role="admin", digest=b"", hint="", created_at=0)
 
 
 async def test_a_skill_is_made_listed_and_deleted(tmp_path: Path):
@@ -143,10 +146,10 @@ async def test_skills_need_no_beta_and_the_old_one_is_refused(tmp_path: Path):
 async def a_whole_life(skills: Skills) -> None:
     """Of a skill: made, with a second version, which is deleted, and deleted."""
     bundle = Bundle("greeting", "Greets.", [File("SKILL.md", b"Say hello.")])
-    skill = await skills.create(TENANT, bundle, None)
-    _, version = await skills.add_version(TENANT, skill.id, bundle)
-    await skills.delete_version(TENANT, skill.id, version["id"])
-    await skills.delete(TENANT, skill.id)
+    skill = await skills.create(KEY, bundle, None)
+    _, version = await skills.add_version(KEY, skill.id, bundle)
+    await skills.delete_version(KEY, skill.id, version["id"])
+    await skills.delete(KEY, skill.id)
 
 
 async def test_wherever_a_server_dies_no_version_lacks_its_files_and_no_files_stay_without_one(

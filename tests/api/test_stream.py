@@ -177,7 +177,7 @@ async def test_a_key_has_no_more_streams_open_than_the_operator_allows(tmp_path:
             refused = await client.get(path)
             error = error_of(refused, 429)
             assert error["details"]["error_code"] == "too_many_streams"
-            _, secret = await roost.keyring.create(tenant="tenant_1", name="another")
+            _, secret = await roost.keyring.create(tenant="tenant_1", name="another", sees="tenant")
             client.headers["x-api-key"] = secret
             async with stream(client, session):
                 assert len(roost.deps.streams) == 2
@@ -367,7 +367,7 @@ async def test_a_slow_reader_does_not_hold_the_others_up(tmp_path: Path):
 async def test_a_stream_ends_when_its_key_is_revoked(tmp_path: Path):
     async with served(tmp_path) as (roost, client):
         session = await roost.session()
-        key = await roost.post("/roost/v1/keys", {"name": "leaked"})
+        key = await roost.post("/roost/v1/keys", {"name": "leaked", "sees": "tenant"})
         theirs = {"x-api-key": key["secret"]}
         async with stream(client, session, theirs) as leaked, stream(client, session) as other:
             await roost.client.delete(f"/roost/v1/keys/{key['id']}")

@@ -63,7 +63,7 @@ async def test_an_environment_has_the_level_of_sessions_that_name_none(tmp_path:
 
 async def test_an_environment_gives_no_more_trust_than_whoever_writes_it_has(tmp_path: Path):
     async with house(tmp_path, trust_levels=EVERY) as roost:
-        low = await roost.user(trust_ceiling="vault")
+        low = await roost.user(trust_ceiling="vault", sees="tenant")
         place = await roost.environment()
         for key in ("roost.trust_level", "roost.sandbox_fallback"):
             asked = {"metadata": {key: "full"}}
@@ -145,9 +145,9 @@ async def tell(client: httpx2.AsyncClient, session: Any) -> list[httpx2.Response
 async def test_a_key_tells_no_session_what_to_do_that_has_more_trust_than_the_key(tmp_path: Path):
     async with house(tmp_path, trust_levels=EVERY) as roost:
         session = await roost.session(trust_level="full")
-        low = await roost.user(trust_ceiling="vault")
+        low = await roost.user(trust_ceiling="vault", sees="tenant")
         for response in await tell(low, session):
             assert "trust level is 'full'" in error_of(response, 403)["message"]
         assert (await low.get(f"/v1/sessions/{session['id']}")).status_code == 200
-        high = await roost.user(trust_ceiling="full")
+        high = await roost.user(trust_ceiling="full", sees="tenant")
         assert (await tell(high, session))[0].status_code == 200

@@ -135,7 +135,7 @@ async def test_a_stranger_and_a_lesser_key_see_and_change_nothing(tmp_path: Path
         async with await roost.user("tenant_2") as stranger:
             for answer in await attempts(stranger, plain):
                 error_of(answer, 404)
-        async with await roost.user(trust_ceiling="sandboxed") as lesser:
+        async with await roost.user(trust_ceiling="sandboxed", sees="tenant") as lesser:
             for answer in await attempts(lesser, trusted):
                 error_of(answer, 403)
         assert [e["name"] for e in (await roost.get(where(plain)))["data"]] == ["a"]

@@ -122,7 +122,7 @@ async def remembered(here: Node, session: Session) -> list[str]:
 async def test_a_fork_at_each_of_ten_turns_remembers_that_turn_and_no_later_one(tmp_path: Path):
     async with forks(tmp_path) as (here, going_back):
         session = await ten_turns(here)
-        turns = await going_back.turns(TENANT, session.id)
+        turns = await going_back.turns(KEY, session.id)
         assert [turn["number"] for turn in turns] == list(range(1, 11))
         for number, turn in enumerate(turns, 1):
             at = number if number % 2 else turn["event_id"]
@@ -131,7 +131,7 @@ async def test_a_fork_at_each_of_ten_turns_remembers_that_turn_and_no_later_one(
             words = [f"word{n}" for n in range(1, number + 1)]
             assert await remembered(here, fork) == words
         newest = await going_back.fork(KEY, session.id, {}, None)
-        assert len(await going_back.turns(TENANT, newest.id)) == 10
+        assert len(await going_back.turns(KEY, newest.id)) == 10
         assert await remembered(here, session) == [f"word{n}" for n in range(1, 11)]
 
 
@@ -141,7 +141,7 @@ async def test_messages_that_came_too_early_are_turns_of_their_own(tmp_path: Pat
         await here.until(session, "span.model_request_start")
         await here.say(session, "second")
         await here.until(session, "session.status_idle")
-        turns = await going_back.turns(TENANT, session.id)
+        turns = await going_back.turns(KEY, session.id)
         assert len(turns) == 2
         fork = await going_back.fork(KEY, session.id, {"at": 1}, None)
         assert len(await remembered(here, fork)) == 1
@@ -161,7 +161,7 @@ async def test_a_rewound_session_goes_on_from_there_and_its_log_keeps_all(tmp_pa
         shown = await here.store.log.page(session.id, EventQuery(hidden=rewound.state.rewound))
         assert len(texts(shown)) == 4
         assert await remembered(here, session) == [f"word{n}" for n in range(1, 5)]
-        assert len(await going_back.turns(TENANT, session.id)) == 5
+        assert len(await going_back.turns(KEY, session.id)) == 5
         # What was rewound is still a place to go to: in a fork, or by another rewind.
         lost = [entry for entry in before if entry.type == "agent.message"][8]
         fork = await going_back.fork(KEY, session.id, {"at": lost.id}, None)

@@ -99,11 +99,11 @@ class Office:
         )
 
     async def task(self, description: str = "", **fields: Any) -> Record:
-        agent = await self.agents.create(TENANT, {"name": "a", "model": "m"})
-        place = await self.environments.create(TENANT, {"name": f"e {agent.id}"})
+        agent = await self.agents.create(self.key, {"name": "a", "model": "m"})
+        place = await self.environments.create(self.key, {"name": f"e {agent.id}"})
         given = {"agent": agent.id, "environment_id": place.id, **fields}
         return await self.board.create(
-            TENANT, {"title": "Do it", "description": description, **given}
+            self.key, {"title": "Do it", "description": description, **given}
         )
 
 
@@ -217,16 +217,16 @@ async def test_an_interrupted_run_is_cancelled(tmp_path: Path) -> None:
         with pytest.raises(Conflict):
             await desk.runs.start(desk.key, task.id, {}, None)
         with pytest.raises(Conflict):
-            await desk.board.delete(TENANT, task.id)
+            await desk.board.delete(desk.key, task.id)
         with pytest.raises(Conflict):
-            await desk.board.update(TENANT, task.id, {"status": "done"})
+            await desk.board.update(desk.key, task.id, {"status": "done"})
         session = await roost.store.sessions.find(run["session_id"])
         await roost.until(session, "span.model_request_start")
         await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
         record = await ended(desk.board, task.id)
         assert record.body["runs"][0]["status"] == "cancelled"
         assert record.body["status"] == "open"
-        await desk.board.delete(TENANT, task.id)
+        await desk.board.delete(desk.key, task.id)
 
 
 async def test_a_run_that_cannot_begin_leaves_nothing(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ async def test_a_call_to_the_server_counts_once_though_its_answer_was_lost(tmp_p
             fragile: Any = Fragile(intake, fuse, ("accept",))
             with pytest.raises(Crash):
                 await Errands(roost.store.log, fragile, desk.board).carry_out(waiting)
-            await desk.board.update(TENANT, task.id, {"title": "Edited since"})
+            await desk.board.update(desk.key, task.id, {"title": "Edited since"})
         assert await Errands(roost.store.log, intake, desk.board).carry_out(waiting)
         record = await desk.board.get(TENANT, task.id)
         assert record.body["title"] == "Edited since"  # and not what the call said, once more

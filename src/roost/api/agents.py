@@ -19,7 +19,7 @@ from roost.api.paging import (
 
 async def create(call: Call) -> ASGIApp:
     """A new agent."""
-    return reply(views.agent(await call.deps.agents.create(call.tenant, call.body)))
+    return reply(views.agent(await call.deps.agents.create(call.key, call.body)))
 
 
 async def retrieve(call: Call) -> ASGIApp:
@@ -31,12 +31,12 @@ async def retrieve(call: Call) -> ASGIApp:
 async def update(call: Call) -> ASGIApp:
     """A new version of an agent."""
     agent_id = call.params["agent_id"]
-    return reply(views.agent(await call.deps.agents.update(call.tenant, agent_id, call.body)))
+    return reply(views.agent(await call.deps.agents.update(call.key, agent_id, call.body)))
 
 
 async def archive(call: Call) -> ASGIApp:
     """No new sessions with it."""
-    return reply(views.agent(await call.deps.agents.archive(call.tenant, call.params["agent_id"])))
+    return reply(views.agent(await call.deps.agents.archive(call.key, call.params["agent_id"])))
 
 
 async def list_(call: Call) -> ASGIApp:

@@ -16,7 +16,9 @@ from starlette.types import Receive, Scope
 
 from roost.api.bodies import Take
 from roost.api.deps import Deps
+from roost.core.access import Act
 from roost.core.logins import Login
+from roost.domain.session import Session
 from roost.errors import Forbidden, InvalidRequest, RequestTooSlow, TooLarge
 from roost.ports.keys import Key
 
@@ -89,6 +91,10 @@ class Call:
     def tenant(self) -> str:
         """For whom."""
         return self.key.tenant
+
+    async def session(self, act: Act) -> Session:
+        """The session in the path, if the caller may do that with it. :raises NotFound: :raises Forbidden:"""
+        return await self.deps.access.session(self.key, self.params["session_id"], act)
 
     @property
     def idempotency_key(self) -> str | None:

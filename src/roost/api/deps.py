@@ -16,6 +16,7 @@ from roost.api.rates import Rates
 from roost.api.sse import Streams
 from roost.api.tokens import Tokens
 from roost.config import Settings
+from roost.core.access import Access
 from roost.core.attachments import Attachments
 from roost.core.browse import Browse
 from roost.core.budgets import Budgets
@@ -79,6 +80,11 @@ class Deps:
     draining: Callable[[], bool]
     stopping: Callable[[], bool]
     streams: Streams = field(default_factory=Streams)
+
+    @property
+    def access(self) -> Access:
+        """Who may do what."""
+        return self.lifecycle.access
 
     @cached_property
     def revocations(self) -> Revocations:

@@ -25,11 +25,11 @@ _PAGE = 1000
 
 async def send(call: Call) -> ASGIApp:
     """Inputs: answered when they are durable, with their place in the log."""
-    session = await call.deps.lifecycle.within_reach(call.key, call.params["session_id"])
+    session = await call.session("tell")
     drafts = drafts_of(call.body["events"], "events", session.state.thread_id)
     call.deps.budgets.admit(session, drafts)
     receipts = receipts_of(call.body["events"], call.idempotency_key, call.raw)
-    async with call.deps.attachments.kept(call.tenant, session.id, drafts, "events"):
+    async with call.deps.attachments.kept(call.key, session.id, drafts, "events"):
         accepted = await call.deps.intake.accept(session.id, drafts, receipts)
     if not accepted.repeated:
         call.deps.meters.accepted.inc(len(accepted.entries))
@@ -38,14 +38,14 @@ async def send(call: Call) -> ASGIApp:
 
 async def list_(call: Call) -> ASGIApp:
     """Events, oldest first unless asked otherwise."""
-    session = await call.deps.lifecycle.get(call.tenant, call.params["session_id"])
+    session = await call.session("see")
     await call.deps.follow.looked(session)
     return await listed(call, session)
 
 
 async def stream(call: Call) -> ASGIApp:
     """Events as they are logged."""
-    session = await call.deps.lifecycle.get(call.tenant, call.params["session_id"])
+    session = await call.session("see")
     return await streamed(call, session)
 
 

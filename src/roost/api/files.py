@@ -17,6 +17,7 @@ from roost.api.call import Call, reply
 from roost.api.download import Sending, guard, span_in
 from roost.api.paging import DEFAULT_PAGE, record_page, record_query
 from roost.api.uploads import parts_of
+from roost.core.access import may_see
 from roost.core.filestore import Reader
 from roost.domain.file import File, file_of, lifetime, named
 from roost.errors import InvalidRequest, NotFound
@@ -38,18 +39,21 @@ async def create(call: Call) -> ASGIApp:
         filename, kind = named(sent.filename or "", sent.content_type)
         seconds = lifetime(parts.fields.get("expires_in_seconds"))
         file = File(filename=filename, mime_type=kind)
-        record = await call.deps.filestore.add(call.tenant, file, sent.file, seconds=seconds)
+        record = await call.deps.filestore.add(
+            call.tenant, file, sent.file, created_by=call.key.principal, seconds=seconds
+        )
     return reply(views.file(record))
 
 
 async def retrieve(call: Call) -> ASGIApp:
     """What is known of a file."""
-    return reply(views.file(await call.deps.filestore.get(call.tenant, call.params["file_id"])))
+    return reply(views.file(await call.deps.filestore.seen(call.key, call.params["file_id"])))
 
 
 async def delete(call: Call) -> ASGIApp:
     """A file, gone."""
     file_id = call.params["file_id"]
+    await call.deps.filestore.seen(call.key, file_id, "tell")
     await call.deps.filestore.delete(call.tenant, file_id)
     return reply({"id": file_id, "type": "file_deleted"})
 
@@ -57,7 +61,7 @@ async def delete(call: Call) -> ASGIApp:
 async def download(call: Call) -> ASGIApp:
     """A file's bytes, or those that `Range` asks for."""
     store = call.deps.filestore
-    record = await store.get(call.tenant, call.params["file_id"])
+    record = await store.seen(call.key, call.params["file_id"])
     file = file_of(record.body)
     span = span_in(call.headers, file.size)
     headers = guard(file.filename) | {"content-type": file.mime_type}
@@ -85,7 +89,7 @@ async def _page(call: Call) -> dict[str, Any]:
     made = record_page(await store.page(query), query, lambda record: {"record": record})
     shown = [each["record"] for each in made["data"]]
     more = made["next_page"]
-    data = [views.file(record) for record in shown if not store.is_over(record)]
+    data = [views.file(record) for record in await store.shown(call.key, shown)]
     return {"data": data, "next_page": None if more is None else f"{_PAGE}{more}"}
 
 
@@ -95,7 +99,7 @@ async def _by_id(call: Call) -> list[dict[str, Any]]:
     found = []
     for file_id in dict.fromkeys(call.query["ids"]):
         try:
-            record = await call.deps.filestore.get(call.tenant, file_id)
+            record = await call.deps.filestore.seen(call.key, file_id)
         except NotFound:
             continue
         if call.query.get("scope_id") in (None, record.body["name"]):
@@ -114,7 +118,7 @@ async def _old_page(call: Call) -> dict[str, Any]:
         shown, more = found[:limit], len(found) > limit
     else:
         shown, more = await _up_to(call, query, before, limit)
-    data = [views.file(each) for each in shown if not call.deps.filestore.is_over(each)]
+    data = [views.file(each) for each in await call.deps.filestore.shown(call.key, shown)]
     first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
     return {"data": data, "has_more": more, "first_id": first, "last_id": last}
 
@@ -123,7 +127,7 @@ async def _up_to(
     call: Call, query: RecordQuery, before: str, limit: int
 ) -> tuple[list[Record], bool]:
     """The last few before a file, and whether there are more before those."""
-    await call.deps.filestore.get(call.tenant, before)
+    await call.deps.filestore.seen(call.key, before)
     seen: deque[Record] = deque(maxlen=limit + 1)
     async for record in call.deps.filestore.walk(_scoped(call, query)):
         if record.id == before:
@@ -133,7 +137,10 @@ async def _up_to(
 
 
 def _scoped(call: Call, query: RecordQuery, limit: int | None = None) -> RecordQuery:
-    return replace(query, name=call.query.get("scope_id"), limit=limit or query.limit)
+    scope = call.query.get("scope_id")
+    # Of a session, all that it has; else what is the caller's, unless it sees others' too.
+    own = call.key.principal if scope is None and not may_see(call.key, "") else None
+    return replace(query, name=scope, created_by=own, limit=limit or query.limit)
 
 
 def _check_scope(call: Call) -> None:

@@ -37,7 +37,7 @@ class RewindParams(TypedDict, total=False):
 
 async def list_turns(call: Call) -> ASGIApp:
     """The turns of a session that have ended."""
-    turns = await call.deps.forks.turns(call.tenant, call.params["session_id"])
+    turns = await call.deps.forks.turns(call.key, call.params["session_id"])
     return reply({"data": turns, "next_page": None})
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Required, TypedDict
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import Field
 from starlette.types import ASGIApp
 
 from roost.api.call import Call, administrators_only, reply
-from roost.core.trust import may_ask_for
+from roost.core.ceilings import may_ask_for
 from roost.domain.events import iso
 from roost.domain.session import TrustLevel
-from roost.errors import Forbidden, OwnKey
-from roost.ports.keys import Key, Limits
+from roost.errors import Forbidden, InvalidRequest, NotFound, OwnKey
+from roost.ports.keys import Key, Limits, Sees
 
 
 class KeyLimits(TypedDict, total=False):
@@ -24,13 +25,20 @@ class KeyLimits(TypedDict, total=False):
 
 
 class KeyCreateParams(TypedDict, total=False):
-    """A new key. Without a tenant it is for the caller's own."""
+    """A new key. Without a tenant it is for the caller's own.
 
-    name: Required[str]
+    `sees`: what of its tenant's it is shown: what it has made itself (the default of users), or all. With
+    `replaces` it acts for whom that key does, so that what is that one's is its own; whatever is not given
+    is as that one has it.
+    """
+
+    name: str
     role: Literal["admin", "user"]
     tenant: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     trust_ceiling: TrustLevel
+    sees: Sees
     limits: KeyLimits
+    replaces: Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class KeyUpdateParams(TypedDict, total=False):
@@ -38,23 +46,38 @@ class KeyUpdateParams(TypedDict, total=False):
 
     name: str
     trust_ceiling: TrustLevel
+    sees: Sees
     limits: KeyLimits
 
 
 async def create(call: Call) -> ASGIApp:
     """A new key. Its secret is in this answer, and nowhere else."""
     administrators_only(call)
-    given = call.body
-    ceiling: TrustLevel = given.get("trust_ceiling", "sandboxed")
-    _check_ceiling(call, ceiling)
-    key, secret = await call.deps.keyring.create(
-        tenant=given.get("tenant", call.tenant),
-        name=given["name"],
-        role=given.get("role", "user"),
-        trust_ceiling=ceiling,
-        limits=Limits(**given.get("limits", {})),
-    )
+    fields: dict[str, Any] = dict(call.body)
+    if "limits" in fields:
+        fields["limits"] = Limits(**fields["limits"])
+    if "replaces" in fields:
+        fields = await _replacing(call, fields.pop("replaces"), fields)
+    elif "name" not in fields:
+        raise InvalidRequest("name: Field required")
+    fields.setdefault("tenant", call.tenant)
+    _check_ceiling(call, fields.get("trust_ceiling", "sandboxed"))
+    key, secret = await call.deps.keyring.create(**fields)
     return reply({**_view(key), "secret": secret})
+
+
+async def _replacing(call: Call, old_id: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a key that takes an old one's place, which goes on until it is revoked."""
+    found = [key for key in await call.deps.keyring.all() if key.id == old_id]
+    if not found:
+        raise NotFound(f"there is no key {old_id}")
+    old = found[0]
+    if given.get("tenant", old.tenant) != old.tenant:
+        raise InvalidRequest(f"tenant: {old_id} is a key of {old.tenant!r}")
+    kept = {
+        name: getattr(old, name) for name in ("name", "role", "trust_ceiling", "sees", "limits")
+    }
+    return {**kept, **given, "tenant": old.tenant, "owner": old.principal}
 
 
 async def update(call: Call) -> ASGIApp:
@@ -102,6 +125,8 @@ def _view(key: Key) -> dict[str, Any]:
         "role": key.role,
         "hint": key.hint,
         "trust_ceiling": key.trust_ceiling,
+        "sees": "tenant" if key.role == "admin" else key.sees,
+        "principal": key.principal,
         "limits": key.limits,
         "created_at": iso(key.created_at),
         "revoked_at": None if key.revoked_at is None else iso(key.revoked_at),

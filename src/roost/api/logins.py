@@ -97,7 +97,7 @@ async def ws_token(call: Call) -> ASGIApp:
 
 async def _check_session(call: Call, session_id: str) -> None:
     try:
-        await call.deps.lifecycle.get(call.tenant, session_id)
+        await call.deps.access.session(call.key, session_id, "see")
     except NotFound:
         raise Forbidden(f"there is no session {session_id} for this key") from None
 

@@ -21,7 +21,7 @@ class ResourceUpdateParams(TypedDict):
 
 async def list_(call: Call) -> ASGIApp:
     """A session's resources, as they were added; all of them, unless there is a limit."""
-    session = await call.deps.lifecycle.get(call.tenant, call.params["session_id"])
+    session = await call.session("see")
     limit, cursor = call.query.get("limit", MOST), cursor_in(call.query, session.id, "asc")
     left = sorted(session.spec.resources, key=lambda each: str(each["id"]))
     if cursor is not None:
@@ -35,12 +35,12 @@ async def list_(call: Call) -> ASGIApp:
 async def add(call: Call) -> ASGIApp:
     """A file more, for the session to read."""
     session = await _session(call)
-    return reply(await call.deps.resources.add(call.tenant, session, call.body))
+    return reply(await call.deps.resources.add(call.key, session, call.body))
 
 
 async def retrieve(call: Call) -> ASGIApp:
     """One resource."""
-    session = await call.deps.lifecycle.get(call.tenant, call.params["session_id"])
+    session = await call.session("see")
     return reply(found(session, call.params["resource_id"]))
 
 
@@ -59,4 +59,4 @@ async def delete(call: Call) -> ASGIApp:
 
 
 async def _session(call: Call) -> Session:
-    return await call.deps.lifecycle.within_reach(call.key, call.params["session_id"])
+    return await call.session("tell")

@@ -31,7 +31,7 @@ async def create(call: Call) -> ASGIApp:
 
 async def retrieve(call: Call) -> ASGIApp:
     """A session as it stands."""
-    session = await call.deps.lifecycle.get(call.tenant, call.params["session_id"])
+    session = await call.session("see")
     await call.deps.follow.looked(session)
     return reply(views.session(session))
 
@@ -45,14 +45,14 @@ async def update(call: Call) -> ASGIApp:
 
 async def archive(call: Call) -> ASGIApp:
     """Ended for good, and still readable."""
-    session = await call.deps.lifecycle.archive(call.tenant, call.params["session_id"])
+    session = await call.deps.lifecycle.archive(call.key, call.params["session_id"])
     return reply(views.session(session))
 
 
 async def delete(call: Call) -> ASGIApp:
     """Gone, with its log."""
     session_id = call.params["session_id"]
-    await call.deps.lifecycle.delete(call.tenant, session_id)
+    await call.deps.lifecycle.delete(call.key, session_id)
     return reply({"id": session_id, "type": "session_deleted"})
 
 
@@ -68,7 +68,7 @@ async def page_of(call: Call, workspace: str | None = None) -> dict[str, Any]:
     query = replace(_query(call, order, cursor), workspace=workspace)
     if any(name in call.query for name in _ELSEWHERE):
         return {"data": [], "next_page": None, "prev_page": None}
-    found = await call.deps.lifecycle.page(query)
+    found = await call.deps.lifecycle.page(call.key, query)
     return _page(found, replace(query, limit=query.limit - 1), cursor)
 
 

@@ -23,7 +23,7 @@ async def create(call: Call) -> ASGIApp:
     if len(name) > _LONGEST_NAME or not name.isprintable():
         raise InvalidRequest(f"display_name: one line of at most {_LONGEST_NAME} characters")
     bundle = await to_thread.run_sync(bundled, form.files)
-    made = await call.deps.skills.create(call.tenant, bundle, name or None)
+    made = await call.deps.skills.create(call.key, bundle, name or None)
     return reply(views.skill(made))
 
 
@@ -44,14 +44,14 @@ async def list_(call: Call) -> ASGIApp:
 async def delete(call: Call) -> ASGIApp:
     """A skill, gone with its versions."""
     skill_id = call.params["skill_id"]
-    await call.deps.skills.delete(call.tenant, skill_id)
+    await call.deps.skills.delete(call.key, skill_id)
     return reply({"id": skill_id, "type": "skill_deleted"})
 
 
 async def create_version(call: Call) -> ASGIApp:
     """A newer version of a skill."""
     bundle = await to_thread.run_sync(bundled, (await form_of(call)).files)
-    made = await call.deps.skills.add_version(call.tenant, call.params["skill_id"], bundle)
+    made = await call.deps.skills.add_version(call.key, call.params["skill_id"], bundle)
     return reply(views.skill_version(*made))
 
 
@@ -80,7 +80,7 @@ async def list_versions(call: Call) -> ASGIApp:
 async def delete_version(call: Call) -> ASGIApp:
     """One version, gone."""
     which = call.params["skill_id"], call.params["version"]
-    gone = await call.deps.skills.delete_version(call.tenant, *which)
+    gone = await call.deps.skills.delete_version(call.key, *which)
     return reply({"id": gone, "type": "skill_version_deleted"})
 
 

@@ -65,30 +65,30 @@ class RunCreateParams(TypedDict, total=False):
 
 async def create(call: Call) -> ASGIApp:
     """A new task."""
-    return reply(_view(await call.deps.tasks.create(call.tenant, call.body)))
+    return reply(_view(await call.deps.tasks.create(call.key, call.body)))
 
 
 async def list_(call: Call) -> ASGIApp:
     """Tasks, newest first."""
     query = record_query(call.query, "task", call.tenant)
-    return reply(record_page(await call.deps.tasks.page(query), query, _view))
+    return reply(record_page(await call.deps.tasks.page(call.key, query), query, _view))
 
 
 async def retrieve(call: Call) -> ASGIApp:
     """A task as it stands."""
-    return reply(_view(await call.deps.tasks.get(call.tenant, call.params["task_id"])))
+    return reply(_view(await call.deps.tasks.seen(call.key, call.params["task_id"])))
 
 
 async def update(call: Call) -> ASGIApp:
     """A task, changed."""
     task_id = call.params["task_id"]
-    return reply(_view(await call.deps.tasks.update(call.tenant, task_id, call.body)))
+    return reply(_view(await call.deps.tasks.update(call.key, task_id, call.body)))
 
 
 async def delete(call: Call) -> ASGIApp:
     """Gone; its sessions stay."""
     task_id = call.params["task_id"]
-    await call.deps.tasks.delete(call.tenant, task_id)
+    await call.deps.tasks.delete(call.key, task_id)
     return reply({"id": task_id, "type": "task_deleted"})
 
 
@@ -101,14 +101,14 @@ async def start_run(call: Call) -> ASGIApp:
 
 async def list_runs(call: Call) -> ASGIApp:
     """A task's runs, newest first."""
-    record = await call.deps.tasks.get(call.tenant, call.params["task_id"])
+    record = await call.deps.tasks.seen(call.key, call.params["task_id"])
     runs = [_run_view(record.id, run) for run in reversed(record.body["runs"])]
     return reply({"data": runs, "next_page": None})
 
 
 async def retrieve_run(call: Call) -> ASGIApp:
     """One of a task's runs."""
-    record = await call.deps.tasks.get(call.tenant, call.params["task_id"])
+    record = await call.deps.tasks.seen(call.key, call.params["task_id"])
     return reply(_run_view(record.id, task.run_in(record.body, call.params["run_id"])))
 
 

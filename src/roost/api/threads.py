@@ -13,7 +13,7 @@ from roost.errors import NotFound
 
 async def list_(call: Call) -> ASGIApp:
     """The threads of a session: one."""
-    session = await call.deps.lifecycle.get(call.tenant, call.params["session_id"])
+    session = await call.session("see")
     beyond = cursor_in(call.query, f"{session.id}.threads", "desc") is not None
     wanted = session.state.status in call.query.get("statuses", [session.state.status])
     return reply(page([views.thread(session)] if wanted and not beyond else [], None))
@@ -35,7 +35,7 @@ async def stream(call: Call) -> ASGIApp:
 
 
 async def _session(call: Call) -> Session:
-    session = await call.deps.lifecycle.get(call.tenant, call.params["session_id"])
+    session = await call.session("see")
     if call.params["thread_id"] != session.state.thread_id:
         raise NotFound(f"thread {call.params['thread_id']} was not found")
     return session

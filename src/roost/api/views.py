@@ -101,6 +101,7 @@ def session(session: Session) -> dict[str, Any]:
         "sdk_session_id": spec.sdk_session_id,
         "task_id": spec.task_id,
         "forked_from": spec.forked_from,
+        "created_by": spec.created_by or None,
         "waiting_for": [pending.event_id for pending in state.pending],
     }
 

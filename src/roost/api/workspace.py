@@ -102,7 +102,7 @@ async def remove(call: Call) -> ASGIApp:
 
 async def _session(call: Call) -> Session:
     """Whoever sees or changes a session's files acts with its trust."""
-    return await call.deps.lifecycle.within_reach(call.key, call.params["session_id"])
+    return await call.session("tell")
 
 
 def _path_in(query: dict[str, Any]) -> str:

@@ -35,7 +35,7 @@ def print_keys(client: Client, *, as_json: bool) -> None:
         print_json(keys)
         return
     print_table(
-        ["id", "name", "tenant", "role", "trust ceiling", "created", "revoked"],
+        ["id", "name", "tenant", "role", "trust ceiling", "sees", "created", "revoked"],
         [
             [
                 k["id"],
@@ -43,6 +43,7 @@ def print_keys(client: Client, *, as_json: bool) -> None:
                 k["tenant"],
                 k["role"],
                 k["trust_ceiling"],
+                k["sees"],
                 when(k["created_at"]),
                 when(k["revoked_at"]),
             ]

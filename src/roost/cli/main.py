@@ -150,6 +150,14 @@ def key_create(
     trust_ceiling: Annotated[
         str | None, typer.Option(help="The highest trust level it may ask for.")
     ] = None,
+    sees: Annotated[
+        str | None,
+        typer.Option(help="`own`: what it made itself (default of users); `tenant`: all of it."),
+    ] = None,
+    replaces: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Acts for whom this key does; then revoke that."),
+    ] = None,
     writes_per_minute: Annotated[
         int | None, typer.Option(min=0, help="Changing requests per minute; 0: no limit.")
     ] = None,
@@ -172,6 +180,7 @@ def key_create(
         "max_sessions": max_sessions,
     }
     asked = {"name": name, "tenant": tenant, "role": role, "trust_ceiling": trust_ceiling}
+    asked |= {"sees": sees, "replaces": replaces}
     with connect(url) as client:
         create_key(client, asked, limits, as_json=json)
 

@@ -34,6 +34,7 @@ from roost.domain.session import Session
 from roost.errors import InvalidRequest, NotFound
 from roost.ports.catalog import Record
 from roost.ports.harness import Brief, Conversation, Harness, Output
+from roost.ports.keys import Key
 from roost.ports.sandbox import Mount
 
 _Told = Callable[[Entry], Awaitable[Entry]]
@@ -56,47 +57,47 @@ class Attachments:
 
     @asynccontextmanager
     async def given(
-        self, tenant: str, session_id: str, drafts: Sequence[Draft], at: str
+        self, caller: Key, session_id: str, drafts: Sequence[Draft], at: str
     ) -> AsyncGenerator[None, None]:
         """As `kept`, for a session that the body makes."""
         if not any(map(names_files, drafts)):
             yield
             return
         async with (
-            self._keeper.making(tenant, session_id),
-            self.kept(tenant, session_id, drafts, at),
+            self._keeper.making(caller.tenant, session_id),
+            self.kept(caller, session_id, drafts, at),
         ):
             yield
 
     @asynccontextmanager
     async def kept(
-        self, tenant: str, session_id: str, drafts: Sequence[Draft], at: str
+        self, caller: Key, session_id: str, drafts: Sequence[Draft], at: str
     ) -> AsyncGenerator[None, None]:
         """The session has what the drafts name, and the body writes them; if it fails, it has not.
 
-        :raises NotFound: there is no such file, or it is another tenant's
+        :raises NotFound: there is no such file, or it is not the caller's to see
         :raises InvalidRequest: no model can be shown it
         """
         made: list[Record] = []
         try:
             named = list(_named(drafts, at))
             if named:
-                await self._keep(tenant, session_id, named, made)
+                await self._keep(caller, session_id, named, made)
             yield
         except BaseException:
             with CancelScope(shield=True):
                 for copy in made:
-                    await self._store.drop(tenant, copy.id)
+                    await self._store.drop(caller.tenant, copy.id)
             raise
 
     async def _keep(
-        self, tenant: str, session_id: str, named: Sequence[_Named], made: list[Record]
+        self, caller: Key, session_id: str, named: Sequence[_Named], made: list[Record]
     ) -> None:
-        there, size = await self._copies(tenant, session_id), 0
+        there, size = await self._copies(caller.tenant, session_id), 0
         if sum(each.block["type"] == "document" for each in named) > MOST_DOCUMENTS:
             raise InvalidRequest(f"at most {MOST_DOCUMENTS} documents of a request may be files")
         for each in named:
-            file = there.get(each.file_id) or await self._file(tenant, each)
+            file = there.get(each.file_id) or await self._file(caller, each)
             size += file_of(file.body).size
             check_size(each.block, file_of(file.body).size, each.at)
             if size > MOST_TOGETHER:
@@ -105,12 +106,12 @@ class Attachments:
                 )
             await self._shown(file, each)
             if each.file_id not in there:
-                there[each.file_id] = copy = await self._store.attach(file, session_id)
+                there[each.file_id] = copy = await self._store.attach(caller, file, session_id)
                 made.append(copy)
 
-    async def _file(self, tenant: str, named: _Named) -> Record:
+    async def _file(self, caller: Key, named: _Named) -> Record:
         try:
-            return await self._store.get(tenant, named.file_id)
+            return await self._store.seen(caller, named.file_id)
         except NotFound as missing:
             raise type(missing)(f"{named.at}: {missing.message}") from None
 
@@ -122,6 +123,16 @@ class Attachments:
     async def _shown(self, file: Record, named: _Named) -> Block:
         data = b"".join([part async for part in self._store.content(file)])
         return shown(named.block, file_of(file.body).filename, data, named.at)
+
+    async def _original(self, session: Session, file_id: str) -> Record:
+        """A file that a log names which came from another session, or from an archive.
+
+        :raises NotFound: there is none, or it is not of whoever made the session: anybody can write an archive
+        """
+        file = await self._store.get(session.tenant, file_id)
+        if file.created_by not in ("", session.spec.created_by):
+            raise NotFound(f"file {file_id} was not found")
+        return file
 
     async def told(self, session: Session, entry: Entry) -> Entry:
         """The entry as an agent is given it: with the content of what it names. A file that nobody has any
@@ -135,7 +146,7 @@ class Attachments:
         for index, block, file_id in named_in(fields):
             named = _Named(file_id, block, file_id)
             try:
-                file = there.get(file_id) or await self._file(session.tenant, named)
+                file = there.get(file_id) or await self._original(session, file_id)
                 fields["content"][index] = await self._shown(file, named)
             except (NotFound, InvalidRequest):
                 continue

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from roost.core.access import check_owner
 from roost.core.skills import Skills
 from roost.domain import agent, environment
 from roost.domain.ids import mint
 from roost.errors import EnvironmentArchived, EnvironmentNotFound, InvalidRequest, NotFound
 from roost.ports.catalog import Catalog, Record, RecordQuery
+from roost.ports.keys import Key
 
 
 class Agents:
@@ -31,10 +33,18 @@ class Agents:
         skills = await self._skills.pinned(tenant, params["skills"], f"{at}skills")
         return {**params, "skills": skills}
 
-    async def create(self, tenant: str, params: Mapping[str, Any]) -> Record:
-        """A new agent at version 1. :raises InvalidRequest: naming the field"""
-        body = agent.created(await self.pinned(tenant, params))
-        return await self._catalog.add("agent", tenant, mint("agent"), body, unique_name=False)
+    async def create(self, caller: Key, params: Mapping[str, Any]) -> Record:
+        """A new agent at version 1, the caller's. :raises InvalidRequest: naming the field"""
+        body = agent.created(await self.pinned(caller.tenant, params))
+        return await self._catalog.add(
+            "agent",
+            caller.tenant,
+            mint("agent"),
+            body,
+            unique_name=False,
+            created_by=caller.principal,
+            ceiling=caller.trust_ceiling,
+        )
 
     async def get(self, tenant: str, agent_id: str, version: int | None = None) -> Record:
         """The newest version, or the one asked for. :raises NotFound:"""
@@ -55,10 +65,10 @@ class Agents:
         await self.get(tenant, agent_id)
         return await self._catalog.versions("agent", tenant, agent_id, before=before, limit=limit)
 
-    async def update(self, tenant: str, agent_id: str, params: Mapping[str, Any]) -> Record:
+    async def update(self, caller: Key, agent_id: str, params: Mapping[str, Any]) -> Record:
         """A new version, if anything changes. `version` in the params guards against overwriting.
 
-        :raises NotFound: :raises InvalidRequest: archived, or a field that is wrong
+        :raises NotFound: :raises NotTheOwner: :raises InvalidRequest: archived, or a field that is wrong
         :raises Conflict: the version is another one by now
         """
 
@@ -67,16 +77,21 @@ class Agents:
                 raise InvalidRequest(f"agent {agent_id} is archived and cannot be updated")
             return agent.updated(record.body, params)
 
-        await self.get(tenant, agent_id)
-        params = await self.pinned(tenant, params)
+        check_owner(caller, await self.get(caller.tenant, agent_id))
+        params = await self.pinned(caller.tenant, params)
         return await self._catalog.change(
-            "agent", tenant, agent_id, change, expected=params.get("version")
+            "agent",
+            caller.tenant,
+            agent_id,
+            change,
+            expected=params.get("version"),
+            ceiling=caller.trust_ceiling,
         )
 
-    async def archive(self, tenant: str, agent_id: str) -> Record:
-        """One way; again: the same answer. :raises NotFound:"""
-        await self.get(tenant, agent_id)
-        return await self._catalog.archive("agent", tenant, agent_id)
+    async def archive(self, caller: Key, agent_id: str) -> Record:
+        """One way; again: the same answer. :raises NotFound: :raises NotTheOwner:"""
+        check_owner(caller, await self.get(caller.tenant, agent_id))
+        return await self._catalog.archive("agent", caller.tenant, agent_id)
 
 
 class Environments:
@@ -85,10 +100,21 @@ class Environments:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    async def create(self, tenant: str, params: Mapping[str, Any]) -> Record:
-        """A new environment. :raises InvalidRequest: naming the field :raises Conflict: its name"""
+    async def create(self, caller: Key, params: Mapping[str, Any]) -> Record:
+        """A new environment, the caller's.
+
+        :raises InvalidRequest: naming the field :raises Conflict: its name
+        """
         body = environment.created(params)
-        return await self._catalog.add("environment", tenant, mint("env"), body, unique_name=True)
+        return await self._catalog.add(
+            "environment",
+            caller.tenant,
+            mint("env"),
+            body,
+            unique_name=True,
+            created_by=caller.principal,
+            ceiling=caller.trust_ceiling,
+        )
 
     async def get(self, tenant: str, environment_id: str) -> Record:
         """:raises EnvironmentNotFound: absent, or another tenant's"""
@@ -101,10 +127,10 @@ class Environments:
         """A page of environments."""
         return await self._catalog.page(query)
 
-    async def update(self, tenant: str, environment_id: str, params: Mapping[str, Any]) -> Record:
+    async def update(self, caller: Key, environment_id: str, params: Mapping[str, Any]) -> Record:
         """Change what is given; sandboxes made from now on have it.
 
-        :raises EnvironmentNotFound: :raises EnvironmentArchived: :raises InvalidRequest:
+        :raises EnvironmentNotFound: :raises NotTheOwner: :raises EnvironmentArchived: :raises InvalidRequest:
         """
 
         def change(record: Record) -> dict[str, Any]:
@@ -114,17 +140,22 @@ class Environments:
                 )
             return environment.updated(record.body, params)
 
-        await self.get(tenant, environment_id)
+        check_owner(caller, await self.get(caller.tenant, environment_id))
         return await self._catalog.change(
-            "environment", tenant, environment_id, change, unique_name=True
+            "environment",
+            caller.tenant,
+            environment_id,
+            change,
+            unique_name=True,
+            ceiling=caller.trust_ceiling,
         )
 
-    async def archive(self, tenant: str, environment_id: str) -> Record:
-        """No new sessions on it; one way. :raises EnvironmentNotFound:"""
-        await self.get(tenant, environment_id)
-        return await self._catalog.archive("environment", tenant, environment_id)
+    async def archive(self, caller: Key, environment_id: str) -> Record:
+        """No new sessions on it; one way. :raises EnvironmentNotFound: :raises NotTheOwner:"""
+        check_owner(caller, await self.get(caller.tenant, environment_id))
+        return await self._catalog.archive("environment", caller.tenant, environment_id)
 
-    async def delete(self, tenant: str, environment_id: str) -> None:
-        """:raises EnvironmentNotFound: :raises Conflict: a session uses it"""
-        await self.get(tenant, environment_id)
-        await self._catalog.delete("environment", tenant, environment_id)
+    async def delete(self, caller: Key, environment_id: str) -> None:
+        """:raises EnvironmentNotFound: :raises NotTheOwner: :raises Conflict: a session uses it"""
+        check_owner(caller, await self.get(caller.tenant, environment_id))
+        await self._catalog.delete("environment", caller.tenant, environment_id)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import suppress
 from typing import IO, Final
 
 from anyio import to_thread
 from msgspec.structs import replace
 
+from roost.core.access import Access, Act
 from roost.core.shelf import Shelf
 from roost.domain.events import Micros
 from roost.domain.file import PART, File, Part, file_of, part_key, prefix_of
@@ -31,6 +32,7 @@ from roost.errors import (
 )
 from roost.ports.blobs import Blobs
 from roost.ports.catalog import Catalog, Record, RecordQuery
+from roost.ports.keys import Key
 
 _PAGE: Final = 1000
 
@@ -47,6 +49,7 @@ class FileStore:
         self,
         catalog: Catalog,
         blobs: Blobs,
+        access: Access,
         *,
         quota: int = 0,
         clock: Callable[[], Micros] = now,
@@ -54,13 +57,20 @@ class FileStore:
         self.shelf = Shelf(catalog)
         self._catalog = catalog
         self._blobs = blobs
+        self._access = access
         self._quota = quota
         self._clock = clock
 
     async def add(
-        self, tenant: str, file: File, data: IO[bytes], *, seconds: int | None = None
+        self,
+        tenant: str,
+        file: File,
+        data: IO[bytes],
+        *,
+        created_by: str,
+        seconds: int | None = None,
     ) -> Record:
-        """Keep a file, for so many seconds or for good.
+        """Keep a file, for so many seconds or for good. `created_by`: whose it is.
 
         :raises StorageQuotaExceeded: :raises BlobsFailed: nothing is kept
         """
@@ -68,24 +78,33 @@ class FileStore:
         await self._check_quota(tenant, size)
         if seconds is not None:
             file = replace(file, expires_at=self._clock() + seconds * 1_000_000)
-        return await self._kept(tenant, file, _pieces(data))
+        return await self._kept(tenant, file, _pieces(data), created_by)
 
-    async def copy(self, record: Record, scope: str) -> Record:
+    async def copy(self, caller: Key, record: Record, scope: str) -> Record:
         """A copy with an id of its own, which belongs to a session. :raises BlobsFailed:"""
-        return await self._copy(record, scope, None)
+        return await self._copy(caller, record, scope, None)
 
-    async def attach(self, record: Record, scope: str) -> Record:
+    async def attach(self, caller: Key, record: Record, scope: str) -> Record:
         """Such a copy, of a file that a message to the session names. :raises BlobsFailed:"""
-        return await self._copy(record, scope, record.id)
+        return await self._copy(caller, record, scope, record.id)
 
-    async def _copy(self, record: Record, scope: str, attached: str | None) -> Record:
+    async def _copy(self, caller: Key, record: Record, scope: str, attached: str | None) -> Record:
         """It is no output of the session, even if the original was one of another's."""
         own = {"name": scope, "expires_at": None, "origin": None, "attached": attached}
         file = replace(file_of(record.body), **own)
-        return await self._kept(record.tenant, file, self.content(record))
+        return await self._kept(record.tenant, file, self.content(record), caller.principal)
+
+    async def seen(self, caller: Key, file_id: str, act: Act = "see") -> Record:
+        """A file, if the caller may do that with it. :raises NotFound: :raises Forbidden: see `Access`"""
+        record = await self.get(caller.tenant, file_id)
+        await self._access.check_file(caller, record, act)
+        return record
 
     async def get(self, tenant: str, file_id: str) -> Record:
-        """:raises NotFound: absent, or another tenant's :raises FileExpired:"""
+        """For the server itself; requests ask for `seen`.
+
+        :raises NotFound: absent, or another tenant's :raises FileExpired:
+        """
         try:
             record = await self._catalog.get("file", tenant, file_id)
         except NotFound:
@@ -98,6 +117,16 @@ class FileStore:
         """Whether its time is up."""
         expires_at = record.body.get("expires_at")
         return expires_at is not None and expires_at <= self._clock()
+
+    async def shown(self, caller: Key, records: Iterable[Record]) -> list[Record]:
+        """Those whose time is not up, and that the caller may see."""
+        found = []
+        for record in records:
+            with suppress(NotFound):
+                await self._access.check_file(caller, record)
+                if not self.is_over(record):
+                    found.append(record)
+        return found
 
     async def page(self, query: RecordQuery) -> list[Record]:
         """A page of files, newest first; also of those whose time is up and that are not gone yet."""
@@ -139,13 +168,17 @@ class FileStore:
         found = await self._blobs.list(prefix_of(file_id))
         await self._blobs.delete([stored.key for stored in found])
 
-    async def _kept(self, tenant: str, file: File, pieces: AsyncGenerator[bytes, None]) -> Record:
+    async def _kept(
+        self, tenant: str, file: File, pieces: AsyncGenerator[bytes, None], created_by: str
+    ) -> Record:
         file_id = mint("file")
         note = await self.shelf.note(tenant, file=file_id)
         # Failing here leaves the note, which leads to what is to be removed.
         parts = [part async for part in self._stored(file_id, pieces)]
         body = replace(file, parts=tuple(parts)).body
-        record = await self._catalog.add("file", tenant, file_id, body, unique_name=False)
+        record = await self._catalog.add(
+            "file", tenant, file_id, body, unique_name=False, created_by=created_by
+        )
         try:
             await self.shelf.finish(note)
         except Unavailable:

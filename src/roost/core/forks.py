@@ -74,9 +74,9 @@ class Forks:
         self._trust = trust
         self._files = files
 
-    async def turns(self, tenant: str, session_id: str) -> list[dict[str, Any]]:
+    async def turns(self, caller: Key, session_id: str) -> list[dict[str, Any]]:
         """The finished turns of a session's conversation. :raises NotFound:"""
-        session = await self._lifecycle.get(tenant, session_id)
+        session = await self._lifecycle.access.session(caller, session_id, "see")
         found = []
         for turn in await self._turns(session, session.state.head):
             end = await self._entry(session, turn.last)
@@ -95,11 +95,11 @@ class Forks:
         :raises QuotaExceeded: the tenant has too many sessions :raises IdempotencyMismatch:
         """
         if receipt and (made := await self._sessions.made(caller.tenant, receipt)):
-            return made
-        session = await self._lifecycle.within_reach(caller, session_id)
+            return await self._lifecycle.repeated(caller, made)
+        session = await self._lifecycle.access.session(caller, session_id, "tell")
         turn = await self.turn(session, params.get("at"), "at")
         end = await self._entry(session, turn.last)
-        spec = _forked(session, turn, end, params)
+        spec = replace(_forked(session, turn, end, params), created_by=caller.principal)
         self._trust.check(caller, spec)
         snapshot, target = await self.snapshot(session, turn), mint("sesn")
         shared = await self.shared(session, turn) if spec.workspace is None else None
@@ -108,7 +108,7 @@ class Forks:
         )
         async with (
             self._with_files(session.id, snapshot, target, shared),
-            self._lifecycle.given_again(session, target) as resources,
+            self._lifecycle.given_again(caller, session, target) as resources,
         ):
             fork = await self._sessions.fork(
                 caller.tenant,
@@ -129,7 +129,7 @@ class Forks:
         :raises Forbidden: it has more trust than the key may ask for
         :raises SessionClosed: :raises SessionBusy: :raises Conflict: see `ledger.rewind`
         """
-        session = await self._lifecycle.within_reach(caller, session_id)
+        session = await self._lifecycle.access.session(caller, session_id, "tell")
         ledger.check_rest(session.state)
         turn = await self.turn(session, params["to"], "to")
         files = params.get("files", True) not in (False, KEEP)

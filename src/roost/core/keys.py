@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from roost.domain.ids import mint
 from roost.domain.session import TrustLevel
 from roost.errors import Unauthenticated
-from roost.ports.keys import Key, Keys, Limits, Role
+from roost.ports.keys import Key, Keys, Limits, Role, Sees
 
 _CACHED_SECONDS = 5.0  # how late another node's revocation is noticed; this node's is at once
 _MOST_CACHED = 10_000
@@ -42,9 +42,14 @@ class Keyring:
         role: Role = "user",
         trust_ceiling: TrustLevel = "sandboxed",
         limits: Limits | None = None,
+        sees: Sees | None = None,
+        owner: str = "",
         secret: str | None = None,
     ) -> tuple[Key, str]:
-        """A new key and its secret, which is not kept. `secret` gives one instead of a random one."""
+        """A new key and its secret, which is not kept. `secret` gives one instead of a random one.
+
+        A user's key sees what it has made itself, unless `sees` says otherwise. `owner`: whom it acts for.
+        """
         secret = secret or self.mint_secret()
         key = Key(
             id=mint("apikey"),
@@ -56,6 +61,8 @@ class Keyring:
             created_at=0,
             trust_ceiling=trust_ceiling,
             limits=limits or Limits(),
+            sees=sees or ("tenant" if role == "admin" else "own"),
+            owner=owner,
         )
         return await self._keys.add(key), secret
 

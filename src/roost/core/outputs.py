@@ -126,7 +126,12 @@ class Outputs:
         filename, kind = named(taken.path, None)
         file = File(filename=filename, mime_type=kind, name=session.id)
         origin = msgspec.json.encode((taken.path, taken.mark)).decode()
-        record = await self._store.add(session.tenant, replace(file, origin=origin), taken.data)
+        record = await self._store.add(
+            session.tenant,
+            replace(file, origin=origin),
+            taken.data,
+            created_by=session.spec.created_by,
+        )
         try:
             await self._sessions.get(session.tenant, session.id)
         except NotFound:  # it was deleted meanwhile, and its files with it

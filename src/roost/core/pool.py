@@ -355,7 +355,7 @@ def _alike(one: Session, other: Session) -> bool:
 
 def _essence(spec: Spec) -> Spec:
     """Without what its agent is not told, and without the name that follows from the session's id."""
-    return replace(spec, title=None, metadata={}, sdk_session_id=None)
+    return replace(spec, title=None, metadata={}, sdk_session_id=None, created_by="")
 
 
 def _can_be_foreseen(spec: Spec) -> bool:

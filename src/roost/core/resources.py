@@ -36,6 +36,7 @@ from roost.domain.session import Session, Spec, Status
 from roost.errors import CannotUnseal, InvalidRequest, NotFound, SessionClosed
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.egress import Repository
+from roost.ports.keys import Key
 from roost.ports.sandbox import Mount
 from roost.ports.seal import Seal
 from roost.ports.sessions import Revised, Sessions
@@ -79,7 +80,7 @@ class Resources:
 
     @asynccontextmanager
     async def given(
-        self, tenant: str, session_id: str, params: Sequence[Mapping[str, Any]]
+        self, caller: Key, session_id: str, params: Sequence[Mapping[str, Any]]
     ) -> AsyncGenerator[list[Resource], None]:
         """What a session is made with, in the body; if it is not made, nothing of it stays.
 
@@ -88,9 +89,9 @@ class Resources:
         if not params:
             yield []
             return
-        async with self._keeper.making(tenant, session_id):
+        async with self._keeper.making(caller.tenant, session_id):
             made = [
-                await self._made(tenant, session_id, each, f"resources.{i}.")
+                await self._made(caller, session_id, each, f"resources.{i}.")
                 for i, each in enumerate(params)
             ]
             check_together(made)
@@ -106,13 +107,13 @@ class Resources:
             if each["type"] != "file" or each["file_id"] in there.values()
         ]
 
-    async def add(self, tenant: str, session: Session, params: Mapping[str, Any]) -> Resource:
+    async def add(self, caller: Key, session: Session, params: Mapping[str, Any]) -> Resource:
         """A file more. An agent that is awake on this node sees it at once.
 
         :raises InvalidRequest: :raises SessionClosed:
         """
         self.check([params], session.spec)
-        made = await self._made(tenant, session.id, params, "")
+        tenant, made = session.tenant, await self._made(caller, session.id, params, "")
 
         def added(now: Session) -> Revised:
             _refuse_closed(now)
@@ -216,13 +217,13 @@ class Resources:
         await self._shown.remove(session_id)
 
     async def _made(
-        self, tenant: str, session_id: str, params: Mapping[str, Any], at: str
+        self, caller: Key, session_id: str, params: Mapping[str, Any], at: str
     ) -> Resource:
         moment = iso(now())
         resource: Resource = {"type": params["type"], "id": mint("sesrsc")}
         match params["type"]:
             case "file":
-                resource |= await self._file(tenant, session_id, params, at)
+                resource |= await self._file(caller, session_id, params, at)
             case "github_repository":
                 url = checked_url(params["url"], self._urls, at)
                 resource |= {
@@ -232,20 +233,20 @@ class Resources:
                 }
                 if (token := params.get("authorization_token")) is not None:
                     token = checked_token(token, at)
-                    await self._keep_token(tenant, session_id, resource["id"], token)
+                    await self._keep_token(caller.tenant, session_id, resource["id"], token)
             case _:
                 raise InvalidRequest(f"{at}type: memory stores are not served")
         return resource | {"created_at": moment, "updated_at": moment}
 
     async def _file(
-        self, tenant: str, session_id: str, params: Mapping[str, Any], at: str
+        self, caller: Key, session_id: str, params: Mapping[str, Any], at: str
     ) -> dict[str, Any]:
         try:
-            original = await self._store.get(tenant, params["file_id"])
+            original = await self._store.seen(caller, params["file_id"])
         except NotFound as missing:
             raise InvalidRequest(f"{at}file_id: {missing.message}") from None
         path = mounted_file(params.get("mount_path"), original.id, at)
-        copy = await self._store.copy(original, session_id)
+        copy = await self._store.copy(caller, original, session_id)
         return {"file_id": copy.id, "mount_path": path}
 
     async def _show(self, session: Session) -> Any:

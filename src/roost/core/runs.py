@@ -88,7 +88,7 @@ class Runs:
         :raises NotFound: :raises Conflict: it runs already :raises IdempotencyMismatch:
         :raises RoostError: why its session could not be made
         """
-        record = await self._board.get(caller.tenant, task_id)
+        record = await self._board.seen(caller, task_id)
         run = _new_run(caller, record, params, key)
         known = [other for other in record.body["runs"] if other["id"] == run["id"]]
         if known and known[0]["params"] != run["params"]:

@@ -8,9 +8,11 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
+from roost.core.access import Access
 from roost.core.attachments import Attachments
 from roost.core.budgets import Budgets
 from roost.core.catalog import Agents, Environments
+from roost.core.ceilings import check_author
 from roost.core.filekeeper import FileKeeper
 from roost.core.intake import inbox
 from roost.core.networking import networking_of
@@ -18,7 +20,7 @@ from roost.core.pool import Offer, Pool
 from roost.core.resources import Resources
 from roost.core.sharing import SharedWorkspaces
 from roost.core.taskboard import Taskboard
-from roost.core.trust import Trust, check_reach
+from roost.core.trust import Trust
 from roost.domain.agent import merged, overridden, snapshot
 from roost.domain.environment import RESERVED, defaults_of
 from roost.domain.events import Draft
@@ -28,6 +30,7 @@ from roost.domain.task import TOOL
 from roost.errors import (
     BudgetRefused,
     EnvironmentArchived,
+    IdempotencyMismatch,
     InvalidRequest,
     NotFound,
     SessionBusy,
@@ -85,6 +88,7 @@ class Lifecycle:
         self._keeper = keeper
         self._resources = resources
         self._attachments = attachments
+        self.access = Access(sessions, workspaces)
 
     def trust_levels(self, caller: Key) -> list[TrustLevel]:
         """The levels that a new session of the caller's may have."""
@@ -105,12 +109,12 @@ class Lifecycle:
         :raises SandboxUnavailable: it needs a sandbox, and there is none to be had
         """
         if receipt and (made := await self._sessions.made(caller.tenant, receipt)):
-            return made
+            return await self.repeated(caller, made)
         spec = await self._spec(caller, params)
         async with (
             self._offer(caller.tenant, spec) as offer,
-            self._given(caller.tenant, offer.session_id, params) as resources,
-            self._attached(caller.tenant, offer.session_id, drafts),
+            self._given(caller, offer.session_id, params) as resources,
+            self._attached(caller, offer.session_id, drafts),
         ):
             session = await self._sessions.create(
                 caller.tenant,
@@ -128,6 +132,17 @@ class Lifecycle:
             self._bell.ring(WORK)
         return session
 
+    async def repeated(self, caller: Key, made: Session) -> Session:
+        """The session that a request has made, for one who repeats it.
+
+        :raises IdempotencyMismatch: another key has, which this one is not shown the sessions of
+        """
+        try:
+            await self.access.check(caller, made, "see")
+        except NotFound:
+            raise IdempotencyMismatch() from None
+        return made
+
     def most_sessions(self, caller: Key) -> int | None:
         """How many sessions the caller's tenant may have when this key makes one; None: any number."""
         own = caller.limits.max_sessions
@@ -140,11 +155,12 @@ class Lifecycle:
     async def _spec(self, caller: Key, params: Mapping[str, Any]) -> Spec:
         _refuse_unbuilt(params)
         asked = await self._joined(caller, self._options(params))
-        agent = await self._agent(caller.tenant, params["agent"])
-        if "task_id" in asked:
-            await self._check_task(caller.tenant, asked["task_id"])
-            agent = _with_task_tool(agent)
+        record, agent = await self._agent(caller.tenant, params["agent"])
         environment = await self._environment(caller.tenant, params["environment_id"])
+        made_from = {"agent": record, "environment_id": environment}
+        if "task_id" in asked:
+            made_from["task_id"] = await self._task(caller, asked["task_id"])
+            agent = _with_task_tool(agent)
         spec = Spec(
             agent=agent,
             environment_id=params["environment_id"],
@@ -152,11 +168,14 @@ class Lifecycle:
             metadata=dict(params.get("metadata") or {}),
             budget=self._budget(params.get("budget"), agent, asked),
             resources=[{"type": each["type"]} for each in params.get("resources") or ()],
+            created_by=caller.principal,
             **{**defaults_of(environment.body), **asked},
         )
         self._trust.check(caller, spec)
         if self._harnesses[spec.harness].mounts is not None:
             spec = await self._trust.placed(spec, networking_of(environment.body["config"]))
+        for field, written in made_from.items():
+            check_author(written, spec.trust_level, field)
         if self._workspaces is not None:
             await self._workspaces.check_trust(caller.tenant, spec)
         self._check_resources(spec, params)
@@ -190,53 +209,38 @@ class Lifecycle:
 
     @asynccontextmanager
     async def given_again(
-        self, session: Session, target: str
+        self, caller: Key, session: Session, target: str
     ) -> AsyncGenerator[list[dict[str, Any]], None]:
         """What a session was given, for another one that the body makes."""
         asked = await self._resources.again(session) if self._resources else []
-        async with self._given(session.tenant, target, {"resources": asked}) as resources:
+        async with self._given(caller, target, {"resources": asked}) as resources:
             yield resources
 
     def _given(
-        self, tenant: str, session_id: str, params: Mapping[str, Any]
+        self, caller: Key, session_id: str, params: Mapping[str, Any]
     ) -> AbstractAsyncContextManager[list[dict[str, Any]]]:
         given = params.get("resources") or []
         return (
-            self._resources.given(tenant, session_id, given) if self._resources else nullcontext([])
+            self._resources.given(caller, session_id, given) if self._resources else nullcontext([])
         )
 
     def _attached(
-        self, tenant: str, session_id: str, drafts: Sequence[Draft]
+        self, caller: Key, session_id: str, drafts: Sequence[Draft]
     ) -> AbstractAsyncContextManager[None]:
         if self._attachments is None:
             return nullcontext()
-        return self._attachments.given(tenant, session_id, drafts, "initial_events")
+        return self._attachments.given(caller, session_id, drafts, "initial_events")
 
     async def get(self, tenant: str, session_id: str) -> Session:
-        """:raises NotFound: absent, or another tenant's"""
+        """For the server itself; requests ask `access`. :raises NotFound: absent, or another tenant's"""
         try:
             return await self._sessions.get(tenant, session_id)
         except NotFound:
             raise NotFound(f"session {session_id} was not found") from None
 
-    async def within_reach(self, caller: Key, session_id: str) -> Session:
-        """As `get`, for a caller that is going to tell it what to do.
-
-        :raises NotFound: :raises Forbidden: it has more trust than the key may ask for
-        """
-        session = await self.get(caller.tenant, session_id)
-        await self.check_reach(caller, session)
-        return session
-
-    async def check_reach(self, caller: Key, session: Session) -> None:
-        """:raises Forbidden: more trust than the key may ask for, or a workspace it may not write to"""
-        check_reach(caller, session)
-        if self._workspaces is not None:
-            await self._workspaces.check_reach(caller, session)
-
-    async def page(self, query: SessionQuery) -> list[Session]:
-        """A page of sessions, in the order asked for."""
-        return await self._sessions.page(query)
+    async def page(self, caller: Key, query: SessionQuery) -> list[Session]:
+        """A page of those that the caller may see, in the order asked for."""
+        return await self._sessions.page(replace(query, seen=await self.access.seen(caller)))
 
     async def update(self, caller: Key, session_id: str, params: Mapping[str, Any]) -> Session:
         """Change title, metadata, tools or MCP servers, and say so in the log.
@@ -247,7 +251,7 @@ class Lifecycle:
         """
         if "vault_ids" in params:
             raise InvalidRequest("vault_ids: cannot be changed after the session was created")
-        await self.within_reach(caller, session_id)
+        await self.access.session(caller, session_id, "tell")
         session = await self._sessions.revise(
             caller.tenant, session_id, lambda before: _revision(before, params, self._budgets)
         )
@@ -257,17 +261,24 @@ class Lifecycle:
             self._bell.ring(WORK)
         return session
 
-    async def archive(self, tenant: str, session_id: str) -> Session:
-        """End it for good; it stays readable. :raises NotFound: :raises SessionBusy: it runs"""
-        await self.get(tenant, session_id)
-        session = await self._sessions.archive(tenant, session_id)
+    async def archive(self, caller: Key, session_id: str) -> Session:
+        """End it for good; it stays readable.
+
+        :raises NotFound: :raises Forbidden: see `Access` :raises SessionBusy: it runs
+        """
+        await self.access.session(caller, session_id, "end")
+        session = await self._sessions.archive(caller.tenant, session_id)
         self._bell.ring(session_id)
         self._let_go(session_id)
         return session
 
-    async def delete(self, tenant: str, session_id: str) -> None:
-        """Remove it, its log and its files. :raises NotFound: :raises SessionBusy: it runs"""
-        await self.get(tenant, session_id)
+    async def delete(self, caller: Key, session_id: str) -> None:
+        """Remove it, its log and its files.
+
+        :raises NotFound: :raises Forbidden: see `Access` :raises SessionBusy: it runs
+        """
+        await self.access.session(caller, session_id, "end")
+        tenant = caller.tenant
         files = self._keeper.deleting(tenant, session_id) if self._keeper else nullcontext()
         async with files:
             await self._sessions.delete(tenant, session_id)
@@ -301,18 +312,21 @@ class Lifecycle:
             )
         return budget
 
-    async def _agent(self, tenant: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
+    async def _agent(
+        self, tenant: str, given: str | Mapping[str, Any]
+    ) -> tuple[Record, dict[str, Any]]:
+        """The agent's version, and what the session is to have of it."""
         reference: Mapping[str, Any] = {"id": given} if isinstance(given, str) else given
         record = await self._agents.get(tenant, reference["id"], reference.get("version"))
         if record.archived_at is not None:
             raise InvalidRequest(f"agent: agent {record.id} is archived")
         overrides = await self._agents.pinned(tenant, reference, "agent.")
-        return overridden(snapshot(record.id, record.version, record.body), overrides)
+        return record, overridden(snapshot(record.id, record.version, record.body), overrides)
 
-    async def _check_task(self, tenant: str, task_id: str) -> None:
+    async def _task(self, caller: Key, task_id: str) -> Record:
         if self._tasks is None:
             raise InvalidRequest("task_id: this server has no tasks")
-        await self._tasks.get(tenant, task_id)
+        return await self._tasks.seen(caller, task_id)
 
     async def _environment(self, tenant: str, environment_id: str) -> Record:
         record = await self._environments.get(tenant, environment_id)

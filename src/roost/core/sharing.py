@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from roost.core.trust import may_ask_for
+from roost.core.ceilings import may_ask_for
 from roost.domain import workspace
 from roost.domain.events import trouble
 from roost.domain.ids import mint
-from roost.domain.session import Session, Spec
+from roost.domain.session import Spec
 from roost.domain.workspace import EVERYONE, PREFIX, Access
 from roost.errors import Forbidden, InvalidRequest, NotFound, RoostError
 from roost.ports.bell import Bell
@@ -40,9 +40,11 @@ class SharedWorkspaces:
     async def create(self, caller: Key, params: Mapping[str, Any]) -> Record:
         """A new workspace, the caller's. :raises InvalidRequest: :raises Conflict: its name"""
         _check_levels(caller, params)
-        body = workspace.created(params, caller.id)
+        body = workspace.created(params, caller.principal)
         made = mint(PREFIX)
-        return await self._catalog.add("workspace", caller.tenant, made, body, unique_name=True)
+        return await self._catalog.add(
+            "workspace", caller.tenant, made, body, unique_name=True, created_by=caller.principal
+        )
 
     async def get(self, caller: Key, name_or_id: str, access: Access = "read") -> Record:
         """A workspace that the caller may use like that, by its id or by its name.
@@ -50,10 +52,10 @@ class SharedWorkspaces:
         :raises NotFound: absent, another tenant's, or not the caller's to see
         :raises Forbidden: it may be seen, and no more
         """
-        found = await self._find(caller.tenant, name_or_id)
-        if found is None or not _may(caller, found, "read"):
+        found = await self.find(caller.tenant, name_or_id)
+        if found is None or not may(caller, found, "read"):
             raise NotFound(f"workspace {name_or_id!r} was not found")
-        if not _may(caller, found, access):
+        if not may(caller, found, access):
             raise Forbidden(
                 f"this key may not do that with the workspace: it takes {access!r}",
                 hint="Whoever administers the workspace can share it with this key.",
@@ -68,7 +70,7 @@ class SharedWorkspaces:
             records = await self._catalog.page(replace(query, after=after, limit=_AT_ONCE))
             left = len(records) == _AT_ONCE
             after = records[-1].id if records else after
-            found += [record for record in records if _may(caller, record, "read")]
+            found += [record for record in records if may(caller, record, "read")]
         return found[: query.limit]
 
     async def update(self, caller: Key, workspace_id: str, params: Mapping[str, Any]) -> Record:
@@ -93,14 +95,17 @@ class SharedWorkspaces:
         :raises InvalidRequest: no such key
         """
         record = await self.get(caller, workspace_id, "admin")
-        keys = {key.id for key in await self._keys.all(caller.tenant) if key.revoked_at is None}
-        if access is not None and key_id not in {*keys, EVERYONE}:
+        keys = {key.id: key for key in await self._keys.all(caller.tenant)}
+        known = {key.id for key in keys.values() if key.revoked_at is None}
+        if access is not None and key_id not in {*known, EVERYONE}:
             raise InvalidRequest(f"key_id: there is no key {key_id!r} here")
+        # Whom the key acts for: a key that replaces this one may do the same.
+        whom = keys[key_id].principal if key_id in keys else key_id
         return await self._catalog.change(
             "workspace",
             caller.tenant,
             record.id,
-            lambda now: workspace.shared(now.body, key_id, access),
+            lambda now: workspace.shared(now.body, whom, access),
         )
 
     async def delete(self, caller: Key, workspace_id: str, *, force: bool) -> Record:
@@ -150,21 +155,17 @@ class SharedWorkspaces:
                 hint=f"It lets in: {', '.join(levels)}. Its setting is `trust_levels`.",
             )
 
-    async def check_reach(self, caller: Key, session: Session) -> None:
-        """Whoever tells a session what to do writes to its workspace.
+    async def readable(self, caller: Key) -> list[str]:
+        """The ids of those that the caller may read."""
+        query = RecordQuery(kind="workspace", tenant=caller.tenant, limit=_AT_ONCE)
+        found: list[str] = []
+        while records := await self._catalog.page(query):
+            found += [record.id for record in records if may(caller, record, "read")]
+            query = replace(query, after=records[-1].id)
+        return found
 
-        :raises Forbidden: the caller may not
-        """
-        if session.spec.workspace is None:
-            return
-        record = await self._find(session.tenant, session.spec.workspace)
-        if record is not None and not _may(caller, record, "write"):
-            raise Forbidden(
-                "the session works in a workspace that this key may not write to",
-                hint="Whoever administers the workspace can share it with this key.",
-            )
-
-    async def _find(self, tenant: str, name_or_id: str) -> Record | None:
+    async def find(self, tenant: str, name_or_id: str) -> Record | None:
+        """A workspace of the tenant, whoever may use it; None if there is none."""
         if not name_or_id.startswith(f"{PREFIX}_"):
             return await self._catalog.named("workspace", tenant, name_or_id)
         try:
@@ -192,9 +193,10 @@ class SharedWorkspaces:
             query = replace(query, after=sessions[-1].id)
 
 
-def _may(caller: Key, record: Record, access: Access) -> bool:
+def may(caller: Key, record: Record, access: Access) -> bool:
+    """Whether the caller may do that with a workspace of its tenant."""
     administrator = caller.role == "admin"
-    return workspace.may(record.body, caller.id, access, administrator=administrator)
+    return workspace.may(record.body, caller.principal, access, administrator=administrator)
 
 
 def _check_levels(caller: Key, params: Mapping[str, Any]) -> None:

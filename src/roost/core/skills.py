@@ -22,6 +22,7 @@ from typing import Any
 
 from anyio import to_thread
 
+from roost.core.access import check_owner
 from roost.core.shelf import Shelf
 from roost.domain.ids import mint
 from roost.domain.session import Session
@@ -29,6 +30,7 @@ from roost.domain.skill import MOST_VERSIONS, Bundle, zipped
 from roost.errors import InvalidRequest, NotFound, RoostError
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.harness import SKILLS
+from roost.ports.keys import Key
 from roost.ports.sandbox import Mount
 from roost.ports.skills import SkillFiles
 
@@ -44,16 +46,23 @@ class Skills:
         self._files = files
         self._shelf = Shelf(catalog)
 
-    async def create(self, tenant: str, bundle: Bundle, display_name: str | None) -> Record:
-        """A new skill with its first version. :raises Unavailable: the disk refused"""
+    async def create(self, caller: Key, bundle: Bundle, display_name: str | None) -> Record:
+        """A new skill with its first version, the caller's. :raises Unavailable: the disk refused"""
         skill_id, version = mint("skill"), _new(bundle)
         body = {
             "name": bundle.name,
             "display_name": display_name or bundle.name,
             "versions": [version],
         }
-        async with self._keeping(tenant, skill_id, version["id"], bundle):
-            return await self._catalog.add("skill", tenant, skill_id, body, unique_name=False)
+        async with self._keeping(caller.tenant, skill_id, version["id"], bundle):
+            return await self._catalog.add(
+                "skill",
+                caller.tenant,
+                skill_id,
+                body,
+                unique_name=False,
+                created_by=caller.principal,
+            )
 
     async def get(self, tenant: str, skill_id: str) -> Record:
         """:raises NotFound: absent, or another tenant's"""
@@ -67,19 +76,25 @@ class Skills:
         """A page of skills, newest first."""
         return await self._catalog.page(query)
 
-    async def delete(self, tenant: str, skill_id: str) -> None:
-        """Remove it with all versions. Agents that name it go on without. :raises NotFound:"""
-        await self.get(tenant, skill_id)
+    async def delete(self, caller: Key, skill_id: str) -> None:
+        """Remove it with all versions. Agents that name it go on without.
+
+        :raises NotFound: :raises NotTheOwner:
+        """
+        check_owner(caller, await self.get(caller.tenant, skill_id))
+        tenant = caller.tenant
         note = await self._shelf.note(tenant, skill=skill_id)
         await self._catalog.archive("skill", tenant, skill_id)
         await self._remove(tenant, skill_id)
         await self._shelf.settle(note)
 
     async def add_version(
-        self, tenant: str, skill_id: str, bundle: Bundle
+        self, caller: Key, skill_id: str, bundle: Bundle
     ) -> tuple[Record, Version]:
-        """A newer version. :raises NotFound: :raises InvalidRequest: it has another name"""
-        _check_same(await self.get(tenant, skill_id), bundle)
+        """A newer version. :raises NotFound: :raises NotTheOwner: :raises InvalidRequest: another name"""
+        tenant, record = caller.tenant, await self.get(caller.tenant, skill_id)
+        check_owner(caller, record)
+        _check_same(record, bundle)
         version = _new(bundle)
         change = partial(_added, version)
         async with self._keeping(tenant, skill_id, version["id"], bundle):
@@ -90,9 +105,11 @@ class Skills:
         record = await self.get(tenant, skill_id)
         return record, _version(record, which)
 
-    async def delete_version(self, tenant: str, skill_id: str, which: str) -> str:
-        """Remove one version; gives its id. :raises NotFound: :raises InvalidRequest: the only one"""
-        _, version = await self.version(tenant, skill_id, which)
+    async def delete_version(self, caller: Key, skill_id: str, which: str) -> str:
+        """Remove one version; gives its id. :raises NotFound: :raises NotTheOwner:"""
+        tenant = caller.tenant
+        record, version = await self.version(tenant, skill_id, which)
+        check_owner(caller, record)
         note = await self._shelf.note(tenant, skill=skill_id, version=version["id"], deleted=True)
         change = partial(_removed, version["id"])
         try:

@@ -7,7 +7,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
+from roost.core.access import check_owner, may_see
 from roost.core.intake import Intake
 from roost.domain import task
 from roost.domain.events import Draft, Entry
@@ -16,6 +18,7 @@ from roost.domain.session import Session
 from roost.errors import Conflict, InvalidRequest, NotFound
 from roost.ports.bell import Bell
 from roost.ports.catalog import Catalog, Record, RecordQuery
+from roost.ports.keys import Key
 from roost.ports.log import EventQuery, Log, Receipt
 
 _MOST_CALLS: Final = 200
@@ -33,45 +36,72 @@ class Taskboard:
         self._catalog = catalog
         self._bell = bell
 
-    async def create(self, tenant: str, params: Mapping[str, Any]) -> Record:
-        """A new task."""
-        body = task.created(params)
-        return await self._catalog.add("task", tenant, mint("task"), body, unique_name=False)
+    async def create(self, caller: Key, params: Mapping[str, Any]) -> Record:
+        """A new task, the caller's."""
+        return await self._catalog.add(
+            "task",
+            caller.tenant,
+            mint("task"),
+            task.created(params),
+            unique_name=False,
+            created_by=caller.principal,
+            ceiling=caller.trust_ceiling,
+        )
+
+    async def seen(self, caller: Key, task_id: str) -> Record:
+        """A task that the caller may see. :raises NotFound: absent, or not the caller's to see"""
+        record = await self.get(caller.tenant, task_id)
+        if not may_see(caller, record.created_by):
+            raise NotFound(f"task {task_id} was not found")
+        return record
 
     async def get(self, tenant: str, task_id: str) -> Record:
-        """:raises NotFound: absent, or another tenant's"""
+        """For the server itself; requests ask for `seen`. :raises NotFound: absent, or another tenant's"""
         try:
             return await self._catalog.get("task", tenant, task_id)
         except NotFound:
             raise NotFound(f"task {task_id} was not found") from None
 
-    async def page(self, query: RecordQuery) -> list[Record]:
-        """A page of tasks."""
-        return await self._catalog.page(query)
+    async def page(self, caller: Key, query: RecordQuery) -> list[Record]:
+        """A page of those that the caller may see."""
+        own = None if may_see(caller, "") else caller.principal
+        return await self._catalog.page(replace(query, created_by=own))
 
-    async def update(self, tenant: str, task_id: str, params: Mapping[str, Any]) -> Record:
-        """Change what is given. :raises NotFound: :raises Conflict: its status, while it runs"""
-        await self.get(tenant, task_id)
+    async def update(self, caller: Key, task_id: str, params: Mapping[str, Any]) -> Record:
+        """Change what is given.
+
+        :raises NotFound: :raises NotTheOwner: :raises Conflict: its status, while it runs
+        """
+        check_owner(caller, await self.seen(caller, task_id))
         record = await self._catalog.change(
-            "task", tenant, task_id, lambda record: task.updated(record.body, params)
+            "task",
+            caller.tenant,
+            task_id,
+            lambda record: task.updated(record.body, params),
+            ceiling=caller.trust_ceiling,
         )
         self._bell.ring(topic(task_id))
         return record
 
     async def apply(
-        self, tenant: str, task_id: str, event_id: str, fields: Mapping[str, str]
+        self, session: Session, task_id: str, event_id: str, fields: Mapping[str, str]
     ) -> Record:
         """What its agent changes by one call, once. :raises NotFound:"""
         return await self._catalog.change(
-            "task", tenant, task_id, lambda record: task.applied(record.body, event_id, fields)
+            "task",
+            session.tenant,
+            task_id,
+            lambda record: task.applied(record.body, event_id, fields),
+            ceiling=session.spec.trust_level,  # a later run with more trust is not to be told what to do by it
         )
 
-    async def delete(self, tenant: str, task_id: str) -> None:
-        """:raises NotFound: :raises Conflict: it runs"""
-        record = await self.get(tenant, task_id)
+    async def delete(self, caller: Key, task_id: str) -> None:
+        """:raises NotFound: :raises NotTheOwner: :raises Conflict: it runs"""
+        record = await self.seen(caller, task_id)
+        check_owner(caller, record)
         if record.body["status"] == "running":
             raise Conflict("the task is running", hint="Interrupt its session first.")
-        await self._catalog.delete("task", tenant, task_id)
+        await self._catalog.delete("task", caller.tenant, task_id)
 
 
 class Errands:
@@ -103,17 +133,17 @@ class Errands:
         return bool(calls)
 
     async def _answer(self, session: Session, task_id: str, call: Entry) -> None:
-        said = await self._result(session.tenant, task_id, call)
+        said = await self._result(session, task_id, call)
         draft = Draft.of("user.custom_tool_result", custom_tool_use_id=call.id, **said)
         with suppress(InvalidRequest):  # a client has answered it, or interrupted: it waits no more
             await self._intake.accept(session.id, [draft], [Receipt(f"task:{call.id}", "")])
 
-    async def _result(self, tenant: str, task_id: str, call: Entry) -> dict[str, Any]:
+    async def _result(self, session: Session, task_id: str, call: Entry) -> dict[str, Any]:
         fields = task.fields_in(call.fields["input"])
         if isinstance(fields, str):
             return _said(fields, is_error=True)
         try:
-            record = await self._board.apply(tenant, task_id, call.id, fields)
+            record = await self._board.apply(session, task_id, call.id, fields)
         except NotFound:
             return _said("The task was deleted.", is_error=True)
         body = record.body

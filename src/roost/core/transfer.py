@@ -65,7 +65,7 @@ class Transfer:
         :raises NotFound: the session, or the turn :raises SnapshotGone: the turn's files
         :raises Forbidden: it has more trust than the key may ask for
         """
-        session = await self._lifecycle.within_reach(caller, session_id)
+        session = await self._lifecycle.access.session(caller, session_id, "tell")
         turn = await self._forks.turn(session, at, "at")
         snapshot = await self._forks.snapshot(session, turn)
         shared = await self._forks.shared(session, turn)

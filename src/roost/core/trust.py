@@ -6,14 +6,13 @@ or none, an operator who no longer offers the level: the session waits, and stay
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from roost.core.ceilings import may_ask_for
 from roost.core.places import Places
-from roost.domain.environment import defaults_of
-from roost.domain.session import SANDBOXED_ONLY, Session, Spec, TrustLevel, reaches
+from roost.domain.session import SANDBOXED_ONLY, Spec, TrustLevel
 from roost.errors import Forbidden, InvalidRequest, SandboxUnavailable
 from roost.ports.egress import Networking
 from roost.ports.keys import Key
@@ -87,33 +86,3 @@ def _fallen_back(spec: Spec, missing: SandboxUnavailable) -> Spec:
             return replace(spec, sandbox="host", trust_level=spec.sandbox_fallback)
         case _:
             raise missing
-
-
-def may_ask_for(key: Key, level: TrustLevel) -> bool:
-    """Whether a key reaches a trust level."""
-    return reaches(key.trust_ceiling, level)
-
-
-def check_defaults(key: Key, environment: Mapping[str, Any]) -> None:
-    """What an environment gives to sessions is asked for by whoever writes it there.
-
-    :raises Forbidden: it is more than the key may ask for
-    """
-    for name, value in defaults_of(environment).items():
-        if name != "mount_scope" and value in ("vault", "full") and not may_ask_for(key, value):
-            raise Forbidden(
-                f"metadata.roost.{name}: this key may ask for {key.trust_ceiling!r} at most"
-            )
-
-
-def check_reach(key: Key, session: Session) -> None:
-    """Whoever tells a session what to do acts with its trust, whoever made it.
-
-    :raises Forbidden: the session has more than the key may ask for
-    """
-    level = session.spec.trust_level
-    if not may_ask_for(key, level):
-        raise Forbidden(
-            f"the session's trust level is {level!r}; this key reaches {key.trust_ceiling!r} only",
-            hint="Use a key with a higher trust ceiling, or a session of your own.",
-        )

@@ -93,6 +93,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     was made before kinds were noted. `sandbox_fallback` is what it was to get if there had been none.
     `sdk_session_id` is what the agent's own program calls the session, and is resumed by. `forked_from`
     is the session and the event it began at, `origin` the session whose names its agent's things have.
+    `created_by` is whose it is (`Key.principal`), "" if it was made before that was noted.
     """
 
     agent: dict[str, Any]
@@ -112,6 +113,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str | None = None
     forked_from: dict[str, str] | None = None
     origin: str | None = None
+    created_by: str = ""
 
 
 class Pending(msgspec.Struct, frozen=True):

@@ -80,12 +80,12 @@ def settings_of(body: Body) -> Settings:
     return msgspec.convert(body["settings"], Settings)
 
 
-def may(body: Body, key_id: str, access: Access, *, administrator: bool) -> bool:
+def may(body: Body, whom: str, access: Access, *, administrator: bool) -> bool:
     """Whether a key of the workspace's tenant may do that. Administrators may do all."""
     if administrator:
         return True
     permissions = body["permissions"]
-    given = (permissions.get(key_id), permissions.get(EVERYONE))
+    given = (permissions.get(whom), permissions.get(EVERYONE))
     return any(_RANK[access] <= _RANK.get(what or "", 0) for what in given)
 
 

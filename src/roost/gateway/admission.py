@@ -84,7 +84,7 @@ async def _session(deps: Deps, key: Key, granted: Pass, asked: str | None) -> st
     if session_id is None:
         return None
     try:
-        return (await deps.lifecycle.get(key.tenant, session_id)).id
+        return (await deps.access.session(key, session_id, "see")).id
     except NotFound:
         raise Forbidden("this token does not open that session") from None
 

@@ -198,9 +198,7 @@ class Socket:
         event = words.event_of(word)
         drafts, receipts = drafts_of([event], "message"), receipts_of([event], None, b"")
         try:
-            async with self._deps.attachments.kept(
-                self.by.key.tenant, session_id, drafts, "message"
-            ):
+            async with self._deps.attachments.kept(self.by.key, session_id, drafts, "message"):
                 accepted = await self._deps.intake.accept(session_id, drafts, receipts)
         except InvalidRequest:
             if isinstance(word, PermissionResponse | AskUserAnswer):
@@ -266,7 +264,7 @@ class Socket:
         session_id = bound or word.sessionId
         lifecycle = self._deps.lifecycle
         if session_id is not None:
-            return await lifecycle.get(self.by.key.tenant, session_id)
+            return await lifecycle.access.session(self.by.key, session_id, "see")
         body, receipt = words.creation_of(word)
         return await lifecycle.create(self.by.key, body, (), receipt)
 
@@ -277,7 +275,7 @@ class Socket:
     async def _refused(self, session: Session) -> str | None:
         """Why the client may only look on: more trust than its key has, or a workspace it may not use."""
         try:
-            await self._deps.lifecycle.check_reach(self.by.key, session)
+            await self._deps.access.check(self.by.key, session, "tell")
         except Forbidden as forbidden:
             return forbidden.message
         return None

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from roost.domain.events import Micros
+from roost.domain.session import TrustLevel
 
 Kind = Literal[
     "agent",
@@ -24,7 +25,11 @@ Kind = Literal[
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One version of a thing. `body` is what its owner configured; the store never looks inside."""
+    """One version of a thing. `body` is what its owner configured; the store never looks inside.
+
+    `created_by` is whose it is (`Key.principal`), "" if nobody's or from before that was noted. `ceiling` is
+    how far the key that wrote this version was trusted; None: not noted.
+    """
 
     kind: Kind
     tenant: str
@@ -34,17 +39,20 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     created_at: Micros
     updated_at: Micros
     archived_at: Micros | None = None
+    created_by: str = ""
+    ceiling: TrustLevel | None = None
 
 
 class RecordQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which records a listing shows, newest first; `after` is the id of the last one seen.
 
-    `name`: only those with this `name` in their bodies.
+    `name`: only those with this `name` in their bodies. `created_by`: only those of one.
     """
 
     kind: Kind
     tenant: str
     name: str | None = None
+    created_by: str | None = None
     include_archived: bool = False
     since: Micros | None = None
     until: Micros | None = None
@@ -56,7 +64,15 @@ class Catalog(Protocol):
     """Versioned records of all tenants; every call names the tenant it is for."""
 
     async def add(
-        self, kind: Kind, tenant: str, record_id: str, body: dict[str, Any], *, unique_name: bool
+        self,
+        kind: Kind,
+        tenant: str,
+        record_id: str,
+        body: dict[str, Any],
+        *,
+        unique_name: bool,
+        created_by: str = "",
+        ceiling: TrustLevel | None = None,
     ) -> Record:
         """A new record at version 1.
 
@@ -93,8 +109,12 @@ class Catalog(Protocol):
         *,
         expected: int | None = None,
         unique_name: bool = False,
+        ceiling: TrustLevel | None = None,
     ) -> Record:
         """Apply `change` to the newest body in one transaction; a new version if it differs.
+
+        The new version has this `ceiling`, or, without one, that of the last. One that is higher than the last
+        makes a new version even of the same body: somebody vouches for it.
 
         :raises NotFound: :raises Conflict: the version is not `expected`, or `unique_name` and the
             new name is another record's; and whatever `change` raises

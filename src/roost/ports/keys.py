@@ -11,6 +11,7 @@ from roost.domain.events import Micros
 from roost.domain.session import TrustLevel
 
 Role = Literal["admin", "user"]
+Sees = Literal["own", "tenant"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +23,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """An API key, without its secret: only a hash of that is kept."""
+    """An API key, without its secret: only a hash of that is kept.
+
+    `sees`: what of its tenant's, unless it is an administrator's: what it has made itself, or all. Keys from
+    before this was noted see all. `owner` is whom it acts for, if that is not itself: a key that replaces
+    another one acts for whom that did.
+    """
 
     id: str
     tenant: str
@@ -32,8 +38,15 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     hint: str
     created_at: Micros
     trust_ceiling: TrustLevel = "sandboxed"
+    sees: Sees = "tenant"
+    owner: str = ""
     limits: Limits = Limits()
     revoked_at: Micros | None = None
+
+    @property
+    def principal(self) -> str:
+        """Whose is what it makes: stays the same when a key is replaced."""
+        return self.owner or self.id
 
 
 class Keys(Protocol):
@@ -52,7 +65,7 @@ class Keys(Protocol):
         ...
 
     async def change(self, key_id: str, fields: Mapping[str, Any]) -> Key:
-        """With other `name`, `trust_ceiling` or `limits`. :raises NotFound: none, or it is revoked"""
+        """With other `name`, `trust_ceiling`, `sees` or `limits`. :raises NotFound: none, or it is revoked"""
         ...
 
     async def revoke(self, key_id: str) -> Key:

@@ -27,10 +27,20 @@ Revision = Callable[[Session], Revised]
 """From the session as it stands to what it is to be. Pure: may run twice."""
 
 
+class Seen(msgspec.Struct, frozen=True):
+    """What a listing may show: the sessions in these workspaces; and of those that are in none, or in one that
+    was deleted, the ones that this principal has made, or with None all.
+    """
+
+    created_by: str | None
+    workspaces: Sequence[str] = ()
+
+
 class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which sessions a listing shows, by creation. `after` is the id of the last one seen.
 
-    `reverse` walks back: the sessions just before `after`, still given in `order`.
+    `reverse` walks back: the sessions just before `after`, still given in `order`. `seen`: no others than
+    these; None: all of the tenant's.
     """
 
     tenant: str
@@ -38,6 +48,7 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     agent_version: int | None = None
     environment_id: str | None = None
     workspace: str | None = None
+    seen: Seen | None = None
     statuses: Sequence[str] = ()
     include_archived: bool = False
     since: Micros | None = None

@@ -25,6 +25,7 @@ from roost.api.sse import Streams
 from roost.api.tokens import Tokens
 from roost.blobs import choice as blobs
 from roost.config import Settings, words
+from roost.core.access import Access
 from roost.core.announce import AnnouncedLog
 from roost.core.attachments import Attachments, ShowingFiles
 from roost.core.catalog import Agents, Environments
@@ -121,6 +122,7 @@ class _Ground:
     bell: Bell
     registry: CollectorRegistry
     skills: Skills
+    workspaces: SharedWorkspaces
     filestore: FileStore
     keeper: FileKeeper
     resources: Resources
@@ -165,7 +167,9 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
         kept = blobs.chosen(settings)
         unpacked = FolderSkills(settings.data.absolute() / "skills")
         skills = Skills(store.catalog, BlobSkills(kept, unpacked))
-        filestore = FileStore(store.catalog, kept, quota=settings.max_stored_bytes)
+        workspaces = SharedWorkspaces(store.catalog, store.sessions, store.keys, bell)
+        access = Access(store.sessions, workspaces)
+        filestore = FileStore(store.catalog, kept, access, quota=settings.max_stored_bytes)
         keeper = FileKeeper(filestore, store.catalog, store.sessions, skills.heed)
         resources = _resources(settings, store, filestore, keeper)
         attachments = Attachments(filestore, keeper)
@@ -182,7 +186,7 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
             )
             shown = {n: ShowingFiles(h, attachments) for n, h in hands.harnesses.items()}
             able = changed(hands, harnesses=shown)
-            own = skills, filestore, keeper, resources, attachments, able, machine, node
+            own = skills, workspaces, filestore, keeper, resources, attachments, able, machine, node
             yield _Ground(settings, store, bell, registry, *own)
 
 
@@ -305,7 +309,7 @@ def _deps(
 ) -> Deps:
     settings, store, bell, hands = ground.settings, ground.store, ground.bell, ground.hands
     agents, environments = Agents(store.catalog, ground.skills), Environments(store.catalog)
-    workspaces = SharedWorkspaces(store.catalog, store.sessions, store.keys, bell)
+    workspaces = ground.workspaces
     count_node(ground.registry, dispatcher, pool, ground.machine)
 
     async def ready() -> dict[str, Any]:

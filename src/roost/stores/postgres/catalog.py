@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from roost.domain.session import TrustLevel
 from roost.ports.catalog import Kind, Record, RecordQuery
 from roost.stores.postgres.database import Database
 from roost.stores.postgres.driver import Connection, numbered
@@ -44,9 +45,20 @@ class PostgresCatalog:
         self._database = database
 
     async def add(
-        self, kind: Kind, tenant: str, record_id: str, body: dict[str, Any], *, unique_name: bool
+        self,
+        kind: Kind,
+        tenant: str,
+        record_id: str,
+        body: dict[str, Any],
+        *,
+        unique_name: bool,
+        created_by: str = "",
+        ceiling: TrustLevel | None = None,
     ) -> Record:
-        return await self._writer.alone(partial(_add, kind, tenant, record_id, body, unique_name))
+        by = created_by, ceiling or ""
+        return await self._writer.alone(
+            partial(_add, kind, tenant, record_id, body, unique_name, by)
+        )
 
     async def get(
         self, kind: Kind, tenant: str, record_id: str, version: int | None = None
@@ -84,8 +96,9 @@ class PostgresCatalog:
         *,
         expected: int | None = None,
         unique_name: bool = False,
+        ceiling: TrustLevel | None = None,
     ) -> Record:
-        op = partial(_change, kind, tenant, record_id, change, expected, unique_name)
+        op = partial(_change, kind, tenant, record_id, change, expected, unique_name, ceiling)
         return await self._writer.alone(op)
 
     async def archive(self, kind: Kind, tenant: str, record_id: str) -> Record:
@@ -115,6 +128,7 @@ async def _add(
     record_id: str,
     body: dict[str, Any],
     unique_name: bool,
+    by: tuple[str, str],
     connection: Connection,
 ) -> Record:
     tx = await Transaction.begin(connection)
@@ -122,8 +136,8 @@ async def _add(
     if unique_name:
         await _check_name(kind, tenant, name, tx)
     text = encode(body)
-    [(num,)] = await tx.ask(_ADD, record_id, kind, tenant, name, tx.now, tx.now)
-    await tx.ask(_ADD_VERSION, num, 1, tx.now, text)
+    [(num,)] = await tx.ask(_ADD, record_id, kind, tenant, name, by[0], tx.now, tx.now)
+    await tx.ask(_ADD_VERSION, num, 1, tx.now, text, by[1])
     return (await _newest(kind, tenant, record_id, tx))[1]
 
 
@@ -140,6 +154,7 @@ async def _change(
     change: Callable[[Record], dict[str, Any]],
     expected: int | None,
     unique_name: bool,
+    ceiling: TrustLevel | None,
     connection: Connection,
 ) -> Record:
     tx = await Transaction.begin(connection)
@@ -147,11 +162,12 @@ async def _change(
     records.check_version(record, expected)
     text = encode(change(record))
     body = decode(text)
-    if body == record.body:
+    if records.stays(record, body, ceiling):
         return record
+    written = ceiling or record.ceiling or ""
     if unique_name and body.get("name") != record.body.get("name"):
         await _check_name(kind, tenant, body.get("name"), tx)
-    await tx.ask(_ADD_VERSION, num, record.version + 1, tx.now, text)
+    await tx.ask(_ADD_VERSION, num, record.version + 1, tx.now, text, written)
     await tx.ask(_ADVANCE, record.version + 1, body.get("name"), tx.now, num)
     return (await _newest(kind, tenant, record_id, tx))[1]
 

@@ -61,8 +61,9 @@ SELECT 1 FROM records WHERE id = $1 AND kind = 'workspace' AND tenant = $2 FOR S
 # A changed spec: the document, and what listings look for in it.
 _REVISE_SPEC = "UPDATE specs SET spec = $1 WHERE session = $2"
 _REVISE = """
-UPDATE sessions SET agent_id = $1, agent_version = $2, environment_id = $3, workspace = $4
-WHERE num = $5
+UPDATE sessions SET agent_id = $1, agent_version = $2, environment_id = $3, workspace = $4,
+    created_by = $5
+WHERE num = $6
 """
 
 # A part of another log, and how long that is.

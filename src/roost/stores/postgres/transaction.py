@@ -65,14 +65,14 @@ SELECT nextval(pg_get_serial_sequence('sessions', 'num')), {NOW} FROM generate_s
 _CREATE = """
 WITH made AS (
     INSERT INTO sessions (num, id, tenant, created_at, agent_id, agent_version, environment_id,
-                          workspace, status, owner, active_since, archived_at, rest,
+                          workspace, created_by, status, owner, active_since, archived_at, rest,
                           head, queued, waits_from, sent, sent_at, updated_at)
     SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[],
-                         $6::bigint[], $7::text[], $8::text[], $9::text[], $10::text[],
-                         $11::bigint[], $12::bigint[], $13::bytea[], $14::bigint[], $15::bigint[],
-                         $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[])
+                         $6::bigint[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[],
+                         $12::bigint[], $13::bigint[], $14::bytea[], $15::bigint[], $16::bigint[],
+                         $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[])
 )
-INSERT INTO specs (session, spec) SELECT * FROM unnest($1::bigint[], $20::bytea[])
+INSERT INTO specs (session, spec) SELECT * FROM unnest($1::bigint[], $21::bytea[])
 """
 
 # All else that a batch writes.

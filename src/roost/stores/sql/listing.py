@@ -68,6 +68,12 @@ class Filter:
             self.values += values
         return self
 
+    def either(self, condition: str, values: Sequence[Value]) -> Filter:
+        """A condition of several parts."""
+        self._conditions.append(f"({condition})")
+        self.values += values
+        return self
+
     def absent(self, column: str) -> Filter:
         """No value at all."""
         self._conditions.append(f"{column} IS NULL")

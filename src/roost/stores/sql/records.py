@@ -5,8 +5,9 @@ Placeholders are SQLite's; a store whose database wants others numbers them.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+from roost.domain.session import TrustLevel, reaches
 from roost.errors import Conflict, NotFound
 from roost.ports.catalog import Kind, Record, RecordQuery
 from roost.stores.sql.listing import Filter, Value
@@ -14,7 +15,8 @@ from roost.stores.sql.rows import Row, decode
 
 # Records at whichever version a condition picks.
 SELECT = """
-SELECT r.num, r.kind, r.tenant, r.id, v.version, v.body, r.created_at, v.updated_at, r.archived_at
+SELECT r.num, r.kind, r.tenant, r.id, v.version, v.body, r.created_at, v.updated_at, r.archived_at,
+       r.created_by, v.ceiling
 FROM records r JOIN versions v ON v.record = r.num
 """
 
@@ -43,12 +45,14 @@ SELECT 1 FROM records WHERE tenant = ? AND kind = ? AND name = ? AND archived_at
 
 # A new record, without its first version.
 ADD = """
-INSERT INTO records (id, kind, tenant, name, version, created_at, updated_at)
-VALUES (?, ?, ?, ?, 1, ?, ?) RETURNING num
+INSERT INTO records (id, kind, tenant, name, created_by, version, created_at, updated_at)
+VALUES (?, ?, ?, ?, ?, 1, ?, ?) RETURNING num
 """
 
 # A version of a record.
-ADD_VERSION = "INSERT INTO versions (record, version, updated_at, body) VALUES (?, ?, ?, ?)"
+ADD_VERSION = """
+INSERT INTO versions (record, version, updated_at, body, ceiling) VALUES (?, ?, ?, ?, ?)
+"""
 
 # The record stands at a new version.
 ADVANCE = "UPDATE records SET version = ?, name = ?, updated_at = ? WHERE num = ?"
@@ -79,7 +83,8 @@ def absent(kind: Kind, record_id: str, version: int | None = None) -> NotFound:
 
 def record_of(row: Row) -> Record:
     """From a row of `SELECT`."""
-    _, kind, tenant, id, version, body, created_at, updated_at, archived_at = row
+    _, kind, tenant, id, version, body, created_at, updated_at, archived_at = row[:9]
+    created_by, ceiling = row[9:]
     return Record(
         kind=kind,
         tenant=tenant,
@@ -89,6 +94,8 @@ def record_of(row: Row) -> Record:
         created_at=created_at,
         updated_at=updated_at,
         archived_at=archived_at,
+        created_by=created_by,
+        ceiling=ceiling or None,
     )
 
 
@@ -113,10 +120,18 @@ def check_version(record: Record, expected: int | None) -> None:
         raise Conflict(f"the {record.kind} is at version {record.version}, not {expected}")
 
 
+def stays(record: Record, body: dict[str, Any], ceiling: TrustLevel | None) -> bool:
+    """Whether a change makes no new version: nothing is different, nor does anybody vouch for more trust."""
+    if body != record.body:
+        return False
+    return record.ceiling is None or ceiling is None or reaches(record.ceiling, ceiling)
+
+
 def listed(query: RecordQuery, beyond: int | None) -> tuple[str, list[Value]]:
     """A page of records at their newest versions: the statement, and its values."""
     where = Filter().equal("r.tenant", query.tenant).equal("r.kind", query.kind)
     where.equal("r.name", query.name)
+    where.equal("r.created_by", query.created_by)
     where.at_least("r.created_at", query.since)
     where.at_most("r.created_at", query.until)
     if not query.include_archived:

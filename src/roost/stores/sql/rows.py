@@ -144,7 +144,7 @@ def entry_of(row: Row) -> Entry:
 
 
 def spec_columns(spec: Spec) -> Row:
-    """agent_id, agent_version, environment_id, workspace: what listings look for in a spec."""
+    """agent_id, agent_version, environment_id, workspace, created_by: what listings look for in a spec."""
     agent = spec.agent
     made_of = str(agent.get("id", "")), int(agent.get("version", 0))
-    return (*made_of, spec.environment_id, spec.workspace or "")
+    return (*made_of, spec.environment_id, spec.workspace or "", spec.created_by)

@@ -13,7 +13,7 @@ from roost.domain.pen import Change
 from roost.domain.session import Session, Spec, State
 from roost.errors import IdempotencyMismatch, NotFound, QuotaExceeded, RoostError
 from roost.ports.log import Receipt
-from roost.ports.sessions import Revised, Revision, Rewinding, SessionQuery
+from roost.ports.sessions import Revised, Revision, Rewinding, Seen, SessionQuery
 from roost.stores.sql.listing import Filter, Value
 from roost.stores.sql.rows import Row
 
@@ -102,6 +102,17 @@ def matching(known: Sequence[Row], receipt: Receipt) -> str | None:
     return str(session_id)
 
 
+def _seen(seen: Seen) -> tuple[str, list[Value]]:
+    """The condition that a session may be shown, and its values."""
+    shared = ", ".join("?" * len(seen.workspaces)) or "NULL"
+    gone = "NOT EXISTS (SELECT 1 FROM records w WHERE w.id = s.workspace)"
+    own = "" if seen.created_by is None else " AND s.created_by = ?"
+    values: list[Value] = [*seen.workspaces]
+    if seen.created_by is not None:
+        values.append(seen.created_by)
+    return f"s.workspace IN ({shared}) OR ((s.workspace = '' OR {gone}){own})", values
+
+
 def listed(query: SessionQuery, beyond: int | None) -> tuple[str, list[Value]]:
     """A page of sessions: the conditions and the order, and their values."""
     descending = (query.order == "desc") is not query.reverse
@@ -111,6 +122,8 @@ def listed(query: SessionQuery, beyond: int | None) -> tuple[str, list[Value]]:
     where.equal("s.environment_id", query.environment_id)
     where.equal("s.workspace", query.workspace)
     where.among("s.status", query.statuses)
+    if query.seen is not None:
+        where.either(*_seen(query.seen))
     where.at_least("s.created_at", query.since)
     where.at_most("s.created_at", query.until)
     if not query.include_archived:

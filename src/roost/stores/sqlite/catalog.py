@@ -8,6 +8,7 @@ from typing import Any
 
 import apsw
 
+from roost.domain.session import TrustLevel
 from roost.ports.catalog import Kind, Record, RecordQuery
 from roost.stores.sql import records
 from roost.stores.sql.listing import POSITION, position
@@ -25,9 +26,18 @@ class SqliteCatalog:
         self._readers = readers
 
     async def add(
-        self, kind: Kind, tenant: str, record_id: str, body: dict[str, Any], *, unique_name: bool
+        self,
+        kind: Kind,
+        tenant: str,
+        record_id: str,
+        body: dict[str, Any],
+        *,
+        unique_name: bool,
+        created_by: str = "",
+        ceiling: TrustLevel | None = None,
     ) -> Record:
-        return await self._writer.do(partial(_add, kind, tenant, record_id, body, unique_name))
+        by = created_by, ceiling or ""
+        return await self._writer.do(partial(_add, kind, tenant, record_id, body, unique_name, by))
 
     async def get(
         self, kind: Kind, tenant: str, record_id: str, version: int | None = None
@@ -59,8 +69,9 @@ class SqliteCatalog:
         *,
         expected: int | None = None,
         unique_name: bool = False,
+        ceiling: TrustLevel | None = None,
     ) -> Record:
-        op = partial(_change, kind, tenant, record_id, change, expected, unique_name)
+        op = partial(_change, kind, tenant, record_id, change, expected, unique_name, ceiling)
         return await self._writer.do(op)
 
     async def archive(self, kind: Kind, tenant: str, record_id: str) -> Record:
@@ -86,14 +97,15 @@ def _add(
     record_id: str,
     body: dict[str, Any],
     unique_name: bool,
+    by: tuple[str, str],
     tx: Transaction,
 ) -> Record:
     name = body.get("name")
     if unique_name:
         _check_name(kind, tenant, name, tx)
     text = encode(body)
-    [(num,)] = tx.ask(records.ADD, (record_id, kind, tenant, name, tx.now, tx.now))
-    tx.ask(records.ADD_VERSION, (num, 1, tx.now, text))
+    [(num,)] = tx.ask(records.ADD, (record_id, kind, tenant, name, by[0], tx.now, tx.now))
+    tx.ask(records.ADD_VERSION, (num, 1, tx.now, text, by[1]))
     return _newest(kind, tenant, record_id, tx)[1]
 
 
@@ -109,17 +121,19 @@ def _change(
     change: Callable[[Record], dict[str, Any]],
     expected: int | None,
     unique_name: bool,
+    ceiling: TrustLevel | None,
     tx: Transaction,
 ) -> Record:
     num, record = _newest(kind, tenant, record_id, tx)
     records.check_version(record, expected)
     text = encode(change(record))
     body = decode(text)
-    if body == record.body:
+    if records.stays(record, body, ceiling):
         return record
+    written = ceiling or record.ceiling or ""
     if unique_name and body.get("name") != record.body.get("name"):
         _check_name(kind, tenant, body.get("name"), tx)
-    tx.ask(records.ADD_VERSION, (num, record.version + 1, tx.now, text))
+    tx.ask(records.ADD_VERSION, (num, record.version + 1, tx.now, text, written))
     tx.ask(records.ADVANCE, (record.version + 1, body.get("name"), tx.now, num))
     return _newest(kind, tenant, record_id, tx)[1]
 

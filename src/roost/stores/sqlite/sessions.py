@@ -59,8 +59,8 @@ _WORKSPACE = "SELECT 1 FROM records WHERE id = ? AND kind = 'workspace' AND tena
 # A new session: three rows.
 _CREATE = """
 INSERT INTO sessions (id, tenant, created_at, agent_id, agent_version, environment_id,
-                      workspace, status, owner, active_since, archived_at, rest)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING num
+                      workspace, created_by, status, owner, active_since, archived_at, rest)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING num
 """
 _CREATE_HEAD = """
 INSERT INTO heads (head, queued, waits_from, sent, sent_at, updated_at, session)
@@ -71,7 +71,8 @@ _CREATE_SPEC = "INSERT INTO specs (session, spec) VALUES (?, ?)"
 # A changed spec: the document, and what listings look for in it.
 _REVISE_SPEC = "UPDATE specs SET spec = ? WHERE session = ?"
 _REVISE = """
-UPDATE sessions SET agent_id = ?, agent_version = ?, environment_id = ?, workspace = ? WHERE num = ?
+UPDATE sessions SET agent_id = ?, agent_version = ?, environment_id = ?, workspace = ?,
+    created_by = ? WHERE num = ?
 """
 
 # A session goes: it is gone for everybody at once, its log follows slice by slice.

@@ -1,0 +1,109 @@
+"""Who may do what with a session, a file or a record: decided here, whichever surface asks.
+
+`docs/trust.md` has the rules as tables, and `tests/api/test_access.py` holds every operation to them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from roost.core.ceilings import check_reach
+from roost.core.sharing import SharedWorkspaces, may
+from roost.domain.session import Session
+from roost.errors import Forbidden, NotFound, NotTheOwner
+from roost.ports.catalog import Record
+from roost.ports.keys import Key
+from roost.ports.sessions import Seen, Sessions
+
+Act = Literal["see", "tell", "end"]
+"""What is done with a session: read it; tell it or change something of it; archive or delete it."""
+
+
+def owns(caller: Key, created_by: str) -> bool:
+    """Whether it is the caller's own."""
+    return created_by == caller.principal
+
+
+def may_see(caller: Key, created_by: str) -> bool:
+    """Whether the caller is shown what somebody of its tenant has made, unless a workspace decides it."""
+    return caller.role == "admin" or caller.sees == "tenant" or owns(caller, created_by)
+
+
+def check_owner(caller: Key, record: Record) -> None:
+    """Whether the caller may change a record or remove it.
+
+    What was made before owners were noted is for everybody who sees the tenant, as it was.
+
+    :raises NotTheOwner:
+    """
+    before_owners = not record.created_by and caller.sees == "tenant"
+    if caller.role != "admin" and not before_owners and not owns(caller, record.created_by):
+        raise NotTheOwner(f"the {record.kind} {record.id} was made by another key")
+
+
+class Access:
+    """The rules that need to look something up."""
+
+    def __init__(self, sessions: Sessions, workspaces: SharedWorkspaces | None) -> None:
+        self._sessions = sessions
+        self._workspaces = workspaces
+
+    async def session(self, caller: Key, session_id: str, act: Act) -> Session:
+        """The session, if the caller may do that with it.
+
+        :raises NotFound: absent, or not the caller's to see :raises Forbidden: to be seen, and no more
+        """
+        try:
+            session = await self._sessions.get(caller.tenant, session_id)
+        except NotFound:
+            raise NotFound(f"session {session_id} was not found") from None
+        await self.check(caller, session, act)
+        return session
+
+    async def check(self, caller: Key, session: Session, act: Act) -> None:
+        """:raises NotFound: not the caller's to see :raises Forbidden: to be seen, and no more"""
+        workspace = await self._workspace(session)
+        created_by = session.spec.created_by
+        # Whoever shares a workspace shares the sessions in it, whoever has made them.
+        seen = may_see(caller, created_by) if workspace is None else may(caller, workspace, "read")
+        if not seen:
+            raise NotFound(f"session {session.id} was not found")
+        if act == "see" or (act == "end" and owns(caller, created_by)):
+            return
+        check_reach(caller, session)
+        if workspace is not None and not may(caller, workspace, "write"):
+            raise Forbidden(
+                "the session works in a workspace that this key may not write to",
+                hint="Whoever administers the workspace can share it with this key.",
+            )
+
+    async def seen(self, caller: Key) -> Seen | None:
+        """Which sessions a listing shows to the caller; None: all of its tenant's."""
+        if caller.role == "admin":
+            return None
+        workspaces = await self._workspaces.readable(caller) if self._workspaces else []
+        return Seen(None if caller.sees == "tenant" else caller.principal, workspaces)
+
+    async def check_file(self, caller: Key, file: Record, act: Act = "see") -> None:
+        """Whether the caller may read a file, or with another act remove it. One that belongs to a session is
+        as that.
+
+        :raises NotFound: not the caller's to see :raises Forbidden: to be seen, and no more
+        """
+        scope = file.body.get("name")
+        if scope is None and may_see(caller, file.created_by):
+            return
+        try:
+            if scope is not None:
+                await self.session(caller, scope, act)
+                return
+        except NotFound:
+            if caller.role == "admin":  # its session is gone, and it will follow
+                return
+        raise NotFound(f"file {file.id} was not found")
+
+    async def _workspace(self, session: Session) -> Record | None:
+        """The named workspace that it works in, if that still exists."""
+        if self._workspaces is None or session.spec.workspace is None:
+            return None
+        return await self._workspaces.find(session.tenant, session.spec.workspace)
