@@ -22,6 +22,8 @@
     - AlreadyAnswered               somebody else answered first
     - OwnKey                        a key does not revoke itself
     - LastAdministrator             nobody could make keys any more
+    - WrongAnswer                   a result where permission is asked for, or the other way round
+    - NotWaiting                    a runner takes an input that was taken up, or withdrawn
   + Unauthenticated                 no key, or not one of ours
   + Forbidden                       a key of ours that may not do this
     - NotTheOwner                   somebody else made it, and the key is no administrator's
@@ -226,6 +228,17 @@ class LastAdministrator(InvalidRequest):
 
     code = "last_administrator"
     hint = "Make another one first: `roost key create --role admin`."
+class WrongAnswer(InvalidRequest):
+    """This waits for an answer of another kind, and still does."""
+
+    code = "wrong_answer"
+    hint = "A tool call that waits for permission is allowed or denied; a question or custom tool gets a result."
+
+
+class NotWaiting(InvalidRequest):
+    """An input does not wait any more: it was taken up, or withdrawn."""
+
+    code = "not_waiting"
 
 
 class Unauthenticated(RoostError):

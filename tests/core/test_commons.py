@@ -304,13 +304,14 @@ async def test_a_runner_hands_messages_over_one_session_after_the_other(tmp_path
         rested = await here.until(first, "session.status_idle")
         over = [entry.at for entry in rested if entry.type == "agent.message"]
         assert taken[0].at >= over[-1]
-        # Interrupted while it waits, a session rests with its queue as it is.
+        # Interrupted while it waits, a session rests, and what waited is withdrawn.
         await here.until(first, "user.message", await here.say(first, slow))
         seq = await here.say(second, "and again")
         await here.until(second, "session.error", seq)
         await here.intake.accept(second.id, [Draft.of("user.interrupt")])
-        await here.until(second, "session.status_idle", seq)
-        assert len(await here.store.log.inputs(second.id)) == 1
+        rested = await here.until(second, "session.status_idle", seq)
+        assert [e.seq > seq for e in rested if e.withdrawn] == [True]
+        assert await here.store.log.inputs(second.id) == []
 
 
 # Quota

@@ -14,7 +14,8 @@ from tests.core.node import Node, message, node
 from roost.core import fanout as module
 from roost.core.fanout import AgentStatus, Fanout
 from roost.core.outcome import Outcome
-from roost.domain.events import Entry, Preview
+from roost.domain.events import Draft, Entry, Preview
+from roost.domain.ledger import Batch
 from roost.errors import Unavailable
 
 
@@ -77,7 +78,7 @@ class Flaky:
 async def following(data: Path) -> AsyncGenerator[tuple[Node, Fanout, Flaky], None]:
     async with node(data, working=False) as roost, anyio.create_task_group() as tasks:
         log = Flaky(roost.store.log)
-        fanout = Fanout(log, roost.store.sessions, roost.bell)  # type: ignore[arg-type]
+        fanout = Fanout(log, roost.store.sessions, roost.bell, roost.store.nodes)  # type: ignore[arg-type]
         await tasks.start(fanout.run)
         yield roost, fanout, log
         tasks.cancel_scope.cancel()
@@ -214,3 +215,41 @@ async def test_the_followers_of_a_deleted_session_are_told(tmp_path: Path) -> No
         with anyio.fail_after(60):
             while not watcher.is_gone:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
+
+
+async def test_the_agent_of_a_node_that_died_is_asleep_and_wakes_with_the_next_message(
+    tmp_path: Path,
+) -> None:
+    async with following(tmp_path) as (roost, fanout, _):
+        log, session = roost.store.log, await roost.session(message("one"))
+        await log.renew("node_gone", 60)
+        [lease] = await log.claim("node_gone", 1)
+        assert await fanout.agent_of(await roost.store.sessions.find(session.id)) == "waking"
+        await log.append(lease, Batch(takes=await log.inputs(session.id), turn=True))
+        at_work = await roost.store.sessions.find(session.id)
+        assert await fanout.agent_of(at_work) == "running"
+        await log.finish(lease, at_work.state.head, Batch(), {"type": "end_turn"}, keep=True)
+        warm = await roost.store.sessions.find(session.id)
+        assert await fanout.agent_of(warm) == "idle"
+        before, after = Watcher(warm.state.head), Watcher(warm.state.head)
+        fanout.join(session.id, "idle", before)
+        await log.renew("node_gone", 0)  # as if it had been killed, and its lease ran out
+        assert await fanout.agent_of(warm) == "asleep"
+        assert await fanout.agent_of(at_work) == "waking"
+        fanout.join(session.id, "asleep", after)
+        assert (before.agents, after.agents) == (["idle", "asleep"], ["asleep"])
+        await roost.say(session, "two")
+        await after.until(warm.state.head + 2)
+        assert after.agents[-1] == "waking"
+
+
+async def test_a_session_that_is_stopped_before_its_agent_is_up_is_asleep(tmp_path: Path) -> None:
+    async with following(tmp_path) as (roost, fanout, _):
+        session = await roost.session()
+        watcher = Watcher()
+        fanout.join(session.id, "asleep", watcher)
+        await roost.say(session, "one")
+        await watcher.until(3)
+        await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
+        await watcher.until(9)
+        assert watcher.agents == ["asleep", "waking", "asleep"]

@@ -16,7 +16,6 @@ from roost.core.nodes import Fleet
 from roost.core.places import Places
 from roost.core.runner import Runner
 from roost.core.warmth import Warmth
-from roost.domain.events import Draft
 from roost.domain.session import Status
 from roost.domain.usage import Usage
 from roost.errors import SandboxUnavailable
@@ -218,19 +217,6 @@ async def test_a_room_that_never_opens_leaves_the_input_in_the_queue(
         assert entries[-1].fields["stop_reason"] == {"type": "retries_exhausted"}
         assert types(await roost.store.log.inputs(session.id)) == ["user.message"]
         assert len(texts(await roost.turn(session, "And now?"))) >= 1
-
-
-async def test_waiting_for_a_room_can_be_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("roost.core.vacancy._LOOK_AGAIN", 0.05)
-    async with house(tmp_path, Landlord(vacant=False)) as roost:
-        session = await roost.session(message("Hello?"), harness="housed")
-        await roost.until(session, "session.status_rescheduled")
-        await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
-        await roost.until(session, "session.status_idle")
-        waiting = await roost.store.log.inputs(session.id)
-        assert types(waiting) == ["user.message"]
 
 
 async def test_a_warm_agent_keeps_its_room_and_its_lease_until_it_sleeps(tmp_path: Path):

@@ -64,25 +64,28 @@ async def test_messages_sent_while_it_works_are_answered_in_order_before_it_rest
         assert "3 user messages" in texts(entries)[-1]
 
 
-async def test_an_interrupt_stops_the_turn_and_jumps_the_queue(tmp_path: Path):
+async def test_an_interrupt_stops_the_turn_and_withdraws_what_waits_behind_it(tmp_path: Path):
     async with node(tmp_path) as roost:
         session = await roost.session()
         start = await roost.say(session, script({"text": "word " * 400, "chunk_delay": 0.05}))
         await roost.until(session, "span.model_request_start")
-        # A script of its own: if the interrupt comes before the first word, the first one is not over.
         await roost.say(session, script({"text": "queued before"}))
-        await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
+        stop = [Draft.of("user.interrupt"), message("and then this")]
+        await roost.intake.accept(session.id, stop)
         entries = await roost.until(session, "session.status_idle", start - 1)
-        taken = [(e.type, e.queued) for e in entries if e.type.startswith("user.")]
+        taken = [(e.type, e.queued, e.withdrawn) for e in entries if e.type.startswith("user.")]
         assert taken == [
-            ("user.message", True),
-            ("user.message", False),
-            ("user.message", True),
-            ("user.interrupt", True),
-            ("user.interrupt", False),
-            ("user.message", False),
+            ("user.message", True, False),
+            ("user.message", False, False),
+            ("user.message", True, False),
+            ("user.interrupt", True, False),
+            ("user.message", False, True),
+            ("user.message", True, False),
+            ("user.interrupt", False, False),
+            ("user.message", False, False),
         ]
         assert len(texts(entries)[0]) < 2000
+        assert "2 user messages" in texts(entries)[-1], "the withdrawn one was never told"
 
 
 async def test_a_failing_model_is_retried_in_the_open(tmp_path: Path):

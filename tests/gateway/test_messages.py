@@ -280,3 +280,76 @@ def test_a_deleted_session_closes_its_sockets(api: Api) -> None:
     with api.talk(session_id) as talk:
         api.http.delete(f"/v1/sessions/{session_id}")
         assert talk.close_code()[0] == 4404
+
+
+def test_an_answer_of_the_wrong_kind_is_told_what_is_needed_and_the_question_waits(
+    api: Api,
+) -> None:
+    session_id = api.session(tools=[CUSTOM])
+    with api.talk(session_id) as talk:
+        talk.say("message", content=looking_up())
+        asked = talk.until("ask_user_question")["requestId"]
+        talk.event("session.status_idle")
+        talk.say("permission_response", requestId=asked, decision="allow", id="w-1")
+        error = talk.until("error")
+        assert (error["id"], error["code"]) == ("w-1", "wrong_answer")
+        assert "ask_user_answer" in error["message"]
+        for empty in (None, {}, []):
+            talk.say("ask_user_answer", requestId=asked, answers=empty, id="w-2")
+            error = talk.until("error")
+            assert (error["code"], error["hint"]) == ("invalid_request", error["hint"])
+            assert "answers" in error["message"]
+        talk.say("ask_user_answer", requestId=asked, answers="yes", id="w-3")
+        assert talk.until("ack")["id"] == "w-3"
+        talk.until("done")
+
+
+def test_questions_come_back_in_the_order_they_were_asked(api: Api) -> None:
+    session_id = api.session(tools=[CUSTOM])
+    calls = [{"tool": "lookup", "input": {"what": str(n)}} for n in range(3)]
+    with api.talk(session_id) as talk:
+        talk.say("message", content=script({"tools": calls}, {"text": "done"}))
+        talk.event("session.status_idle")
+    with api.talk(session_id) as talk:
+        talk.say("interrupt")
+        talk.until("ack")
+        shown = [m["toolInput"]["what"] for m in talk.seen if m["type"] == "ask_user_question"]
+    assert shown == ["0", "1", "2"]
+
+
+def test_what_is_refused_with_a_reason_closes_nothing_however_often(api: Api) -> None:
+    session_id = api.session(tools=[CUSTOM])
+    with api.talk(session_id) as talk:
+        talk.say("message", content=looking_up())
+        asked = talk.until("ask_user_question")["requestId"]
+        talk.event("session.status_idle")
+        talk.say("ask_user_answer", requestId=asked, answers="yes")
+        talk.until("done")
+        for _ in range(30):
+            talk.say("ask_user_answer", requestId=asked, answers="again")
+            assert talk.until("error")["code"] == "already_answered"
+        assert finished(talk, "still here?")
+
+
+def test_an_interrupt_withdraws_what_waits_and_every_client_is_told(api: Api) -> None:
+    session_id = api.session()
+    with api.talk(session_id) as talk, api.talk(session_id) as other:
+        talk.say("message", content=script({"text": "slow " * 50, "chunk_delay": 0.2}))
+        talk.until("chunk")
+        talk.say("message", content="never mind", id="m-2")
+        waits = talk.until(lambda m: m["type"] == "ack" and m.get("id") == "m-2")["eventId"]
+        talk.say("interrupt", id="i-1")
+        stop = talk.until(lambda m: m["type"] == "ack" and m.get("id") == "i-1")["eventId"]
+        for each in (talk, other):
+            told = each.seen[each.find("withdrawn")]
+            assert (told["eventIds"], told["interruptId"]) == ([waits], stop)
+            each.until("done")
+        talk.say("message", content="never mind", id="m-2")
+        assert talk.until("ack")["repeated"] is True
+        answer = finished(talk, "Hello")
+    events = api.events(session_id)
+    [shown] = [event for event in events if event["id"] == waits]
+    assert shown["processed_at"]
+    assert shown["withdrawn_at"]
+    said = next(e for e in events if e["id"] == answer["messageId"])["content"][0]["text"]
+    assert "2 user messages" in said

@@ -174,9 +174,10 @@ def test_a_message_does_not_wake_a_session_that_waits_for_an_answer():
     assert change.state.queued == 1
 
 
-def test_an_interrupt_wakes_a_session_that_waits_for_an_answer():
+def test_an_interrupt_closes_a_question_and_the_session_rests():
     change = ledger.admit(waiting("sevt_a"), [Draft.of("user.interrupt")], NOW, 10)
-    assert change.state.status is Status.RUNNING
+    assert (change.state.status, change.state.pending) == (Status.IDLE, ())
+    assert change.entries[-1].fields["stop_reason"] == {"type": "end_turn"}
 
 
 def test_a_full_queue_refuses_the_whole_request():
@@ -205,11 +206,12 @@ def test_a_full_queue_still_takes_what_empties_it():
     full = ledger.admit(waiting("sevt_a"), [say("a"), say("b")], NOW, 2).state
     with pytest.raises(QueueFull):
         ledger.admit(full, [say("c")], NOW, 2)
-    assert ledger.admit(full, [Draft.of("user.interrupt")], NOW, 2).state.status is Status.RUNNING
     answer = Draft.of("user.custom_tool_result", custom_tool_use_id="sevt_a")
     assert ledger.admit(full, [answer], NOW, 2).state.status is Status.RUNNING
+    busy = replace(full, status=Status.RUNNING, turn=(1,), owner="node_1")
+    assert ledger.admit(busy, [Draft.of("user.interrupt")], NOW, 2).state.queued == 3
     with pytest.raises(QueueFull):
-        ledger.admit(full, [Draft.of("user.interrupt")] * 101, NOW, 2)
+        ledger.admit(busy, [Draft.of("user.interrupt")] * 101, NOW, 2)
 
 
 def test_a_stale_lease_writes_nothing():
@@ -346,7 +348,8 @@ def _do(word: str, state: State, opened: dict[int, Entry]) -> Change | None:
         case ["said"]:
             return ledger.admit(state, [say("x")], NOW, 1000, Standby(lease, state.head))
         case ["interrupt"]:
-            return ledger.admit(state, [Draft.of("user.interrupt")], NOW, 1000)
+            stop = [Draft.of("user.interrupt")]
+            return ledger.admit(state, stop, NOW, 1000, waiting=list(opened.values()))
         case ["answer", which] if any(p.event_id == which for p in state.pending):
             return ledger.admit(state, [answer(which)], NOW, 1000)
         case ["take"] if state.status is Status.RUNNING:

@@ -16,6 +16,7 @@ ASKS = {"stop_reason": {"type": "requires_action"}}
 SHORT: dict[str, tuple[str, dict[str, Any]]] = {
     "m": ("user.message", {}),
     "i": ("user.interrupt", {}),
+    "x": ("user.message", {"withdrawn_at": "2026-01-01T00:00:00.000000Z"}),
     "c": ("user.tool_confirmation", {}),
     "r": ("user.custom_tool_result", {}),
     "w": ("span.model_request_start", {}),
@@ -52,6 +53,9 @@ def log(short: str) -> list[Entry]:
         # It had to rest before it was done, and goes on by itself.
         ("Mmw.!w.!Mmw.!", [(1, 2, 5, True), (2, 6, 8, True), (3, 10, 13, True)]),
         ("MmwM.!w.mw.!", [(1, 2, 6, True), (2, 7, 8, False), (3, 9, 12, True)]),
+        # What nobody had taken up was withdrawn.
+        ("Mix!Mmw.!", [(1, 6, 9, True)]),
+        ("Mmw.!iMmw.!", [(1, 2, 5, True), (2, 8, 11, True)]),
         # It waited, and was interrupted.
         ("Mmw.?Ii!Mmw.!", [(1, 2, 8, True), (2, 10, 13, True)]),
     ],

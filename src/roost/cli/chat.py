@@ -115,7 +115,7 @@ class Chat:
 
     def _until_rest(self, sent: str | None) -> str:
         """Show the log until the session rests and has read what was sent."""
-        interrupted = False
+        interrupted = withdrawn = False
         taken = sent is None
         while True:
             try:
@@ -124,8 +124,9 @@ class Chat:
                     taken = taken or (event.get("id") == sent and bool(event["processed_at"]))
                     if taken or not self._once:  # --once prints its own answer, not an earlier one
                         self.screen.show(event)
+                    withdrawn = withdrawn or (event.get("id") == sent and "withdrawn_at" in event)
                     if (reason := _end_of_turn(event)) and (taken or self.waits_for or self.over):
-                        return reason
+                        return "withdrawn" if withdrawn else reason
                 return "deleted"
             except KeyboardInterrupt:
                 if interrupted:
@@ -161,7 +162,7 @@ def _beginning_of_turns(events: list[Json], turns: int) -> int:
     read = [
         index
         for index, event in enumerate(events)
-        if event["type"] == "user.message" and event["processed_at"]
+        if event["type"] == "user.message" and event["processed_at"] and "withdrawn_at" not in event
     ]
     return read[-turns] if len(read) >= turns else 0
 

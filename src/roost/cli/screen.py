@@ -89,7 +89,10 @@ class Screen:
         self._preview, self._shown = None, ""
 
     def _user_message(self, event: Json) -> None:
-        if event["processed_at"] is not None and event["id"] not in self._own:
+        if "withdrawn_at" in event:
+            self.end_line()
+            self.note(f"> {text_of(event)} (withdrawn: the agent never got it)")
+        elif event["processed_at"] is not None and event["id"] not in self._own:
             self.end_line()
             self.note(f"> {text_of(event)}", style="bold")
 

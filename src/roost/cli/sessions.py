@@ -102,6 +102,8 @@ def _line(event: Json) -> str:
 
 def _gist(event: Json) -> str:
     """What an event says, on one line."""
+    if "withdrawn_at" in event:
+        return f"(withdrawn) {folded(text_of(event))}".rstrip()
     if "content" in event:
         return folded(text_of(event))
     if "name" in event:

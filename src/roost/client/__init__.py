@@ -27,6 +27,7 @@ from roost.client.messages import (
     StreamStart,
     TaskUpdated,
     ToolPermissionRequest,
+    Withdrawn,
 )
 
 __all__ = [
@@ -49,4 +50,5 @@ __all__ = [
     "StreamStart",
     "TaskUpdated",
     "ToolPermissionRequest",
+    "Withdrawn",
 ]

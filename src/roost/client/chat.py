@@ -27,8 +27,10 @@ from roost.client.messages import (
 )
 from roost.domain.ids import mint
 
-_FINAL: Final = frozenset({1000, 1003, 1007, 1008, 1009, 4401, 4404})
+_FINAL: Final = frozenset({1000, 1003, 1007, 1009, 4401, 4404})
 """Close codes after which it is no use to come back."""
+_POLICY: Final = 1008
+"""The close code after which to come back only after the longest pause."""
 _REFUSALS: Final = range(400, 500)
 _TOO_MANY: Final = 429
 _FIRST_PAUSE: Final = 0.1
@@ -173,11 +175,14 @@ class Chat:
         with self._put:
             while True:
                 before = self.connections
-                await self._connect_once(task_status)
+                code = await self._connect_once(task_status)
                 pause = _FIRST_PAUSE if self.connections > before else pause * 2
+                pause = _LONGEST_PAUSE if code == _POLICY else pause
                 await anyio.sleep(min(pause, _LONGEST_PAUSE) * random.uniform(0.5, 1))
 
-    async def _connect_once(self, task_status: anyio.abc.TaskStatus[None]) -> None:
+    async def _connect_once(self, task_status: anyio.abc.TaskStatus[None]) -> int | None:
+        """The code it was closed with, if any. :raises Closed:"""
+        code = None
         try:
             address = await self._address()
             async with connect(address, compression=None, max_size=None) as line:
@@ -188,10 +193,12 @@ class Chat:
         except ConnectionClosed as end:
             if end.rcvd is not None and end.rcvd.code in _FINAL:
                 raise Closed(f"closed: {end.rcvd.code} {end.rcvd.reason}") from None
+            code = end.rcvd.code if end.rcvd is not None else None
         except (OSError, httpx2.HTTPError, WebSocketException):
             pass  # nobody is there just now
         finally:
             self._line = None
+        return code
 
     async def _address(self) -> str:
         answer = await self._http.get("/auth/ws-token", params=self._named())

@@ -123,6 +123,14 @@ class TaskUpdated(_Shown, frozen=True, tag="task_updated"):
     seq: int | None = None
 
 
+class Withdrawn(_Shown, frozen=True, tag="withdrawn"):
+    """These inputs were withdrawn by an interrupt: the agent never gets them."""
+
+    seq: int
+    event_ids: list[str]
+    interrupt_id: str
+
+
 class MemoryStats(_Shown, frozen=True, tag="memory_stats"):
     """What the agent's sandbox uses."""
 
@@ -147,6 +155,7 @@ Message = (
     | AskUserQuestion
     | TaskUpdated
     | MemoryStats
+    | Withdrawn
 )
 
 _decode: Final = msgspec.json.Decoder(Message).decode

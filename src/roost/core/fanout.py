@@ -19,11 +19,12 @@ from roost.core.files import Status as Files
 from roost.core.follow import Merge
 from roost.core.outcome import Outcome, is_rest, outcome_of
 from roost.core.workspaces import Progress
-from roost.domain.events import Entry, Preview
+from roost.domain.events import WITHDRAWABLE, Entry, Preview
 from roost.domain.session import Session, Status
 from roost.errors import NotFound, RoostError
 from roost.ports.bell import Bell, Switchboard
 from roost.ports.log import Log
+from roost.ports.nodes import Nodes
 from roost.ports.sessions import Sessions
 
 AgentStatus = Literal["asleep", "waking", "running", "idle"]
@@ -67,14 +68,6 @@ class Follower(Protocol):
     async def drained(self) -> None:
         """Returns when it can be shown more. Called while it catches up."""
         ...
-
-
-def agent_of(session: Session) -> AgentStatus:
-    """What a session's agent does, as far as its row tells."""
-    state = session.state
-    if state.status in (Status.IDLE, Status.TERMINATED):
-        return "idle" if state.owner and state.status is Status.IDLE else "asleep"
-    return "running" if state.owner and state.turn is not None else "waking"
 
 
 class Channel:
@@ -169,12 +162,12 @@ def _agent_after(agent: AgentStatus, entry: Entry) -> AgentStatus:
         case "session.status_running":
             return "waking" if agent in ("asleep", "waking") else "running"
         case "session.status_idle":
-            return "idle"
+            return "asleep" if agent == "waking" else "idle"  # it rests before an agent was up
         case "session.status_terminated":
             return "asleep"
         case type:
-            begun = type.startswith(("agent.", "span.")) or not entry.queued
-            at_work = begun and type.startswith(("agent.", "span.", "user."))
+            taken_up = type in WITHDRAWABLE and not (entry.queued or entry.withdrawn)
+            at_work = taken_up or type.startswith(("agent.", "span."))
             return "running" if agent == "waking" and at_work else agent
 
 
@@ -186,8 +179,10 @@ class Fanout:
         log: Log,
         sessions: Sessions,
         bell: Bell,
+        nodes: Nodes,
         files_of: Callable[[str], Files | None] = lambda _: None,
     ) -> None:
+        self._nodes = nodes
         self._files_of = files_of
         self._log = log
         self._sessions = sessions
@@ -220,7 +215,7 @@ class Fanout:
         A shortcut: the bell rings for it all the same, and then the log is read.
         """
         channel = self._channels.get(session_id)
-        if channel is None or channel.reading or any(map(is_rest, entries)):
+        if channel is None or channel.reading or not entries or any(map(is_rest, entries)):
             return
         if [entry.seq - channel.seq for entry in entries] != list(range(1, len(entries) + 1)):
             return
@@ -235,6 +230,14 @@ class Fanout:
     def files_of(self, session_id: str) -> Files:
         """What is going on with a session's files: nothing, unless it is said here."""
         return self._files_of(session_id) or Files()
+
+    async def agent_of(self, session: Session) -> AgentStatus:
+        """What a session's agent does, as far as its row tells. A node that died has no agents."""
+        state = session.state
+        is_up = state.owner is not None and await self._nodes.lives(state.owner)
+        if state.status in (Status.IDLE, Status.TERMINATED):
+            return "idle" if is_up and state.status is Status.IDLE else "asleep"
+        return "running" if is_up and state.turn is not None else "waking"
 
     async def catch_up(self, session_id: str, follower: Follower) -> None:
         """Show what the follower missed, at its own speed, until it is where the others are."""
@@ -255,6 +258,8 @@ class Fanout:
             channel.files = self.files_of(session_id)
             self._board.plug(session_id)
             self._board.plug(topic(session_id))
+        elif agent == "asleep" and channel.agent == "idle":
+            channel.move(agent)  # its node died: nobody has said so
         self._empty.pop(session_id, None)
         channel.welcome(follower)
         self._stir(session_id, channel)  # whatever came since it caught up
@@ -334,7 +339,7 @@ class Fanout:
     async def _look(self, session_id: str, channel: Channel) -> None:
         """It rang, and nothing is new in the log: an agent went to sleep, or the session is gone."""
         try:
-            channel.move(agent_of(await self._sessions.find(session_id)))
+            channel.move(await self.agent_of(await self._sessions.find(session_id)))
         except NotFound:
             for follower in list(channel.followers):
                 follower.gone()

@@ -8,6 +8,7 @@ it is claimed again, and one that came to rest is passed over. The row goes befo
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from roost.core.commons import Commons
@@ -17,6 +18,7 @@ from roost.domain.events import Micros, trouble
 from roost.domain.ledger import Batch
 from roost.domain.session import Session
 from roost.domain.workspace import Settings
+from roost.errors import NotWaiting
 from roost.ports.bell import Bell
 from roost.ports.harness import Trouble
 from roost.ports.log import Log
@@ -67,7 +69,8 @@ class Gate:
         while not await self.passed(session, turn, 0):
             if interrupts := await self._log.inputs(session.id, ["user.interrupt"]):
                 waiting = [pending.event_id for pending in session.state.pending]
-                await turn.append(Batch(takes=interrupts, unblocks=waiting, turn=False))
+                with suppress(NotWaiting):  # another interrupt has ended all of it in the meantime
+                    await turn.append(Batch(takes=interrupts, unblocks=waiting, turn=False))
                 return False
         return True
 

@@ -9,22 +9,30 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
 import anyio
+from anyio import CancelScope
 from msgspec.structs import replace
 
 from roost.core.budgets import BUDGET_REACHED, Budgets
 from roost.core.gate import Gate
 from roost.core.handover import Handover
 from roost.core.history import handed_over, history
+from roost.core.intake import inbox
 from roost.core.lacks import keep_outputs, tell_what_is_gone
 from roost.core.notes import Notes, notes_of
 from roost.core.places import Places
 from roost.core.pool import Pool
-from roost.core.readiness import can_start_ahead, interrupts_in, placed, ready_of
+from roost.core.readiness import (
+    can_start_ahead,
+    interrupts_in,
+    is_changed,
+    placed,
+    ready_of,
+)
 from roost.core.rest import Rest, Work
 from roost.core.taskboard import Errands
 from roost.core.tasks import alongside
@@ -34,11 +42,12 @@ from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
 from roost.domain.events import Entry, trouble
 from roost.domain.ledger import Batch, requires_action
-from roost.domain.session import Lease, Session
+from roost.domain.session import Lease, Session, Status
 from roost.errors import (
     FilesElsewhere,
     LeaseLost,
     NotFound,
+    NotWaiting,
     RoostError,
     SandboxFailed,
     Unavailable,
@@ -50,6 +59,7 @@ from roost.ports.sessions import Sessions
 
 _log = logging.getLogger(__name__)
 _PAUSES = (0.1, 1.0, 5.0)  # seconds before a turn whose sandbox broke is taken again in a new one
+_LOOK_AGAIN = 5.0  # seconds; an interrupt whose ring was lost is found this late
 _OPENING = 0  # no input's seq: what is counted is sandboxes that could not be opened
 
 
@@ -87,7 +97,7 @@ class Runner:
         self._rest = Rest(sessions, bell, self._warmth, handover)
         self._pool = pool
         self._gate = gate or Gate(log, bell)
-        self._vacancy = Vacancy(places, log, bell, self.wakes)
+        self._vacancy = Vacancy(places, bell, self.wakes)
         self._turns: set[Turn] = set()
         self._leaving = False
 
@@ -137,9 +147,16 @@ class Runner:
         self._turns.add(turn)
         opened = rests = False
         try:
-            async with self._agent(lease, turn, brief) as conversation:
+            async with self._unless_stopped(
+                self._agent(lease, turn, brief), session
+            ) as conversation:
+                if conversation is None:
+                    return await self._stopped(lease, turn)
                 opened = True
-                woken: Work | None = Work(*await self._sessions.with_inputs(session.id))
+                found, inputs = await self._sessions.with_inputs(session.id)
+                if is_changed(session, found):  # it rested meanwhile, and became another one
+                    return False
+                woken: Work | None = Work(found, inputs)
                 while woken is not None:
                     rests = False
                     await self._run_until_rest(woken, lease, turn, conversation)
@@ -158,6 +175,40 @@ class Runner:
         finally:
             self._turns.discard(turn)
         return True
+
+    @asynccontextmanager
+    async def _unless_stopped(
+        self, agent: AbstractAsyncContextManager[Conversation], session: Session
+    ) -> AsyncGenerator[Conversation | None, None]:
+        """The agent, opened; None if it was interrupted before that, or there is nothing to do for it."""
+        watch, opening = CancelScope(), CancelScope()
+        with opening:
+            async with alongside(self._watch, session.id, watch, opening), agent as conversation:
+                watch.cancel()
+                if not opening.cancel_called:
+                    yield conversation
+                    return
+        yield None
+
+    async def _watch(self, session_id: str, watch: CancelScope, opening: CancelScope) -> None:
+        with watch, self._bell.listen(inbox(session_id)) as ear:
+            while True:
+                session, inputs = await self._sessions.with_inputs(session_id)
+                if session.state.status is Status.IDLE or interrupts_in(inputs):
+                    return opening.cancel()
+                await ear.wait(_LOOK_AGAIN)
+                ear.rung()
+
+    async def _stopped(self, lease: Lease, turn: Turn) -> bool:
+        """Whether it rests, without an agent; if not, something was said after the interrupt."""
+        while True:
+            session, inputs = await self._sessions.with_inputs(lease.session_id)
+            if interrupts := interrupts_in(inputs):
+                await self._close_what_waits(turn, session, interrupts)
+            elif ready_of(session, inputs):
+                return False
+            elif await self._go_idle(lease, session, Batch(), {"type": "end_turn"}):
+                return True
 
     @asynccontextmanager
     async def _agent(
@@ -219,8 +270,7 @@ class Runner:
             stopped = stop_reason == BUDGET_REACHED
             if interrupts := interrupts_in(inputs):
                 stop_reason = {"type": "end_turn"}
-                if await self._interrupted(lease, turn, session, interrupts):
-                    return None
+                await self._close_what_waits(turn, session, interrupts)
             elif ready := await self._ready(session, inputs, stopped=stopped):
                 await self._stay_for_another_turn(turn, over=not stopped)
                 if await self._may_begin(session, turn, ready, again=stopped):
@@ -267,7 +317,10 @@ class Runner:
             return await self._gate.reopened(session, turn)
         if not await self._gate.passed(session, turn, inputs[0].at):
             return False
-        await turn.begin(inputs)
+        try:
+            await turn.begin(inputs)
+        except NotWaiting:  # an interrupt was faster, and has withdrawn them
+            return False
         return True
 
     async def _worked(
@@ -298,16 +351,6 @@ class Runner:
         now = await self._sessions.find(before.id)
         return self._budgets.reached(replace(now, spec=before.spec)) is not None
 
-    async def _interrupted(
-        self, lease: Lease, turn: Turn, session: Session, interrupts: Sequence[Entry]
-    ) -> bool:
-        """Whether it rests: it only waited to begin, and leaves its queue as it is."""
-        await self._close_what_waits(turn, session, interrupts)
-        if not turn.waits:
-            return False
-        session = await self._sessions.find(lease.session_id)
-        return await self._go_idle(lease, session, Batch(), {"type": "end_turn"})
-
     async def _carried_out(self, session: Session) -> bool:
         """Whether the agent waited for the server itself, and need not any more."""
         return self._errands is not None and await self._errands.carry_out(session)
@@ -333,7 +376,8 @@ class Runner:
         self, turn: Turn, session: Session, interrupts: Sequence[Entry]
     ) -> None:
         waiting = [pending.event_id for pending in session.state.pending]
-        await turn.append(Batch(takes=interrupts, unblocks=waiting, turn=False))
+        with suppress(NotWaiting):  # another interrupt has ended all of it in the meantime
+            await turn.append(Batch(takes=interrupts, unblocks=waiting, turn=False))
 
     async def _goes_on_elsewhere(
         self, lease: Lease, turn: Turn, error: Exception, broken: Counter[int], *, opened: bool
@@ -363,6 +407,9 @@ class Runner:
         await turn.append(Batch(drafts=[said], turn=False if worked else None))
         while True:
             session, inputs = await self._sessions.with_inputs(lease.session_id)
+            if interrupts := interrupts_in(inputs):
+                await self._close_what_waits(turn, session, interrupts)
+                continue
             if worked and ready_of(session, inputs):
                 return False
             waits = Batch(turn=not worked)

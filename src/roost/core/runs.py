@@ -237,6 +237,12 @@ class Runs:
             await self._started(record, run, session)
         except (Unavailable, SandboxFailed, RateLimited):
             raise  # it may be had later
+        except NotFound as gone:
+            # Somebody has deleted it, which is allowed only when it rests: nobody waits for it.
+            made = run["session_id"] is not None
+            said = "Its session was deleted." if made else gone.message
+            await self._end(record, run, "cancelled" if made else "failed", "", said)
+            return None
         except RoostError as error:
             await self._end(record, run, "failed", "", error.message)
             return None
@@ -244,16 +250,22 @@ class Runs:
 
     async def _follow(self, record: Record, run: Body, session: Session) -> None:
         state = session.state
-        if state.status is Status.TERMINATED:
-            return await self._end(record, run, "failed", "", "The session was terminated.")
+        if await self._was_withdrawn(session):
+            return await self._end(record, run, "cancelled", "", "It was interrupted.")
+        if state.status is Status.TERMINATED and state.archived_at is None:
+            said = await self._last_error(session) or "The session was terminated."
+            return await self._end(record, run, "failed", "", said)
         waits = state.status is Status.IDLE and bool(state.pending)
-        if state.status is not Status.IDLE or waits:
+        if state.status in (Status.RUNNING, Status.RESCHEDULING) or waits:
             status = "waiting" if waits else "running"
             if run["status"] != status:
                 await self._change(record, lambda body: task.moved(body, run["id"], status=status))
             return None
         query = EventQuery(types=["session.status_idle"], order="desc", limit=1)
-        [rest] = await self._log.page(session.id, query)
+        rests = await self._log.page(session.id, query)
+        if state.archived_at is not None and not (rests and is_rest(rests[0])):
+            return await self._end(record, run, "cancelled", "", "Its session was archived.")
+        [rest] = rests
         if not is_rest(rest):
             return None  # it has moved on since
         found = await outcome_of(self._log, session.id, rest)
@@ -262,6 +274,16 @@ class Runs:
         if found.interrupted:
             status, error = "cancelled", "It was interrupted."
         return await self._end(record, run, status, found.text, error)
+
+    async def _was_withdrawn(self, session: Session) -> bool:
+        """Whether its message never got to the agent."""
+        query = EventQuery(types=["user.message"], limit=1)
+        return any(entry.withdrawn for entry in await self._log.page(session.id, query))
+
+    async def _last_error(self, session: Session) -> str | None:
+        query = EventQuery(types=["session.error"], order="desc", limit=1)
+        found = await self._log.page(session.id, query)
+        return str(found[0].fields["error"].get("message", "")) if found else None
 
     async def _end(
         self, record: Record, run: Body, status: str, outcome: str, error: str | None

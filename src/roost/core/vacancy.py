@@ -8,12 +8,10 @@ from roost.core.intake import inbox
 from roost.core.places import Places
 from roost.core.turn import Turn
 from roost.core.wakes import Wakes
-from roost.domain.ledger import Batch
 from roost.domain.session import Session
 from roost.errors import RoostError, SandboxUnavailable
 from roost.ports.bell import Bell
 from roost.ports.harness import Trouble
-from roost.ports.log import Log
 
 _LOOK_AGAIN: Final = 5.0  # seconds between two tries
 
@@ -21,9 +19,8 @@ _LOOK_AGAIN: Final = 5.0  # seconds between two tries
 class Vacancy:
     """Places that sessions can be worked on in, if this server has any."""
 
-    def __init__(self, places: Places | None, log: Log, bell: Bell, wakes: Wakes) -> None:
+    def __init__(self, places: Places | None, bell: Bell, wakes: Wakes) -> None:
         self._places = places
-        self._log = log
         self._bell = bell
         self._wakes = wakes
 
@@ -31,7 +28,7 @@ class Vacancy:
         """Once they can be had. Until then the inputs wait in the queue: nothing else will do, because a
         session keeps the trust level and the kind of place it was given.
 
-        :raises RoostError: this server has none, or it was interrupted while it waited
+        :raises RoostError: this server has none
         """
         if self._places is None:
             raise RoostError("this server has no sandboxes", hint=SandboxUnavailable.hint)
@@ -47,8 +44,5 @@ class Vacancy:
                         await turn.fail(Trouble("unknown_error", text, "retrying"))
                     said = True
                     self._wakes.end(session.id)  # others need not wait with it
-                    if interrupts := await self._log.inputs(session.id, ["user.interrupt"]):
-                        await turn.append(Batch(takes=interrupts))
-                        raise RoostError(missing.message, hint=missing.hint) from missing
                 await ear.wait(_LOOK_AGAIN)
                 ear.rung()

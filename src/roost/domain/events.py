@@ -12,6 +12,10 @@ from roost.domain.ids import mint
 Micros = int
 """A moment: microseconds since 1970 in UTC, always told by the store."""
 
+WITHDRAWABLE = frozenset({"user.message", "system.message", "user.tool_confirmation"})
+"""The inputs that an interrupt withdraws while they wait."""
+
+_MARK = b'"withdrawn_at":'
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -58,6 +62,18 @@ class Entry(msgspec.Struct, frozen=True):
     def taken_up(self) -> Draft:
         """The same event again, no longer queued: what is appended when an agent gets it."""
         return Draft(self.type, self.body, self.id)
+
+    def withdrawn_at(self, now: Micros) -> Draft:
+        """The same event again, no longer queued: what is appended when no agent will ever get it."""
+        mark = b'{"withdrawn_at":"%b"' % iso(now).encode()
+        return Draft(
+            self.type, mark + (b"}" if self.body == b"{}" else b"," + self.body[1:]), self.id
+        )
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether it says that an input was withdrawn before any agent got it."""
+        return _MARK in self.body and self.type in WITHDRAWABLE and "withdrawn_at" in self.fields
 
 
 def iso(moment: Micros) -> str:

@@ -61,10 +61,12 @@ def admit(
     now: Micros,
     max_queued: int,
     standby: Standby | None = None,
+    waiting: Sequence[Entry] = (),
 ) -> Change:
     """Inputs from a client: queue them, settle what they answer, wake the session if that makes work.
 
-    If its runner stands by for just that, they are taken up in the same change.
+    If its runner stands by for just that, they are taken up in the same change. An interrupt withdraws
+    what is `waiting`, and what comes before it here; `waiting` is needed only if there is one.
 
     :raises SessionClosed: it is terminated
     :raises QueueFull: more inputs would wait than the operator allows, or more in them
@@ -73,17 +75,29 @@ def admit(
     if state.status is Status.TERMINATED:
         raise SessionClosed()
     pen = Pen(state, now)
-    heard = {pen.hear(draft) for draft in drafts}
+    heard = _heard(pen, drafts, waiting)
     if pen.state.queued > max_queued and (state.queued or len(drafts) > max_queued):
         _check_reserve(state, drafts, pen.state.queued - max_queued)
-    if state.status is Status.IDLE:
-        if "interrupt" in heard or (not pen.state.pending and heard & {"answer", "message"}):
+    if pen.state.status is Status.IDLE:
+        if not pen.state.pending and heard & {"answer", "message"}:
             pen.move(Move.WAKE)
             if standby is not None and _can_begin(state, drafts, standby):
                 pen.begin(pen.opened)
         elif "answer" in heard:
             pen.rest(requires_action(pen.state.pending))
     return pen.change()
+
+
+def _heard(pen: Pen, drafts: Sequence[Draft], waiting: Sequence[Entry]) -> set[str | None]:
+    """What kinds of things were said since the last interrupt."""
+    heard: set[str | None] = set()
+    for draft in drafts:
+        if draft.type == "user.interrupt":
+            pen.interrupt(draft, waiting)
+            heard.clear()
+        else:
+            heard.add(pen.hear(draft))
+    return heard
 
 
 def _can_begin(state: State, drafts: Sequence[Draft], standby: Standby) -> bool:
@@ -121,11 +135,15 @@ def rest(
 ) -> Change | None:
     """The session goes idle, if nothing was written since `seen`; None if something was.
 
+    If an interrupt has brought it there already, only the lease may end.
+
     :raises LeaseLost: the session was claimed by another since
     """
     _fence(state, lease)
     if state.head != seen:
         return None
+    if state.status is Status.IDLE:
+        return Change(replace(state, owner=state.owner if keep else None), [])
     pen = _written(state, batch, now)
     pen.move(Move.REST)
     pen.rest(stop_reason, batch.budget)
@@ -135,6 +153,7 @@ def rest(
         turn=state.turn if batch.turn else None,
         turned=pen.head if over else 0,
         owner=state.owner if keep else None,
+        limited=stop_reason["type"] == "budget_reached",
     )
     return pen.change()
 
@@ -251,11 +270,11 @@ def _written(state: State, batch: Batch, now: Micros) -> Pen:
     else:
         pen.consume(batch.takes)
     if batch.move is Move.RECOVER:
-        pen.move(Move.RECOVER)  # said before the output that shows it
+        pen.move_if_it_can(Move.RECOVER)  # said before the output that shows it
     for draft in batch.drafts:
         pen.write(draft)
     if batch.move is Move.RETRY:
-        pen.move(Move.RETRY)  # said after the error that caused it
+        pen.move_if_it_can(Move.RETRY)  # said after the error that caused it
     gone = set(batch.unblocks)
     kept = tuple(p for p in pen.state.pending if p.event_id not in gone)
     pen.state = replace(

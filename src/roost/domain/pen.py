@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from roost.domain.events import Draft, Entry, Micros
-from roost.domain.session import Move, State, Status, step
-from roost.errors import InvalidRequest
+from roost.domain.events import WITHDRAWABLE, Draft, Entry, Micros
+from roost.domain.session import TABLE, Move, State, Status, step
+from roost.errors import InvalidRequest, WrongAnswer
 
 _ANSWERS = {
     "user.tool_confirmation": ("confirmation", "tool_use_id"),
@@ -18,7 +18,6 @@ _ANSWERS = {
 }
 _HEARD = {
     "user.message": "message",
-    "user.interrupt": "interrupt",
     "user.tool_confirmation": "answer",
     "user.custom_tool_result": "answer",
 }
@@ -37,7 +36,9 @@ _SHOWN_AS_QUEUED = {
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What to commit: the new state, the new entries, the inputs that are new, those taken up."""
+    """What to commit: the new state, the new entries, the inputs that are new, those that wait no longer:
+    taken up or withdrawn.
+    """
 
     state: State
     entries: list[Entry]
@@ -59,6 +60,7 @@ class Pen:
         self.entries: list[Entry] = []
         self.opened: list[Entry] = []
         self.consumed: list[int] = []
+        self._first = True
 
     def change(self) -> Change:
         """All that was written."""
@@ -77,16 +79,14 @@ class Pen:
         kind = _HEARD.get(draft.type)
         if kind == "answer":
             self.settle(draft)
-        elif kind == "interrupt" and self.state.status is Status.IDLE and not self.state.pending:
-            self.write(draft)  # nothing to interrupt: shown as done, and nobody is woken
-            return None
         self.open(draft)
         return kind
 
     def open(self, draft: Draft) -> None:
         """An input that waits."""
         entry = self.write(draft, queued=draft.type in _SHOWN_AS_QUEUED)
-        first_since_rest = self.state.status is Status.IDLE and not self.opened
+        first_since_rest = self.state.status is Status.IDLE and self._first
+        self._first = False
         self.opened.append(entry)
         self.state = replace(
             self.state,
@@ -95,6 +95,52 @@ class Pen:
             sent=entry.seq,
             sent_at=self.now,
         )
+
+    def interrupt(self, draft: Draft, waiting: Sequence[Entry]) -> None:
+        """Stop: the inputs that wait are withdrawn, and the session rests.
+
+        A turn that has a runner is ended by that: for it the interrupt waits. In all other cases nothing
+        is under way that could not end here, so it ends with this very change, whoever may be about to
+        begin something.
+        """
+        at_work = self._is_at_work()
+        if at_work:
+            self.open(draft)
+        else:
+            self.write(draft)
+        mine = [*waiting, *self.opened]
+        left = [entry for entry in mine if entry.seq not in self.consumed]
+        self.consume([e for e in left if e.type == "user.interrupt" and not at_work])
+        self._withdraw([e for e in left if e.type != "user.interrupt"], draft.id)
+        if not at_work:
+            self._stand_down()
+
+    def _is_at_work(self) -> bool:
+        state = self.state
+        return state.status is not Status.IDLE and bool(state.turn) and state.owner is not None
+
+    def _withdraw(self, inputs: Sequence[Entry], by: str) -> None:
+        """No agent will ever get these. A result of a custom tool stays: it only begins nothing."""
+        for entry in inputs:
+            if entry.type in WITHDRAWABLE:
+                self.write(entry.withdrawn_at(self.now))
+            self._wait_no_longer(entry)
+        if gone := [entry.id for entry in inputs if entry.type in WITHDRAWABLE]:
+            self.write(Draft.of("roost.withdrawn", event_ids=gone, interrupt_id=by))
+
+    def _stand_down(self) -> None:
+        """Rest, without having done anything. A turn that the budget has stopped still goes on when that is
+        raised: an interrupt changes nothing about it, as the API has it.
+        """
+        before = self.state
+        turn = before.turn if before.limited and before.status is Status.IDLE else None
+        turned = before.turned if before.turn == turn else 0
+        self.state = replace(before, pending=(), turn=turn, turned=turned)
+        self._first = True
+        if before.status is not Status.IDLE:
+            self.move(Move.REST)
+        if before.status is not Status.IDLE or before.pending:
+            self.rest({"type": "end_turn"})
 
     def begin(self, inputs: Sequence[Entry]) -> None:
         """The agent's turn: these are handed to it."""
@@ -107,20 +153,34 @@ class Pen:
         for entry in inputs:
             if entry.queued:
                 self.write(entry.taken_up())
-            self.consumed.append(entry.seq)
-            self.state = replace(self.state, queued=self.state.queued - _places(entry))
+            self._wait_no_longer(entry)
+
+    def _wait_no_longer(self, entry: Entry) -> None:
+        self.consumed.append(entry.seq)
+        self.state = replace(self.state, queued=self.state.queued - _places(entry))
 
     def settle(self, draft: Draft) -> None:
-        """What an answer answers. :raises InvalidRequest: nothing waits for it"""
+        """What an answer answers.
+
+        :raises InvalidRequest: nothing waits for it :raises WrongAnswer: it waits for another kind
+        """
         kind, field = _ANSWERS[draft.type]
         target = msgspec.json.decode(draft.body)[field]
         left = tuple(p for p in self.state.pending if (p.event_id, p.kind) != (target, kind))
+        if any(p.event_id == target for p in left):
+            [needed] = (name for name, (other, _) in _ANSWERS.items() if other != kind)
+            raise WrongAnswer(f"{field}: {target!r} waits for a {needed}, not for a {draft.type}")
         if len(left) == len(self.state.pending):
             raise InvalidRequest(
                 f"{field}: {target!r} is not waiting for a {draft.type}",
                 hint="It was answered already, was interrupted, or never asked; list the events.",
             )
         self.state = replace(self.state, pending=left)
+
+    def move_if_it_can(self, move: Move) -> None:
+        """What a runner says of a session that was put to rest in the meantime moves it nowhere."""
+        if (self.state.status, move) in TABLE:
+            self.move(move)
 
     def move(self, move: Move) -> None:
         """Another status, and the entries that say so."""

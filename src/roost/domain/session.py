@@ -132,7 +132,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     of the newest input, and `sent_at` its moment. `usage` is what the agent says its requests have
     used, `spent` what the way out has counted. `trust_level` is the spec's, for entries to say.
     `turned` is the seq at which the last turn ended, 0 while there is another one, or a rewind since.
-    `rewinds` are all there were, oldest first.
+    `rewinds` are all there were, oldest first. `limited`: it rests because the budget has stopped its turn.
     """
 
     thread_id: str
@@ -155,6 +155,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     archived_at: Micros | None = None
     turned: int = 0
     rewinds: tuple[Rewind, ...] = ()
+    limited: bool = False
 
     @property
     def rewound(self) -> list[Stretch]:

@@ -105,8 +105,10 @@ def turns_in(entries: Iterable[Entry]) -> list[Turn]:
     """
     turns: list[Turn] = []
     first, goes_on = 0, False
-    for group in _groups(entry for entry in entries if not entry.queued):
+    for group in _groups(e for e in entries if not (e.queued or e.withdrawn)):
         types, seq = {entry.type for entry in group}, group[0].seq
+        if types == {"user.interrupt"} and not first:
+            continue  # there was nothing to interrupt
         if "session.status_idle" in types:
             goes_on = group[0].fields["stop_reason"]["type"] == "requires_action"
             if first and not goes_on:

@@ -13,7 +13,7 @@ from starlette.types import Receive
 
 from roost.api.deps import Deps
 from roost.api.inbound import drafts_of, receipts_of
-from roost.core.fanout import AgentStatus, Fanout, agent_of
+from roost.core.fanout import AgentStatus, Fanout
 from roost.core.files import Phase
 from roost.core.outcome import Outcome
 from roost.core.workspaces import Progress
@@ -25,8 +25,8 @@ from roost.errors import (
     Forbidden,
     InvalidRequest,
     NotStarted,
-    RateLimited,
     RoostError,
+    WrongAnswer,
 )
 from roost.gateway import speech, words
 from roost.gateway.admission import Admission
@@ -42,6 +42,11 @@ RESTART, RESUME, LOGGED_OUT, DELETED = 1012, 1013, 4401, 4404
 _MOST_BAD: Final = 20  # in a row: whoever sends more does not read what we answer
 _MOST_ASKED: Final = 200
 _VOID: Final = ("session.status_idle", "session.status_rescheduled", "session.status_terminated")
+_NEEDED: Final[dict[type, str]] = {
+    PermissionResponse: "ask_user_answer",
+    AskUserAnswer: "permission_response",
+}
+"""For each kind of answer, what was needed if it was the wrong one."""
 _log = logging.getLogger(__name__)
 
 
@@ -168,23 +173,25 @@ class Socket:
 
     async def _heard(self, frame: str) -> bool:
         """Whether to go on."""
-        message_id = None
         try:
             word = words.read(frame)
-            if isinstance(word, Close):
-                self.line.hang_up(NORMAL, "you said close")
-                return False
-            message_id = word.id
+        except InvalidRequest as error:
+            return self._garbled(error)
+        self._bad = 0
+        if isinstance(word, Close):
+            self.line.hang_up(NORMAL, "you said close")
+            return False
+        try:
             await self._deps.rates.count(self.by.key, "writes", {})
             await (self._start(word) if isinstance(word, Start) else self._take(word))
-            self._bad = 0
         except RoostError as error:
-            return self._refuse(error, message_id)
+            self.send(speech.trouble(error, word.id))
         return True
 
-    def _refuse(self, error: RoostError, message_id: str | None) -> bool:
-        self.send(speech.trouble(error, message_id))
-        self._bad += isinstance(error, InvalidRequest | RateLimited)
+    def _garbled(self, error: InvalidRequest) -> bool:
+        """Whether to go on after a frame that is no message. One that is refused counts as a message."""
+        self.send(speech.trouble(error))
+        self._bad += 1
         if self._bad > _MOST_BAD:
             self.line.hang_up(POLICY, "too many bad messages in a row")
         return self._bad <= _MOST_BAD
@@ -200,6 +207,9 @@ class Socket:
         try:
             async with self._deps.attachments.kept(self.by.key, session_id, drafts, "message"):
                 accepted = await self._deps.intake.accept(session_id, drafts, receipts)
+        except WrongAnswer as wrong:
+            needed = _NEEDED[type(word)]
+            raise WrongAnswer(f"requestId: this waits for a {needed}", hint=wrong.hint) from None
         except InvalidRequest:
             if isinstance(word, PermissionResponse | AskUserAnswer):
                 await self._check_answered(session_id, word.requestId)
@@ -227,22 +237,23 @@ class Socket:
         self._refusal = await self._refused(session)
         self.seq = self._begins_at(word)
         self._asked = frozenset(pending.event_id for pending in session.state.pending)
-        self._welcome(word, session)
-        for entry in await self._questions(session.id) if self._asked else ():
+        agent = await self._fanout.agent_of(session)
+        self._welcome(word, session, agent)
+        for entry in reversed(await self._questions(session.id) if self._asked else []):
             asks = entry.id in self._asked and not (speech.is_errand(entry) and self._task)
             if asks and entry.seq <= self.seq:
                 self.send(speech.request_of(entry))
         self.session_id = session.id
         await self._fanout.catch_up(session.id, self)
-        self._fanout.join(session.id, agent_of(session), self)
+        self._fanout.join(session.id, agent, self)
         if self._task is not None:
             self._news.follow(session.tenant, self._task, self)
 
-    def _welcome(self, word: Start, session: Session) -> None:
+    def _welcome(self, word: Start, session: Session, agent: AgentStatus) -> None:
         ack: dict[str, object] = {"type": "ack", "id": word.id, "sessionId": session.id}
         ack |= {"seq": self.seq, "head": self._head}
         files = self._fanout.files_of(session.id)
-        self._agent = agent_of(session)
+        self._agent = agent
         self.send(
             speech.frame(ack)
             + speech.files(files.phase, files.progress)
@@ -269,6 +280,7 @@ class Socket:
         return await lifecycle.create(self.by.key, body, (), receipt)
 
     async def _questions(self, session_id: str) -> list[Entry]:
+        """What was asked, the newest first."""
         query = EventQuery(types=speech.ASKING, order="desc", limit=_MOST_ASKED)
         return await self._deps.log.page(session_id, query)
 

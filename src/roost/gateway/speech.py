@@ -214,10 +214,17 @@ def _task(entry: Entry) -> list[Json]:
     return [] if task is None else [{"type": "task_updated", "seq": entry.seq, **task}]
 
 
+def _withdrawn(entry: Entry) -> list[Json]:
+    fields = entry.fields
+    ids = {"eventIds": fields["event_ids"], "interruptId": fields["interrupt_id"]}
+    return [{"type": "withdrawn", "seq": entry.seq, **ids}]
+
+
 _TELLERS: Final[dict[str, Callable[[Entry], list[Json]]]] = {
     "agent.tool_use": _permission,
     "agent.mcp_tool_use": _permission,
     "agent.custom_tool_use": _question,
     "session.error": _error,
     "user.custom_tool_result": _task,
+    "roost.withdrawn": _withdrawn,
 }

@@ -109,6 +109,12 @@ def _event(word: Input) -> Json:
         case PermissionResponse():
             return _confirmation(word)
         case AskUserAnswer(answers=answers):
+            if answers in (None, {}, []) and not word.isError:
+                raise InvalidRequest(
+                    "answers: must not be empty",
+                    hint="Give an answer for each question, a text for all of them, or the result of "
+                    "the tool; if there is none, say so with isError.",
+                )
             said = answers if isinstance(answers, str) else _encode(answers).decode()
             return {
                 "type": "user.custom_tool_result",

@@ -105,7 +105,8 @@ class _Conversation:
         if transcript is None or again or transcript.waiting:
             transcript = Transcript()
             async for entry in self._brief.history():
-                if not entry.queued:  # it stands again where it was taken up
+                # One that was queued stands again where it was taken up; a withdrawn one never was.
+                if not (entry.queued or entry.withdrawn):
                     transcript.take(entry)
         for entry in inputs:
             transcript.take(entry)

@@ -81,7 +81,8 @@ class Log(Protocol):
 
         Called by `core/intake` for each request that carries events. With receipts (empty, or one
         slot per draft) the known ones are not written again; their first entries are returned. With
-        a runner that stands by, its turn begins in the same transaction, if it can.
+        a runner that stands by, its turn begins in the same transaction, if it can. An interrupt
+        withdraws what waits in the same transaction: each input was taken up before, or never is.
 
         :raises NotFound: no such session
         :raises SessionClosed, QueueFull, InvalidRequest: see `ledger.admit`
@@ -111,7 +112,7 @@ class Log(Protocol):
         """Write what a runner did. Called by `core/turn` before anybody is shown it.
 
         :raises LeaseLost: the session was claimed by another since, or deleted; nothing is written
-        :raises InvalidRequest: an input it takes was taken up already; nothing is written
+        :raises NotWaiting: an input it takes was taken up or withdrawn already; nothing is written
         """
         ...
 

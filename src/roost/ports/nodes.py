@@ -69,6 +69,12 @@ class Nodes(Protocol):
         """Every node, by its id."""
         ...
 
+    async def lives(self, node: str) -> bool:
+        """Whether a node's lease holds. Called by `core/fanout` for each session that somebody begins to
+        follow and that has an owner.
+        """
+        ...
+
     async def mark(self, node: str, *, draining: bool) -> None:
         """Say that a node is to drain, or is not any more. Again: nothing changes.
 

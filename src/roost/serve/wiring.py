@@ -138,7 +138,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
     async with _ground(settings) as ground:
         store, bell, hands = ground.store, ground.bell, ground.hands
         tasks = Taskboard(store.catalog, bell)
-        fanout = Fanout(store.log, store.sessions, bell, hands.files.status)
+        fanout = Fanout(store.log, store.sessions, bell, store.nodes, hands.files.status)
         log = AnnouncedLog(store.log, fanout.committed)
         handover = Handover()
         intake = Intake(log, bell, max_queued=settings.max_queued, handover=handover)

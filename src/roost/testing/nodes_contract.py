@@ -27,6 +27,17 @@ class NodesContract(StoreContract):
         assert node.lives
         assert 0 < node.expires_at - node.read_at <= 30_000_000
 
+    async def test_a_node_lives_as_long_as_its_lease(self, stage: Stage) -> None:
+        nodes = stage.store.nodes
+        assert not await nodes.lives(NODE)
+        await stage.log.renew(NODE, 30)
+        assert await nodes.lives(NODE)
+        await stage.log.renew(NODE, 0)
+        assert not await nodes.lives(NODE)
+        await stage.log.renew(NODE, 0.01)
+        await anyio.sleep(0.1)
+        assert not await nodes.lives(NODE)
+
     async def test_of_a_node_without_a_lease_nothing_is_kept(self, stage: Stage) -> None:
         nodes = stage.store.nodes
         assert await nodes.tell("node_x", ABOUT) is False

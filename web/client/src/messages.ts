@@ -195,6 +195,14 @@ export interface TaskUpdated {
   status: "open" | "running" | "done" | "failed";
 }
 
+/** These inputs were withdrawn by an interrupt: the agent never gets them. */
+export interface Withdrawn {
+  type: "withdrawn";
+  seq: number;
+  eventIds: string[];
+  interruptId: string;
+}
+
 export interface MemoryStats {
   type: "memory_stats";
   rss: number | null;
@@ -217,7 +225,8 @@ export type ServerMessage =
   | ToolPermissionRequest
   | AskUserQuestion
   | TaskUpdated
-  | MemoryStats;
+  | MemoryStats
+  | Withdrawn;
 
 const KNOWN: Record<ServerMessage["type"], true> = {
   ack: true,
@@ -234,6 +243,7 @@ const KNOWN: Record<ServerMessage["type"], true> = {
   ask_user_question: true,
   task_updated: true,
   memory_stats: true,
+  withdrawn: true,
 };
 
 /** Every type of message that a server sends. */

@@ -76,7 +76,19 @@ describe("a socket to a session", () => {
     socket.stop();
   });
 
-  it.each([1000, 1008, 4401, 4404])("does not come back after %d", async (code) => {
+  it("comes back after 1008, but not at once", async () => {
+    const server = new FakeServer();
+    const { states, socket } = follow(server, { pauses: { first: 1, longest: 60_000 } });
+    await vi.waitFor(() => expect(server.line.heard.length).toBe(1));
+    server.line.break(1008, "too many bad messages in a row");
+    await vi.waitFor(() => expect(states.at(-1)).toBe("waiting"));
+    expect(server.lines.length).toBe(1);
+    socket.hurry();
+    await vi.waitFor(() => expect(server.lines.length).toBe(2));
+    socket.stop();
+  });
+
+  it.each([1000, 4401, 4404])("does not come back after %d", async (code) => {
     const server = new FakeServer();
     const closed = vi.fn();
     const { states } = follow(server, { handlers: { closed } });

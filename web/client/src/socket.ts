@@ -58,7 +58,9 @@ export interface SocketOptions {
 }
 
 /** Close codes after which it is no use to come back. */
-const FINAL = new Set([1000, 1003, 1007, 1008, 1009, 4401, 4404]);
+const FINAL = new Set([1000, 1003, 1007, 1009, 4401, 4404]);
+/** The close code after which to come back only after the longest pause. */
+const POLICY = 1008;
 /** What a refused `start` may say and be tried again all the same. */
 const PASSING = new Set(["unavailable", "rate_limited", "internal_error"]);
 const TOO_MANY = 429;
@@ -199,6 +201,7 @@ export class SessionSocket {
     if (socket !== this.socket || this.stopped) return;
     this.socket = undefined;
     this.started = false;
+    if (code === POLICY) this.pause = this.pauses.longest;
     if (FINAL.has(code)) this.finish(`closed: ${code} ${reason ?? ""}`.trim());
     else this.later();
   }

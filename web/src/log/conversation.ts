@@ -25,6 +25,7 @@ export interface Said {
   images: Block[];
   at?: number;
   queued: boolean;
+  withdrawn?: boolean;
   streaming: boolean;
 }
 
@@ -129,7 +130,7 @@ function take(state: Conversation, event: LogEvent): void {
   if (CALLS.has(event.type)) return put(state, called(event));
   switch (event.type) {
     case "user.message":
-      return put(state, { ...heard(event, "user"), queued: event.processed_at === null });
+      return put(state, { ...heard(event, "user"), queued: event.processed_at === null, withdrawn: event.withdrawn_at !== undefined });
     case "agent.message":
       return put(state, heard(event, "agent"));
     case "agent.thinking":
@@ -139,7 +140,7 @@ function take(state: Conversation, event: LogEvent): void {
     case "user.custom_tool_result":
       return returned(state, event);
     case "user.tool_confirmation":
-      return confirmed(state, event);
+      return event.withdrawn_at === undefined ? confirmed(state, event) : undefined;
     case "user.interrupt":
       return interrupted(state, event);
     case "agent.thread_context_compacted":

@@ -128,11 +128,16 @@ function ItemView({ item, live, session, waits }: { item: Item; live: LiveSessio
 
 function UserSaid({ said, waits }: { said: Said; waits: boolean }) {
   return (
-    <div className={`said-user ${said.queued ? "queued" : ""}`}>
+    <div className={`said-user ${said.queued ? "queued" : ""} ${said.withdrawn ? "withdrawn" : ""}`}>
       <p>{said.text}</p>
       {said.queued && (
         <Badge size="xs" variant="transparent" tt="none" leftSection={<Clock size={11} aria-hidden />}>
           {waits ? "queued until you have answered above, or interrupt" : "queued"}
+        </Badge>
+      )}
+      {said.withdrawn && (
+        <Badge size="xs" variant="transparent" color="gray" tt="none" title="It was stopped before the agent got it.">
+          withdrawn
         </Badge>
       )}
     </div>

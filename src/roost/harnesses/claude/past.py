@@ -45,7 +45,8 @@ class Past:
         """The whole log, folded."""
         past = cls(unheard)
         async for entry in history:
-            if not entry.queued:  # it stands again where it was taken up
+            # One that was queued stands again where it was taken up; a withdrawn one never was.
+            if not (entry.queued or entry.withdrawn):
                 past.take(entry)
         return past
 

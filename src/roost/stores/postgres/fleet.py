@@ -10,6 +10,7 @@ from roost.errors import NotFound
 from roost.ports.nodes import About, Node
 from roost.stores.postgres.database import Database
 from roost.stores.postgres.driver import NOW, Connection
+from roost.stores.postgres.nodes import LIVES
 from roost.stores.postgres.writer import Writer
 
 _TELL = "UPDATE nodes SET about = $2, home = $3 WHERE id = $1 RETURNING draining > 0"
@@ -22,6 +23,8 @@ LEFT JOIN (
 ) w ON w.owner = n.id
 WHERE n.expires > {NOW} - 600000000 OR w.waiting > 0 ORDER BY n.id
 """
+
+_LIVES = f"SELECT EXISTS (SELECT 1 FROM nodes n WHERE n.id = $1 AND {LIVES})"
 
 _MARK = f"""
 UPDATE nodes SET draining = CASE WHEN NOT $2::boolean THEN 0 WHEN draining > 0 THEN draining ELSE {NOW} END
@@ -53,6 +56,9 @@ class PostgresNodes:
             )
             for id, about, now, expires, draining, waiting in rows
         ]
+
+    async def lives(self, node: str) -> bool:
+        return bool(await self._database.read(lambda db: db.fetchval(_LIVES, node)))
 
     async def mark(self, node: str, *, draining: bool) -> None:
         await self._writer.alone(partial(_mark, node, draining))

@@ -42,7 +42,9 @@ class PostgresLog:
             op = partial(operations.accept_once, session_id, drafts, receipts, terms)
         else:
             op = partial(operations.accept, session_id, drafts, terms)
-        return await self._writer.do(op, Needs(session_id, keys=keys))
+        return await self._writer.do(
+            op, Needs(session_id, keys=keys, inputs=operations.stops(drafts))
+        )
 
     async def claim(self, node: str, limit: int) -> list[Lease]:
         return await self._claims.claim(node, limit)

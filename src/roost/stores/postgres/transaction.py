@@ -46,6 +46,12 @@ SELECT e.session, e.seq FROM unnest($1::bigint[], $2::bigint[]) AS w (session, o
 JOIN entries e ON e.session = w.session AND e.seq >= w.oldest WHERE e.taken = 0
 """
 
+# The same, whole.
+_INPUTS = f"""
+SELECT e.session, {ENTRY_COLUMNS} FROM unnest($1::bigint[], $2::bigint[]) AS w (session, oldest)
+JOIN entries e ON e.session = w.session AND e.seq >= w.oldest WHERE e.taken = 0 ORDER BY e.seq
+"""
+
 # The inputs that came under these keys, as they were first written.
 _RECALL = f"""
 SELECT r.session, r.key, r.fingerprint, {ENTRY_COLUMNS}
@@ -115,13 +121,15 @@ WHERE s.num = n.num
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """What an operation will ask for: a session, its waiting inputs, inputs under some keys.
+    """What an operation will ask for: a session, which inputs wait, inputs under some keys.
 
-    `new`: the session is not there yet, and is to get a number.
+    `inputs`: it will ask for the waiting inputs themselves. `new`: the session is not there yet, and is
+    to get a number.
     """
 
     session_id: str
     waiting: bool = False
+    inputs: bool = False
     keys: Sequence[str] = ()
     new: bool = False
 
@@ -134,6 +142,7 @@ class Transaction(Sheet):
         self._connection = connection
         self._sessions: dict[str, Hot] = {}
         self._recall: dict[tuple[int, str], tuple[str, Entry]] = {}
+        self._inputs: dict[int, list[Entry]] = {}
         self._numbers: list[int] = []
         self._new: dict[int, tuple[Hot, Spec]] = {}
 
@@ -146,6 +155,7 @@ class Transaction(Sheet):
         if needs:
             await tx._lock({need.session_id for need in needs if not need.new})
             await tx._number(sum(need.new for need in needs))
+            await tx._look_up_inputs(need.session_id for need in needs if need.inputs)
             await tx._look_up_waiting(need.session_id for need in needs if need.waiting)
             await tx._look_up_keys(need for need in needs if need.keys)
         if not tx.now:
@@ -187,6 +197,21 @@ class Transaction(Sheet):
             assert waiting is not None
             waiting.add(seq)
 
+    async def _look_up_inputs(self, session_ids: Iterable[str]) -> None:
+        found = {self._sessions[id] for id in session_ids if id in self._sessions}
+        hots = {hot.num: hot for hot in found if hot.waiting is None}
+        if not hots:
+            return
+        for hot in hots.values():
+            hot.waiting = set()
+        oldest = [hot.waits_from for hot in hots.values()]
+        for num, *columns in await self._connection.fetch(_INPUTS, list(hots), oldest):
+            entry = entry_of(tuple(columns))
+            self._inputs.setdefault(num, []).append(entry)
+            waiting = hots[num].waiting
+            assert waiting is not None
+            waiting.add(entry.seq)
+
     async def _look_up_keys(self, needs: Iterable[Needs]) -> None:
         wanted = {
             (self._sessions[need.session_id].num, key)
@@ -223,6 +248,17 @@ class Transaction(Sheet):
 
     def _waiting(self, hot: Hot) -> set[int]:
         raise AssertionError("an operation that takes inputs must say so in its needs")
+
+    def inputs(self, hot: Hot) -> list[Entry]:
+        """:raises AssertionError: the operation has not said so in its needs"""
+        assert hot.waiting is not None
+        written = [
+            Entry(seq, id, type, body, at, bool(queued))
+            for num, seq, at, queued, _, id, type, body in self._entries
+            if num == hot.num
+        ]
+        known = [*self._inputs.get(hot.num, []), *written]
+        return [entry for entry in known if entry.seq in hot.waiting]
 
     def _recalled(self, hot: Hot, key: str) -> tuple[str, Entry] | None:
         return self._recall.get((hot.num, key))

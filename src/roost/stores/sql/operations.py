@@ -11,7 +11,7 @@ from typing import Any
 from roost.domain import ledger
 from roost.domain.events import Draft, Entry
 from roost.domain.ledger import Batch, Standby
-from roost.domain.session import Lease, Status
+from roost.domain.session import Lease
 from roost.errors import IdempotencyMismatch, LeaseLost, NotFound
 from roost.ports.log import Accepted, Receipt
 from roost.stores.sql.rows import Hot
@@ -24,11 +24,18 @@ Terms = tuple[int, Standby | None]
 def accept(session_id: str, drafts: Sequence[Draft], terms: Terms, sheet: Sheet) -> Accepted:
     """Inputs from a client."""
     hot = sheet.session(session_id)
-    change = ledger.admit(hot.state, drafts, sheet.now, *terms)
-    woke = hot.state.status is Status.IDLE and change.state.status is Status.RUNNING
-    sheet.apply(hot, change)
-    begun = change.state if change.consumed else None
-    return Accepted(change.entries[: len(drafts)], woke, begun=begun)
+    waiting = sheet.inputs(hot) if hot.state.queued and stops(drafts) else []
+    change = ledger.admit(hot.state, drafts, sheet.now, *terms, waiting)
+    begun = change.state if change.state.turn and not hot.state.turn else None
+    sheet.apply(hot, change, [entry for entry in waiting if entry.seq in change.consumed])
+    woke = any(entry.type == "session.status_running" for entry in change.entries)
+    first = {entry.id: entry for entry in reversed(change.entries)}
+    return Accepted([first[draft.id] for draft in drafts], woke, begun=begun)
+
+
+def stops(drafts: Sequence[Draft]) -> bool:
+    """Whether there is an interrupt among them, which withdraws what waits."""
+    return any(draft.type == "user.interrupt" for draft in drafts)
 
 
 def accept_once(

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from roost.domain.events import Entry, Micros
 from roost.domain.pen import Change
 from roost.domain.session import State
-from roost.errors import IdempotencyMismatch, InvalidRequest, NotFound
+from roost.errors import IdempotencyMismatch, NotFound, NotWaiting
 from roost.ports.log import Receipt
 from roost.stores.sql.rows import Hot, Row
 
@@ -44,6 +44,10 @@ class Sheet(ABC):
         """The seqs of the session's inputs that wait."""
 
     @abstractmethod
+    def inputs(self, hot: Hot) -> list[Entry]:
+        """The session's inputs that wait, oldest first; those too that this batch has written."""
+
+    @abstractmethod
     def _recalled(self, hot: Hot, key: str) -> tuple[str, Entry] | None:
         """The fingerprint and the entry that the database has under a sender's key."""
 
@@ -59,7 +63,7 @@ class Sheet(ABC):
     def apply(self, hot: Hot, change: Change, takes: Sequence[Entry] = ()) -> None:
         """Write what a rule of the ledger decided. `takes` are the inputs it consumed.
 
-        :raises InvalidRequest: one of them does not wait any more
+        :raises NotWaiting: one of them does not wait any more
         """
         if takes:
             self._take(hot, change, takes)
@@ -79,11 +83,15 @@ class Sheet(ABC):
             hot.waiting = self._waiting(hot)
         seqs = {entry.seq for entry in takes}
         if len(seqs) < len(takes) or not seqs <= hot.waiting:
-            raise InvalidRequest("an input was taken up already")
+            raise NotWaiting("an input was taken up already, or withdrawn")
         hot.waiting -= seqs
         hot.waits_from = min(hot.waiting, default=0)
         again = {entry.id: entry.seq for entry in change.entries}
-        self._taken += [(again.get(e.id, e.seq), hot.num, e.seq) for e in takes]
+        taken = {entry.seq: again.get(entry.id, entry.seq) for entry in takes}
+        for i, row in enumerate(self._entries):
+            if row[0] == hot.num and row[1] in taken:  # accepted by this batch, and not written yet
+                self._entries[i] = (*row[:4], taken.pop(row[1]), *row[5:])
+        self._taken += [(when, hot.num, seq) for seq, when in taken.items()]
 
     def put(self, hot: Hot, state: State) -> None:
         """Write where the session stands now."""

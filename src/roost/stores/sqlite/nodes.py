@@ -26,6 +26,9 @@ class SqliteNodes:
     async def all(self) -> list[Node]:
         return await self._writer.do(_all)
 
+    async def lives(self, node: str) -> bool:
+        return self._writer.lives(node)
+
     async def mark(self, node: str, *, draining: bool) -> None:
         await self._writer.do(partial(_mark, node, draining))
 

@@ -48,6 +48,12 @@ INSERT INTO entries (session, seq, at, queued, taken, id, type, body) VALUES (?,
 # The inputs of a session that wait.
 _WAITING = "SELECT seq FROM entries WHERE session = ? AND seq >= ? AND taken = 0"
 
+# The same, whole.
+_INPUTS = f"""
+SELECT {ENTRY_COLUMNS} FROM entries e
+WHERE e.session = ? AND e.seq >= ? AND e.taken = 0 ORDER BY e.seq
+"""
+
 # The inputs that agents got in a batch.
 _TAKE = "UPDATE entries SET taken = ? WHERE session = ? AND seq = ?"
 
@@ -178,6 +184,11 @@ class Transaction(Sheet):
 
     def _waiting(self, hot: Hot) -> set[int]:
         return {seq for (seq,) in self.ask(_WAITING, (hot.num, hot.waits_from))}
+
+    def inputs(self, hot: Hot) -> list[Entry]:
+        if not hot.waits_from:
+            return []
+        return [entry_of(row) for row in self.ask(_INPUTS, (hot.num, hot.waits_from))]
 
     def _recalled(self, hot: Hot, key: str) -> tuple[str, Entry] | None:
         row = self._cursor.execute(_RECALL, (hot.num, key)).fetchone()

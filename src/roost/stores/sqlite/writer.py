@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
@@ -67,6 +68,10 @@ class Writer:
     def stands(self, session_id: str, state: State, updated_at: Micros) -> bool:
         """Whether the session is as it was then: nothing was written since, or is about to be."""
         return self._tx.stands(session_id, state, updated_at)
+
+    def lives(self, node: str) -> bool:
+        """Whether a node's lease holds. Any thread may ask."""
+        return self._tx.nodes.get(node, 0) > time.monotonic()
 
     def refuse(self) -> None:
         """Take nothing new; what was taken is still done. Called on the loop, before `close`."""

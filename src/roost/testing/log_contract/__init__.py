@@ -18,9 +18,21 @@ from roost.testing.log_contract.reading import Reading
 from roost.testing.log_contract.receipts import Receipts
 from roost.testing.log_contract.running import Running
 from roost.testing.log_contract.standby import StandingBy
+from roost.testing.log_contract.withdrawing import Withdrawing
 
 __all__ = ["LogContract"]
 
 
-class LogContract(Intake, StandingBy, Receipts, Claiming, Running, Reading, Races, Length, Forking):
+class LogContract(
+    Intake,
+    Withdrawing,
+    StandingBy,
+    Receipts,
+    Claiming,
+    Running,
+    Reading,
+    Races,
+    Length,
+    Forking,
+):
     """What the core relies on, whichever database is behind it."""

@@ -141,7 +141,8 @@ class Intake(StoreContract):
 
     async def test_waiting_inputs_can_be_asked_for_by_type(self, stage: Stage) -> None:
         lease = await stage.running()
-        await stage.log.accept(lease.session_id, [message(), Draft.of("user.interrupt")])
+        await stage.take_all(lease)
+        await stage.log.accept(lease.session_id, [Draft.of("user.interrupt"), message()])
         [interrupt] = await stage.log.inputs(lease.session_id, ["user.interrupt"])
         assert interrupt.type == "user.interrupt"
         assert await stage.log.inputs(lease.session_id, ["user.custom_tool_result"]) == []

@@ -151,8 +151,3 @@ class Running(StoreContract):
         assert await stage.claim() == []
         assert (await stage.log.accept(session_id, [allow("sevt_a")])).woke
         assert len(await stage.log.inputs(session_id)) == 2
-
-    async def test_an_interrupt_wakes_a_session_that_asked(self, stage: Stage) -> None:
-        session_id = await stage.asking("sevt_a")
-        assert (await stage.log.accept(session_id, [Draft.of("user.interrupt")])).woke
-        assert [lease.session_id for lease in await stage.claim()] == [session_id]
