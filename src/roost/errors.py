@@ -228,6 +228,8 @@ class LastAdministrator(InvalidRequest):
 
     code = "last_administrator"
     hint = "Make another one first: `roost key create --role admin`."
+
+
 class WrongAnswer(InvalidRequest):
     """This waits for an answer of another kind, and still does."""
 
