@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import stat
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import anyio
@@ -15,8 +16,9 @@ from roost.egress.host import serving
 from roost.egress.options import Upstream, anthropic, openai
 from roost.egress.unix import UnixStream, accept
 from roost.errors import LeaseLost, StartupError, Unavailable
-from roost.ports.egress import Egress, Networking
-from tests.egress.places import KEY, QUICK, House, answer, connect, message, rest
+from roost.ports.egress import Egress, Networking, Repository
+from roost.testing.cancelling import cancelled_at_each_step
+from tests.egress.places import KEY, QUICK, House, Inside, answer, connect, message, rest
 
 BOTH = Networking(kind="unrestricted")
 
@@ -242,3 +244,32 @@ def test_the_adapter_is_what_the_port_asks_for_and_shows_no_key():
         upstream: Upstream = make("https://api.example", SecretStr(KEY))
         assert KEY not in repr(upstream)
         assert KEY not in str(msgspec.structs.asdict(upstream))
+
+
+async def test_no_two_sessions_share_a_connection_to_a_server(house: House):
+    """Also if the first has left its connection free, and also for git: nothing can be left for another."""
+    far = house.far
+    repository = [Repository(url=f"{far.url}/a")]
+    async with serving(house.options()) as egress, AsyncExitStack() as stack:
+        for number in range(3):
+            grant = house.grant(session_id=f"sesn_{number}", repositories=repository)
+            inside = Inside(await stack.enter_async_context(egress.open(grant)), egress)
+            before = far.connections
+            for _ in range(2):
+                await inside.ask()
+            assert far.connections == before + 1
+        assert far.open == 3
+    await house.until(lambda: far.open == 0)
+
+
+async def test_cancelled_anywhere_an_opened_grant_leaves_nothing(house: House):
+    async with serving(house.options()) as egress:
+
+        async def work() -> None:
+            async with egress.open(house.grant()) as endpoints:
+                await Inside(endpoints, egress).ask()
+
+        async for step in cancelled_at_each_step(work):
+            assert egress._opened == {}, f"step {step}"
+            assert list(house.directory.iterdir()) == [], f"step {step}"
+            await house.until(lambda: house.far.open == 0)
