@@ -54,12 +54,14 @@
     - BlobNotFound                  no such object
     - BlobChanged                   somebody else has moved the pointer
     - SnapshotCorrupt               what came back is not what was stored
+    - SnapshotsMissing              there should be snapshots, and there are none: a wrong store?
   + CannotUnseal                    sealed with another master key, or damaged
   + WorkspaceTooLarge               more files than a snapshot may hold
   + LeaseLost                       another runner owns the session now; drop everything
   + StartupError                    the server cannot start, and would fail the same way again
     - DataDirLocked                 another server has this data directory open
     - SchemaTooNew                  the database was written by a newer Roost
+    - WrongBlobs                    the blob store is another installation's, or is empty
 
 A class's docstring is its default message. `code` is stable: clients may branch on it. `hint` tells
 a person what to do next. Which HTTP status each one gets is one table in `api/errors.py`.
@@ -453,6 +455,16 @@ class SnapshotCorrupt(BlobsFailed):
     hint = "Restore an earlier snapshot, or bring the object store back to a good state."
 
 
+class SnapshotsMissing(BlobsFailed):
+    """The blob store has no snapshot of these files, though one was stored."""
+
+    code = "snapshots_missing"
+    hint = (
+        "ROOST_BLOBS_URL may name another store, or an empty one; with the right one it goes on by "
+        "itself. If the snapshots are lost for good, the operator says so: `roost blobs adopt --lost`."
+    )
+
+
 class CannotUnseal(RoostError):
     """A secret in the database cannot be opened."""
 
@@ -491,3 +503,13 @@ class SchemaTooNew(StartupError):
 
     code = "schema_too_new"
     hint = "Start the newer version, or restore a backup made before the upgrade."
+
+
+class WrongBlobs(StartupError):
+    """The blob store is not the one that belongs to this database."""
+
+    code = "blobs_wrong"
+    hint = (
+        "Correct ROOST_BLOBS_URL, or mount the folder that it names. If this store is the right one, "
+        "say so with `roost blobs adopt`."
+    )

@@ -20,7 +20,14 @@ from roost.core.sync import Pace
 from roost.core.workspaces import Snapshots
 from roost.domain.snapshot import Snapshot
 from roost.domain.sync import TABLE, SyncMove, SyncState, step
-from roost.errors import BlobsFailed, FilesElsewhere, LeaseLost, NotFound, RoostError
+from roost.errors import (
+    BlobsFailed,
+    FilesElsewhere,
+    LeaseLost,
+    NotFound,
+    RoostError,
+    SnapshotsMissing,
+)
 from roost.ports.blobs import Blobs
 from roost.ports.workspaces import Workspace
 from roost.sandboxes.tree import LocalTree
@@ -794,3 +801,71 @@ async def test_a_change_made_while_the_agent_falls_asleep_is_stored_all_the_same
             (machine.home / "late").touch()
     async with another.at_work(2) as home:
         assert (home / "late").exists()
+
+
+async def test_a_store_without_the_snapshots_is_a_failed_restore_and_nothing_is_written(
+    machine: Machine, store: SqliteStore, tmp_path: Path
+):
+    async with machine.at_work() as home:
+        (home / "file").write_text("mine")
+    before = await store.workspaces.find("w")
+    wrong = Machine(tmp_path / "second", store, FolderBlobs(tmp_path / "wrong"))
+    with pytest.raises(SnapshotsMissing):
+        async with wrong.at_work(2):
+            raise AssertionError("somebody works in an empty directory")
+    assert wrong.phases == ["restore_failed"]
+    with pytest.raises(SnapshotsMissing):
+        await wrong.files.bring("w")
+    with pytest.raises(SnapshotsMissing):
+        await wrong.files.snapshot_of("w", 1, 9)
+    assert await store.workspaces.find("w") == before
+    assert await wrong.blobs.list("") == []
+    right = Machine(tmp_path / "second", store, machine.blobs)
+    async with right.at_work(2) as home:
+        assert (home / "file").read_text() == "mine"
+
+
+async def test_a_fork_whose_row_does_not_say_so_yet_has_snapshots_all_the_same(
+    machine: Machine, store: SqliteStore, tmp_path: Path
+):
+    await store.workspaces.hold("w", "", 0)  # its server died before it noted the first snapshot
+    with pytest.raises(SnapshotsMissing):
+        async with machine.files.open("w", 1):
+            raise AssertionError("somebody works in an empty directory")
+
+
+async def test_what_is_here_is_not_stored_in_a_store_that_lost_its_snapshots(
+    machine: Machine, store: SqliteStore, tmp_path: Path
+):
+    async with machine.at_work() as home:
+        (home / "file").write_text("mine")
+    wrong = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "wrong"))
+    async with wrong.at_work(2) as home:
+        (home / "file").write_text("more")
+        wrong.files.changed("w", 1)
+    assert await wrong.blobs.list("") == []
+    row = await store.workspaces.find("w")
+    assert row is not None
+    assert row.state is SyncState.ERROR
+    right = Machine(tmp_path / "first", store, machine.blobs)
+    await right.files._recover_all()
+    assert len(await right.stored()) == 2
+
+
+@pytest.mark.parametrize("calls", range(1, 7))
+async def test_a_store_that_is_away_at_any_step_of_a_restore_is_told_as_a_failed_one(
+    machine: Machine, store: SqliteStore, tmp_path: Path, calls: int
+):
+    async with machine.at_work() as home:
+        (home / "file").write_text("mine")
+    down = FaultyBlobs(machine.blobs, lambda call: "refused" if call >= calls else None)
+    away = Machine(tmp_path / "second", store, down)
+    try:
+        async with away.at_work(2) as home:
+            assert (home / "file").read_text() == "mine"
+    except BlobsFailed:
+        assert away.told[-1].phase == "restore_failed"
+        assert "restore_skipped" not in away.phases
+    again = Machine(tmp_path / "second", store, machine.blobs)
+    async with again.at_work(2) as home:
+        assert (home / "file").read_text() == "mine"

@@ -11,18 +11,27 @@ import anyio
 import pytest
 from tests.core.node import TENANT, Node, message, node, texts, types
 
+from roost.blobs.folder import FolderBlobs
+from roost.core.files import Files
 from roost.core.networking import networking_of
 from roost.core.nodes import Fleet
 from roost.core.places import Places
 from roost.core.runner import Runner
 from roost.core.warmth import Warmth
-from roost.domain.session import Status
+from roost.core.workspaces import Snapshots
+from roost.disk import remove
+from roost.domain.events import Draft
+from roost.domain.session import Session, Status
+from roost.domain.sync import SyncState
 from roost.domain.usage import Usage
 from roost.errors import SandboxUnavailable
 from roost.ports.bell import WORK, Bell
+from roost.ports.blobs import Blobs
 from roost.ports.egress import Account, Endpoints, Grant
 from roost.ports.harness import Brief, Conversation
 from roost.ports.sandbox import Mount, Plan, Process, Stats
+from roost.sandboxes.tree import LocalTree
+from roost.testing.faulty_blobs import FaultyBlobs
 
 
 class Room:
@@ -123,12 +132,14 @@ async def house(
     housed: type[Housed] = Housed,
     bell: Bell | None = None,
     door: Door | None = None,
+    blobs: Blobs | None = None,
 ) -> AsyncGenerator[Node, None]:
     async with node(data, bell=bell) as roost:
         places = Places(
             *(landlord, door or Door(), roost.store.catalog),
             vault=data / "vault",
             forwarder=Path("/forward"),
+            files=_files(data, roost, blobs) if blobs else None,
         )
         scripted = roost.dispatcher._runner._harnesses["scripted"]
         warmth = Warmth(roost.bell, seconds=sleep_after, most=most)
@@ -138,6 +149,78 @@ async def house(
             handover=roost.handover,
         )
         yield roost
+
+
+def _files(data: Path, roost: Node, blobs: Blobs) -> Files:
+    def tree_of(workspace_id: str) -> LocalTree:
+        return LocalTree(data / "vault" / ".workspaces" / workspace_id, data / "notes", range(0))
+
+    return Files(Snapshots(blobs), roost.store.workspaces, tree_of, roost.bell)
+
+
+@pytest.mark.parametrize("wrong", ["away", "empty"])
+async def test_while_the_store_is_wrong_the_input_waits_and_goes_on_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+):
+    monkeypatch.setattr("roost.core.runner._STORE_LOOKS", 0.05)
+    right, is_right = FolderBlobs(tmp_path / "blobs"), True
+    away = FaultyBlobs(right, lambda _: None if is_right else "refused")
+    empty = FolderBlobs(tmp_path / "empty")
+
+    class Switched(FolderBlobs):
+        async def read(self, key: str) -> Any:
+            chosen = right if is_right else empty if wrong == "empty" else away
+            return await chosen.read(key)
+
+    landlord = Landlord()
+    async with house(tmp_path, landlord, blobs=Switched(tmp_path / "blobs")) as roost:
+        session = await roost.session(harness="housed")
+        home = tmp_path / "vault" / ".workspaces" / session.id
+        home.mkdir(parents=True)
+        (home / "work.txt").write_text("mine")
+        await roost.turn(session, "Hello")
+        await landlord.until_open(0)
+        await until_stored(roost, session)
+        remove(home)
+        is_right = False
+        seq = await roost.say(session, "Are you there?")
+        seen = await roost.until(session, "session.status_rescheduled", seq - 1)
+        (error,) = [entry.fields["error"] for entry in seen if entry.type == "session.error"]
+        assert error["type"] == {"empty": "snapshots_missing", "away": "blobs_failed"}[wrong]
+        assert error["retry_status"] == {"type": "retrying"}
+        await anyio.sleep(0.3)
+        assert types(await roost.store.log.inputs(session.id)) == ["user.message"]
+        assert len(landlord.plans) == 1
+        is_right = True
+        entries = await roost.until(session, "session.status_idle", seq - 1)
+        assert types(entries).count("session.error") == 1
+        assert len(texts(entries)) == 1
+        assert (home / "work.txt").read_text() == "mine"
+
+
+async def test_waiting_for_the_store_can_be_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("roost.core.runner._STORE_LOOKS", 0.05)
+    async with house(tmp_path, Landlord(), blobs=FolderBlobs(tmp_path / "empty")) as roost:
+        session = await roost.session(harness="housed")
+        await roost.store.workspaces.hold(
+            session.id, "", 0
+        )  # it has a snapshot, which is not there
+        seq = await roost.say(session, "Hello?")
+        await roost.until(session, "session.status_rescheduled", seq - 1)
+        await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
+        await roost.until(session, "session.status_idle", seq - 1)
+        assert await roost.store.log.inputs(session.id) == []
+
+
+async def until_stored(roost: Node, session: Session) -> None:
+    with anyio.fail_after(60):
+        while True:
+            row = await roost.store.workspaces.find(session.id)
+            if row is not None and row.state is SyncState.IDLE and row.sequence:
+                return
+            await anyio.sleep(0.02)
 
 
 async def test_a_session_has_a_directory_of_its_own_and_the_way_out(tmp_path: Path):

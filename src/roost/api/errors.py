@@ -9,6 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from roost.errors import (
+    BlobsFailed,
     Conflict,
     Forbidden,
     HeadTooLarge,
@@ -21,6 +22,7 @@ from roost.errors import (
     RequestTooSlow,
     RoostError,
     SandboxUnavailable,
+    SnapshotCorrupt,
     TooLarge,
     Unauthenticated,
     Unavailable,
@@ -40,6 +42,8 @@ STATUS: Final[dict[type[RoostError], tuple[int, str]]] = {
     RateLimited: (429, "rate_limit_error"),
     Unavailable: (503, "api_error"),
     SandboxUnavailable: (503, "api_error"),
+    BlobsFailed: (503, "api_error"),
+    SnapshotCorrupt: (500, "api_error"),
     RoostError: (500, "api_error"),
 }
 
@@ -69,7 +73,7 @@ def refusal(error: RoostError, request_id: str) -> Response:
         headers["allow"] = ", ".join(error.allowed)
     if isinstance(error, RateLimited) and not isinstance(error, QuotaExceeded):
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
-    elif isinstance(error, Unavailable):
+    elif isinstance(error, Unavailable | BlobsFailed) and status == 503:
         headers["retry-after"] = str(math.ceil(_DRAIN_SECONDS))
     elif status < 500:
         headers["x-should-retry"] = "false"

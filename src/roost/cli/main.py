@@ -30,6 +30,8 @@ app.add_typer(image, name="image")
 node = typer.Typer(help="List the servers of a database, and empty one.", no_args_is_help=True)
 app.add_typer(node, name="node")
 app.add_typer(workspaces, name="workspaces")
+blobs = typer.Typer(help="The store of snapshots and files.", no_args_is_help=True)
+app.add_typer(blobs, name="blobs")
 
 
 def run() -> None:
@@ -278,6 +280,20 @@ def migrate(
     from roost.cli.migrate import migrate as run
 
     run(settings(), source, target)
+
+
+@blobs.command("adopt")
+def blobs_adopt(
+    lost: Annotated[
+        bool,
+        typer.Option("--lost", help="Let workspaces whose snapshots it lacks begin without files."),
+    ] = False,
+) -> None:
+    """Make the store of $ROOST_BLOBS_URL this database's own. Stop the server first."""
+    from roost.cli.blobs import adopt
+    from roost.cli.environment import settings
+
+    adopt(settings(), lost=lost)
 
 
 @app.command()

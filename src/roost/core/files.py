@@ -30,7 +30,7 @@ from roost.core.workspaces.restore import restored
 from roost.domain.ids import mint
 from roost.domain.snapshot import Snapshot
 from roost.domain.sync import SyncState
-from roost.errors import FilesElsewhere, LeaseLost, RoostError
+from roost.errors import FilesElsewhere, LeaseLost, RoostError, SnapshotsMissing
 from roost.ports.bell import Bell
 from roost.ports.tree import Tree
 from roost.ports.workspaces import Workspace, Workspaces
@@ -60,6 +60,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 def topic(workspace_id: str) -> str:
     """What the bell rings when a workspace's status has changed."""
     return f"files:{workspace_id}"
+
+
+def _has_snapshots(row: Workspace) -> bool:
+    """Whether anything was ever stored of it. A fork or an import begins with a snapshot, and its row says
+    so only after the session is made.
+    """
+    return row.sequence > 0 or (row.generation == 0 and not row.copy)
 
 
 async def _unknown(workspace_id: str) -> Past:
@@ -148,6 +155,8 @@ class Files:
             head = await self._snapshots.head(workspace_id)
             marks = (first, last)
             found = head.ended(session_id, *marks) if session_id else head.marked(*marks)
+            if row is not None and _has_snapshots(row) and head.newest is None:
+                raise SnapshotsMissing
             elsewhere = row is not None and row.state is not SyncState.IDLE and living is None
             if found is not None or not elsewhere or anyio.current_time() > until:
                 return found
@@ -297,9 +306,7 @@ class Files:
                 await to_thread.run_sync(sign_in, tree, name, root, known, past.rewound)
             whole = known is not None and not known.behind
             return await self._rows.hold(workspace_id, name, generation), whole
-        if past.rewound:
-            await self._snapshots.rewind(workspace_id, past.rewound, past.to, generation)
-        newest = (await self._snapshots.fence(workspace_id, generation)).newest
+        newest = await self._newest(row, generation, past)
         if newest is None:
             self._tell(workspace_id, phase="restore_skipped")
             name = await to_thread.run_sync(sign_anew, tree, past.rewound)
@@ -313,6 +320,29 @@ class Files:
             behind=row.state is not SyncState.IDLE,
         )
         return await self._restored(workspace_id, tree, newest, generation, keep, here), False
+
+    async def _newest(self, row: Workspace, generation: int, past: Past) -> Snapshot | None:
+        """The snapshot to restore; None if there never was one.
+
+        :raises SnapshotsMissing: there was one, and this store has none; nothing was written to it
+        """
+        try:
+            expected = _has_snapshots(row)
+            head = await self._snapshots.fence(row.id, generation, expected=expected)
+            if past.rewound:
+                await self._snapshots.rewind(row.id, past.rewound, past.to, generation)
+                head = await self._snapshots.head(row.id)
+        except LeaseLost:
+            raise
+        except (RoostError, OSError) as error:
+            self._tell_failed(row.id, error)
+            raise
+        return head.newest
+
+    def _tell_failed(self, workspace_id: str, error: Exception) -> None:
+        about = {"action": "restore", "session": workspace_id}
+        _log.error("cannot restore the files: %s", error, extra=about)
+        self._tell(workspace_id, phase="restore_failed")
 
     async def _restored(
         self,
@@ -335,9 +365,10 @@ class Files:
                 await to_thread.run_sync(sign, tree, here)
                 row = await self._rows.hold(workspace_id, copy.name, generation)
                 await to_thread.run_sync(partial(whole.staging.replace, keep=keep))
+        except LeaseLost:
+            raise
         except (RoostError, OSError) as error:
-            _log.error("cannot restore the files: %s", error, extra=about)
-            self._tell(workspace_id, phase="restore_failed")
+            self._tell_failed(workspace_id, error)
             raise
         _log.info("restored %d files", newest.totals.entries, extra=about)
         self._tell(workspace_id, phase="restored")
@@ -365,7 +396,8 @@ class Files:
             if copy is not None and copy.behind:
                 return  # a snapshot has all of it, and a turn has to come before it is whole
             marks = (lambda: past.mark, lambda: past.turns)
-            taken = await self._snapshots.take(row.id, tree, row.generation, *marks)
+            known = row.sequence > 0
+            taken = await self._snapshots.take(row.id, tree, row.generation, *marks, expected=known)
             sequence = taken.snapshot.sequence
             stored = replace(row, state=SyncState.IDLE, sequence=sequence, attempts=0, error="")
             await self._rows.note(stored)

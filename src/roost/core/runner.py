@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import anyio
 from anyio import CancelScope
@@ -44,12 +44,14 @@ from roost.domain.events import Entry, trouble
 from roost.domain.ledger import Batch, requires_action
 from roost.domain.session import Lease, Session, Status
 from roost.errors import (
+    BlobsFailed,
     FilesElsewhere,
     LeaseLost,
     NotFound,
     NotWaiting,
     RoostError,
     SandboxFailed,
+    SnapshotCorrupt,
     Unavailable,
 )
 from roost.ports.bell import Bell
@@ -61,6 +63,8 @@ _log = logging.getLogger(__name__)
 _PAUSES = (0.1, 1.0, 5.0)  # seconds before a turn whose sandbox broke is taken again in a new one
 _LOOK_AGAIN = 5.0  # seconds; an interrupt whose ring was lost is found this late
 _OPENING = 0  # no input's seq: what is counted is sandboxes that could not be opened
+_STORE = -1  # nor this: it counts tries to have the files while the blob store fails
+_STORE_LOOKS = 5.0  # seconds between two of them
 
 
 class HandedOver(Exception):
@@ -153,6 +157,7 @@ class Runner:
                 if conversation is None:
                     return await self._stopped(lease, turn)
                 opened = True
+                del broken[_STORE]
                 found, inputs = await self._sessions.with_inputs(session.id)
                 if is_changed(session, found):  # it rested meanwhile, and became another one
                     return False
@@ -168,13 +173,28 @@ class Runner:
             await turn.fail(Trouble("unknown_error", elsewhere.message, "retrying"))
             raise HandedOver from None
         except Exception as error:  # noqa: BLE001 - an agent is somebody else's program
-            _log.error("harness failed", exc_info=error, extra={"session": lease.session_id})
-            if rests or await self._goes_on_elsewhere(lease, turn, error, broken, opened=opened):
-                return rests
-            return await self._give_up(lease, turn, error, worked=opened)
+            return await self._failed(lease, turn, error, broken, opened=opened, rests=rests)
         finally:
             self._turns.discard(turn)
         return True
+
+    async def _failed(
+        self,
+        lease: Lease,
+        turn: Turn,
+        error: Exception,
+        broken: Counter[int],
+        *,
+        opened: bool,
+        rests: bool,
+    ) -> bool:
+        """Whether the session rests; if not, it is tried again."""
+        if not opened and _is_store_away(error):
+            return await self._waited_for_store(lease, turn, error, broken)
+        _log.error("harness failed", exc_info=error, extra={"session": lease.session_id})
+        if rests or await self._goes_on_elsewhere(lease, turn, error, broken, opened=opened):
+            return rests
+        return await self._give_up(lease, turn, error, worked=opened)
 
     @asynccontextmanager
     async def _unless_stopped(
@@ -395,6 +415,28 @@ class Runner:
         broken[inputs[0]] += 1
         return True
 
+    async def _waited_for_store(
+        self, lease: Lease, turn: Turn, error: BlobsFailed, broken: Counter[int]
+    ) -> bool:
+        """Whether the session rests; if not, some time was waited, and its files are tried again.
+
+        That is said once. Until the store is right again the inputs wait in the queue: an agent in an empty
+        directory will not do.
+        """
+        with self._bell.listen(inbox(lease.session_id)) as ear:
+            session, inputs = await self._sessions.with_inputs(lease.session_id)
+            if session.state.status is Status.IDLE or interrupts_in(inputs):
+                return await self._stopped(lease, turn)
+            if not broken[_STORE]:
+                text = f"{error.message}. {error.hint or ''}".strip()
+                await turn.fail(Trouble(error.code, text, "retrying"))
+            broken[_STORE] += 1
+            turn.waits = True
+            self.wakes.end(lease.session_id)  # others need not wait with it
+            await self._stay_for_another_turn(turn, over=False)
+            await ear.wait(_STORE_LOOKS)
+        return False
+
     async def _give_up(self, lease: Lease, turn: Turn, error: Exception, *, worked: bool) -> bool:
         """Say that the agent cannot be driven, and wait; False if there is something to go on with.
 
@@ -425,3 +467,8 @@ class Runner:
                 f"this server has no harness {session.spec.harness!r}",
                 hint=f"It has: {known}. Start a server that has it; the session waits.",
             ) from None
+
+
+def _is_store_away(error: Exception) -> TypeGuard[BlobsFailed]:
+    """Whether its files can be had later; what is damaged in the store stays so."""
+    return isinstance(error, BlobsFailed) and not isinstance(error, SnapshotCorrupt)

@@ -185,6 +185,7 @@ class Sync:
                 self._row.generation,
                 lambda: mark if mark == self._mark else 0,
                 lambda: self._ends.still(ends),
+                expected=self._row.sequence > 0,
             )
             self._troubled = False
             self._ends.forget(ends)

@@ -21,6 +21,7 @@ Kind = Literal[
     "file",
     "file_note",
     "secret",
+    "installation",
 ]
 
 

@@ -79,6 +79,13 @@ class Workspaces(Protocol):
         """
         ...
 
+    async def stored(self, *, before: str | None = None, limit: int) -> Sequence[Workspace]:
+        """Rows that say there is a snapshot, those with the highest ids first, below `before`.
+
+        Called when a server starts whose blob store is not known to be its own.
+        """
+        ...
+
     async def named(self) -> Sequence[tuple[str, Workspace]]:
         """Every row of a named workspace, with its tenant. Called now and then by each node."""
         ...

@@ -37,6 +37,7 @@ from roost.core.follow import Follow
 from roost.core.forks import Forks
 from roost.core.gate import Gate
 from roost.core.handover import Handover
+from roost.core.installation import Installation
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.logins import Logins
@@ -130,6 +131,7 @@ class _Ground:
     hands: Workforce
     machine: Machine
     node: str
+    installation: Installation
 
 
 @asynccontextmanager
@@ -165,6 +167,8 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
     counts, node = ModelMeters(registry).count, mint("node")
     async with opened(settings) as (store, bell):
         kept = blobs.chosen(settings)
+        installation = Installation(store.catalog, store.workspaces, kept)
+        await installation.start()
         unpacked = FolderSkills(settings.data.absolute() / "skills")
         skills = Skills(store.catalog, BlobSkills(kept, unpacked))
         workspaces = SharedWorkspaces(store.catalog, store.sessions, store.keys, bell)
@@ -178,6 +182,7 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
             alongside(hands.files.run),
             alongside(hands.commons.run),
             alongside(keeper.run),
+            alongside(installation.run),
         ):
             machine = Machine(
                 agent_memory=settings.agent_memory << 20,
@@ -186,8 +191,8 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
             )
             shown = {n: ShowingFiles(h, attachments) for n, h in hands.harnesses.items()}
             able = changed(hands, harnesses=shown)
-            own = skills, workspaces, filestore, keeper, resources, attachments, able, machine, node
-            yield _Ground(settings, store, bell, registry, *own)
+            own = skills, workspaces, filestore, keeper, resources, attachments, able, machine
+            yield _Ground(settings, store, bell, registry, *own, node, installation)
 
 
 def _resources(
@@ -314,6 +319,7 @@ def _deps(
 
     async def ready() -> dict[str, Any]:
         await store.ping()
+        ground.installation.ready()
         return {"node": dispatcher.node, "runners": dispatcher.busy}
 
     lifecycle = _lifecycle(ground, agents, environments, tasks, pool, workspaces)

@@ -34,6 +34,17 @@ class WorkspacesContract(StoreContract):
         assert list(await rows.unsynced()) == []
         assert (await rows.hold("w", "copy_1", 4)).sequence == 7
 
+    async def test_rows_that_name_a_snapshot_are_shown_in_pages(self, stage: Stage) -> None:
+        rows = stage.store.workspaces
+        await rows.hold("sesn_0", "copy_1", 1)
+        for number in range(1, 6):
+            held = await rows.hold(f"sesn_{number}", "copy_1", 1)
+            await rows.note(replace(held, sequence=number))
+        first = await rows.stored(limit=3)
+        assert [row.id for row in first] == ["sesn_5", "sesn_4", "sesn_3"]
+        rest = await rows.stored(before=first[-1].id, limit=3)
+        assert [row.id for row in rest] == ["sesn_2", "sesn_1"]
+
     async def test_how_storing_failed_is_kept(self, stage: Stage) -> None:
         rows = stage.store.workspaces
         held = await rows.hold("w", "copy_1", 1)

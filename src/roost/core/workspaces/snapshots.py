@@ -42,7 +42,7 @@ from roost.domain.snapshot import (
     pack_key,
     seal,
 )
-from roost.errors import BlobsFailed, LeaseLost, NotFound
+from roost.errors import BlobsFailed, LeaseLost, NotFound, SnapshotsMissing
 from roost.ports.blobs import Blobs
 from roost.ports.tree import Root, Tree
 
@@ -103,17 +103,23 @@ class Snapshots:
         generation: int,
         mark: Callable[[], int] = lambda: 0,
         turns: Callable[[], Sequence[TurnEnd]] = tuple,
+        *,
+        expected: bool = False,
     ) -> Taken:
         """Store what the tree is now, and make it the newest snapshot.
 
         Its mark, or which turns it is the end of, is asked for when all is stored: what it stands for may
-        have passed by then. A turn that has a snapshot already keeps that one.
+        have passed by then. A turn that has a snapshot already keeps that one. `expected`: there is a
+        snapshot already, so a store without any is the wrong one.
 
         :raises LeaseLost: a newer generation has the workspace
         :raises NotFound: there is no directory, or the workspace was deleted
         :raises WorkspaceTooLarge: nothing was stored
+        :raises SnapshotsMissing: the store has none, and should
         """
         base = await self._base(workspace, tree, generation)
+        if expected and base.head.newest is None:
+            raise SnapshotsMissing
         sequence, attempt = base.head.sequence + 1, os.urandom(4).hex()
         gatherer = Gatherer(
             tree,
@@ -144,9 +150,14 @@ class Snapshots:
         """Which snapshots there are, none perhaps. :raises SnapshotCorrupt: it cannot be told"""
         return (await self.fetch.head(workspace))[0]
 
-    async def fence(self, workspace: str, generation: int) -> Head:
-        """From now on older generations can store nothing. :raises LeaseLost: this is an older one"""
+    async def fence(self, workspace: str, generation: int, *, expected: bool = False) -> Head:
+        """From now on older generations can store nothing. `expected` as for `take`.
+
+        :raises LeaseLost: this is an older one :raises SnapshotsMissing: nothing was written
+        """
         head, version = await self.fetch.head(workspace)
+        if expected and head.newest is None:
+            raise SnapshotsMissing
         _refuse_older(head, generation)
         if head.generation == generation:
             return head

@@ -19,6 +19,7 @@ from roost.stores.sql import workspaces
 
 _BY_ID: Final = f"{workspaces.SELECT} WHERE id = $1"
 _ORPHANS: Final = numbered(workspaces.ORPHANS.replace("?", f"{NOW} - ?"))
+_STORED: Final = numbered(workspaces.STORED.replace("?", "CAST(? AS TEXT)", 2))
 _LATEST: Final = numbered(workspaces.LATEST.format(h="s", join=""))
 _FORGET: Final = numbered(workspaces.FORGET)
 
@@ -73,6 +74,11 @@ class PostgresWorkspaces:
     async def orphans(self, given_up_after: float = 3600) -> Sequence[Workspace]:
         micros = int(given_up_after * 1_000_000)
         rows = await self._database.read(lambda db: db.fetch(_ORPHANS, micros))
+        return [workspaces.row_of(row) for row in rows]
+
+    async def stored(self, *, before: str | None = None, limit: int) -> Sequence[Workspace]:
+        last = before or ""
+        rows = await self._database.read(lambda db: db.fetch(_STORED, last, last, limit))
         return [workspaces.row_of(row) for row in rows]
 
     async def named(self) -> Sequence[tuple[str, Workspace]]:

@@ -22,6 +22,9 @@ SELECT: Final = (
 # Rows that are not known to be stored, the oldest first.
 UNSYNCED: Final = f"{SELECT} WHERE state <> 'idle' ORDER BY updated_at"
 
+# Rows that say there is a snapshot, the newest ids first.
+STORED: Final = f"{SELECT} WHERE sequence > 0 AND (? = '' OR id < ?) ORDER BY id DESC LIMIT ?"
+
 # Rows whose session, or named workspace, is gone. One that is not idle may be in use: its session may still
 # be being made. One that was made for a fork was never in use, and a fork that takes longer was given up.
 ORPHANS: Final = (

@@ -59,6 +59,9 @@ class SqliteWorkspaces:
         since = time.time_ns() // 1000 - int(given_up_after * 1_000_000)
         return await self._readers.ask(partial(_orphans, since))
 
+    async def stored(self, *, before: str | None = None, limit: int) -> Sequence[Workspace]:
+        return await self._readers.ask(partial(_stored, before or "", limit))
+
     async def named(self) -> Sequence[tuple[str, Workspace]]:
         return await self._readers.ask(_named)
 
@@ -130,6 +133,12 @@ def _latest(workspace_id: str, db: apsw.Connection) -> Sequence[Heard]:
 
 def _unsynced(db: apsw.Connection) -> Sequence[Workspace]:
     return [workspaces.row_of(row) for row in db.execute(workspaces.UNSYNCED)]
+
+
+def _stored(before: str, limit: int, db: apsw.Connection) -> Sequence[Workspace]:
+    return [
+        workspaces.row_of(row) for row in db.execute(workspaces.STORED, (before, before, limit))
+    ]
 
 
 def _orphans(since: Micros, db: apsw.Connection) -> Sequence[Workspace]:
