@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import httpx2
 import pytest
+from anyio.abc import ByteStream
 
 from roost.egress.options import Bounds
 from roost.ports.egress import Repository
-from tests.egress.places import House, Inside, answer, unix_transport
+from tests.egress.places import House, Inside, Seen, answer, chunk, unix_transport
 
 TOKEN = "ghp_REAL-0123456789-abcdefghijklmnop"
 REFS = "/info/refs?service=git-upload-pack"
@@ -78,6 +80,34 @@ async def test_an_answer_that_quotes_the_token_is_passed_on_without_it(house: Ho
         response = await client.get(f"/0{REFS}")
     assert response.status_code == 403
     assert TOKEN not in response.text + str(response.headers)
+
+
+async def test_an_answer_that_quotes_the_header_is_passed_on_without_the_token(house: House):
+    """What is sent is the token in base64: a server that repeats it would hand the token over."""
+
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        sent = str(seen.header("authorization"))
+        data = f"who is {sent}, or {sent.partition(' ')[2]}?".encode()
+        head = f"HTTP/1.1 403 No\r\nx-echo: {sent}\r\ntransfer-encoding: chunked\r\n\r\n"
+        await stream.send(head.encode())
+        for start in range(0, len(data), 7):
+            await stream.send(chunk(data[start : start + 7]))
+        await stream.send(chunk(b""))
+
+    house.far.reply = reply
+    async with house.opened(repositories=repositories(house)) as inside, git(inside) as client:
+        response = await client.get(f"/0{REFS}")
+    received = response.text + str(response.headers)
+    assert response.text.startswith("who is ")
+    for word in re.findall(r"[A-Za-z0-9+/]{16,}", received):
+        assert TOKEN.encode()[:8] not in b64decode(word + "=" * (-len(word) % 4))
+
+
+async def test_a_short_password_is_left_out_too(house: House):
+    house.far.reply = answer(b"bad password hunter2", 403)
+    only = [Repository(url=f"{house.far.url}/a", token="hunter2")]
+    async with house.opened(repositories=only) as inside, git(inside) as client:
+        assert (await client.get(f"/0{REFS}")).text == "bad password *******"
 
 
 async def test_a_redirect_is_not_followed_with_the_token(house: House):

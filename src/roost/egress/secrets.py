@@ -1,46 +1,94 @@
-"""Takes a secret out of what is passed on."""
+"""Takes a secret out of what is passed on, in each of the forms that a server may quote it in."""
 
 from __future__ import annotations
 
-_SHORTEST = 16
+import html
+import json
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+from urllib.parse import quote
+
+_SHORTEST: Final = 16
 """A shorter key is a stand-in (`none`, `ollama`), and a word that answers may well have in them."""
 
 
+def forms_of(
+    secret: bytes, headers: Iterable[tuple[bytes, bytes]], *, shortest: int = _SHORTEST
+) -> Sequence[bytes]:
+    """What must not come back: the secret, what its headers carry, and both as a server may write them.
+
+    That is as they are, as part of an address, of JSON or of HTML, and in base64, also as part of
+    something longer that was put into base64 as a whole. The longest is first.
+    """
+    carried = [value.rpartition(b" ")[2] for _, value in headers]
+    plain = [secret, *carried] if secret else []
+    forms = {form for text in plain for form in _written(text)} | _encoded(secret)
+    return sorted((form for form in forms if len(form) >= shortest), key=len, reverse=True)
+
+
+def _written(text: bytes) -> set[bytes]:
+    quoted = quote(text, safe="")
+    # A secret that is no text is not written by these means.
+    plain = text.decode("utf-8", "replace")
+    in_json = json.dumps(plain)[1:-1]
+    careful = in_json.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    forms = (quoted, _lower_escapes(quoted), in_json, in_json.replace("/", "\\/"), careful)
+    return {text, *(each.encode() for each in (*forms, html.escape(plain)))}
+
+
+def _lower_escapes(quoted: str) -> str:
+    """`%2f` where it says `%2F`; the rest stays as it is."""
+    first, *rest = quoted.split("%")
+    return "%".join([first, *(part[:2].lower() + part[2:] for part in rest)])
+
+
+def _encoded(secret: bytes) -> set[bytes]:
+    """Its base64 wherever it stands in something longer, without the letters that others have a part in."""
+    encoders: tuple[Callable[[bytes], bytes], ...] = (b64encode, urlsafe_b64encode)
+    found = set()
+    for before in range(3) if secret else ():
+        first, end = (before * 8 + 5) // 6, (before + len(secret)) * 8 // 6
+        found |= {encode(b"\0" * before + secret)[first:end] for encode in encoders}
+    return found
+
+
 class Redactor:
-    """Replaces a secret by as many asterisks, in a stream that must not be held up.
+    """Replaces the forms of a secret by as many asterisks, in a stream that must not be held up.
 
     A model's server does not send our key back; a gateway that quotes the request in an error does.
     Lengths stay as they are, so a Content-Length stays true. Only bytes that could be the beginning
-    of the secret wait for what comes after them.
+    of a form wait for what comes after them.
     """
 
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret if len(secret) >= _SHORTEST else b""
+    def __init__(self, forms: Sequence[bytes]) -> None:
+        self._forms = forms
         self._held = b""
 
     def whole(self, data: bytes) -> bytes:
         """A complete piece without the secret."""
-        return data.replace(self._secret, b"*" * len(self._secret)) if self._secret else data
+        for form in self._forms:
+            data = data.replace(form, b"*" * len(form))
+        return data
 
     def feed(self, data: bytes) -> bytes:
         """As much of the stream as can be passed on now."""
-        if not self._secret:
-            return data
         clean = self.whole(self._held + data)
-        keep = self._beginning(clean)
-        self._held = clean[len(clean) - keep :]
-        return clean[: len(clean) - keep]
+        end = len(clean) - max((_beginning(form, clean) for form in self._forms), default=0)
+        self._held = clean[end:]
+        return clean[:end]
 
     def flush(self) -> bytes:
         """The rest, at the end of the stream."""
         rest, self._held = self._held, b""
         return rest
 
-    def _beginning(self, data: bytes) -> int:
-        """How many bytes at the end could be the beginning of the secret."""
-        start = max(0, len(data) - len(self._secret) + 1)
-        while (start := data.find(self._secret[:1], start)) >= 0:
-            if self._secret.startswith(data[start:]):
-                return len(data) - start
-            start += 1
-        return 0
+
+def _beginning(form: bytes, data: bytes) -> int:
+    """How many bytes at the end could be the beginning of the form."""
+    start = max(0, len(data) - len(form) + 1)
+    while (start := data.find(form[:1], start)) >= 0:
+        if form.startswith(data[start:]):
+            return len(data) - start
+        start += 1
+    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
 import httpx2
@@ -9,7 +10,7 @@ import httpx2
 from roost.egress.ask import Ask
 from roost.egress.client import Client
 from roost.egress.options import Upstream
-from roost.egress.secrets import Redactor
+from roost.egress.secrets import Redactor, forms_of
 from roost.egress.wire import Headers, end_to_end
 
 _NOT_PASSED_ON = (
@@ -22,6 +23,8 @@ _NOT_PASSED_ON = (
 )
 """Answers' headers that are about the operator's account, or about a connection nobody inside has."""
 
+_SHORTEST_PASSWORD = 6
+
 
 class Line:
     """What one session asks of one upstream, with its key."""
@@ -31,7 +34,7 @@ class Line:
         self._base = httpx2.URL(upstream.base_url)
         self._client = client
         self._path = self._base.raw_path.rstrip(b"/")
-        self._secret = upstream.key.get_secret_value().encode() if upstream.key else b""
+        self._secrets = _secrets_of(upstream)
         # Answers must arrive as they are: what is compressed cannot be looked at as it passes.
         self._headers = [*upstream.credentials(), (b"accept-encoding", b"identity")]
 
@@ -46,8 +49,8 @@ class Line:
         return self._base.port or (443 if self._base.scheme == "https" else 80)
 
     def redactor(self) -> Redactor:
-        """Something that takes the key out of an answer."""
-        return Redactor(self._secret)
+        """Something that takes the key out of an answer, in all forms in which it may be quoted."""
+        return Redactor(self._secrets)
 
     def send(self, ask: Ask) -> AbstractAsyncContextManager[httpx2.Response]:
         """The answer's head, and its body to be read. :raises httpx2.TransportError: there is none"""
@@ -63,3 +66,10 @@ class Line:
         return [
             (name, redactor.whole(value)) for name, value in end_to_end(response.headers.raw, *drop)
         ]
+
+
+def _secrets_of(upstream: Upstream) -> Sequence[bytes]:
+    secret = upstream.key.get_secret_value().encode() if upstream.key else b""
+    # A password may be short. The stand-ins for keys that some models' servers take are not passwords.
+    shortest = {"shortest": _SHORTEST_PASSWORD} if upstream.scheme == "basic" else {}
+    return forms_of(secret, upstream.credentials(), **shortest)

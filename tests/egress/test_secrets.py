@@ -1,0 +1,91 @@
+"""What is taken out of answers: a secret in every form that a server may quote it in."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from base64 import b64encode, urlsafe_b64encode
+from itertools import pairwise
+from urllib.parse import quote, quote_plus
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+from pydantic import SecretStr
+
+from roost.egress.options import Upstream
+from roost.egress.secrets import Redactor, forms_of
+from tests.egress.places import KEY
+
+TOKEN = 'ghp_a/b+c=&"<0123456789>-xyz'
+FORMS = {
+    "raw": lambda text: text,
+    "in an address": lambda text: quote(text, safe=""),
+    "in an address, small letters": lambda text: re.sub(
+        "%..", lambda found: found[0].lower(), quote(text, safe="")
+    ),
+    "in a form": quote_plus,
+    "in JSON": lambda text: json.dumps(text)[1:-1],
+    "in JSON, with escaped slashes": lambda text: json.dumps(text)[1:-1].replace("/", "\\/"),
+    "in HTML": html.escape,
+    "in base64": lambda text: b64encode(text.encode()).decode(),
+    "in base64 for addresses": lambda text: urlsafe_b64encode(text.encode()).decode(),
+    "in base64, behind one byte": lambda text: b64encode(b":" + text.encode()).decode(),
+    "in base64, behind two bytes": lambda text: b64encode(b"u:" + text.encode()).decode(),
+    "in base64, inside": lambda text: b64encode(f"Auth: Bearer {text}, so".encode()).decode(),
+    "as sent": lambda text: "Basic " + b64encode(f"x-access-token:{text}".encode()).decode(),
+    "in an address, as sent": lambda text: quote(
+        "Basic " + b64encode(f"x-access-token:{text}".encode()).decode(), safe=""
+    ),
+}
+
+
+def forms(secret: str) -> list[bytes]:
+    upstream = Upstream(
+        dialect="anthropic", base_url="http://x", key=SecretStr(secret), scheme="basic"
+    )
+    return list(forms_of(secret.encode(), upstream.credentials()))
+
+
+def left_of(written: str, secret: str) -> int:
+    """The longest run of letters of what was quoted that is left."""
+    clean = Redactor(forms(secret)).whole(written.encode())
+    runs = "".join(
+        "." if a == b else " " for a, b in zip(written, clean.decode(), strict=True)
+    ).split()
+    return max(map(len, runs), default=0)
+
+
+@pytest.mark.parametrize("secret", [TOKEN, KEY])
+@pytest.mark.parametrize("how", FORMS)
+def test_nothing_of_a_secret_is_left_in_any_form(how: str, secret: str):
+    written = FORMS[how](secret)
+    constant = ("Basic " + b64encode(b"x-access-token:").decode(), "Auth: Bearer ", "QXV0aDog")
+    allowed = max(map(len, constant)) + 2 if "inside" in how or "sent" in how else 4
+    assert left_of(written, secret) <= allowed
+    assert b"*" * (len(secret) - 2) in Redactor(forms(secret)).whole(written.encode())
+
+
+@given(
+    before=st.binary(max_size=40),
+    after=st.binary(max_size=40),
+    how=st.sampled_from(sorted(FORMS)),
+    cuts=st.lists(st.integers(0, 200), max_size=8),
+)
+def test_however_a_stream_is_cut_the_same_is_left_out_of_it(
+    before: bytes, after: bytes, how: str, cuts: list[int]
+):
+    data = before + FORMS[how](TOKEN).encode() + after
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    redactor = Redactor(forms(TOKEN))
+    out = b"".join(redactor.feed(data[a:b]) for a, b in pairwise(edges)) + redactor.flush()
+    assert len(out) == len(data)
+    assert not any(form in out for form in forms(TOKEN))
+    assert out.startswith(before)
+    assert out.endswith(after)
+
+
+def test_a_stand_in_for_a_key_is_no_secret():
+    assert list(forms_of(b"placeholder", [(b"x-api-key", b"placeholder")])) == []
+    assert Redactor(forms_of(b"", [])).feed(b"as it is") == b"as it is"
