@@ -1,4 +1,4 @@
-"""Directories of this machine: removing a tree of any depth, and how much room is left.
+"""Directories of this machine: removing a tree of any depth, and making names in them durable.
 
 It stands below every other module because servers, stores and sandboxes all remove trees, and none of them
 may follow a link or run out of stack while it does.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,6 +22,27 @@ class _Level(NamedTuple):
     name: str
     identity: tuple[int, int]
     folders: list[str]
+
+
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Make a directory, and those above it that are missing; each is durable in the one above it.
+
+    One that is there already is made durable, too: whoever made it may be a moment behind, or dead.
+    """
+    if not path.parent.is_dir():
+        make_folder(path.parent)
+    path.mkdir(mode=mode, exist_ok=True)
+    with suppress(PermissionError):  # it is somebody else's, who has made it long ago
+        sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a directory durable: a file that was synced may be lost with its name."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def remove(path: Path) -> None:

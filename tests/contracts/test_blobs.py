@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +13,13 @@ from roost.blobs.s3 import S3Blobs
 from roost.blobs.steady import SteadyBlobs
 from roost.errors import BlobsFailed
 from roost.ports.blobs import Blobs
-from roost.testing.blobs_contract import BlobsContract
+from roost.testing.blobs_contract import BlobsContract, FolderBlobsContract
 
 
-class TestFolder(BlobsContract):
+class TestFolder(FolderBlobsContract):
     @pytest.fixture
-    async def blobs(self, tmp_path: Path) -> Blobs:
-        return FolderBlobs(tmp_path / "blobs")
+    def opened(self) -> Callable[[Path], Blobs]:
+        return FolderBlobs
 
     @pytest.mark.parametrize("key", ["../out", "/etc/passwd", "a//b", "a/./b", "", ".lock"])
     async def test_a_key_leads_nowhere_else(self, blobs: Blobs, key: str):
@@ -29,10 +29,10 @@ class TestFolder(BlobsContract):
             await blobs.get(key)
 
 
-class TestSteadyFolder(BlobsContract):
+class TestSteadyFolder(FolderBlobsContract):
     @pytest.fixture
-    async def blobs(self, tmp_path: Path) -> Blobs:
-        return SteadyBlobs(FolderBlobs(tmp_path / "blobs"), pauses=[0, 0])
+    def opened(self) -> Callable[[Path], Blobs]:
+        return lambda folder: SteadyBlobs(FolderBlobs(folder), pauses=[0, 0])
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,11 +14,13 @@ from typing import Final
 import anyio
 from anyio import to_thread
 
+from roost.disk import make_folder, sync_folder
 from roost.errors import BlobChanged, BlobNotFound, BlobsFailed
 from roost.ports.blobs import Pointer, Stored
 
 _FRESH: Final = ".fresh-"
 _LOCK: Final = ".lock"
+_MOST_KNOWN: Final = 10_000
 
 
 class FolderBlobs:
@@ -26,6 +28,7 @@ class FolderBlobs:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._durable: set[Path] = set()  # folders that nobody need look at again
         self._threads = anyio.CapacityLimiter(8)
 
     async def put(self, key: str, data: bytes) -> None:
@@ -54,14 +57,22 @@ class FolderBlobs:
     def _put(self, key: str, data: bytes) -> None:
         with _explained(key):
             path = self._path(key)
-            fresh = path.with_name(f"{_FRESH}{os.urandom(6).hex()}")
             try:
-                _write(fresh, data)
-                fresh.replace(path)
-            except OSError:
-                fresh.unlink(missing_ok=True)
-                raise
-            _make_durable(path.parent)
+                self._put_at(path, data)
+            except FileNotFoundError:  # somebody has removed its folder
+                self._durable.clear()
+                self._put_at(path, data)
+
+    def _put_at(self, path: Path, data: bytes) -> None:
+        fresh = path.with_name(f"{_FRESH}{os.urandom(6).hex()}")
+        self._make_folder(path.parent)
+        try:
+            _write(fresh, data)
+            fresh.replace(path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
 
     def _get(self, key: str, start: int, end: int | None) -> bytes:
         with _explained(key), self._path(key).open("rb") as file:
@@ -79,9 +90,13 @@ class FolderBlobs:
             ]
 
     def _delete(self, keys: Sequence[str]) -> None:
+        folders = {self._path(key).parent for key in keys}
         for key in keys:
             with _explained(key):
                 self._path(key).unlink(missing_ok=True)
+        for folder in folders:  # what came back would have no record, and stay for ever
+            with _explained(str(folder)), suppress(FileNotFoundError):
+                sync_folder(folder)
 
     def _swap(self, key: str, data: bytes, version: str | None) -> str:
         with _explained(key), self._locked():
@@ -97,10 +112,21 @@ class FolderBlobs:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One swap at a time, among all processes."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._make_folder(self._folder)
         with (self._folder / _LOCK).open("wb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make it durable, down from the store's own: somebody else may only just have made it."""
+        if folder in self._durable:
+            return
+        if folder != self._folder:
+            self._make_folder(folder.parent)
+        make_folder(folder, mode=0o700)
+        if len(self._durable) >= _MOST_KNOWN:
+            self._durable.clear()
+        self._durable.add(folder)
 
     def _path(self, key: str) -> Path:
         names = key.split("/")
@@ -114,31 +140,11 @@ def _version(data: bytes) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError:
-        _make_folders(path.parent)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _make_folders(path: Path) -> None:
-    """Each one durable in the one above it."""
-    if not path.is_dir():
-        _make_folders(path.parent)
-        path.mkdir(exist_ok=True, mode=0o700)
-        _make_durable(path.parent)
-
-
-def _make_durable(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from roost.disk import remove
+from roost.disk import remove, sync_folder
 from roost.errors import Unavailable
 from roost.ports.shown import Fetch
 from roost.sandboxes.tree.local import LocalTree
@@ -85,13 +85,16 @@ def _without(place: Path, before: Mapping[str, str], files: Mapping[str, str]) -
     gone = [path for path, file_id in before.items() if files.get(path) != file_id]
     if not gone:
         return
-    _note(place, {path: file_id for path, file_id in before.items() if path not in gone})
+    # They stay in the index until they are surely gone: what it does not name is never removed.
+    _note(place, {path: "" if path in gone else file_id for path, file_id in before.items()})
     for path in gone:
         (place / "uploads" / path).unlink(missing_ok=True)
-        for folder in (place / "uploads" / path).parents:
-            if folder == place / "uploads" or any(folder.iterdir()):
-                break
-            folder.rmdir()
+        folder = (place / "uploads" / path).parent
+        while folder != place / "uploads" and not (folder.is_dir() and any(folder.iterdir())):
+            if folder.is_dir():
+                folder.rmdir()
+            folder = folder.parent
+        sync_folder(folder)
 
 
 async def _write(place: Path, path: str, content: AsyncIterator[bytes]) -> None:
@@ -101,6 +104,7 @@ async def _write(place: Path, path: str, content: AsyncIterator[bytes]) -> None:
         async for piece in content:
             await to_thread.run_sync(file.write, piece)
         os.fchmod(file.fileno(), 0o444)
+        await to_thread.run_sync(_sync, file)
     finally:
         await to_thread.run_sync(file.close)
     await to_thread.run_sync(_put, fresh, place / "uploads", path)
@@ -112,12 +116,23 @@ def _put(fresh: Path, uploads: Path, path: str) -> None:
         (uploads / folder).mkdir(mode=0o755, exist_ok=True)
         (uploads / folder).chmod(0o755)
     fresh.rename(target)
+    for folder in target.relative_to(uploads).parents:
+        sync_folder(uploads / folder)
 
 
 def _note(place: Path, files: Mapping[str, str]) -> None:
+    """The index, when all that it names is durable: what it names is never written again."""
     fresh = place / f"{_INDEX}.new"
-    fresh.write_bytes(msgspec.json.encode(files))
+    with fresh.open("wb") as file:
+        file.write(msgspec.json.encode(files))
+        _sync(file)
     fresh.rename(place / _INDEX)
+    sync_folder(place)
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from roost.config import Settings
 from roost.core.keys import Keyring
+from roost.disk import make_folder, sync_folder
 from roost.domain.ids import mint
 from roost.errors import Conflict, StartupError, Unauthenticated
 
@@ -19,7 +20,7 @@ def prepare(data: Path) -> None:
     """Make the data directory, readable by its owner only. :raises StartupError: it cannot be made"""
     try:
         for folder in (data, data / "keys"):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(folder, mode=0o700)
     except OSError as error:
         raise StartupError(
             f"cannot make the data directory {data}: {error.strerror}",
@@ -107,8 +108,4 @@ def write_private(path: Path, secret: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)

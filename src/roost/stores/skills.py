@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 from anyio import to_thread
 
-from roost.disk import remove
+from roost.disk import make_folder, remove, sync_folder
 from roost.domain.ids import mint
 from roost.domain.skill import File
 from roost.errors import BlobNotFound, BlobsFailed, NotFound, Unavailable
@@ -70,7 +70,7 @@ class FolderSkills:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(root, mode=0o700)
         for left in root.glob(f"{_UNFINISHED}*"):
             _remove(left)
 
@@ -106,9 +106,9 @@ class FolderSkills:
                 _write(made, file)
             for folder in (made, *(path for path in made.rglob("*") if path.is_dir())):
                 folder.chmod(0o755)
-                _settle(folder)
+                sync_folder(folder)
             made.rename(self._root / key)
-            _settle(self._root)
+            sync_folder(self._root)
         except BaseException:
             _remove(made)
             raise
@@ -147,15 +147,6 @@ def _write(root: Path, file: File) -> None:
         made.flush()
         os.fchmod(made.fileno(), 0o755 if file.executable else 0o644)
         os.fsync(made.fileno())
-
-
-def _settle(folder: Path) -> None:
-    """Make the names in a directory durable."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _read(place: Path) -> list[File]:

@@ -5,12 +5,16 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import anyio
 import pytest
 
 from roost.errors import BlobChanged, BlobNotFound, BlobsFailed
 from roost.ports.blobs import Blobs
+from roost.testing.power_cut import PowerCut
 
 
 class BlobsContract:
@@ -104,3 +108,97 @@ class BlobsContract:
             found = await blobs.read(key)
             assert found is not None
             assert (found.data, found.version) == (data, version)
+
+
+class FolderBlobsContract(BlobsContract):
+    """The same, and what else is expected of a store in a directory of this machine."""
+
+    @pytest.fixture
+    def opened(self) -> Callable[[Path], Blobs]:
+        """Opens a store in a directory, which need not be there."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    async def blobs(self, opened: Callable[[Path], Blobs], tmp_path: Path) -> Blobs:
+        return opened(tmp_path / "blobs")
+
+    @pytest.mark.parametrize("first", ["put", "swap"])
+    async def test_whatever_was_acknowledged_outlives_a_power_cut(
+        self, opened: Callable[[Path], Blobs], tmp_path: Path, first: str
+    ) -> None:
+        (disk := tmp_path / "disk").mkdir()
+        cut = PowerCut(disk)
+        blobs = opened(disk / "some" / "blobs")
+        stored: dict[str, bytes | None] = {}
+        version = None
+        steps = ["a/one", "a/b/two", "head", "a/one", "-a/b/two", "head", "-a/one", "a/one"]
+        with cut.watching():
+            for number, step in enumerate(["head", *steps] if first == "swap" else steps):
+                key, data = step.removeprefix("-"), b"%d" % number * 1000
+                if step.startswith("-"):
+                    await blobs.delete([key])
+                elif key == "head":
+                    version = await blobs.swap(key, data, version)
+                else:
+                    await blobs.put(key, data)
+                stored[key] = None if step.startswith("-") else data
+                for left in cut.outcomes(tmp_path / "left", seed=number):
+                    assert await _found(opened(left / "some" / "blobs"), stored) == stored
+
+    async def test_a_power_cut_leaves_the_old_object_or_the_new_one(
+        self, opened: Callable[[Path], Blobs], tmp_path: Path
+    ) -> None:
+        (disk := tmp_path / "disk").mkdir()
+        cut = PowerCut(disk)
+        blobs, left = opened(disk / "blobs"), list[Path]()
+        old, new = b"old" * 1000, b"new" * 2000
+        with cut.watching():
+            await blobs.put("a/key", old)
+            version = await blobs.swap("head", old, None)
+        cut = PowerCut(disk)
+        with cut.watching(lambda: left.extend(cut.outcomes(tmp_path / "left", count=9))):
+            await blobs.put("a/key", new)
+            await blobs.swap("head", new, version)
+        assert left
+        for path in left:
+            found = await _found(opened(path / "blobs"), {"a/key": None, "head": None})
+            assert set(found.values()) <= {old, new}, path
+
+    @pytest.mark.parametrize("sync", range(1, 6))
+    async def test_an_object_is_durable_though_somebody_else_just_makes_its_folder(
+        self, opened: Callable[[Path], Blobs], tmp_path: Path, sync: int
+    ) -> None:
+        (disk := tmp_path / "disk").mkdir()
+        cut = PowerCut(disk)
+        pause = _Pause(sync)
+        with cut.watching(pause.before):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(opened(disk / "blobs").put, "a/b/other", b"other")
+                await anyio.to_thread.run_sync(pause.reached.wait, 10)
+                try:
+                    await opened(disk / "blobs").put("a/b/mine", b"mine")
+                    for left in cut.outcomes(tmp_path / "left"):
+                        assert await opened(left / "blobs").get("a/b/mine") == b"mine"
+                finally:
+                    pause.go.set()
+
+
+class _Pause:
+    """Stops whoever comes to a sync with this number, and nobody after that."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+        self.reached, self.go = threading.Event(), threading.Event()
+
+    def before(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.reached.set()
+            self.go.wait(60)
+
+
+async def _found(blobs: Blobs, keys: dict[str, bytes | None]) -> dict[str, bytes | None]:
+    """What there is under these keys; there must be no others."""
+    listed = {stored.key for stored in await blobs.list("")}
+    assert listed <= keys.keys()
+    return {key: await blobs.get(key) if key in listed else None for key in keys}
