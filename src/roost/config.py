@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
+from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal
@@ -376,5 +377,13 @@ def _setting_of(variable: str) -> str | None:
 
 
 def _explain(error: ValidationError) -> str:
-    problems = [f"{variable_of(str(e['loc'][0]))}: {e['msg']}" for e in error.errors()]
-    return "; ".join(problems)
+    return "; ".join(_problem(str(e["loc"][0]), e["type"], e["msg"]) for e in error.errors())
+
+
+def _problem(name: str, kind: str, said: str) -> str:
+    variable = variable_of(name)
+    if kind != "extra_forbidden":
+        return f"{variable}: {said}"
+    known = [variable_of(field) for field in Settings.model_fields]
+    near = get_close_matches(variable, known, n=1, cutoff=0.8)
+    return f"{variable} is not a setting" + (f"; did you mean {near[0]}?" if near else "")

@@ -86,6 +86,7 @@ class Fake:
                 Route("/v1/sessions/sesn_1/events", self._send, methods=["POST"]),
                 Route("/v1/sessions/sesn_1/events", self._newest),
                 Route("/v1/sessions/sesn_1", self._session, methods=["GET", "DELETE"]),
+                Route("/v1/agents/{id}", self._change_agent, methods=["POST"]),
                 Route("/v1/{kind}", self._make, methods=["POST"]),
                 Route("/v1/{kind}", self._list),
                 Route("/roost/v1/keys", self._make_key, methods=["POST"]),
@@ -104,6 +105,11 @@ class Fake:
             return _error(409, "conflict", "That name is taken.", None)
         return JSONResponse(things[-1])
 
+    async def _change_agent(self, request: Request) -> Response:
+        [agent] = [each for each in self.made["agents"] if each["id"] == request.path_params["id"]]
+        agent |= await request.json()
+        return JSONResponse(agent)
+
     async def _list(self, request: Request) -> Response:
         """Pages of one, so that clients must turn them."""
         things = [_shown(thing) for thing in self.made[request.path_params["kind"]]]
@@ -112,7 +118,10 @@ class Fake:
         return JSONResponse({"data": things[page : page + 1], "next_page": more})
 
     async def _session(self, request: Request) -> Response:
-        return JSONResponse(_shown({"id": "sesn_1", "title": "a \x1b[31mtitle"}))
+        rests = [e for _, e in self.frames if e["type"].startswith("session.status_")]
+        waits = rests[-1].get("stop_reason", {}).get("event_ids", []) if rests else []
+        session = {"id": "sesn_1", "title": "a \x1b[31mtitle", "waiting_for": waits}
+        return JSONResponse(_shown(session))
 
     async def _make_key(self, request: Request) -> Response:
         self.keys.append(_shown(await request.json()) | {"id": "key_1"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pty
 import re
@@ -35,6 +36,41 @@ def test_the_agent_and_the_environment_are_made_once(roost: Roost, start: Start)
     assert [agent["name"] for agent in fake.made["agents"]] == ["another", "roost-chat"]
     assert [env["name"] for env in fake.made["environments"]] == ["roost-chat"]
     assert [s["agent"] for s in fake.made["sessions"]] == ["agents_2", "agents_2"]
+
+
+def test_the_agent_it_makes_has_tools_and_asks_before_it_changes_anything(
+    roost: Roost, start: Start
+) -> None:
+    fake = Fake()
+    start(fake)
+    roost("chat", "--once", "Hello")
+    [toolset] = fake.made["agents"][0]["tools"]
+    assert toolset["type"] == "agent_toolset_20260401"
+    assert toolset["default_config"]["permission_policy"] == {"type": "always_ask"}
+    assert {config["name"] for config in toolset["configs"]} == {"read", "glob", "grep"}
+
+
+def test_an_agent_of_its_own_that_has_no_tools_is_given_them(roost: Roost, start: Start) -> None:
+    fake = Fake()
+    fake.made["agents"].append({"id": "agent_0", "name": "roost-chat", "version": 3, "tools": []})
+    start(fake)
+    roost("chat", "--once", "Hello")
+    [agent] = fake.made["agents"]
+    assert agent["tools"][0]["type"] == "agent_toolset_20260401"
+    assert fake.made["sessions"][0]["agent"] == "agent_0"
+
+
+def test_an_agent_is_picked_by_its_name_or_its_id(roost: Roost, start: Start) -> None:
+    fake = Fake()
+    fake.made["agents"].append({"id": "agent_0", "name": "coder"})
+    start(fake)
+    for asked in ("coder", "agent_0"):
+        fake.frames.clear()
+        assert roost("chat", "--once", "--agent", asked, "Hello")[0] == 0
+    assert [session["agent"] for session in fake.made["sessions"]] == ["agent_0", "agent_0"]
+    code, _, err = roost("chat", "--once", "--agent", "nobody", "Hello")
+    assert code == 1
+    assert err.startswith("roost: no agent is named 'nobody'")
 
 
 def test_what_somebody_else_made_in_that_instant_is_used(roost: Roost, start: Start) -> None:
@@ -185,8 +221,8 @@ def test_once_says_what_the_session_waits_for(roost: Roost, start: Start) -> Non
     start(fake)
     code, _, err = roost("chat", "--once", "Clean up")
     assert code == 1
-    assert "waits for an answer to: bash rm -rf build" in err
-    assert "hint: Send user.tool_confirmation" in err
+    assert 'waits for an answer to: bash {"command": "rm -rf build"}' in err
+    assert "hint: Answer with `roost sessions answer sesn_1`" in err
     assert roost("chat", "--once", "--session", "sesn_1", "And?")[0] == 1
     assert len(fake.posted) == 1, "a message that would not be read is not sent"
 
@@ -263,6 +299,78 @@ def test_a_person_allows_a_tool_call_at_the_prompt(start: Start) -> None:
         terminal.type("\x04")
         assert terminal.exit_code() == 0
     assert fake.posted[1]["result"] == "allow"
+
+
+QUESTIONS = [
+    {
+        "question": "Which colour?",
+        "options": [{"label": "Red", "description": "warm"}, {"label": "Blue"}],
+    },
+    {"question": "Which days?", "multiSelect": True, "options": [{"label": "Mo"}, {"label": "Tu"}]},
+    {"question": "Why?"},
+]
+
+
+def _questions(fake: Fake, message: Json) -> None:
+    if message["type"] != "user.message":
+        _echo(fake, message)
+        return
+    fake.begin(message)
+    asks = fake.append(
+        "agent.custom_tool_use", name="AskUserQuestion", input={"questions": QUESTIONS}
+    )
+    fake.rest("requires_action", event_ids=[asks["id"]])
+
+
+def answer_at(terminal: Terminal) -> None:
+    terminal.wait_for("1. Red: warm")
+    terminal.wait_for("a number, or your own words: ")
+    terminal.type("7\n")
+    terminal.wait_for("there is no choice 7")
+    terminal.wait_for("a number, or your own words: ")
+    terminal.type("2\n")
+    terminal.wait_for("numbers, or your own words: ")
+    terminal.type("1, 2\n")
+    terminal.wait_for("answer: ")
+    terminal.type("because\n")
+    terminal.wait_for("got ")
+
+
+def test_a_person_answers_questions_at_the_prompt_also_after_coming_back(start: Start) -> None:
+    fake = Fake(_questions)
+    url = start(fake)
+    with Terminal(url, "chat", "Ask me") as terminal:
+        terminal.wait_for("a number, or your own words: ")
+        terminal.type("\x04")  # Ctrl-D: not now
+        terminal.wait_for("go on with: roost chat --session sesn_1")
+        assert terminal.exit_code() == 0
+    with Terminal(url, "chat", "--session", "sesn_1") as terminal:
+        answer_at(terminal)
+        terminal.wait_for("> ")
+        terminal.type("\x04")
+        assert terminal.exit_code() == 0
+    sent = fake.posted[1]
+    assert sent["type"] == "user.custom_tool_result"
+    assert json.loads(sent["content"][0]["text"]) == {
+        "answers": {"Which colour?": "Blue", "Which days?": ["Mo", "Tu"], "Why?": "because"}
+    }
+
+
+def test_a_person_types_the_result_of_a_custom_tool(start: Start) -> None:
+    def turn(fake: Fake, message: Json) -> None:
+        if message["type"] != "user.message":
+            _echo(fake, message)
+            return
+        fake.begin(message)
+        asks = fake.append("agent.custom_tool_use", name="weather", input={"city": "Bonn"})
+        fake.rest("requires_action", event_ids=[asks["id"]])
+
+    fake = Fake(turn)
+    with Terminal(start(fake), "chat", "What weather?") as terminal:
+        terminal.wait_for('the result of weather {"city": "Bonn"}: ')
+        terminal.type("rain\n")
+        terminal.wait_for("got ")
+    assert fake.posted[1]["content"] == [{"type": "text", "text": "rain"}]
 
 
 class Terminal:

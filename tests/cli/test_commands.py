@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -35,8 +36,112 @@ def test_help_does_not_load_what_only_commands_need() -> None:
     assert loaded.stdout == "[]\n"
 
 
-def test_version_is_the_packages(roost: Roost) -> None:
-    assert roost("version") == (0, f"roost {__version__}\n", "")
+@pytest.mark.parametrize("asked", ["version", "--version"])
+def test_version_is_the_packages(roost: Roost, asked: str) -> None:
+    assert roost(asked) == (0, f"roost {__version__}\n", "")
+
+
+def test_a_server_whose_settings_are_wrong_exits_as_one_that_cannot_start(
+    roost: Roost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = roost("serve", "--port", "99999")
+    assert code == 3
+    assert err.startswith("roost: ROOST_PORT: ")
+    monkeypatch.setenv("ROOST_PROT", "1")
+    code, _, err = roost("serve")
+    assert code == 3
+    assert err.startswith("roost: ROOST_PROT is not a setting; did you mean ROOST_PORT?\n")
+
+
+def waiting(*calls: Json) -> Fake:
+    fake = Fake()
+    made = [fake.append(**call) for call in calls]
+    fake.rest("requires_action", event_ids=[each["id"] for each in made])
+    fake.turn = lambda fake, message: None
+    return fake
+
+
+CALL = {"kind": "agent.tool_use", "name": "bash", "input": {"command": "ls"}}
+QUESTION = {
+    "kind": "agent.custom_tool_use",
+    "name": "AskUserQuestion",
+    "input": {"questions": [{"question": "Which?", "options": [{"label": "A"}, {"label": "B"}]}]},
+}
+
+
+def test_what_a_session_waits_for_is_listed_and_answered(roost: Roost, start: Start) -> None:
+    fake = waiting(CALL, QUESTION)
+    start(fake)
+    code, out, _ = roost("sessions", "answer", "sesn_1")
+    assert code == 0
+    assert out.splitlines()[1].split(maxsplit=2) == [
+        "sevt_1",
+        "permission",
+        'bash {"command": "ls"}',
+    ]
+    assert out.splitlines()[2].split(maxsplit=2) == ["sevt_2", "answer", "Which? (A, B)"]
+    assert roost("sessions", "answer", "sesn_1", "--allow")[:2] == (0, "answered\n")
+    assert (
+        roost("sessions", "answer", "sesn_1", "--call", "sevt_1", "--deny", "--why", "no")[0] == 0
+    )
+    assert roost("sessions", "answer", "sesn_1", "2", "--call", "sevt_2")[0] == 0
+    allowed, denied, told = fake.posted
+    assert (allowed["tool_use_id"], allowed["result"]) == ("sevt_1", "allow")
+    assert (denied["result"], denied["deny_message"]) == ("deny", "no")
+    assert json.loads(told["content"][0]["text"]) == {"answers": {"Which?": "B"}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["yes"], "it waits for permission"),
+        (["--allow", "--deny"], "it waits for permission"),
+        (["--allow", "--call", "sevt_9"], "the session does not wait for sevt_9"),
+        (["--allow", "--call", "sevt_2"], "it waits for an answer: Which? (A, B)"),
+        (["3", "--call", "sevt_2"], "there is no choice 3"),
+    ],
+)
+def test_an_answer_that_fits_nothing_is_not_sent(
+    roost: Roost, start: Start, arguments: list[str], says: str
+) -> None:
+    fake = waiting(CALL, QUESTION)
+    start(fake)
+    code, _, err = roost("sessions", "answer", "sesn_1", *arguments)
+    assert code == 1
+    assert says in err
+    assert fake.posted == []
+
+
+def test_a_session_that_waits_for_nothing_says_so(roost: Roost, start: Start) -> None:
+    start(Fake())
+    assert roost("sessions", "answer", "sesn_1")[:2] == (0, "it waits for nothing\n")
+    code, _, err = roost("sessions", "answer", "sesn_1", "--allow")
+    assert (code, err) == (1, "roost: the session waits for nothing\n")
+
+
+def test_a_session_is_interrupted(roost: Roost, start: Start) -> None:
+    fake = waiting()
+    start(fake)
+    assert roost("sessions", "interrupt", "sesn_1")[:2] == (0, "interrupted\n")
+    assert [event["type"] for event in fake.posted] == ["user.interrupt"]
+
+
+def test_a_person_is_told_where_a_key_is_and_not_which_header_to_send() -> None:
+    error = {"message": "The API key is missing.", "details": {"hint": "Send it as `x-api-key`."}}
+    said = problem(httpx2.Response(401, json={"error": error}))
+    assert "x-api-key" not in (said.hint or "")
+    assert "ROOST_API_KEY" in (said.hint or "")
+
+
+def test_the_doctor_believes_the_running_server_and_not_its_own_shell(tmp_path: Path) -> None:
+    said = {"url": NOBODY, "pid": os.getpid(), "model": "http://model.test"}
+    (tmp_path / "server.json").write_text(json.dumps(said))
+    assert doctor.model(Settings(data=tmp_path)).level == "ok"
+    (tmp_path / "server.json").write_text(json.dumps(said | {"model": "scripted"}))
+    with_key = Settings(data=tmp_path, anthropic_api_key="k")  # type: ignore[arg-type]
+    assert doctor.model(with_key).level == "warn"
+    (tmp_path / "server.json").write_text(json.dumps(said | {"pid": 2**22 + 1}))
+    assert doctor.model(with_key).level == "ok"
 
 
 def test_no_server_is_one_line_and_what_to_do(roost: Roost) -> None:

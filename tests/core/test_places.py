@@ -398,3 +398,30 @@ def test_an_agents_mcp_servers_can_be_reached_where_the_environment_says_so():
     limited["allow_mcp_servers"] = True
     allowed = networking_of({"networking": limited}, servers).allowed_hosts
     assert allowed == ["a.example", "tools.example", "::1"]
+
+
+class NoEngine(Landlord):
+    """A kind of place that this machine does not have."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    async def sweep(self) -> None:
+        raise SandboxUnavailable("no engine")
+
+
+@pytest.mark.parametrize(("missing", "warnings"), [("another", 0), ("usual", 1)])
+async def test_only_a_missing_sandbox_that_sessions_usually_get_is_worth_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, missing: str, warnings: int
+):
+    usual, another = Landlord(), Landlord()
+    usual.name, another.name = "usual", "another"
+    given = [NoEngine(missing) if each.name == missing else each for each in (usual, another)]
+    async with node(tmp_path) as roost:
+        catalog, forwarder = roost.store.catalog, Path("/forward")
+        places = Places(
+            *(given[0], Door(), catalog), vault=tmp_path, forwarder=forwarder, others=given[1:]
+        )
+        await places.sweep()
+    assert [record.levelname for record in caplog.records].count("WARNING") == warnings

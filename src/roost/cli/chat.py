@@ -10,11 +10,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 
+from roost.cli.asked import asked as put_to_person
+from roost.cli.asked import in_words, send, waiting
 from roost.cli.client import Client, Json, at
 from roost.cli.follow import ENDS, Following, newest
-from roost.cli.screen import Screen, call_of, folded, whole_call
-from roost.domain.ids import mint
-from roost.errors import Conflict, InvalidRequest
+from roost.cli.screen import Screen, folded
+from roost.errors import Conflict, InvalidRequest, NotFound
 
 _NAME = "roost-chat"
 _MODEL = "claude-opus-5-5"
@@ -22,7 +23,18 @@ _EVENTS_READ = 500
 _TURNS_SHOWN = 3
 _PATIENCE_ONCE = 60.0
 _INTERRUPTED = 130
-_HOW_TO_ANSWER = "Send user.tool_confirmation or user.custom_tool_result, or interrupt the session."
+_ASKS_FIRST = {"type": "always_ask"}
+_TOOLS = [
+    {
+        "type": "agent_toolset_20260401",
+        "default_config": {"enabled": True, "permission_policy": _ASKS_FIRST},
+        "configs": [
+            {"name": name, "enabled": True, "permission_policy": {"type": "always_allow"}}
+            for name in ("read", "glob", "grep")
+        ],
+    }
+]
+"""What the agent of `roost chat` may use: it reads as it likes, and asks before anything else."""
 
 
 def converse(
@@ -60,7 +72,7 @@ class Chat:
         self.waits_for: list[Json] = []
         self.over = False
         self._once = once
-        self._client = client
+        self.client = client
         self._running = False
         self._calls: dict[str, Json] = {}
         self._log = Following(
@@ -74,7 +86,7 @@ class Chat:
 
     def catch_up(self) -> None:
         """Read what happened so far; show the last few turns of it, and let a running one finish."""
-        events = newest(self._client, self.session_id, _EVENTS_READ)
+        events = newest(self.client, self.session_id, _EVENTS_READ)
         for event in events:
             self._track(event)
             self._log.cursor = str(event["seq"])
@@ -90,26 +102,25 @@ class Chat:
         :raises InvalidRequest: it waits for somebody, and would not read this
         """
         if self.waits_for:
-            raise InvalidRequest(self.explain_wait(), hint=_HOW_TO_ANSWER)
-        sent = self._send("user.message", content=[{"type": "text", "text": text}])
-        return self._until_rest(sent)
+            raise self.cannot_answer()
+        content = [{"type": "text", "text": text}]
+        return self._until_rest(self._send({"type": "user.message", "content": content}))
 
-    def answer(self, call: Json, allow: bool) -> None:
-        """Allow or deny a tool call, and show what comes of it."""
-        result = "allow" if allow else "deny"
-        sent = self._send("user.tool_confirmation", tool_use_id=call["id"], result=result)
-        self._until_rest(sent)
+    def answer(self, event: Json) -> None:
+        """Answer what it waits for, and show what comes of it."""
+        self._until_rest(self._send(event))
 
-    def explain_wait(self) -> str:
-        """What the session waits for, in words."""
-        calls = "; ".join(call_of(call) for call in self.waits_for)
-        return f"the session waits for an answer to: {calls}"
+    def cannot_answer(self) -> InvalidRequest:
+        """What the session waits for, in words, where nobody can be asked."""
+        calls = "; ".join(in_words(call) for call in self.waits_for)
+        return InvalidRequest(
+            f"the session waits for an answer to: {calls}",
+            hint=f"Answer with `roost sessions answer {self.session_id}`, or in a terminal with "
+            f"`roost chat --session {self.session_id}`.",
+        )
 
-    def _send(self, kind: str, **fields: object) -> str:
-        # The id makes sending it again harmless: the server keeps one, however often it comes.
-        event = {"type": kind, "client_id": mint("cli"), **fields}
-        path = at("v1", "sessions", self.session_id, "events")
-        sent = str(self._client.post_surely(path, {"events": [event]})["data"][0]["id"])
+    def _send(self, event: Json) -> str:
+        sent = send(self.client, self.session_id, event)
         self.screen.mine(sent)
         return sent
 
@@ -133,7 +144,7 @@ class Chat:
                     raise
                 interrupted = True
                 self.screen.note("interrupting… (Ctrl-C again leaves at once)")
-                self._send("user.interrupt")
+                self._send({"type": "user.interrupt"})
 
     def _track(self, event: Json) -> None:
         kind = event["type"]
@@ -144,9 +155,9 @@ class Chat:
         elif kind == "session.status_idle":
             awaited = event["stop_reason"].get("event_ids", [])
             self._running = False
-            self.waits_for = [
-                self._calls.get(i, {"id": i, "type": "?", "name": i}) for i in awaited
-            ]
+            self.waits_for = [self._calls[i] for i in awaited if i in self._calls]
+            if len(self.waits_for) < len(awaited):  # made before what was read here
+                self.waits_for = waiting(self.client, self.session_id)
         elif kind in ENDS:
             self._running, self.over, self.waits_for = False, True, []
 
@@ -170,7 +181,7 @@ def _beginning_of_turns(events: list[Json], turns: int) -> int:
 def _once(chat: Chat, message: str) -> int:
     reason = chat.turn(message)
     if chat.waits_for:
-        raise InvalidRequest(chat.explain_wait(), hint=_HOW_TO_ANSWER)
+        raise chat.cannot_answer()
     return 0 if reason == "end_turn" else 1
 
 
@@ -179,6 +190,8 @@ def _interactive(chat: Chat, first: str | None) -> int:
         for text in _lines(chat, first):
             chat.turn(text)
             _settle(chat)
+    except EOFError:
+        print()  # Ctrl-D instead of an answer: it waits for one until somebody comes back
     except KeyboardInterrupt:
         chat.screen.note("left; the agent goes on without you")
         return _INTERRUPTED
@@ -210,34 +223,58 @@ def _lines(chat: Chat, first: str | None) -> Iterator[str]:
 
 
 def _settle(chat: Chat) -> None:
-    """Ask the person about each tool call that the session waits to be allowed.
+    """Put to the person whatever the session waits for: permissions, questions, results of custom tools.
 
-    :raises InvalidRequest: it waits for something that cannot be said here
+    :raises InvalidRequest: there is no person
     """
     while chat.waits_for:
-        call = chat.waits_for[0]
-        if call["type"] == "agent.custom_tool_use" or not sys.stdin.isatty():
-            raise InvalidRequest(chat.explain_wait(), hint=_HOW_TO_ANSWER)
-        said = input(f"allow {whole_call(call)}? [y/N] ").strip().lower()
-        chat.answer(call, said in ("y", "yes"))
+        if not sys.stdin.isatty():
+            raise chat.cannot_answer()
+        try:
+            chat.answer(put_to_person(chat.waits_for[0], _ask, chat.screen.note))
+        except (
+            InvalidRequest
+        ) as mistake:  # another number than there are; or somebody else was quicker
+            chat.screen.note(f"{mistake.message}. {mistake.hint or ''}", style="yellow")
+            chat.waits_for = waiting(chat.client, chat.session_id)
+
+
+def _ask(prompt: str) -> str:
+    return input(prompt).strip()
 
 
 def _new_session(client: Client, asked: Mapping[str, str | None], message: str | None) -> Json:
     body = {
         **{name: value for name, value in asked.items() if value is not None},
-        "agent": asked["agent"] or _named(client, "agents", {"name": _NAME, "model": _MODEL}),
-        "environment_id": _named(client, "environments", {"name": _NAME}),
+        "agent": _agent(client, asked["agent"]),
+        "environment_id": _named(client, "environments", {"name": _NAME})["id"],
         "title": folded(message or "roost chat", 80),
     }
     return client.post("/v1/sessions", body)
 
 
-def _named(client: Client, kind: str, body: Json) -> str:
-    """The id of the thing with this name; it is made if there is none."""
+def _agent(client: Client, asked: str | None) -> str:
+    """The id of the agent that is asked for, by id or by name; else of the one that is made for this."""
+    if asked is not None and asked.startswith("agent_"):
+        return asked
+    if asked is not None:
+        if found := _find(client, "agents", asked):
+            return str(found["id"])
+        raise NotFound(f"no agent is named {asked!r}", hint="Give its id, or another name.")
+    body = {"name": _NAME, "model": _MODEL, "tools": _TOOLS}
+    own = _named(client, "agents", body)
+    if not own.get("tools"):  # made by a version that gave it none; it could do nothing but talk
+        changed = {"version": own["version"], "tools": _TOOLS}
+        own = client.post(at("v1", "agents", own["id"]), changed)
+    return str(own["id"])
+
+
+def _named(client: Client, kind: str, body: Json) -> Json:
+    """The thing with this name; it is made if there is none."""
     if found := _find(client, kind, body["name"]):
         return found
     try:
-        return str(client.post(f"/v1/{kind}", body)["id"])
+        return client.post(f"/v1/{kind}", body)
     except Conflict:
         # Somebody made it between our looking and our asking.
         if found := _find(client, kind, body["name"]):
@@ -245,8 +282,8 @@ def _named(client: Client, kind: str, body: Json) -> str:
         raise
 
 
-def _find(client: Client, kind: str, name: str) -> str | None:
+def _find(client: Client, kind: str, name: str) -> Json | None:
     for item in client.pages(f"/v1/{kind}", {"limit": 100}):
         if item["name"] == name:
-            return str(item["id"])
+            return item
     return None

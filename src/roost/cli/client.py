@@ -22,6 +22,10 @@ _HEADERS = {
 _TIMEOUT = httpx2.Timeout(60.0, connect=5.0)
 _LONG = httpx2.Timeout(3600.0, connect=5.0)  # what is large is packed before its first byte
 _LOOPBACK = ("http://127.", "http://localhost", "http://[::1]")
+_NO_KEY = (  # the server's own is for programs: which header to send
+    "Set ROOST_API_KEY to a key of that server. The administrator's is in keys/admin.key of its data "
+    "directory."
+)
 _PASSING = frozenset({408, 429, 502, 503, 504})
 _TRIES = 6
 
@@ -160,7 +164,8 @@ def problem(response: httpx2.Response) -> RoostError:
     details = error.get("details")
     said: Json = details if isinstance(details, dict) else {}
     kind = _CLASSES.get(str(said.get("error_code")), _class_of(response.status_code))
-    return kind(message, hint=said.get("hint"))
+    hint = _NO_KEY if kind is Unauthenticated else said.get("hint")
+    return kind(message, hint=hint)
 
 
 def _error_in(response: httpx2.Response) -> Json:

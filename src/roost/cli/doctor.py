@@ -22,7 +22,7 @@ import msgspec
 
 import roost
 from roost.blobs import choice as blobs
-from roost.cli.environment import server_url
+from roost.cli.environment import running, server_url
 from roost.cli.table import print_json
 from roost.config import Settings
 from roost.errors import BlobChanged, RoostError, SandboxFailed, StartupError
@@ -144,14 +144,23 @@ def server(settings: Settings) -> Finding:
 
 
 def model(settings: Settings) -> Finding:
-    """Without a key, Roost answers from its scripted model."""
+    """What the server says that runs here; else what one would use that is started in this shell."""
+    if (said := running(settings).get("model")) and isinstance(said, str):
+        return _running_model(said)
     if settings.anthropic_api_key is None and settings.anthropic_base_url is None:
         return Finding(
             "warn",
-            "no key: answers come from the scripted model",
+            "no key in this shell: a server started here answers from the scripted model",
             "Set ANTHROPIC_API_KEY for a real one.",
         )
     return Finding("ok", f"real, at {settings.anthropic_base_url or 'the Anthropic API'}")
+
+
+def _running_model(said: str) -> Finding:
+    if "scripted" not in said:
+        return Finding("ok", f"the running server uses: {said}")
+    fix = "Start it with ANTHROPIC_API_KEY set for a real one."
+    return Finding("warn", f"the running server answers from the {said}", fix)
 
 
 def clock(settings: Settings) -> Finding:

@@ -30,6 +30,13 @@ def server_url(found: Settings) -> str:
     return said if isinstance(said, str) else f"http://{found.host}:{found.port}"
 
 
+def running(found: Settings) -> dict[str, Any]:
+    """What the server of the data directory says about itself, if it runs and is the one that is meant."""
+    said = _json_in(found.data / "server.json")
+    ours = found.url is None or found.url.rstrip("/") == said.get("url")
+    return said if ours and Path(f"/proc/{said.get('pid')}").exists() else {}
+
+
 def is_local(url: str | None) -> bool:
     """Whether the server is the one of the data directory, and no load balancer stands before it."""
     return settings(url=url).url is None

@@ -11,7 +11,7 @@ import typer
 from roost.cli.options import Json, SessionId, Url
 from roost.cli.session_commands import sessions
 from roost.cli.workspace_commands import workspaces
-from roost.errors import RoostError
+from roost.errors import RoostError, StartupError
 
 app = typer.Typer(
     name="roost",
@@ -34,15 +34,39 @@ blobs = typer.Typer(help="The store of snapshots and files.", no_args_is_help=Tr
 app.add_typer(blobs, name="blobs")
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from roost import __version__
+
+        print(f"roost {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Durable agent sessions on machines you own, behind the Claude Managed Agents API."""
+
+
 def run() -> None:
     """The `roost` command. An error is one line and what to do about it, never a traceback."""
     try:
         app()
     except RoostError as error:
-        print(f"roost: {error.message}", file=sys.stderr)
-        if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
+        _say(error)
         sys.exit(1)
+
+
+def _say(error: RoostError) -> None:
+    print(f"roost: {error.message}", file=sys.stderr)
+    if error.hint:
+        print(f"hint: {error.hint}", file=sys.stderr)
 
 
 @app.command()
@@ -55,9 +79,15 @@ def serve(
 ) -> None:
     """Run the server until it is told to stop (Ctrl-C or SIGTERM)."""
     from roost.cli.environment import settings
+    from roost.serve.main import STARTUP_FAILURE
     from roost.serve.main import serve as run_server
 
-    raise typer.Exit(run_server(settings(host=host, port=port, data=data)))
+    try:
+        found = settings(host=host, port=port, data=data)
+    except StartupError as error:
+        _say(error)
+        raise typer.Exit(STARTUP_FAILURE) from None  # started again, it would fail the same way
+    raise typer.Exit(run_server(found))
 
 
 @app.command()
@@ -67,7 +97,8 @@ def chat(
         str | None, typer.Option("--session", "-s", help="Go on with this session.")
     ] = None,
     agent: Annotated[
-        str | None, typer.Option(help="The agent of a new session; default one named roost-chat.")
+        str | None,
+        typer.Option(help="The agent of a new session, by id or name; default roost-chat."),
     ] = None,
     workspace: Annotated[
         str | None, typer.Option(help="The workspace of a new session; default one of its own.")
@@ -308,6 +339,4 @@ def doctor(json: Json = False, url: Url = None) -> None:
 @app.command()
 def version() -> None:
     """Print the version."""
-    from roost import __version__
-
-    print(f"roost {__version__}")
+    _print_version(True)

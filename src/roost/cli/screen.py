@@ -17,6 +17,7 @@ from rich.text import Text
 Json = dict[str, Any]
 
 _KEPT = "\n\t"
+_LONGEST_ERROR = 1000  # characters: what to do about it comes last
 _TROUBLES = {
     "model_overloaded_error": "the model is overloaded",
     "model_rate_limited_error": "the model's rate limit is reached",
@@ -111,7 +112,7 @@ class Screen:
             "exhausted": "gave up on this turn",
             "terminal": "the session cannot go on",
         }.get(error["retry_status"]["type"], "")
-        self.note(f"{what}; {then} ({folded(error['message'])})", style="yellow")
+        self.note(f"{what}; {then} ({folded(error['message'], _LONGEST_ERROR)})", style="yellow")
 
     def _idle(self, event: Json) -> None:
         self._drop_preview()

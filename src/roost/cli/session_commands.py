@@ -10,10 +10,48 @@ import typer
 from roost.cli.options import Json, SessionId, Url
 
 sessions = typer.Typer(
-    help="List, show, fork, rewind, move and remove sessions.", no_args_is_help=True
+    help="List, show, answer, interrupt, fork, rewind, move and remove sessions.",
+    no_args_is_help=True,
 )
 
 _WHERE = "A turn's number, or the id of an event in it"
+
+
+@sessions.command("answer")
+def sessions_answer(
+    session: SessionId,
+    answer: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ANSWER]", help="To a question: a choice or its number. To a tool: its result."
+        ),
+    ] = None,
+    allow: Annotated[bool, typer.Option("--allow", help="Allow the tool call.")] = False,
+    deny: Annotated[bool, typer.Option("--deny", help="Do not allow it.")] = False,
+    why: Annotated[str | None, typer.Option(help="With --deny: what to tell the agent.")] = None,
+    call: Annotated[
+        str | None, typer.Option(help="Which one, by its id; default the oldest that waits.")
+    ] = None,
+    json: Json = False,
+    url: Url = None,
+) -> None:
+    """Answer what a session waits for; without an answer, list that."""
+    from roost.cli.answers import Given, answer_session
+    from roost.cli.environment import connect
+
+    given = Given(answer, allow=allow, deny=deny, why=why or "")
+    with connect(url) as client:
+        answer_session(client, session, given, call, as_json=json)
+
+
+@sessions.command("interrupt")
+def sessions_interrupt(session: SessionId, json: Json = False, url: Url = None) -> None:
+    """Stop what a session's agent does now."""
+    from roost.cli.answers import interrupt_session
+    from roost.cli.environment import connect
+
+    with connect(url) as client:
+        interrupt_session(client, session, as_json=json)
 
 
 @sessions.command("turns")

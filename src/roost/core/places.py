@@ -146,7 +146,9 @@ class Places:
             try:
                 await provider.sweep()
             except SandboxFailed as error:
-                _log.warning("cannot sweep: %s", error.message, extra={"action": "sweep"})
+                # A kind that sessions only fall back to need not be on this machine.
+                level = logging.WARNING if provider.name == self._default else logging.DEBUG
+                _log.log(level, "cannot sweep: %s", error.message, extra={"action": "sweep"})
 
     async def gone_from(self, session: Session) -> list[str]:
         """Which of its skills and files are gone, in words."""

@@ -165,7 +165,8 @@ class ModelRoad:
             exchange.failed = True
             if peer.h11.our_state is h11.SEND_RESPONSE:
                 exchange.status = 502
-                raise Refusal(502, "the model's server did not answer") from None
+                where = f"{self._line.host}:{self._line.port}"
+                raise Refusal(502, f"the model's server at {where} did not answer") from None
 
     async def _pass_on(self, peer: Peer, response: httpx2.Response, scan: Scan) -> None:
         redactor = self._line.redactor()

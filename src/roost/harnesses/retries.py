@@ -40,6 +40,7 @@ _ERRORS = {  # the rest are `model_request_failed_error`
     429: "model_rate_limited_error",
     529: "model_overloaded_error",
 }
+_NOT_REACHED = (502, 504)
 _OURS = "roost: "  # how the way out begins what it says; the operator's account is not the reason
 _FIX_THE_KEY = "The operator has to set ANTHROPIC_API_KEY to a key the model accepts."
 _FIX_THE_BILL = "The operator has to settle the model account's billing."
@@ -68,7 +69,8 @@ def refused(
 ) -> Failure:
     """The failure behind an error the API answered with."""
     status = status or _STATUSES.get(kind, 500)
-    said = f"The model refused the request ({status} {kind}): {message}"
+    verb = "did not answer" if status in _NOT_REACHED else "refused the request"
+    said = f"The model {verb} ({status} {kind}): {message}"
     if status in _ADVICE and _OURS not in message:
         said = f"{said[: _LONGEST_MESSAGE // 2]} {_ADVICE[status]}"
     error = _ERRORS.get(status, "model_request_failed_error")

@@ -7,13 +7,16 @@ nothing is kept in memory.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import logging
 import os
 import signal
+import socket
+import struct
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import anyio
 import msgspec
@@ -30,6 +33,8 @@ from roost.serve.wiring import Roost, assembled
 STARTUP_FAILURE = 3
 """Exit code of a server that could not start and would fail the same way again: do not restart it."""
 
+_SIOCGIFADDR = 0x8915  # netdevice(7)
+_EVERYWHERE = ("0.0.0.0", "::", "")
 _log = logging.getLogger(__name__)
 
 
@@ -116,14 +121,14 @@ async def _skip_waiting(signals: AsyncIterator[signal.Signals], worked: anyio.Ev
 def _announced(settings: Settings, url: str, roost: Roost) -> Generator[None, None, None]:
     """Say where the server is, to people and (in `server.json`) to programs."""
     place = settings.data / "server.json"
-    about = {"url": url, "pid": os.getpid(), "version": __version__}
+    about = {"url": url, "pid": os.getpid(), "version": __version__, "model": roost.model}
     fresh = place.with_suffix(".new")
     fresh.write_bytes(msgspec.json.encode(about))
     fresh.replace(place)
     print(  # noqa: T201
         f"Roost {__version__} is ready at {url}\n"
         f"  API key  {roost.admin_key}\n"
-        f"  model    {roost.model}",
+        f"  model    {roost.model}{_reach(settings.host, url)}",
         flush=True,
     )
     try:
@@ -131,6 +136,27 @@ def _announced(settings: Settings, url: str, roost: Roost) -> Generator[None, No
     finally:
         place.unlink(missing_ok=True)
         _log.info("stopping", extra={"action": "stop"})
+
+
+def _reach(host: str, url: str) -> str:
+    """Where others find a server that listens on every address, and what they should know of it."""
+    if host not in _EVERYWHERE:
+        return ""
+    port = url.rpartition(":")[2]
+    said = [f"  network  http://{address}:{port}" for address in _addresses()]
+    said.append("  Plain HTTP: keys and answers can be read on the way. Put TLS in front of it.")
+    return "\n" + "\n".join(said)
+
+
+def _addresses() -> list[str]:
+    """The IPv4 addresses of this machine's network interfaces, without loopback."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has none
+                said = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+                found.append(socket.inet_ntoa(said[20:24]))
+    return [address for address in found if not address.startswith("127.")]
 
 
 def _leaves(group: BaseExceptionGroup[StartupError]) -> list[StartupError]:

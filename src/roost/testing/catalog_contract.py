@@ -56,7 +56,7 @@ class CatalogContract(StoreContract):
     async def test_a_name_is_taken_until_its_record_is_archived(self, stage: Stage) -> None:
         catalog, body = stage.store.catalog, {"name": "same"}
         await catalog.add("environment", TENANT, "env_1", body, unique_name=True)
-        with pytest.raises(Conflict):
+        with pytest.raises(Conflict, match="there is an environment named"):
             await catalog.add("environment", TENANT, "env_2", body, unique_name=True)
         with pytest.raises(NotFound):
             await catalog.get("environment", TENANT, "env_2")

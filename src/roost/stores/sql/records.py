@@ -102,7 +102,8 @@ def record_of(row: Row) -> Record:
 def name_taken(kind: Kind, name: str | None) -> Conflict:
     """The error that says so."""
     return Conflict(
-        f"there is a {kind} named {name!r} already", hint="Archive it, or take another name."
+        f"there is {'an' if kind[0] in 'aeiou' else 'a'} {kind} named {name!r} already",
+        hint="Use that one, archive it, or take another name.",
     )
 
 
