@@ -274,3 +274,73 @@ async def test_a_full_queue_is_refused_aloud(tmp_path: Path):
         assert int(response.headers["retry-after"]) >= 1
         sent = (await roost.get(path, **{"types[]": "user.message"}))["data"]
         assert len(sent) == 2
+
+
+async def test_a_page_of_large_events_is_short_and_the_next_goes_on(tmp_path: Path):
+    """By bytes as well as by count; clients go on by `next_page`, as the official ones do."""
+    async with house(tmp_path) as roost:
+        session = await roost.session()
+        for n in range(30):
+            await roost.say(session, f"{n} " + "x" * 150_000)
+        path = f"/v1/sessions/{session['id']}/events"
+        for order in ("asc", "desc"):
+            seen: list[Any] = []
+            page: dict[str, Any] = {"order": order, "limit": 1000}
+            while page:
+                answer = await roost.client.get(path, params=page)
+                assert len(answer.content) < 1_200_000
+                body = answer.json()
+                assert body["data"]
+                seen += body["data"]
+                more = body["next_page"]
+                page = {"order": order, "limit": 1000, "page": more} if more else {}
+            said = [e["content"][0]["text"] for e in seen if e["type"] == "user.message"]
+            numbers = [int(text.split()[0]) for text in said]
+            assert numbers == (list(range(30)) if order == "asc" else list(range(29, -1, -1)))
+
+
+async def test_an_event_that_is_larger_than_a_page_is_shown_alone(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        session = await roost.session()
+        for size in (10, 3_000_000, 10):
+            await roost.say(session, "x" * size)
+        path = f"/v1/sessions/{session['id']}/events"
+        seen: list[int] = []
+        page = await roost.get(path)
+        while True:
+            seen += [len(e["content"][0]["text"]) for e in page["data"] if "content" in e]
+            if page["next_page"] is None:
+                break
+            page = await roost.get(path, page=page["next_page"])
+        assert seen == [10, 3_000_000, 10]
+
+
+async def test_listings_of_large_things_are_bounded_by_bytes(tmp_path: Path):
+    """Agents have up to a megabyte, and each session shows its own."""
+    async with house(tmp_path) as roost:
+        made = [await roost.agent(name=f"a{n}", system="x" * 90_000) for n in range(60)]
+        agent = made[0]["id"]
+        sessions = [(await roost.session(agent=agent))["id"] for _ in range(60)]
+        wanted = {"/v1/agents": [a["id"] for a in made][::-1], "/v1/sessions": sessions[::-1]}
+        for path, ids in wanted.items():
+            seen: list[str] = []
+            params: dict[str, Any] = {"limit": 100}
+            pages = []
+            while params:
+                answer = await roost.client.get(path, params=params)
+                assert len(answer.content) < 4_500_000
+                pages.append(answer.json())
+                seen += [each["id"] for each in pages[-1]["data"]]
+                more = pages[-1]["next_page"]
+                params = {"limit": 100, "page": more} if more else {}
+            assert seen == ids
+            assert len(pages) > 1
+        back = pages[-1]["prev_page"]
+        earlier: list[str] = []
+        while back:
+            page = (
+                await roost.client.get("/v1/sessions", params={"limit": 100, "page": back})
+            ).json()
+            earlier = [each["id"] for each in page["data"]] + earlier
+            back = page["prev_page"]
+        assert earlier + [each["id"] for each in pages[-1]["data"]] == sessions[::-1]

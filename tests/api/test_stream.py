@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import anyio
 import anyio.lowlevel
 import httpx2
@@ -18,6 +19,7 @@ from tests.api.house import House, error_of, house, message, messages, official
 from roost.domain.events import Draft, Entry, Preview
 from roost.domain.ledger import Batch
 from roost.errors import Unavailable
+from roost.serve.connections import Bounds
 from roost.serve.http import listening
 
 
@@ -323,7 +325,7 @@ async def test_a_failure_mid_stream_is_told_in_the_stream(
     async with served(tmp_path) as (roost, client):
         session = await roost.session()
 
-        async def broken(session_id: str, after: int, limit: int) -> list[Entry]:
+        async def broken(*_: object) -> list[Entry]:
             raise OSError("disk on fire")
 
         monkeypatch.setattr(roost.store.log, "read", broken)
@@ -342,7 +344,7 @@ async def test_a_refusal_mid_stream_keeps_its_own_words(
     async with served(tmp_path) as (roost, client):
         session = await roost.session()
 
-        async def full(session_id: str, after: int, limit: int) -> list[Entry]:
+        async def full(*_: object) -> list[Entry]:
             raise Unavailable("the disk is full")
 
         monkeypatch.setattr(roost.store.log, "read", full)
@@ -374,3 +376,54 @@ async def test_a_stream_ends_when_its_key_is_revoked(tmp_path: Path):
             await roost.say(session, "not for everybody")
             assert await leaked.event() is None
             assert (await other.event())["type"] == "user.message"
+
+
+async def test_the_official_client_goes_on_after_short_pages(tmp_path: Path):
+    """A page that is short because of its bytes is no end; `next_page` is what counts."""
+    async with served(tmp_path) as (roost, client):
+        session = await roost.session()
+        for n in range(20):
+            await roost.say(session, f"{n} " + "x" * 150_000)
+        secret = roost.client.headers["x-api-key"]
+        async with anthropic.AsyncAnthropic(base_url=str(client.base_url), api_key=secret) as sdk:
+            listed = [event async for event in sdk.beta.sessions.events.list(session["id"])]
+        said = [event.content[0].text.split()[0] for event in listed if "content" in dir(event)]
+        assert said == [str(n) for n in range(20)]
+
+
+async def test_a_stream_that_nobody_reads_ends_and_goes_on_exactly_where_it_was(tmp_path: Path):
+    """What a slow reader costs meanwhile is a page of the log, not the log."""
+    bounds = Bounds(unread_seconds=0.5)
+    held: list[int] = []
+    async with (
+        house(tmp_path) as roost,
+        listening(roost.app, "127.0.0.1", 0, bounds=bounds) as url,
+        httpx2.AsyncClient(base_url=url, headers=dict(roost.client.headers)) as client,
+    ):
+        session = await roost.session()
+        for n in range(200):
+            await roost.say(session, f"{n} " + "x" * 100_000)
+        real = roost.store.log.read
+
+        async def read(*asked: Any) -> list[Entry]:
+            entries = await real(*asked)
+            held.append(sum(len(entry.body) for entry in entries))
+            return entries
+
+        roost.store.log.read = read  # type: ignore[method-assign]
+        seen: list[str] = []
+        after, streams = 0, 0
+        while len(seen) < 200:
+            streams += 1
+            async with stream(client, session, after=after) as frames:
+                while streams == 1 and roost.deps.streams:  # noqa: ASYNC110 - until it was ended
+                    await anyio.sleep(0.05)
+                with suppress(httpx2.HTTPError):
+                    while len(seen) < 200 and (event := await frames.event()) is not None:
+                        after = int(event["frame"]["id"])
+                        if event["type"] == "user.message":
+                            seen.append(event["content"][0]["text"].split()[0])
+        assert seen == [str(n) for n in range(200)]
+        assert streams > 1
+        assert max(held) < 256 * 1024
+        roost.deps.streams.close()

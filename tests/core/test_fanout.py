@@ -62,12 +62,12 @@ class Flaky:
         self.failures = 0
         self.reads = 0
 
-    async def read(self, session_id: str, after: int, limit: int) -> Sequence[Entry]:
+    async def read(self, *asked: Any) -> Sequence[Entry]:
         self.reads += 1
         if self.failures:
             self.failures -= 1
             raise Unavailable("the disk is away")
-        found: Sequence[Entry] = await self._log.read(session_id, after, limit)
+        found: Sequence[Entry] = await self._log.read(*asked)
         return found
 
     def __getattr__(self, name: str) -> Any:

@@ -80,6 +80,19 @@ def test_a_token_of_another_kind_is_refused(server: LiveServer, api: Api) -> Non
     assert (server.data / "keys" / "jwt.key").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("value", [{"a": 1}, ["x"], 7, "a\0b"])
+@pytest.mark.parametrize("claim", ["login", "session", "sub", "tenant"])
+def test_a_claim_of_the_wrong_kind_is_refused(
+    server: LiveServer, api: Api, claim: str, value: Any
+) -> None:
+    secret = (server.data / "keys" / "jwt.key").read_text().strip()
+    claims = jwt.decode(api.token(), secret, algorithms=["HS256"], audience="ws")
+    token = jwt.api_jws.encode(
+        json.dumps({**claims, claim: value}).encode(), secret, algorithm="HS256"
+    )
+    assert refused(server, token=token)[0] == 401
+
+
 def test_another_tenant_s_session_is_refused_like_one_that_is_not_there(
     server: LiveServer, api: Api
 ) -> None:

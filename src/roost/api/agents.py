@@ -10,11 +10,12 @@ from roost.api.paging import (
     DEFAULT_PAGE,
     Cursor,
     cursor_in,
-    cut,
+    gathered,
     page,
     record_page,
     record_query,
 )
+from roost.ports.catalog import Record
 
 
 async def create(call: Call) -> ASGIApp:
@@ -42,7 +43,7 @@ async def archive(call: Call) -> ASGIApp:
 async def list_(call: Call) -> ASGIApp:
     """Agents, newest first."""
     query = record_query(call.query, "agent", call.tenant)
-    return reply(record_page(await call.deps.agents.page(query), query, views.agent))
+    return reply(await record_page(call.deps.agents.page, query, views.agent))
 
 
 async def list_versions(call: Call) -> ASGIApp:
@@ -50,7 +51,11 @@ async def list_versions(call: Call) -> ASGIApp:
     agent_id, limit = call.params["agent_id"], call.query.get("limit", DEFAULT_PAGE)
     cursor = cursor_in(call.query, agent_id, "desc")
     before = None if cursor is None else int(cursor.after)
-    found = await call.deps.agents.versions(call.tenant, agent_id, before=before, limit=limit + 1)
-    records, more = cut(found, limit)
+
+    async def some(after: Record | None, count: int) -> list[Record]:
+        below = before if after is None else after.version
+        return await call.deps.agents.versions(call.tenant, agent_id, before=below, limit=count)
+
+    records, more = await gathered(some, limit, lambda record: record.body)
     last = Cursor(of=agent_id, order="desc", after=records[-1].version) if more else None
     return reply(page([views.agent(record) for record in records], last))

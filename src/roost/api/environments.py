@@ -46,4 +46,4 @@ async def delete(call: Call) -> ASGIApp:
 async def list_(call: Call) -> ASGIApp:
     """Environments, newest first."""
     query = record_query(call.query, "environment", call.tenant)
-    return reply(record_page(await call.deps.environments.page(query), query, views.environment))
+    return reply(await record_page(call.deps.environments.page, query, views.environment))

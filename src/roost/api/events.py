@@ -18,9 +18,10 @@ from roost.domain.events import Entry
 from roost.domain.session import Session
 from roost.domain.turns import hidden
 from roost.errors import InvalidRequest, Unavailable
-from roost.ports.log import EventQuery
+from roost.ports.log import EventQuery, is_full
 
 _PAGE = 1000
+_PAGE_BYTES = 1024 * 1024
 
 
 async def send(call: Call) -> ASGIApp:
@@ -60,7 +61,7 @@ async def listed(call: Call, session: Session) -> ASGIApp:
     if not call.query.get("include_rewound", False):
         as_of = session.state.head if query.as_of is None else query.as_of
         query = replace(query, hidden=hidden(session.state.rewinds, as_of))
-    entries, more = cut(await call.deps.log.page(session.id, query), limit)
+    entries, more = _cut(await call.deps.log.page(session.id, query), limit)
     following = "null"
     if more:
         end = entries[-1]
@@ -101,7 +102,19 @@ def _query(asked: dict[str, Any], order: Order, cursor: Cursor | None, limit: in
         order=order,
         as_of=None if cursor is None else cursor.as_of,
         limit=limit + 1,
+        most_bytes=_PAGE_BYTES,
     )
+
+
+def _cut(found: list[Entry], limit: int) -> tuple[list[Entry], bool]:
+    """The page, and whether there is more. One that is short because of its bytes shows all but the last
+    entry, which tells that there is more; one that is larger than a page by itself is shown alone, and
+    nothing may follow.
+    """
+    entries, more = cut(found, limit)
+    if more or not is_full(found, limit + 1, _PAGE_BYTES):
+        return entries, more
+    return (found[:-1] if len(found) > 1 else found), True
 
 
 def _resumed_at(call: Call, session: Session) -> int | None:

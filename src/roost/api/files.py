@@ -86,7 +86,7 @@ async def _page(call: Call) -> dict[str, Any]:
         asked["page"] = asked["page"].removeprefix(_PAGE)
     query = _scoped(call, record_query(asked, "file", call.tenant))
     store = call.deps.filestore
-    made = record_page(await store.page(query), query, lambda record: {"record": record})
+    made = await record_page(store.page, query, lambda record: {"record": record})
     shown = [each["record"] for each in made["data"]]
     more = made["next_page"]
     data = [views.file(record) for record in await store.shown(call.key, shown)]

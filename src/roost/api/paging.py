@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from roost.api.query import span_of
 from roost.domain.events import Micros
@@ -18,6 +19,10 @@ Order = Literal["asc", "desc"]
 T = TypeVar("T")
 
 DEFAULT_PAGE: Final = 20
+
+_STEP: Final = DEFAULT_PAGE + 1
+_PAGE_BYTES: Final = 1024 * 1024
+_encode = msgspec.json.Encoder().encode
 
 _Id = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -69,6 +74,27 @@ def cut(items: Sequence[T], limit: int) -> tuple[list[T], bool]:
     return list(items[:limit]), len(items) > limit
 
 
+async def gathered(
+    some: Callable[[T | None, int], Awaitable[Sequence[T]]], limit: int, body: Callable[[T], Any]
+) -> tuple[list[T], bool]:
+    """A page by count and by bytes, and whether there is more: read a few at a time.
+
+    `some` gives so many after one. What is in a listing may be large: agents have up to a megabyte, and
+    each session has one.
+    """
+    found: list[T] = []
+    size = 0
+    while True:
+        count = min(_STEP, limit + 1 - len(found))
+        got = await some(found[-1] if found else None, count)
+        found += got
+        size += sum(len(_encode(body(item))) for item in got)
+        if len(got) < count or len(found) > limit:
+            return cut(found, limit)
+        if size >= _PAGE_BYTES:
+            return found[:-1], True
+
+
 def page(data: list[dict[str, Any]], last: Cursor | None) -> dict[str, Any]:
     """A page of a list that goes forward only."""
     return {"data": data, "next_page": None if last is None else last.word()}
@@ -89,11 +115,18 @@ def record_query(query: dict[str, Any], kind: Kind, tenant: str) -> RecordQuery:
     )
 
 
-def record_page(
-    found: Sequence[Record], query: RecordQuery, view: Callable[[Record], dict[str, Any]]
+async def record_page(
+    fetch: Callable[[RecordQuery], Awaitable[list[Record]]],
+    query: RecordQuery,
+    view: Callable[[Record], dict[str, Any]],
 ) -> dict[str, Any]:
     """A page of records, newest first."""
-    records, more = cut(found, query.limit - 1)
+
+    async def some(after: Record | None, count: int) -> list[Record]:
+        place = query.after if after is None else after.id
+        return await fetch(replace(query, after=place, limit=count))
+
+    records, more = await gathered(some, query.limit - 1, lambda record: record.body)
     last = None
     if more:
         end = records[-1]

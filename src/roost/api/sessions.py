@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from roost.api import views
 from roost.api.call import Call, fingerprint, reply
 from roost.api.inbound import drafts_of
-from roost.api.paging import DEFAULT_PAGE, Cursor, Order, cursor_in
+from roost.api.paging import DEFAULT_PAGE, Cursor, Order, cursor_in, gathered
 from roost.api.query import span_of
 from roost.domain.session import Session
 from roost.ports.log import Receipt
@@ -68,8 +68,14 @@ async def page_of(call: Call, workspace: str | None = None) -> dict[str, Any]:
     query = replace(_query(call, order, cursor), workspace=workspace)
     if any(name in call.query for name in _ELSEWHERE):
         return {"data": [], "next_page": None, "prev_page": None}
-    found = await call.deps.lifecycle.page(call.key, query)
-    return _page(found, replace(query, limit=query.limit - 1), cursor)
+
+    async def some(after: Session | None, count: int) -> list[Session]:
+        place = query.after if after is None else after.id
+        got = await call.deps.lifecycle.page(call.key, replace(query, after=place, limit=count))
+        return got[::-1] if query.reverse else got
+
+    found, more = await gathered(some, query.limit, lambda session: session.spec)
+    return _page(found[::-1] if query.reverse else found, more, query, cursor)
 
 
 def _query(call: Call, order: Order, cursor: Cursor | None) -> SessionQuery:
@@ -86,15 +92,15 @@ def _query(call: Call, order: Order, cursor: Cursor | None) -> SessionQuery:
         order=order,
         after=None if cursor is None else str(cursor.after),
         reverse=cursor is not None and cursor.back,
-        limit=asked.get("limit", DEFAULT_PAGE) + 1,
+        limit=asked.get("limit", DEFAULT_PAGE),
     )
 
 
-def _page(found: Sequence[Session], query: SessionQuery, cursor: Cursor | None) -> dict[str, Any]:
-    """A page walked to from either side: the one item too many is at the far end."""
-    more = len(found) > query.limit
+def _page(
+    shown: Sequence[Session], more: bool, query: SessionQuery, cursor: Cursor | None
+) -> dict[str, Any]:
+    """A page walked to from either side; `more`: there is more at the far end."""
     back = cursor is not None and cursor.back
-    shown = found[-query.limit :] if back else found[: query.limit]
     earlier = more if back else cursor is not None
     later = True if back else more
     return {

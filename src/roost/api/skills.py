@@ -36,9 +36,9 @@ async def list_(call: Call) -> ASGIApp:
     """Skills, newest first. There are none but those that clients have made."""
     query = record_query(call.query, "skill", call.tenant)
     ours = call.query.get("source", "custom") == "custom"
-    return reply(
-        record_page(await call.deps.skills.page(query) if ours else [], query, views.skill)
-    )
+    if not ours:
+        return reply({"data": [], "next_page": None})
+    return reply(await record_page(call.deps.skills.page, query, views.skill))
 
 
 async def delete(call: Call) -> ASGIApp:

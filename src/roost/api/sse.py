@@ -143,6 +143,7 @@ class EventStream:
                     await send(_body(frame))
                 if self._is_over(item):
                     return
+                del item, frame  # they may be large, and the next ones long in coming
 
     def _is_over(self, item: Shown) -> bool:
         if isinstance(item, Entry):

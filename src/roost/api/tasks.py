@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal, Required, TypedDict
 
 from pydantic import Field
@@ -71,7 +72,7 @@ async def create(call: Call) -> ASGIApp:
 async def list_(call: Call) -> ASGIApp:
     """Tasks, newest first."""
     query = record_query(call.query, "task", call.tenant)
-    return reply(record_page(await call.deps.tasks.page(call.key, query), query, _view))
+    return reply(await record_page(partial(call.deps.tasks.page, call.key), query, _view))
 
 
 async def retrieve(call: Call) -> ASGIApp:

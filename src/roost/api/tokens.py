@@ -7,7 +7,7 @@ wait for that.
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -19,13 +19,16 @@ _AUDIENCE: Final = "ws"
 _LONGEST: Final = 4096
 
 
+_Word = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern="^[^\\x00]+$")]
+
+
 class Pass(msgspec.Struct, frozen=True, kw_only=True):
     """What a token says: whose it is, and which session it opens if only one."""
 
-    key_id: str
-    tenant: str
-    login_id: str | None = None
-    session_id: str | None = None
+    key_id: _Word
+    tenant: _Word
+    login_id: _Word | None = None
+    session_id: _Word | None = None
 
 
 class Tokens:
@@ -59,7 +62,7 @@ class Tokens:
         try:
             if len(token) > _LONGEST:
                 raise jwt.InvalidTokenError("too long")
-            claims = jwt.decode(
+            claims: dict[str, Any] = jwt.decode(
                 token,
                 self._secret,
                 algorithms=[_ALGORITHM],
@@ -67,16 +70,17 @@ class Tokens:
                 audience=_AUDIENCE,
                 options={"require": ["exp", "sub", "tenant"]},
             )
+            return _pass(claims)
         except jwt.ExpiredSignatureError:
             raise _refused("The token has expired.") from None
-        except jwt.InvalidTokenError:
+        except (jwt.InvalidTokenError, msgspec.ValidationError, ArithmeticError, TypeError):
             raise _refused("The token is not valid.") from None
-        return Pass(
-            key_id=claims["sub"],
-            tenant=claims["tenant"],
-            login_id=claims.get("login"),
-            session_id=claims.get("session"),
-        )
+
+
+def _pass(claims: dict[str, Any]) -> Pass:
+    """:raises msgspec.ValidationError: a claim that is no word"""
+    names = {"key_id": "sub", "tenant": "tenant", "login_id": "login", "session_id": "session"}
+    return msgspec.convert({name: claims.get(claim) for name, claim in names.items()}, Pass)
 
 
 def _refused(message: str) -> Unauthenticated:

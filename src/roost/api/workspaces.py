@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal, Required, TypedDict
 
 from msgspec.structs import asdict
@@ -88,7 +89,7 @@ async def create(call: Call) -> ASGIApp:
 async def list_(call: Call) -> ASGIApp:
     """The workspaces that the caller may read, newest first."""
     query = record_query(call.query, "workspace", call.tenant)
-    return reply(record_page(await call.deps.workspaces.page(call.key, query), query, _view))
+    return reply(await record_page(partial(call.deps.workspaces.page, call.key), query, _view))
 
 
 async def retrieve(call: Call) -> ASGIApp:

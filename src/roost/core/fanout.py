@@ -23,7 +23,7 @@ from roost.domain.events import WITHDRAWABLE, Entry, Preview
 from roost.domain.session import Session, Status
 from roost.errors import NotFound, RoostError
 from roost.ports.bell import Bell, Switchboard
-from roost.ports.log import Log
+from roost.ports.log import Log, is_full
 from roost.ports.nodes import Nodes
 from roost.ports.sessions import Sessions
 
@@ -31,6 +31,7 @@ AgentStatus = Literal["asleep", "waking", "running", "idle"]
 
 _log = logging.getLogger(__name__)
 _PAGE: Final = 500
+_PAGE_BYTES: Final = 256 * 1024
 _BREATHE: Final = 1.0  # seconds before a log that could not be read is read again
 _LOOK_AGAIN: Final = 300.0  # seconds; what was rung for and lost is found this late
 _LINGER: Final = 30.0  # seconds; a page that is loaded again sees the text it was in the middle of
@@ -242,12 +243,14 @@ class Fanout:
     async def catch_up(self, session_id: str, follower: Follower) -> None:
         """Show what the follower missed, at its own speed, until it is where the others are."""
         while True:
-            page = await self._log.read(session_id, follower.seq, _PAGE)
+            page = await self._log.read(session_id, follower.seq, _PAGE, _PAGE_BYTES)
             for entry in page:
                 follower.entry(entry, await self._outcome(session_id, entry))
+            full = is_full(page, _PAGE, _PAGE_BYTES)
+            page.clear()
             await follower.drained()
             channel = self._channels.get(session_id)
-            if len(page) < _PAGE and (channel is None or channel.seq <= follower.seq):
+            if not full and (channel is None or channel.seq <= follower.seq):
                 return
 
     def join(self, session_id: str, agent: AgentStatus, follower: Follower) -> None:
@@ -322,7 +325,7 @@ class Fanout:
         channel.reading = False
 
     async def _read_page(self, session_id: str, channel: Channel) -> None:
-        entries = await self._log.read(session_id, channel.seq, _PAGE)
+        entries = await self._log.read(session_id, channel.seq, _PAGE, _PAGE_BYTES)
         if not entries and not channel.told:
             await self._look(session_id, channel)
         channel.told = False
@@ -331,7 +334,7 @@ class Fanout:
                 channel.show_preview(shown)
             else:
                 channel.show_entry(shown, await self._outcome(session_id, shown))
-        channel.again = channel.again or len(entries) == _PAGE
+        channel.again = channel.again or is_full(entries, _PAGE, _PAGE_BYTES)
 
     async def _outcome(self, session_id: str, entry: Entry) -> Outcome | None:
         return await outcome_of(self._log, session_id, entry) if is_rest(entry) else None

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from enum import Enum
+
+import anyio
 
 from roost.domain.events import Entry, Micros, Preview
 from roost.domain.session import Session, Status
 from roost.errors import NotFound
 from roost.ports.bell import Bell
-from roost.ports.log import Log
+from roost.ports.log import Log, is_full
 from roost.ports.marks import Marks
 from roost.ports.sessions import Sessions
 
 _PAGE = 500
+_PAGE_BYTES = 128 * 1024  # of a page that a reader has not taken yet
+_LARGE = 1024 * 1024  # bytes of an entry that is shown to a few readers at a time only
+_LARGE_AT_ONCE = 4
 _MOST_REMEMBERED = 10_000
 
 
@@ -48,6 +54,7 @@ class Follow:
         self._sessions = sessions
         self._bell = bell
         self._seen = _Seen()
+        self._large = anyio.Semaphore(_LARGE_AT_ONCE)
         self._marks = marks
         self._heartbeat = heartbeat
         self._catch_up = int(catch_up * 1_000_000)
@@ -104,22 +111,39 @@ class Follow:
             behind = True
             while True:
                 merge.add(ear.previews())
-                entries = await self._log.read(session_id, after, _PAGE) if behind else []
-                for shown in merge.in_order(entries, after):
-                    yield shown
-                    if counts and isinstance(shown, Entry):
-                        await self._note(session_id, shown)
-                if entries:
-                    after = entries[-1].seq
-                elif behind and await self._is_gone(session_id):
+                async with self._page(session_id, after if behind else None) as entries:
+                    for shown in merge.in_order(entries, after):
+                        yield shown
+                        if counts and isinstance(shown, Entry):
+                            await self._note(session_id, shown)
+                        del shown  # it may be large, and the next one may be long in coming
+                    full = is_full(entries, _PAGE, _PAGE_BYTES)
+                    empty = not entries
+                    after = after if empty else entries[-1].seq
+                    entries.clear()
+                if empty and behind and await self._is_gone(session_id):
                     yield Pause.GONE
                     return
-                behind = len(entries) == _PAGE or ear.rung()
+                behind = full or ear.rung()
                 if not behind:
                     # A ring may be lost: after a quiet while, look all the same.
                     if quiet := not await ear.wait(self._heartbeat):
                         yield Pause.QUIET
                     behind = quiet or ear.rung()
+
+    @asynccontextmanager
+    async def _page(self, session_id: str, after: int | None) -> AsyncGenerator[list[Entry], None]:
+        """What follows, held for as long as the reader takes it; of what is large, by a few at a time."""
+        if after is None:
+            yield []
+            return
+        entries = await self._log.read(session_id, after, _PAGE, _PAGE_BYTES)
+        if sum(len(entry.body) for entry in entries) < _LARGE:
+            yield entries
+            return
+        del entries
+        async with self._large:
+            yield await self._log.read(session_id, after, _PAGE, _PAGE_BYTES)
 
     async def _note(self, session_id: str, entry: Entry) -> None:
         """It was shown. Other nodes are told of inputs, and of the end of a turn."""

@@ -11,6 +11,7 @@ from roost.domain.turns import stretches
 from roost.ports.log import Log
 
 _PAGE = 1000
+_PAGE_BYTES = 4 * 1024 * 1024
 
 
 async def handed_over(log: Log, session: Session) -> list[Entry]:
@@ -26,7 +27,7 @@ async def history(log: Log, session: Session) -> AsyncIterator[Entry]:
     *before, (begins, _) = stretches(session.state.rewinds, session.state.head) or [(1, 0)]
     for first, last in [*before, (begins, sys.maxsize)]:
         after = first - 1
-        while page := await log.read(session.id, after, min(_PAGE, last - after)):
+        while page := await log.read(session.id, after, min(_PAGE, last - after), _PAGE_BYTES):
             for entry in page:
                 yield entry
             after = page[-1].seq

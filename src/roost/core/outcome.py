@@ -8,7 +8,7 @@ import msgspec
 
 from roost.domain.events import Entry
 from roost.domain.usage import Usage
-from roost.ports.log import EventQuery, Log
+from roost.ports.log import EventQuery, Log, is_full
 
 _TELLING: Final = (
     "agent.message",
@@ -18,6 +18,7 @@ _TELLING: Final = (
     "user.interrupt",
 )
 _PAGE: Final = 200
+_PAGE_BYTES: Final = 1024 * 1024
 _MOST_PAGES: Final = 50
 
 
@@ -47,13 +48,20 @@ async def outcome_of(log: Log, session_id: str, rest: Entry) -> Outcome:
     found = Outcome(stop_reason=_reason(rest))
     before = rest.seq
     for _ in range(_MOST_PAGES):
-        query = EventQuery(types=_TELLING, before=before, order="desc", as_of=rest.seq, limit=_PAGE)
+        query = EventQuery(
+            types=_TELLING,
+            before=before,
+            order="desc",
+            as_of=rest.seq,
+            limit=_PAGE,
+            most_bytes=_PAGE_BYTES,
+        )
         page = await log.page(session_id, query)
         for entry in page:
             if is_rest(entry):
                 return found
             _add(found, entry)
-        if len(page) < _PAGE:
+        if not is_full(page, _PAGE, _PAGE_BYTES):
             break
         before = page[-1].seq
     return found

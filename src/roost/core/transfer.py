@@ -33,6 +33,7 @@ from roost.ports.log import EventQuery, Log
 from roost.ports.sessions import Planting, Sessions
 
 _PAGE = 1000
+_PAGE_BYTES = 4 * 1024 * 1024
 
 
 class Transfer:
@@ -78,7 +79,7 @@ class Transfer:
 
     async def _write_log(self, session: Session, end: int, bench: Bench) -> None:
         left_out = hidden(session.state.rewinds, end)
-        query = EventQuery(as_of=end, hidden=left_out, limit=_PAGE)
+        query = EventQuery(as_of=end, hidden=left_out, limit=_PAGE, most_bytes=_PAGE_BYTES)
         while page := await self._log.page(session.id, query):
             await to_thread.run_sync(bench.log, [entry for entry in page if _travels(entry)])
             query = replace(query, after=page[-1].seq)

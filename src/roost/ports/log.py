@@ -13,7 +13,7 @@ Promises, each checked by `roost.testing.log_contract`:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -21,6 +21,9 @@ from roost.domain.events import Draft, Entry, Micros
 from roost.domain.ledger import Batch, Standby
 from roost.domain.session import Lease, State
 from roost.domain.turns import Stretch
+
+ANY_SIZE: Final = 2**62
+"""No bound in bytes: for readers that take a page apart at once, and know that its entries are small."""
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -51,7 +54,8 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     An event that was queued and then taken up has two entries with one id; a listing shows the
     later one only. What is `hidden` is left out. `as_of` makes a descending listing a picture of one moment: entries after it are
-    left out, and a queued entry is shown if it was not yet taken up then. `None`: as of now.
+    left out, and a queued entry is shown if it was not yet taken up then. `None`: as of now. A page ends
+    with the entry that brings its bodies to `most_bytes`.
     """
 
     types: Sequence[str] = ()
@@ -63,6 +67,12 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
     as_of: int | None = None
     hidden: Sequence[Stretch] = ()
     limit: int = 1000
+    most_bytes: int = ANY_SIZE
+
+
+def is_full(page: Sequence[Entry], limit: int, most_bytes: int) -> bool:
+    """Whether a page ends because of its bounds, so that more may follow."""
+    return len(page) >= limit or sum(len(entry.body) for entry in page) >= most_bytes
 
 
 class Log(Protocol):
@@ -142,8 +152,14 @@ class Log(Protocol):
         """The inputs not yet taken up, in the order they came; of these types, or of all."""
         ...
 
-    async def read(self, session_id: str, after: int, limit: int) -> list[Entry]:
-        """Entries with `seq > after`, in order. Costs the same in a log of any length."""
+    async def read(
+        self, session_id: str, after: int, limit: int, most_bytes: int = ANY_SIZE
+    ) -> list[Entry]:
+        """Entries with `seq > after`, in order. Costs the same in a log of any length.
+
+        Ends with the entry that brings their bodies to `most_bytes`, if that comes first: see `is_full`.
+        No more than that is loaded.
+        """
         ...
 
     async def place(self, session_id: str, event_id: str) -> int | None:

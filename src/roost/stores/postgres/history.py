@@ -16,11 +16,24 @@ _DIRECTION: Final = {"asc": "ASC", "desc": "DESC"}
 # A session's place in the database, and where its log ends.
 _PLACE = "SELECT num, head FROM sessions WHERE id = $1"
 
+# Of the rows of a statement, those before which there are less than so many bytes. What is large lies
+# elsewhere in the database, and is fetched for rows that are sent only.
+_UP_TO = """
+SELECT seq, id, type, body, at, queued FROM (
+    SELECT q.*, sum(octet_length(q.body)) OVER (ORDER BY q.seq {order} ROWS UNBOUNDED PRECEDING)
+    - octet_length(q.body) AS before FROM ({statement}) q
+) w WHERE w.before < {most} ORDER BY seq {order}
+"""
+
 # The entries after a seq.
-_READ = f"""
+_READ = _UP_TO.format(
+    order="ASC",
+    most="$4",
+    statement=f"""
 SELECT {ENTRY_COLUMNS} FROM entries e
 WHERE e.session = (SELECT num FROM sessions WHERE id = $1) AND e.seq > $2 ORDER BY e.seq LIMIT $3
-"""
+""",
+)
 
 # The inputs that wait, of these types or of all.
 _INPUTS = f"""
@@ -49,9 +62,11 @@ async def inputs(session_id: str, types: Sequence[str], db: Connection) -> list[
     return [entry_of(row) for row in await db.fetch(_INPUTS, session_id, list(types))]
 
 
-async def read(session_id: str, after: int, limit: int, db: Connection) -> list[Entry]:
+async def read(
+    session_id: str, after: int, limit: int, most_bytes: int, db: Connection
+) -> list[Entry]:
     """What follows after a seq."""
-    return [entry_of(row) for row in await db.fetch(_READ, session_id, after, limit)]
+    return [entry_of(row) for row in await db.fetch(_READ, session_id, after, limit, most_bytes)]
 
 
 async def place(session_id: str, event_id: str, db: Connection) -> int | None:
@@ -68,9 +83,11 @@ async def page(session_id: str, query: EventQuery, db: Connection) -> list[Entry
     num, head = place
     as_of = head if query.as_of is None else query.as_of
     first, last = await _span(num, head, query, db)
+    order = _DIRECTION[query.order]
+    stretch = f"{_STRETCH} {outside('e.seq', query.hidden)} ORDER BY e.seq {order} LIMIT $6"
     rows = await db.fetch(
-        f"{_STRETCH} {outside('e.seq', query.hidden)} ORDER BY e.seq {_DIRECTION[query.order]} LIMIT $6",
-        *(num, first, min(last, as_of), as_of, list(query.types), query.limit),
+        _UP_TO.format(order=order, most="$7", statement=stretch),
+        *(num, first, min(last, as_of), as_of, list(query.types), query.limit, query.most_bytes),
     )
     return [entry_of(row) for row in rows]
 

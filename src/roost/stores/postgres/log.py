@@ -9,7 +9,7 @@ from typing import Any
 from roost.domain.events import Draft, Entry
 from roost.domain.ledger import Batch, Standby
 from roost.domain.session import Lease
-from roost.ports.log import Accepted, EventQuery, Receipt
+from roost.ports.log import ANY_SIZE, Accepted, EventQuery, Receipt
 from roost.stores.postgres import history
 from roost.stores.postgres.database import Database
 from roost.stores.postgres.nodes import Claims, Nodes
@@ -74,8 +74,11 @@ class PostgresLog:
     async def inputs(self, session_id: str, types: Sequence[str] = ()) -> list[Entry]:
         return await self._database.read(partial(history.inputs, session_id, types))
 
-    async def read(self, session_id: str, after: int, limit: int) -> list[Entry]:
-        return await self._database.read(partial(history.read, session_id, after, limit))
+    async def read(
+        self, session_id: str, after: int, limit: int, most_bytes: int = ANY_SIZE
+    ) -> list[Entry]:
+        asked = session_id, after, limit, most_bytes
+        return await self._database.read(partial(history.read, *asked))
 
     async def place(self, session_id: str, event_id: str) -> int | None:
         return await self._database.read(partial(history.place, session_id, event_id))

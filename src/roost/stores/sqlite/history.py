@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Final
 
 import apsw
@@ -48,9 +49,11 @@ def inputs(session_id: str, types: Sequence[str], db: apsw.Connection) -> list[E
     return [entry_of(row) for row in db.execute(statement, (session_id, *types))]
 
 
-def read(session_id: str, after: int, limit: int, db: apsw.Connection) -> list[Entry]:
+def read(
+    session_id: str, after: int, limit: int, most_bytes: int, db: apsw.Connection
+) -> list[Entry]:
     """What follows after a seq."""
-    return [entry_of(row) for row in db.execute(_READ, (session_id, after, limit))]
+    return _up_to(most_bytes, db.execute(_READ, (session_id, after, limit)))
 
 
 def place(session_id: str, event_id: str, db: apsw.Connection) -> int | None:
@@ -71,7 +74,20 @@ def page(session_id: str, query: EventQuery, db: apsw.Connection) -> list[Entry]
         f"{_STRETCH} {_among(query.types)} {outside('e.seq', query.hidden)} ORDER BY e.seq {_DIRECTION[query.order]} LIMIT ?",
         (num, first, min(last, as_of), as_of, *query.types, query.limit),
     )
-    return [entry_of(row) for row in rows]
+    return _up_to(query.most_bytes, rows)
+
+
+def _up_to(most_bytes: int, rows: apsw.Cursor) -> list[Entry]:
+    """The first rows, up to the one that brings them to so many bytes: others are not even read."""
+    entries: list[Entry] = []
+    size = 0
+    with closing(rows):  # a statement left in the middle would keep its picture of the database
+        for row in rows:
+            entries.append(entry_of(row))
+            size += len(entries[-1].body)
+            if size >= most_bytes:
+                break
+    return entries
 
 
 def _among(types: Sequence[str]) -> str:

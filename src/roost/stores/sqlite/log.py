@@ -12,7 +12,7 @@ from roost.domain.events import Draft, Entry
 from roost.domain.ledger import Batch, Standby
 from roost.domain.session import Lease
 from roost.errors import LeaseLost
-from roost.ports.log import Accepted, EventQuery, Receipt
+from roost.ports.log import ANY_SIZE, Accepted, EventQuery, Receipt
 from roost.stores.sql import operations
 from roost.stores.sql.rows import Row
 from roost.stores.sqlite import history
@@ -90,8 +90,11 @@ class SqliteLog:
     async def inputs(self, session_id: str, types: Sequence[str] = ()) -> list[Entry]:
         return await self._readers.ask(partial(history.inputs, session_id, types))
 
-    async def read(self, session_id: str, after: int, limit: int) -> list[Entry]:
-        return await self._readers.ask(partial(history.read, session_id, after, limit))
+    async def read(
+        self, session_id: str, after: int, limit: int, most_bytes: int = ANY_SIZE
+    ) -> list[Entry]:
+        asked = session_id, after, limit, most_bytes
+        return await self._readers.ask(partial(history.read, *asked))
 
     async def place(self, session_id: str, event_id: str) -> int | None:
         return await self._readers.ask(partial(history.place, session_id, event_id))

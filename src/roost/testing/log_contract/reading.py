@@ -9,9 +9,18 @@ import pytest
 
 from roost.domain.events import Entry
 from roost.domain.ledger import Batch
-from roost.ports.log import EventQuery
+from roost.ports.log import EventQuery, is_full
 from roost.testing.stage import Stage, answer, message, numbers, types
 from roost.testing.store_contract import StoreContract
+
+
+def up_to(most: int, entries: list[Entry]) -> list[Entry]:
+    """The first entries, with the one that brings them to so many bytes."""
+    count = size = 0
+    while count < len(entries) and size < most:
+        size += len(entries[count].body)
+        count += 1
+    return entries[:count]
 
 
 class Reading(StoreContract):
@@ -34,6 +43,29 @@ class Reading(StoreContract):
             for limit in (1, 2, 63, 64, 65, 1000):
                 read = await stage.log.read(self.id, after, limit)
                 assert read == log[after : after + limit], (after, limit)
+
+    async def test_a_page_ends_with_the_entry_that_makes_it_large_enough(
+        self, stage: Stage, log: list[Entry]
+    ) -> None:
+        for most in (1, 60, 61, 1000, 5000, 10**9):
+            for limit in (1, 7, 1000):
+                read = await stage.log.read(self.id, 3, limit, most)
+                assert read == up_to(most, log[3 : 3 + limit]), (most, limit)
+                query = EventQuery(after=3, limit=limit, most_bytes=most)
+                assert await stage.log.page(self.id, query) == read
+                query = EventQuery(before=200, limit=limit, most_bytes=most, order="desc")
+                back = up_to(most, log[198:0:-1][:limit])
+                assert await stage.log.page(self.id, query) == back
+                assert is_full(back, limit, most) == (most < 10**9 or limit < 1000)
+
+    async def test_pages_bounded_by_bytes_put_together_are_the_whole_log(
+        self, stage: Stage, log: list[Entry]
+    ) -> None:
+        seen: list[Entry] = []
+        while page := await stage.log.read(self.id, len(seen), 50, 700):
+            assert len(page) < 50
+            seen += page
+        assert seen == log
 
     async def test_nothing_is_read_of_a_session_that_is_not_there(self, stage: Stage) -> None:
         assert await stage.log.read("sesn_nowhere", 0, 10) == []
