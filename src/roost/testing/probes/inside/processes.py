@@ -65,7 +65,12 @@ def _descriptors(facts: Facts) -> object:
             found.append(os.readlink(f"/proc/self/fd/{number}"))  # noqa: PTH115 - not a path
         except OSError:
             continue
-    return found
+    # A program's own libraries may keep themselves open: libffi does, since 3.5.
+    return [name for name in found if not _is_library(name)]
+
+
+def _is_library(name: str) -> bool:
+    return name.startswith(("/usr/lib/", "/lib/")) and ".so" in name
 
 
 @probe("proc.environment")
