@@ -18,6 +18,7 @@ from roost.core.copies import Past, copies_in
 from roost.core.files import Files, Status, topic
 from roost.core.sync import Pace
 from roost.core.workspaces import Snapshots
+from roost.domain.events import Draft
 from roost.domain.snapshot import Snapshot
 from roost.domain.sync import TABLE, SyncMove, SyncState, step
 from roost.errors import (
@@ -869,3 +870,79 @@ async def test_a_store_that_is_away_at_any_step_of_a_restore_is_told_as_a_failed
     again = Machine(tmp_path / "second", store, machine.blobs)
     async with again.at_work(2) as home:
         assert (home / "file").read_text() == "mine"
+
+
+async def test_what_cannot_be_stored_is_told_and_made_good_while_the_agent_is_awake(
+    tmp_path: Path, store: SqliteStore
+):
+    faults: list[Fault | None] = ["refused"]
+    blobs = FaultyBlobs(FolderBlobs(tmp_path / "blobs"), lambda call: faults[0] if faults else None)
+    pace = Pace(quiet=0.05, longest=0.2, pauses=(0.01, 0.01), again=0.05, flush=5)
+    machine = Machine(tmp_path / "first", store, blobs, pace)
+    said: list[Draft] = []
+
+    async def say(draft: Draft) -> None:
+        said.append(draft)
+
+    machine.home.mkdir(parents=True)
+    async with machine.files.open("w", 1, say=say):
+        (machine.home / "file").write_text("mine")
+        machine.files.changed("w", 1)
+
+        async def given_up() -> bool:
+            return "sync_failed" in machine.phases
+
+        await machine.until(given_up)
+        await anyio.sleep(0.3)  # it is tried again, and not told again
+        faults.clear()
+        await machine.until_stored(1)  # by itself: nothing has changed since
+    assert machine.phases == ["restore_skipped", "sync_retrying", "sync_failed", "sync_recovered"]
+    assert [draft.type for draft in said] == ["session.error", "roost.files_stored"]
+    assert b"blobs_failed" in said[0].body
+
+
+async def test_what_was_not_stored_when_the_agent_slept_is_stored_without_a_restart(
+    tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("roost.core.files._TRY_AGAIN", 0.05)
+    faults: list[Fault | None] = ["refused"]
+    blobs = FaultyBlobs(FolderBlobs(tmp_path / "blobs"), lambda call: faults[0] if faults else None)
+    machine = Machine(tmp_path / "first", store, blobs, QUICK)
+    async with machine.at_work() as home:
+        (home / "file").write_text("mine")
+    status = machine.files.status("w")
+    assert status is not None
+    assert status.phase == "sync_failed"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(machine.files.run)
+        await anyio.sleep(0.2)
+        faults.clear()
+
+        async def nothing_left() -> bool:
+            return machine.phases[-1] == "sync_recovered"
+
+        await machine.until(nothing_left)
+        tasks.cancel_scope.cancel()
+    assert list(await store.workspaces.unsynced()) == []
+
+
+async def test_one_workspace_that_cannot_be_stored_keeps_no_other_from_it(
+    tmp_path: Path, store: SqliteStore
+):
+    async def refused() -> None:
+        raise BlobsFailed("500")
+
+    down = FaultyBlobs(FolderBlobs(tmp_path / "blobs"), lambda call: "refused")
+    for name in ("one", "other"):
+        machine = Machine(tmp_path / "first", store, down, QUICK, workspace=name)
+        async with machine.at_work() as home:
+            (home / "file").write_text(name)
+    later = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"), QUICK)
+    take = later.snapshots.take
+
+    async def one_fails(workspace: str, *given: object, **more: object) -> object:
+        return await (refused() if workspace == "one" else take(workspace, *given, **more))  # type: ignore[arg-type]
+
+    later.snapshots.take = one_fails  # type: ignore[method-assign,assignment]
+    assert await later.files._recover_all() == 1
+    assert [row.id for row in await store.workspaces.unsynced()] == ["one"]

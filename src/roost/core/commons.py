@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import anyio
@@ -21,8 +21,11 @@ from anyio.abc import TaskGroup
 
 from roost.core.copies import Past
 from roost.core.files import Files
+from roost.core.sync import Say, to_nobody
 from roost.core.workspaces import Snapshots
 from roost.domain import workspace
+from roost.domain.events import Draft
+from roost.domain.ids import mint
 from roost.domain.workspace import Settings
 from roost.errors import NotFound, RoostError
 from roost.ports.bell import WORK, Bell
@@ -45,6 +48,13 @@ class _Stay:
         self.over = anyio.Event()
         self.gone = anyio.Event()
         self.failure: Exception | None = None
+        self.says: list[Say] = []
+
+    async def say(self, draft: Draft) -> None:
+        """In the logs of all who are there."""
+        for say in list(self.says):
+            with suppress(RoostError):  # that one has gone
+                await say(Draft(draft.type, draft.body, mint("sevt")))
 
 
 class Commons:
@@ -102,7 +112,9 @@ class Commons:
         return workspace.settings_of(record.body)
 
     @asynccontextmanager
-    async def join(self, tenant: str, workspace_id: str) -> AsyncGenerator[None, None]:
+    async def join(
+        self, tenant: str, workspace_id: str, say: Say = to_nobody
+    ) -> AsyncGenerator[None, None]:
         """The workspace's newest files are on this node while the body runs, whoever else uses them.
 
         :raises FilesElsewhere: another node has them :raises BlobsFailed: they cannot be restored now
@@ -111,12 +123,14 @@ class Commons:
         await self.settings(tenant, workspace_id)
         stay = await self._stay(tenant, workspace_id)
         stay.users += 1
+        stay.says.append(say)
         try:
             await stay.ready.wait()
             if stay.failure is not None:
                 raise stay.failure
             yield
         finally:
+            stay.says.remove(say)
             stay.users -= 1
             if not stay.users:
                 stay.over.set()
@@ -156,7 +170,9 @@ class Commons:
         try:
             row = await self._rows.take(workspace_id, self._node)
             past = await self._files.past(workspace_id)
-            files = self._files.open(workspace_id, row.generation, past, remembers=False)
+            files = self._files.open(
+                workspace_id, row.generation, past, remembers=False, say=stay.say
+            )
             async with files:
                 stay.ready.set()
                 await stay.over.wait()

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Literal
+from typing import Final, Literal
 
 import anyio
 import msgspec
@@ -23,21 +23,29 @@ from msgspec.structs import replace
 from roost.core.beginnings import Beginnings
 from roost.core.copies import Copy, Past, is_living, look, sign, sign_anew, sign_in, sign_off
 from roost.core.strays import Strays
-from roost.core.sync import Pace, Sync
+from roost.core.sync import Pace, Say, Sync, to_nobody
 from roost.core.tasks import alongside
 from roost.core.workspaces import Progress, Snapshots
 from roost.core.workspaces.restore import restored
 from roost.domain.ids import mint
 from roost.domain.snapshot import Snapshot
 from roost.domain.sync import SyncState
-from roost.errors import FilesElsewhere, LeaseLost, RoostError, SnapshotsMissing
+from roost.errors import (
+    FilesElsewhere,
+    LeaseLost,
+    NotFound,
+    RoostError,
+    SnapshotsMissing,
+    WorkspaceTooLarge,
+)
 from roost.ports.bell import Bell
 from roost.ports.tree import Tree
 from roost.ports.workspaces import Workspace, Workspaces
 
 _log = logging.getLogger(__name__)
 _LOOK_ELSEWHERE = 0.2  # seconds between two looks at what another node is storing
-_LOOK_AGAIN = 300.0  # seconds between two tries to store what could not be stored
+_LOOK_AGAIN = 300.0  # seconds between two looks for what is left to store or to remove
+_TRY_AGAIN = 30.0  # seconds between two tries to store what could not be stored
 
 Phase = Literal[
     "restore_started",
@@ -45,8 +53,14 @@ Phase = Literal[
     "restored",
     "restore_skipped",
     "restore_failed",
+    "sync_retrying",
+    "sync_failed",
     "sync_recovered",
 ]
+_TROUBLES: Final[dict[SyncState, Phase]] = {
+    SyncState.RETRYING: "sync_retrying",
+    SyncState.ERROR: "sync_failed",
+}
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,11 +188,13 @@ class Files:
         past: Past | None = None,
         *,
         remembers: bool = True,
+        say: Say = to_nobody,
     ) -> AsyncGenerator[None, None]:
         """The newest files are in place while the body runs, and stored when it ends.
 
         `remembers`: an agent's own record is among them, and may be behind its session. In a workspace
-        that several sessions use there is none.
+        that several sessions use there is none. `say` writes to the log that storing was given up, and
+        that it was made good.
 
         :raises BlobsFailed: they are not here, and cannot be restored now
         :raises LeaseLost: a newer generation has the workspace
@@ -195,6 +211,7 @@ class Files:
             self._pace,
             self._locks[workspace_id],
             partial(self._tell_state, workspace_id),
+            say,
             used=before is not None,
         )
         if before is not None and before.state is not SyncState.IDLE:
@@ -252,12 +269,13 @@ class Files:
         deleted sessions. Until cancelled.
         """
         while True:
+            left = 0
             for tidy in (self._recover_all, self._remove_all, self._strays.remove):
                 try:
-                    await tidy()
+                    left += await tidy() or 0
                 except (RoostError, OSError) as error:
                     _log.warning("cannot tidy up: %s", error, extra={"action": "recover"})
-            await anyio.sleep(_LOOK_AGAIN)
+            await anyio.sleep(_TRY_AGAIN if left else _LOOK_AGAIN)
 
     @asynccontextmanager
     async def _visited(self, workspace_id: str) -> AsyncGenerator[None, None]:
@@ -285,9 +303,22 @@ class Files:
         root, copy = await to_thread.run_sync(look, tree)
         return is_living(row, root, copy, tree, await self._past_of(workspace_id))
 
-    async def _recover_all(self) -> None:
+    async def _recover_all(self) -> int:
+        """How many could not be stored; one that cannot does not keep the others from it."""
+        failed = 0
         for row in await self._rows.unsynced():
-            await self._recover(row)
+            try:
+                await self._recover(row)
+            except (LeaseLost, NotFound) as error:  # somebody else has it now, or it is gone
+                _log.info("not stored: %s", error.message, extra={"session": row.id})
+            except (RoostError, OSError) as error:
+                failed += not isinstance(
+                    error, WorkspaceTooLarge
+                )  # that lasts, and looking is dear
+                about = {"action": "recover", "session": row.id}
+                _log.warning("cannot store what was left: %s", error, extra=about)
+                self._tell(row.id, phase="sync_failed")
+        return failed
 
     async def _remove_all(self) -> None:
         for row in await self._rows.orphans():
@@ -379,7 +410,8 @@ class Files:
         if self._living.get(workspace_id) is not sync:
             return  # a newer generation has come already
         del self._living[workspace_id]
-        self._status.pop(workspace_id, None)
+        if sync.state is not SyncState.ERROR:
+            self._status.pop(workspace_id, None)
         if sync.used and sync.state is SyncState.IDLE and not sync.behind:
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(sign_off, tree)
@@ -414,7 +446,11 @@ class Files:
         _log.info("removed the files", extra={"action": "remove", "session": row.id})
 
     def _tell_state(self, workspace_id: str, state: SyncState) -> None:
-        self._tell(workspace_id, sync=state)
+        before = self._status.get(workspace_id, Status()).phase
+        phase = _TROUBLES.get(state, before)
+        if state is SyncState.IDLE and before in _TROUBLES.values():
+            phase = "sync_recovered"
+        self._tell(workspace_id, sync=state, phase=phase)
 
     def _tell(self, workspace_id: str, **fields: object) -> None:
         before = self._status.get(workspace_id, Status())

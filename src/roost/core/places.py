@@ -26,7 +26,7 @@ from roost.core.copies import Past
 from roost.core.files import Files
 from roost.core.forwarded import FORWARDER, forwarded
 from roost.core.networking import networking_of
-from roost.core.notes import Notes, OnSpending
+from roost.core.notes import Notes, OnLack, OnSpending
 from roost.core.resources import Resources
 from roost.core.skills import Skills
 from roost.disk import remove
@@ -191,8 +191,8 @@ class Places:
         home = self._home(session)
         home.mkdir(parents=True, exist_ok=True)
         async with (
-            self._joined(session),
-            self._kept(session, lease.generation),
+            self._joined(session, notes.lacks),
+            self._kept(session, lease.generation, notes.lacks),
             self._opened(lease, session, home, mounts, notes) as sandbox,
         ):
             yield sandbox
@@ -213,13 +213,15 @@ class Places:
         """Whether the files of an open place may be older than the session's log."""
         return self._files is not None and self._files.may_be_behind(session_id)
 
-    def _kept(self, session: Session, generation: int) -> AbstractAsyncContextManager[None]:
+    def _kept(
+        self, session: Session, generation: int, say: OnLack
+    ) -> AbstractAsyncContextManager[None]:
         if self._files is None:
             return nullcontext()
-        return self._files.open(session.id, generation, Past.of(session.state))
+        return self._files.open(session.id, generation, Past.of(session.state), say=say)
 
     @asynccontextmanager
-    async def _joined(self, session: Session) -> AsyncGenerator[None, None]:
+    async def _joined(self, session: Session, say: OnLack) -> AsyncGenerator[None, None]:
         """The files of the workspace it shares with others, if it does."""
         workspace = session.spec.workspace
         if workspace is None:
@@ -229,7 +231,7 @@ class Places:
             raise RoostError("this server keeps no shared workspaces")
         await self._commons.settings(session.tenant, workspace)  # if deleted, it gets no folder
         self._workspace(session).mkdir(parents=True, exist_ok=True)
-        async with self._commons.join(session.tenant, workspace):
+        async with self._commons.join(session.tenant, workspace, say):
             yield
 
     @asynccontextmanager

@@ -10,7 +10,8 @@ and another one follows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 import msgspec
@@ -19,8 +20,9 @@ from msgspec.structs import replace
 from roost.core.turn_ends import TurnEnds
 from roost.core.workspaces import Snapshots
 from roost.core.workspaces.gather import Report
+from roost.domain.events import Draft, trouble
 from roost.domain.sync import SyncMove, SyncState, step
-from roost.errors import LeaseLost, NotFound, RoostError, WorkspaceTooLarge
+from roost.errors import BlobsFailed, LeaseLost, NotFound, RoostError, WorkspaceTooLarge
 from roost.ports.tree import Tree
 from roost.ports.workspaces import Workspace, Workspaces
 
@@ -32,18 +34,28 @@ _TIDY_EVERY = 16  # snapshots
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """When to store: after `quiet` seconds without a change, and `longest` after the first at most.
 
-    `pauses` are between tries, `flush` is how long an end may be delayed, `turn` how long a turn may be.
+    `pauses` are between tries, `again` is after all of them have failed. `flush` is how long an end may be
+    delayed, `turn` how long a turn may be.
     """
 
     quiet: float = 2.0
     longest: float = 10.0
     pauses: Sequence[float] = (1.0, 5.0, 25.0)
+    again: float = 30.0
     flush: float = 10.0
     turn: float = 10.0
 
 
+Say = Callable[[Draft], Awaitable[None]]
+
+
+async def to_nobody(draft: Draft) -> None:
+    """Nobody is told."""
+
+
 class Sync:
-    """One living copy of one workspace. `tell` is called whenever the state changes.
+    """One living copy of one workspace. `tell` is called whenever the state changes. `say` writes to the
+    logs of those who work in it: once when storing was given up, and once when everything is stored again.
 
     `used`: somebody has worked in it. Until then there is nothing to store when it ends: it may have been
     made for a session that never comes to be. `behind`: the session has seen turns that these files have
@@ -59,6 +71,7 @@ class Sync:
         pace: Pace,
         lock: anyio.Lock,
         tell: Callable[[SyncState], None],
+        say: Say,
         *,
         used: bool,
     ) -> None:
@@ -72,6 +85,8 @@ class Sync:
         self._pace = pace
         self._lock = lock
         self._tell = tell
+        self._say = say
+        self._said = self._hopeless = False
         self._mark = 0
         self._ends = TurnEnds()
         self._changed_at = 0.0
@@ -124,7 +139,8 @@ class Sync:
             while True:
                 await self._changed.wait()
                 await self._until_quiet()
-                await self._store(SyncMove.START)
+                while not await self._store(SyncMove.START):
+                    await self._until_again()
         except LeaseLost as lost:
             _log.info("sync ends: %s", lost.message, extra=self._about("lost"))
         except RoostError as error:  # the database; what was to be noted is noted at the end
@@ -145,6 +161,13 @@ class Sync:
                 _log.warning("not stored: %s", error.message, extra=self._about("flush"))
         self._excuse()
 
+    async def _until_again(self) -> None:
+        """It was given up. It is tried again at the next change, and after a while, if that is any use."""
+        with anyio.move_on_after(math.inf if self._hopeless else self._pace.again):
+            await self._changed.wait()
+        if self.state is SyncState.ERROR:
+            self._move(SyncMove.CHANGE)
+
     async def _until_quiet(self) -> None:
         latest = self._changed_at + self._pace.longest
         while True:
@@ -160,15 +183,18 @@ class Sync:
             self._move(move)
             try:
                 await self._store_once()
+                await self._say_recovered()
                 return True
             except LeaseLost:
                 raise
             except (RoostError, OSError) as error:
                 self._excuse()
-                last = attempt > len(self._pace.pauses) or isinstance(error, _HOPELESS)
+                self._hopeless = isinstance(error, _HOPELESS)
+                last = attempt > len(self._pace.pauses) or self._hopeless
                 self._move(SyncMove.GIVE_UP if last else SyncMove.FAIL)
                 await self._note(self.state, attempt, str(error))
                 if last:
+                    await self._say_failed(error)
                     return False
             await anyio.sleep(self._pace.pauses[attempt - 1])
             move = SyncMove.START
@@ -211,6 +237,28 @@ class Sync:
         row = await self._rows.find(self._row.id)
         if row is None or (row.copy, row.generation) != (self._row.copy, self._row.generation):
             raise LeaseLost(f"{self._row.id} is held by somebody else")
+
+    async def _say_failed(self, error: RoostError | OSError) -> None:
+        if self._said:
+            return
+        self._said = True
+        known = error if isinstance(error, RoostError) else BlobsFailed(str(error))
+        text = (
+            f"the files cannot be stored: {known.message}. They are on this machine alone until that is "
+            f"made good; it is tried again by itself. {known.hint or ''}"
+        )
+        await self._say_so(trouble(known.code, text.strip(), "retrying"))
+
+    async def _say_recovered(self) -> None:
+        if self._said:
+            self._said = False
+            await self._say_so(Draft.of("roost.files_stored"))
+
+    async def _say_so(self, draft: Draft) -> None:
+        try:
+            await self._say(draft)
+        except RoostError as error:  # whoever worked in it has gone
+            _log.info("not told: %s", error.message, extra=self._about("tell"))
 
     async def _note(self, state: SyncState, attempts: int = 0, error: str = "") -> None:
         row = replace(self._row, state=state, attempts=attempts, error=error[:1000])

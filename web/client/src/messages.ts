@@ -153,7 +153,7 @@ export interface AgentStatus {
 
 export interface SessionStatus {
   type: "session_status";
-  status: "restore_started" | "restoring" | "restored" | "restore_skipped" | "restore_failed" | "sync_recovered";
+  status: "restore_started" | "restoring" | "restored" | "restore_skipped" | "restore_failed" | "sync_retrying" | "sync_failed" | "sync_recovered";
   progress?: { files: number; ofFiles: number; bytes: number; ofBytes: number };
 }
 
