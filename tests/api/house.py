@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ from roost.core.transfer import Transfer
 from roost.core.trust import Trust
 from roost.core.workspaces import Snapshots
 from roost.domain.ledger import Batch
-from roost.domain.session import Lease
+from roost.domain.session import Lease, Session
 from roost.errors import Unavailable
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.bell import Bell
@@ -188,9 +189,11 @@ def _browse(data: Path, store: Store, blobs: FolderBlobs, bell: Bell) -> Browse:
     commons = Commons(
         *(files, snapshots, store.workspaces, store.catalog, bell, tree_of), node="node_1"
     )
-    return Browse(
-        files, commons, lambda s: LocalFolder(data / "homes" / s.id, range(0), AGENTS_OWN)
-    )
+
+    def folder_of(session: Session, hidden: frozenset[str] = AGENTS_OWN) -> LocalFolder:
+        return LocalFolder(data / "homes" / session.id, range(0), hidden)
+
+    return Browse(files, commons, folder_of, partial(folder_of, hidden=frozenset()))
 
 
 def _archives(data: Path) -> FolderArchives:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.api.house import House, error_of, house
+from tests.api.house import House, client_of, error_of, house
 
 
 def where(session: Any) -> str:
@@ -169,3 +169,47 @@ async def test_what_cannot_be_is_refused_by_name(tmp_path: Path):
         closed = await roost.client.post(at, files=[("files[]", ("late", b"2"))])
         assert error_of(closed, 400)["details"]["error_code"] == "session_closed"
         assert (await roost.client.get(f"{at}/content", params={"path": "a"})).content == b"2"
+
+
+KEPT = ".claude/projects/-workspace/6e81bbfd-c355/tool-results/boztc8tzd.txt"
+
+
+async def test_a_tool_s_whole_output_is_read_and_nothing_else_of_the_agent_s_own(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        session = await roost.session()
+        home = tmp_path / "homes" / session["id"]
+        (home / KEPT).parent.mkdir(parents=True)
+        (home / KEPT).write_text("all of it")
+        transcript = home / ".claude/projects/-workspace/6e81bbfd-c355.jsonl"
+        transcript.write_text("private")
+        (home / KEPT).with_name("linked.txt").symlink_to(transcript)
+        (home / ".claude/.credentials.json").write_text("private")
+        address = f"/roost/v1/sessions/{session['id']}/tool_outputs/content"
+        for path in (KEPT, f"/home/sandbox/{KEPT}", f"/data/vault/.workspaces/x/{KEPT}"):
+            answer = await roost.client.get(address, params={"path": path})
+            assert (answer.status_code, answer.text) == (200, "all of it")
+            assert answer.headers["content-disposition"].startswith("attachment")
+        for path in (
+            ".claude/.credentials.json",
+            ".claude/projects/-workspace/6e81bbfd-c355.jsonl",
+            ".claude/projects/../projects/6e81bbfd-c355/tool-results/boztc8tzd.txt",
+            f"{KEPT}/../../../6e81bbfd-c355.jsonl",
+            KEPT.replace("boztc8tzd", "../x"),
+            KEPT.replace("boztc8tzd", "other"),
+            f"{KEPT}\n",
+            "x" * 4000,
+        ):
+            error_of(await roost.client.get(address, params={"path": path}), 404)
+        linked = KEPT.replace("boztc8tzd", "linked")
+        assert (await roost.client.get(address, params={"path": linked})).status_code >= 400
+        error_of(await roost.client.get(address), 400)
+        error_of(await roost.client.get(f"{where(session)}/content", params={"path": KEPT}), 404)
+
+
+async def test_a_tool_s_output_is_for_those_who_may_see_the_session(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        session = await roost.session()
+        other = await roost.post("/roost/v1/keys", {"name": "x", "tenant": "elsewhere"})
+        address = f"/roost/v1/sessions/{session['id']}/tool_outputs/content"
+        async with client_of(roost.app, other["secret"]) as stranger:
+            error_of(await stranger.get(address, params={"path": KEPT}), 404)

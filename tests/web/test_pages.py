@@ -224,3 +224,70 @@ def test_only_trust_levels_that_the_server_offers_can_be_chosen(person: Person):
     expect(dialog.get_by_role("radio", name="Vault", exact=True)).to_be_enabled()
     expect(dialog.get_by_role("radio", name="Full access")).to_be_disabled()
     expect(dialog).to_contain_text("This server does not offer it")
+
+
+def test_the_login_page_speaks_to_people_and_not_to_programs(person: Person):
+    person.page.goto(person.server.url)
+    person.page.get_by_label("API key").fill("not-a-key")
+    person.page.get_by_role("button", name="Log in").click()
+    alert = person.page.get_by_role("alert")
+    expect(alert).to_contain_text("not valid")
+    for word in ("x-api-key", "Bearer", "roost key"):
+        expect(alert).not_to_contain_text(word)
+    person.complaints.clear()
+
+
+def test_a_key_can_be_made_for_another_tenant(person: Person):
+    person.log_in()
+    page, dialog = person.page, person.page.get_by_role("dialog")
+    page.goto(f"{person.server.url}/keys")
+    page.get_by_role("button", name="New key").click()
+    dialog.get_by_label("Name").fill("guest")
+    expect(dialog.get_by_label("Tenant")).to_have_value("default")
+    dialog.get_by_label("Tenant").fill("guests")
+    dialog.get_by_role("button", name="Create").click()
+    expect(dialog.locator("pre")).to_be_visible()
+    page.reload()
+    card = page.get_by_role("listitem").filter(has_text="guest")
+    expect(card).to_contain_text("tenant guests")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"ROOST_HARNESS": "claude", "ROOST_TRUST_LEVELS": "sandboxed,vault"}]
+)
+def test_the_files_of_a_session_in_the_vault_say_that_it_works_elsewhere(person: Person):
+    person.log_in()
+    parts = person.make_parts()
+    open_: Any = {"type": "cloud", "networking": {"type": "unrestricted"}}
+    place = person.client.beta.environments.create(name="open", config=open_)
+    fields: Any = {"agent": parts["agent"], "environment_id": place.id}
+    made = person.client.beta.sessions.create(**fields, extra_body={"trust_level": "vault"})
+    person.page.goto(f"{person.server.url}/sessions/{made.id}/files")
+    expect(person.page.get_by_role("tabpanel")).to_contain_text("works in the vault")
+
+
+def test_what_waits_for_somebody_comes_first_and_is_said_wherever_they_are(person: Person):
+    person.log_in()
+    page, waiting = person.page, person.make_parts("always_ask")
+    ask = person.client.beta.sessions.create(title="Needs you", **waiting)
+    for n in range(3):
+        person.client.beta.sessions.create(title=f"Newer {n}", **waiting)
+    page.goto(f"{person.server.url}/agents")
+    expect(page).to_have_title("Roost")
+    page.wait_for_load_state("networkidle")
+    said: Any = [{"type": "text", "text": script(bash("ls"), {"text": "Done."})}]
+    person.client.beta.sessions.events.send(
+        ask.id, events=[{"type": "user.message", "content": said}]
+    )
+    expect(page).to_have_title("(1) Needs you waits · Roost")
+    note = page.get_by_role("alert").filter(has_text="Needs you waits for you")
+    expect(note).to_be_visible()
+    assert violations(person) == []
+    page.get_by_role("link", name="Sessions").click()
+    expect(page.get_by_role("listitem").first).to_contain_text("Needs you")
+    note.get_by_role("link", name="Answer it").click()
+    page.wait_for_url(f"**/sessions/{ask.id}")
+    page.get_by_role("button", name="Allow").click()
+    person.hears("Done.")
+    expect(note).to_have_count(0)
+    expect(page).to_have_title("Needs you · Roost")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 from tests.journeys.chat import bash, script
 from tests.stores import Databases
 from tests.web.person import Person
+from tests.web.test_pages import violations
+from tests.web.test_work import PIXEL
 
 from roost.testing.live import LiveServer
 
@@ -128,11 +133,13 @@ def test_a_message_that_is_not_sent_yet_is_in_sight(person: Person):
     person.hears("Paragraph 59 of a long answer.")
     person.waits_until("Idle")
     person.server.kill()
-    expect(person.page.get_by_text("No connection to the server")).to_be_visible()
-    person.say("\n".join(f"line {n}" for n in range(12)))
-    expect(person.log.get_by_text("sending")).to_be_visible()
-    at_the_end(person)
-    person.server.start()
+    try:
+        expect(person.page.get_by_text("No connection to the server")).to_be_visible()
+        person.say("\n".join(f"line {n}" for n in range(12)))
+        expect(person.log.get_by_text("sending")).to_be_visible()
+        at_the_end(person)
+    finally:
+        person.server.start()  # the others need it
     expect(person.log.get_by_text("sending")).to_have_count(0)
 
 
@@ -227,3 +234,146 @@ def test_what_was_typed_is_there_again_after_a_look_elsewhere(person: Person):
     person.page.reload()
     person.hears("the last one says: half a thought")
     expect(message).to_have_value("")
+
+
+def dropped(person: Person, selector: str, event: str) -> None:
+    """Paste a picture into, or let it go over, what the selector names."""
+    carried = person.page.evaluate_handle(
+        """([bytes, kind]) => {
+            const carried = new DataTransfer();
+            carried.items.add(new File([new Uint8Array(bytes)], "pixel.png", {type: kind}));
+            return carried;
+        }""",
+        [list(PIXEL), "image/png"],
+    )
+    field = "clipboardData" if event == "paste" else "dataTransfer"
+    person.page.evaluate(
+        """([selector, event, field, carried]) => {
+            const kind = event === 'paste' ? ClipboardEvent : DragEvent;
+            const told = new kind(event, {[field]: carried, bubbles: true, cancelable: true});
+            document.querySelector(selector).dispatchEvent(told);
+        }""",
+        [selector, event, field, carried],
+    )
+
+
+def is_drawn(picture: Locator) -> None:
+    expect(picture).to_be_visible()
+    assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") == 1
+
+
+def test_pictures_are_pasted_dropped_attached_sent_and_seen(person: Person):
+    person.log_in()
+    session_id = person.enter_session("Pictures")
+    page, to_send = person.page, person.page.get_by_role("list", name="Pictures to send")
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
+    dropped(person, "textarea[aria-label=Message]", "paste")
+    is_drawn(to_send.locator("img").nth(0))
+    dropped(person, ".chat-log", "drop")
+    is_drawn(to_send.locator("img").nth(1))
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Attach pictures").click()
+    chooser.value.set_files([{"name": "third.png", "mimeType": "image/png", "buffer": PIXEL}])
+    is_drawn(to_send.get_by_role("img", name="third.png"))
+    assert violations(person) == []
+    page.get_by_role("button", name="Remove third.png").click()
+    expect(to_send.locator("img")).to_have_count(2)
+    page.get_by_label("Message", exact=True).fill("What is this?")
+    page.reload()
+    is_drawn(to_send.locator("img").nth(1))
+    page.get_by_label("Message", exact=True).press("Enter")
+    expect(to_send).to_have_count(0)
+    bubble = person.log.locator(".said-user")
+    expect(bubble).to_contain_text("What is this?")
+    is_drawn(bubble.get_by_role("img").nth(1))
+    person.hears("the last one says")
+    page.reload()
+    is_drawn(bubble.get_by_role("img").first)
+    assert violations(person) == []
+    (sent,) = [
+        event
+        for event in person.client.beta.sessions.events.list(session_id)
+        if event.type == "user.message"
+    ]
+    assert [block.type for block in sent.content] == ["image", "image", "text"]
+
+
+def test_a_picture_that_another_client_has_sent_is_seen(person: Person):
+    person.log_in()
+    session_id = person.enter_session("Sent elsewhere")
+    source: Any = {
+        "type": "base64",
+        "media_type": "image/png",
+        "data": base64.b64encode(PIXEL).decode(),
+    }
+    content: Any = [{"type": "text", "text": "See?"}, {"type": "image", "source": source}]
+    person.client.beta.sessions.events.send(
+        session_id, events=[{"type": "user.message", "content": content}]
+    )
+    is_drawn(person.log.locator(".said-user").get_by_role("img"))
+
+
+def test_a_picture_of_the_workspace_is_shown_in_an_answer_and_no_other_is_fetched(person: Person):
+    person.log_in()
+    person.enter_session("Plots")
+    write = f"mkdir out; echo {base64.b64encode(PIXEL).decode()} | base64 -d > out/plot.png"
+    answer = (
+        "![a plot](out/plot.png) ![again](/workspace/out/plot.png) ![gone](nowhere.png) "
+        "![far](https://example.org/x.png)"
+    )
+    asked: list[str] = []
+    person.page.on("request", lambda request: asked.append(request.url))
+    person.say(script(bash(write), {"text": answer}))
+    is_drawn(person.log.get_by_role("img", name="a plot"))
+    is_drawn(person.log.get_by_role("img", name="again"))
+    expect(person.log).to_contain_text("[image: gone]")
+    expect(person.log).to_contain_text("[image: far]")
+    assert not any("example.org" in address for address in asked)
+    person.complaints.clear()  # the browser notes that one is not there
+
+
+def test_the_whole_of_an_output_that_was_too_long_can_be_read(person: Person):
+    person.log_in()
+    person.enter_session("Long output")
+    person.say(script(bash("seq 1 30000"), {"text": "Counted."}))
+    person.hears("Counted.")
+    call = person.log.locator(".call")
+    call.get_by_role("button", name="seq 1 30000").click()
+    expect(call).not_to_contain_text("29999")
+    call.get_by_role("button", name="Show the full output").click()
+    expect(call).to_contain_text("29999")
+    with person.page.expect_download() as download:
+        call.get_by_role("link", name="Download the full output").click()
+    assert Path(download.value.path()).read_text().split() == [str(n) for n in range(1, 30_001)]
+    assert violations(person) == []
+
+
+def test_a_long_session_opens_at_its_end_and_shows_what_was_before_on_the_way_up(person: Person):
+    person.log_in()
+    parts = person.make_parts()
+    session = person.client.beta.sessions.create(
+        title="Long", **parts, extra_body={"harness": "scripted"}
+    )
+    for n in range(60):
+        said: Any = [{"type": "text", "text": f"Message {n}, and no other."}]
+        person.client.beta.sessions.events.send(
+            session.id, events=[{"type": "user.message", "content": said}]
+        )
+        while person.client.beta.sessions.retrieve(session.id).status != "idle":
+            person.page.wait_for_timeout(20)
+    person.page.goto(f"{person.server.url}/sessions/{session.id}")
+    mine = person.log.locator(".said-user")
+    expect(mine.last).to_have_text("Message 59, and no other.")
+    at_the_end(person)
+    assert mine.count() < 60  # the beginning is not asked for until somebody looks
+    seen = mine.first
+    words = seen.inner_text()
+    seen.evaluate("it => it.scrollIntoView()")
+    person.log.evaluate("box => box.scrollBy(0, -40)")
+    expect(mine).to_have_count(60)
+    same = person.log.get_by_text(words, exact=True)
+    expect(same).to_be_in_viewport()  # what was read stays where it was
+    expect(mine.first).to_have_text("Message 0, and no other.")
+    person.page.get_by_role("tab", name="Timeline").click()
+    expect(person.page.get_by_role("region", name="Turn 60", exact=True)).to_be_attached()
+    expect(person.page.get_by_role("region", name="Turn 1", exact=True)).to_be_attached()

@@ -15,7 +15,7 @@ from roost.api.uploads import parts_of
 from roost.domain.events import iso
 from roost.domain.session import Session
 from roost.errors import InvalidRequest
-from roost.ports.folder import Item, Listing, Place
+from roost.ports.folder import Content, Item, Listing, Place
 
 _Path = Annotated[str, Field(min_length=1, max_length=4096)]
 _PAGE = 200
@@ -62,7 +62,16 @@ async def list_(call: Call) -> ASGIApp:
 async def download(call: Call) -> ASGIApp:
     """A file's bytes, or those that `Range` asks for."""
     session = await _session(call)
-    content = await call.deps.browse.open(session, _path_in(call.query))
+    return _sent(call, await call.deps.browse.open(session, _path_in(call.query)))
+
+
+async def download_output(call: Call) -> ASGIApp:
+    """A tool's output that was too long for the log."""
+    session = await _session(call)
+    return _sent(call, await call.deps.browse.open_output(session, _path_in(call.query)))
+
+
+def _sent(call: Call, content: Content) -> ASGIApp:
     item = content.item
     source = Source(item.name, item.size, content.read, content.close)
     return download_of(source, call.headers, inline=call.query.get("inline", False))

@@ -29,6 +29,14 @@ WORKSPACE_FILES: Final = (
         form="other",
         media="application/octet-stream",
     ),
+    get(
+        "roost.sessions.tool_outputs.download",
+        "/roost/v1/sessions/{session_id}/tool_outputs/content",
+        workspace.download_output,
+        workspace.WorkspaceFileContentParams,
+        form="other",
+        media="application/octet-stream",
+    ),
     post(
         "roost.sessions.files.make_directory",
         f"{_FILES}/directories",

@@ -7,29 +7,38 @@ first.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from anyio import to_thread
 
 from roost.core.commons import Commons
 from roost.core.files import Files
 from roost.domain.session import Session, Status
-from roost.errors import SessionClosed
+from roost.errors import NotFound, SessionClosed
 from roost.ports.folder import Content, Folder, Item, Listing, Place
 
 FolderOf = Callable[[Session], Folder]
+
+# `/home/sandbox/.claude/projects/-workspace/UUID/tool-results/NAME.txt`; on the host, below another directory.
+_KEPT_OUTPUT: Final = re.compile(
+    r"(?:^|/)(\.claude/projects/[\w-]+/[\w-]+/tool-results/[\w-]+\.(?:txt|json))\Z", re.ASCII
+)
 
 
 class Browse:
     """The directories of all sessions. Whoever calls has checked that the caller may see this one."""
 
-    def __init__(self, files: Files, commons: Commons, folder_of: FolderOf) -> None:
+    def __init__(
+        self, files: Files, commons: Commons, folder_of: FolderOf, home_of: FolderOf
+    ) -> None:
         self._files = files
         self._commons = commons
         self._folder_of = folder_of
+        self._home_of = home_of
 
     async def list(self, session: Session, path: str, after: Place | None, limit: int) -> Listing:
         """A part of a directory. :raises NotFound: :raises FilesElsewhere:"""
@@ -40,6 +49,19 @@ class Browse:
         """A regular file, to be read and closed. :raises NotFound: :raises FilesElsewhere:"""
         async with self._brought(session):
             return await to_thread.run_sync(self._folder_of(session).open, path)
+
+    async def open_output(self, session: Session, path: str) -> Content:
+        """A tool's output that was too long for the log, as the agent's program has put it by.
+
+        `path` is what the result in the log says. Nothing else of the agent's home is read.
+
+        :raises NotFound: :raises FilesElsewhere:
+        """
+        kept = _KEPT_OUTPUT.search(path)
+        if kept is None:
+            raise NotFound(f"no output of a tool is kept at {path[:200]}")
+        await self._files.bring(session.id)
+        return await to_thread.run_sync(self._home_of(session).open, kept[1])
 
     async def put(
         self, session: Session, files: Sequence[tuple[str, BinaryIO]], *, overwrite: bool

@@ -167,7 +167,10 @@ def _browse(vault: Path, files: Files, commons: Commons) -> Browse:
         hidden = AGENTS_OWN if workspace is None else frozenset()
         return LocalFolder(vault / ".workspaces" / (workspace or session.id), DEFAULT_UIDS, hidden)
 
-    return Browse(files, commons, folder_of)
+    def home_of(session: Session) -> LocalFolder:
+        return LocalFolder(vault / ".workspaces" / session.id, DEFAULT_UIDS)
+
+    return Browse(files, commons, folder_of, home_of)
 
 
 def _limits(settings: Settings) -> Limits:

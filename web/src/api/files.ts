@@ -8,7 +8,7 @@ import type { Entry } from "./types";
 const MOST_ENTRIES = 2000;
 /** What is shown in a page; more is for programs that are made for it. */
 export const MOST_TEXT = 1_000_000;
-const IMAGES = /\.(png|jpe?g|gif|webp|avif|bmp)$/i;
+export const IMAGES = /\.(png|jpe?g|gif|webp|avif|bmp)$/i;
 
 export interface Directory {
   entries: Entry[];
@@ -44,6 +44,11 @@ async function directory(session: string, path: string): Promise<Directory> {
 export function contentAddress(session: string, path: string, inline = false): string {
   const query = new URLSearchParams({ path, ...(inline ? { inline: "true" } : {}) });
   return `${filesOf(session)}/content?${query}`;
+}
+
+/** Where a tool's output is that was too long for the log; `path` is what the log says. */
+export function outputAddress(session: string, path: string): string {
+  return `/roost/v1/sessions/${session}/tool_outputs/content?${new URLSearchParams({ path })}`;
 }
 
 export type Content = { kind: "text"; text: string } | { kind: "image"; address: string } | { kind: "binary" } | { kind: "large" };

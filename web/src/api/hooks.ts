@@ -14,6 +14,7 @@ export const useSessions = (archived: boolean) =>
     queryKey: ["sessions", archived],
     queryFn: () => all<Session>(`/v1/sessions?include_archived=${archived}`),
     refetchInterval: 5000,
+    refetchIntervalInBackground: true, // the title of a tab that nobody looks at says what waits
   });
 
 export const useSession = (id: string) =>

@@ -1,11 +1,11 @@
 /** A session as a page sees it: its conversation, kept up to date, and what can be said to it. */
 
-import { Client, mint, SessionSocket, type Connection, type Input, type Outbox, type ServerMessage } from "@roost/client";
+import { Client, mint, SessionSocket, type Connection, type ContentBlock, type Input, type Outbox, type ServerMessage } from "@roost/client";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 
 import { complain } from "../api/hooks";
-import { ApiError } from "../api/http";
-import { branchOf, REWOUND } from "../log/branch";
+import { ApiError, get } from "../api/http";
+import { REWOUND } from "../log/events";
 import { after, EMPTY, previewed, type Call, type Conversation } from "../log/conversation";
 import type { LogEvent, Preview } from "../log/events";
 
@@ -14,10 +14,11 @@ export interface LiveSession {
   events: LogEvent[];
   connection: Connection;
   agent: string;
-  /** Whether the log as it was when the page was opened is on the screen. */
+  /** Whether the newest part of the log, as it was when the page was opened, is on the screen. */
   loaded: boolean;
+  older: Older;
   unsent: Input[];
-  say: (text: string) => void;
+  say: (content: string | ContentBlock[]) => void;
   interrupt: () => void;
   allow: (call: Call, changed?: Record<string, unknown>) => void;
   deny: (call: Call, reason: string) => void;
@@ -26,22 +27,24 @@ export interface LiveSession {
 
 interface Picture {
   conversation: Conversation;
-  /** The part of the log that is the conversation. */
+  /** The part of the log that is here: the newest, and as much before it as was asked for. */
   events: LogEvent[];
-  log: LogEvent[];
 }
 
-const NOTHING: Picture = { conversation: EMPTY, events: [], log: [] };
+const NOTHING: Picture = { conversation: EMPTY, events: [] };
+const RETRY_AFTER = 1000; // milliseconds
 
-/** The picture after some more of the log. A rewind may lead anywhere, so that all is read again. */
 function grown(before: Picture, more: LogEvent[]): Picture {
   if (more.length === 0) return before;
-  const log = [...before.log, ...more];
-  if (!more.some((event) => event.type === REWOUND)) {
-    return { conversation: after(before.conversation, more), events: [...before.events, ...more], log };
-  }
-  const events = branchOf(log);
-  return { conversation: after(EMPTY, events), events, log };
+  return { conversation: after(before.conversation, more), events: [...before.events, ...more] };
+}
+
+/** The picture with something before it. */
+function preceded(before: Picture, older: LogEvent[]): Picture {
+  const events = [...older, ...before.events];
+  const streaming = before.conversation.items.filter((item) => item.kind === "agent" && item.streaming);
+  const conversation = after(EMPTY, events);
+  return { conversation: { ...conversation, items: [...conversation.items, ...streaming] }, events };
 }
 
 export function useLiveSession(id: string): LiveSession {
@@ -50,49 +53,82 @@ export function useLiveSession(id: string): LiveSession {
   const [agent, setAgent] = useState("");
   const [loaded, setLoaded] = useState(false);
   const [unsent, setUnsent] = useState<Input[]>([]);
+  const [rewinds, setRewinds] = useState(0);
   const socket = useRef<SessionSocket>(undefined);
+  const history = useHistory(id, setPicture);
 
   useEffect(() => {
     setPicture(NOTHING);
     setLoaded(false);
-    const batch = new Batch(setPicture, () => setLoaded(true));
-    const client = new Client();
-    const live = new SessionSocket({
-      url: location.origin,
-      sessionId: id,
-      after: 0,
-      token: () => client.token(id),
-      outbox: outboxOf(id, setUnsent),
-      handlers: {
-        message: (message) => {
-          if (message.type === "agent_status") setAgent(message.status);
-          else batch.take(message);
-        },
-        connection: setConnection,
-        caughtUp: () => batch.settle(),
-        refused: (error) => complain(new ApiError(400, error.message, error.hint)),
-      },
-    });
-    socket.current = live;
-    const hurry = () => live.hurry();
-    window.addEventListener("online", hurry);
-    return () => {
-      window.removeEventListener("online", hurry);
-      live.stop();
-      batch.stop();
-    };
   }, [id]);
 
-  const send = useCallback((input: Input) => socket.current?.send(input), []);
+  useEffect(() => {
+    let left = false;
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    // A rewind may lead anywhere, also to before what is here: what is the conversation now is asked for again.
+    const batch = new Batch(setPicture, () => setRewinds((count) => count + 1));
+    const client = new Client();
+    const follow = (head: number) =>
+      new SessionSocket({
+        url: location.origin,
+        sessionId: id,
+        after: head,
+        token: () => client.token(id),
+        outbox: outboxOf(id, setUnsent),
+        handlers: {
+          message: (message) => {
+            if (message.type === "agent_status") setAgent(message.status);
+            else batch.take(message);
+          },
+          connection: setConnection,
+          refused: (error) => complain(new ApiError(400, error.message, error.hint)),
+        },
+      });
+    const begin = async () => {
+      try {
+        const newest = await history.newest();
+        if (left) return;
+        setPicture(grown(NOTHING, newest));
+        setLoaded(true);
+        socket.current = follow(newest.at(-1)?.seq ?? 0);
+      } catch (error) {
+        if (left) return;
+        const passing = !(error instanceof ApiError) || error.status === 0 || error.status >= 500 || error.status === 429;
+        setConnection(passing ? "waiting" : "closed");
+        if (passing) timer = setTimeout(begin, RETRY_AFTER);
+      }
+    };
+    void begin();
+    const hurry = () => socket.current?.hurry();
+    window.addEventListener("online", hurry);
+    return () => {
+      left = true;
+      clearTimeout(timer);
+      window.removeEventListener("online", hurry);
+      socket.current?.stop();
+      socket.current = undefined;
+      batch.stop();
+    };
+  }, [id, rewinds, history.newest]);
+
+  const send = useCallback(
+    (input: Input) => {
+      if (socket.current !== undefined) return socket.current.send(input);
+      const outbox = outboxOf(id, setUnsent); // sent as soon as there is a socket
+      outbox.save([...outbox.load(), input]);
+    },
+    [id],
+  );
 
   return useMemo(
     () => ({
       ...picture,
+      older: history.older,
       connection,
       agent,
       loaded,
       unsent,
-      say: (text: string) => send({ type: "message", content: text, id: mint("app") }),
+      say: (content: string | ContentBlock[]) => send({ type: "message", content, id: mint("app") }),
       interrupt: () => send({ type: "interrupt", id: mint("app") }),
       allow: (call: Call, changed?: Record<string, unknown>) =>
         send({ type: "permission_response", requestId: call.id, decision: "allow", ...(changed && { modifiedInput: changed }), id: mint("app") }),
@@ -100,8 +136,65 @@ export function useLiveSession(id: string): LiveSession {
         send({ type: "permission_response", requestId: call.id, decision: "deny", message: reason, id: mint("app") }),
       result: (call: Call, text: string) => send({ type: "ask_user_answer", requestId: call.id, answers: parsed(text), id: mint("app") }),
     }),
-    [picture, connection, agent, loaded, unsent, send],
+    [picture, history.older, connection, agent, loaded, unsent, send],
   );
+}
+
+export interface Older {
+  /** Whether there is more before what is here. */
+  more: boolean;
+  busy: boolean;
+  load: (all?: boolean) => void;
+}
+
+interface Listing {
+  data: LogEvent[];
+  next_page: string | null;
+}
+
+const FIRST_PAGE = 150; // events: some screens
+const PAGE = 500;
+const RETRY_OLDER_AFTER = 5000; // milliseconds
+
+/** The log before the newest part of it, a page at a time. What was rewound is not in it. */
+function useHistory(id: string, draw: (change: (before: Picture) => Picture) => void) {
+  const [cursor, setCursor] = useState<string | null>(null);
+  const [busy, setBusy] = useState(false);
+  const listed = useCallback(
+    async (limit: number, page: string | null) => {
+      const query = new URLSearchParams({ order: "desc", limit: String(limit), ...(page === null ? {} : { page }) });
+      return get<Listing>(`/v1/sessions/${id}/events?${query}`);
+    },
+    [id],
+  );
+  const newest = useCallback(async () => {
+    const found = await listed(FIRST_PAGE, null);
+    setCursor(found.next_page);
+    return found.data.reverse();
+  }, [listed]);
+  const load = useCallback(
+    async (all = false) => {
+      if (cursor === null || busy) return;
+      setBusy(true);
+      try {
+        let [page, events]: [string | null, LogEvent[]] = [cursor, []];
+        do {
+          const found: Listing = await listed(PAGE, page);
+          events = [...found.data.reverse(), ...events];
+          page = found.next_page;
+        } while (all && page !== null);
+        draw((before) => (before.events[0] === undefined || events.length === 0 || events.at(-1)!.seq < before.events[0].seq ? preceded(before, events) : before));
+        setCursor(page);
+      } catch {
+        await new Promise((passed) => setTimeout(passed, RETRY_OLDER_AFTER)); // what is in sight asks again
+      } finally {
+        setBusy(false);
+      }
+    },
+    [cursor, busy, listed, draw],
+  );
+  const older = useMemo<Older>(() => ({ more: cursor !== null, busy, load: (all) => void load(all) }), [cursor, busy, load]);
+  return { newest, older };
 }
 
 /** Gathers what comes within a frame of the screen, so that a long log is drawn once and not a thousand times. */
@@ -109,11 +202,10 @@ class Batch {
   private events: LogEvent[] = [];
   private previews: Preview[] = [];
   private frame = 0;
-  private settled = false;
 
   constructor(
     private readonly draw: (change: (before: Picture) => Picture) => void,
-    private readonly ready: () => void,
+    private readonly rewound: () => void,
   ) {}
 
   take(message: ServerMessage): void {
@@ -123,6 +215,7 @@ class Batch {
   }
 
   private add(event: LogEvent): void {
+    if (event.type === REWOUND) return this.rewound();
     this.flushPreviews();
     this.events.push(event);
     this.schedule();
@@ -130,11 +223,6 @@ class Batch {
 
   private preview(preview: Preview): void {
     this.previews.push(preview);
-    this.schedule();
-  }
-
-  settle(): void {
-    this.settled = true;
     this.schedule();
   }
 
@@ -151,7 +239,6 @@ class Batch {
     const events = this.events.splice(0);
     if (events.length > 0) this.draw((before) => grown(before, events));
     this.flushPreviews();
-    if (this.settled) this.ready();
   }
 
   private flushPreviews(): void {

@@ -4,10 +4,10 @@
  * other shows. An event that comes twice changes nothing.
  */
 
-import { REWOUND } from "./branch";
 import {
   answeredCall,
   CALLS,
+  REWOUND,
   textOf,
   timeOf,
   type Block,
@@ -45,6 +45,8 @@ export interface Call {
   asked?: Record<string, unknown>;
   state: CallState;
   output?: string;
+  /** What its result shows besides text. */
+  images?: Block[];
   startedAt?: number;
   endedAt?: number;
   /** Somebody has asked for the turn to stop while the call was open. */
@@ -227,7 +229,8 @@ function returned(state: Conversation, event: LogEvent): void {
   changeCall(state, answeredCall(event), (call) => ({
     ...call,
     state: call.state === "denied" ? "denied" : !event.is_error ? "done" : call.stopped ? "interrupted" : "failed",
-    output: textOf(event.content),
+    output: textOf(wordsOf(event)),
+    images: imagesOf(event),
     endedAt: timeOf(event),
   }));
 }
@@ -275,12 +278,15 @@ function note(event: LogEvent, tone: Note["tone"], text: string): Note {
 }
 
 function heard(event: LogEvent, kind: "user" | "agent"): Said {
-  const blocks = Array.isArray(event.content) ? event.content : [];
-  const words = typeof event.content === "string" ? event.content : textOf(
-    blocks.filter((block) => block.type !== "image"),
-  );
-  const images = blocks.filter((block) => block.type === "image");
-  return { ...said(event.id, kind, words, false), images, at: timeOf(event) };
+  return { ...said(event.id, kind, textOf(wordsOf(event)), false), images: imagesOf(event), at: timeOf(event) };
+}
+
+function wordsOf({ content }: LogEvent): LogEvent["content"] {
+  return Array.isArray(content) ? content.filter((block) => block.type !== "image") : content;
+}
+
+function imagesOf({ content }: LogEvent): Block[] {
+  return Array.isArray(content) ? content.filter((block) => block.type === "image") : [];
 }
 
 function said(id: string, kind: "user" | "agent", text: string, streaming: boolean): Said {

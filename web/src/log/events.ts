@@ -64,6 +64,7 @@ export interface Preview {
   text: string;
 }
 
+export const REWOUND = "roost.rewound";
 export const CALLS = new Set(["agent.tool_use", "agent.mcp_tool_use", "agent.custom_tool_use"]);
 
 /** The id of the call that an event answers, if it answers one. */

@@ -54,15 +54,17 @@ export function KeysPage() {
 
 /** A new key, or another name and ceiling for one; its role and its secret stay. */
 function KeyForm({ of, done }: { of?: Key; done: () => void }) {
+  const me = useMe().data;
   const create = useChange("keys", changes.createKey);
   const change = useChange("keys", changes.changeKey);
   const [name, setName] = useState(of?.name ?? "");
   const [role, setRole] = useState("user");
+  const [tenant, setTenant] = useState(me?.tenant ?? "default");
   const [ceiling, setCeiling] = useState<string>(of?.trust_ceiling ?? "sandboxed");
   if (create.data?.secret !== undefined) return <Secret secret={create.data.secret} />;
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    if (of === undefined) create.mutate({ name, role, trust_ceiling: ceiling });
+    if (of === undefined) create.mutate({ name, role, tenant, trust_ceiling: ceiling });
     else change.mutate({ id: of.id, name, trust_ceiling: ceiling }, { onSuccess: done });
   };
   return (
@@ -70,6 +72,17 @@ function KeyForm({ of, done }: { of?: Key; done: () => void }) {
       <Stack>
         <TextInput label="Name" value={name} onChange={(event) => setName(event.currentTarget.value)} required data-autofocus />
         {of === undefined && <Select label="Role" data={["user", "admin"]} value={role} onChange={(value) => setRole(value ?? "user")} allowDeselect={false} />}
+        {of === undefined && (
+          <TextInput
+            label="Tenant"
+            description="Keys of one tenant see each other's sessions, agents and files. Another name is a space of its own."
+            value={tenant}
+            onChange={(event) => setTenant(event.currentTarget.value)}
+            pattern="[A-Za-z0-9_\-]{1,64}"
+            title="Letters, digits, - and _, at most 64"
+            required
+          />
+        )}
         <Select
           label="Most trust it may ask for"
           data={(Object.keys(TRUST) as Trust[]).map((value) => ({ value, label: TRUST[value].word }))}

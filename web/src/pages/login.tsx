@@ -18,8 +18,7 @@ export function LoginPage() {
       await changes.login(key.trim());
       await queries.invalidateQueries({ queryKey: ["me"] });
     } catch (error) {
-      const hint = error instanceof ApiError ? error.hint : undefined;
-      setTrouble([error instanceof Error ? error.message : String(error), hint].filter(Boolean).join(" "));
+      setTrouble(troubleOf(error));
     } finally {
       setBusy(false);
     }
@@ -61,4 +60,11 @@ export function LoginPage() {
       </Paper>
     </Center>
   );
+}
+
+/** What went wrong, for a person at this page: hints of the API are for programs. */
+function troubleOf(error: unknown): string {
+  if (!(error instanceof ApiError)) return error instanceof Error ? error.message : String(error);
+  if (error.status === 401) return "This key is not valid. Check that it was copied whole, or ask an administrator for another one.";
+  return [error.message, error.hint].filter(Boolean).join(" ");
 }

@@ -13,9 +13,8 @@ import { Loaded } from "../parts/page";
 import { StatusBadge } from "../parts/status";
 import { Timeline } from "../parts/timeline";
 import { TrustBadge } from "../parts/trust";
-import { money, tokens } from "../parts/words";
+import { money, nameOf, tokens } from "../parts/words";
 import { NotFoundPage } from "./not-found";
-import { nameOf } from "./sessions";
 
 const VIEWS = ["chat", "timeline", "files"];
 
@@ -52,7 +51,7 @@ export function SessionPage() {
             <Timeline live={live} session={found} />
           </Tabs.Panel>
           <Tabs.Panel value="files" className="fill scroll">
-            <Files session={id} settled={live.conversation.status} ended={found.status === "terminated"} />
+            <Files session={id} trust={found.trust_level} settled={live.conversation.status} ended={found.status === "terminated"} />
           </Tabs.Panel>
         </Tabs>
       )}

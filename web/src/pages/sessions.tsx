@@ -11,7 +11,7 @@ import { Loaded, Page } from "../parts/page";
 import { Nothing, Sure } from "../parts/resource";
 import { StatusBadge } from "../parts/status";
 import { TrustBadge } from "../parts/trust";
-import { ago, money, tokens } from "../parts/words";
+import { ago, money, nameOf, tokens, waits } from "../parts/words";
 
 interface Row {
   session: Session;
@@ -52,7 +52,8 @@ export function SessionsPage() {
 }
 
 function SessionList({ rows, wanted }: { rows: Row[]; wanted: string }) {
-  const shown = rows.filter((row) => matches(row, wanted));
+  // Those that wait for somebody come first; otherwise the newest do.
+  const shown = rows.filter((row) => matches(row, wanted)).sort((one, other) => Number(waits(other.session)) - Number(waits(one.session)));
   if (rows.length === 0) return <Nothing>No sessions here. Begin one with “New session”.</Nothing>;
   if (shown.length === 0) return <Nothing>None of {rows.length} sessions has “{wanted.trim()}” in its title, agent or workspace.</Nothing>;
   return (
@@ -66,7 +67,6 @@ function SessionList({ rows, wanted }: { rows: Row[]; wanted: string }) {
 
 function SessionRow({ row: { session, workspace } }: { row: Row }) {
   const { input_tokens, output_tokens, list_cost } = session.usage;
-  const waits = session.status === "idle" && session.waiting_for.length > 0;
   return (
     <Card withBorder padding="sm" component="li" className="session-row">
       <Group justify="space-between" wrap="nowrap" align="flex-start">
@@ -76,7 +76,7 @@ function SessionRow({ row: { session, workspace } }: { row: Row }) {
           </Anchor>
           <Group gap={8}>
             <TrustBadge trust={session.trust_level} />
-            <StatusBadge status={waits ? "waiting" : session.status} />
+            <StatusBadge status={waits(session) ? "waiting" : session.status} />
             {session.archived_at !== null && <Text size="xs">archived</Text>}
           </Group>
           <Group gap="md" style={{ rowGap: 2 }}>
@@ -126,10 +126,6 @@ function RowMenu({ session }: { session: Session }) {
       </Modal>
     </>
   );
-}
-
-export function nameOf(session: Session): string {
-  return session.title || `Session with ${session.agent.name}`;
 }
 
 function matches({ session, workspace }: Row, wanted: string): boolean {

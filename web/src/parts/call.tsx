@@ -3,6 +3,8 @@ import { diffLines } from "diff";
 import { Check, CircleHelp, CircleStop, Globe, Hand, Pencil, Search, Terminal, Wrench, X, type LucideIcon } from "lucide-react";
 
 import type { Call, CallState } from "../log/conversation";
+import { Output } from "./output";
+import { Picture } from "./picture";
 import { lasted } from "./words";
 
 const ICONS: Record<string, LucideIcon> = {
@@ -51,6 +53,7 @@ export function CallCard({ call }: { call: Call }) {
                 Changed by whoever allowed it; the agent had asked for: {gist({ ...call, input: call.asked })}
               </Text>
             )}
+            {call.images?.map((block, nth) => <Picture key={nth} block={block} />)}
             {call.output !== undefined && <Output text={call.output} failed={call.state === "failed"} />}
           </Stack>
         </Accordion.Panel>
@@ -116,17 +119,4 @@ export function Diff({ path, before, after }: { path?: string; before: string; a
 function lines(text: string): string[] {
   const all = text.split("\n");
   return all.at(-1) === "" ? all.slice(0, -1) : all;
-}
-
-const LONGEST = 20_000;
-
-function Output({ text, failed }: { text: string; failed: boolean }) {
-  const shown = text.length > LONGEST ? `${text.slice(0, LONGEST)}\n… ${text.length - LONGEST} more characters` : text;
-  return (
-    <ScrollArea.Autosize mah={320} type="auto" viewportProps={{ tabIndex: 0 }}>
-      <Code block color={failed ? "red.1" : undefined} c={failed ? "dark.9" : undefined}>
-        {shown === "" ? "(no output)" : shown}
-      </Code>
-    </ScrollArea.Autosize>
-  );
 }

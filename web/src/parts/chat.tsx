@@ -1,15 +1,16 @@
-import type { Connection } from "@roost/client";
-import { ActionIcon, Alert, Badge, Button, Center, Group, Loader, Text, Textarea } from "@mantine/core";
-import { useMediaQuery } from "@mantine/hooks";
-import { ArrowDown, CircleAlert, CircleStop, Clock, Info, RefreshCw, SendHorizontal } from "lucide-react";
-import { useEffect, useLayoutEffect, useRef, useState, type KeyboardEvent } from "react";
+import type { Connection, ContentBlock } from "@roost/client";
+import { Alert, Badge, Button, Center, Group, Loader, Text } from "@mantine/core";
+import { ArrowDown, CircleAlert, Clock, Info, RefreshCw } from "lucide-react";
+import { useEffect, useLayoutEffect, useRef, useState, type DragEvent } from "react";
 
 import type { Session } from "../api/types";
-import type { LiveSession } from "../live/session";
+import type { LiveSession, Older } from "../live/session";
 import type { Item, Note, Said } from "../log/conversation";
 import { WaitingCard } from "./answers";
 import { CallCard } from "./call";
+import { Composer, useWriting } from "./composer";
 import { Prose } from "./markdown";
+import { Picture, ShownSession } from "./picture";
 import { TurnActions } from "./turn-actions";
 
 const NEAR = 80; // pixels from the end within which a reader follows what comes
@@ -19,13 +20,20 @@ export function Chat({ live, session, ended }: { live: LiveSession; session: Ses
   const working = conversation.status === "running" || conversation.status === "rescheduling";
   const waits = conversation.stopReason === "requires_action";
   const sending = unsent.filter((frame) => frame.type === "message");
-  const { ref, following, onScroll, toLatest } = useFollow(conversation, sending.length);
+  const { ref, following, onScroll, toLatest } = useFollow(conversation.items[0]?.id, conversation, sending.length);
+  const writing = useWriting(session.id);
+  const over = ended || conversation.status === "terminated";
+  const drop = (event: DragEvent) => {
+    event.preventDefault();
+    if (!over) writing.attach([...event.dataTransfer.files]);
+  };
   const whole = useEscape(working || waits, live.interrupt);
   return (
-    <div className="fill" ref={whole}>
+    <div className="fill" ref={whole} onDragOver={(event) => event.preventDefault()} onDrop={drop}>
       <ConnectionBar state={live.connection} />
       <div className="chat-log" ref={ref} onScroll={onScroll} onLoadCapture={following ? toLatest : undefined} tabIndex={0} role="log" aria-label="Conversation" aria-busy={working}>
         <div className="chat-column">
+          {live.loaded && <Earlier older={live.older} missing={waits && !conversation.waitingFor.every((id) => conversation.items.some((item) => item.id === id))} />}
           {!live.loaded && (
             <Center py="xl">
               <Loader aria-label="Loading" />
@@ -36,12 +44,14 @@ export function Chat({ live, session, ended }: { live: LiveSession; session: Ses
               Say what you want done.
             </Text>
           )}
-          {conversation.items.map((item) => (
-            <ItemView key={item.id} item={item} live={live} session={session} waits={waits} />
-          ))}
+          <ShownSession value={session.id}>
+            {conversation.items.map((item) => (
+              <ItemView key={item.id} item={item} live={live} session={session} waits={waits} />
+            ))}
+          </ShownSession>
           {sending.map((frame) => (
             <div key={frame.id} className="said-user queued">
-              <p>{String(frame.content)}</p>
+              <Content content={frame.content} />
               <Badge size="xs" variant="transparent" tt="none" leftSection={<Clock size={11} aria-hidden />}>
                 sending
               </Badge>
@@ -55,8 +65,29 @@ export function Chat({ live, session, ended }: { live: LiveSession; session: Ses
           )}
         </div>
       </div>
-      <Composer id={session.id} live={live} state={ended || conversation.status === "terminated" ? "ended" : waits ? "waits" : working ? "works" : "rests"} onSent={toLatest} />
+      <Composer live={live} writing={writing} state={over ? "ended" : waits ? "waits" : working ? "works" : "rests"} onSent={toLatest} />
     </div>
+  );
+}
+
+/** Asks for what came before as soon as the beginning of what is here is in sight, or if `missing` is there. */
+function Earlier({ older, missing }: { older: Older; missing: boolean }) {
+  const ref = useRef<HTMLDivElement>(null);
+  const { more, busy, load } = older;
+  useEffect(() => {
+    if (!more || busy) return;
+    if (missing) return load();
+    const watch = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && load(), { root: ref.current!.closest(".chat-log"), rootMargin: "400px 0px 0px" });
+    watch.observe(ref.current!);
+    return () => watch.disconnect();
+  }, [more, busy, load, missing]);
+  if (!more) return null;
+  return (
+    <Center ref={ref}>
+      <Button variant="subtle" color="gray" size="compact-sm" loading={busy} onClick={() => load()}>
+        Show earlier messages
+      </Button>
+    </Center>
   );
 }
 
@@ -77,9 +108,17 @@ function useEscape(active: boolean, act: () => void) {
 }
 
 /** Keeps the newest in sight for a reader who is there; leaves one alone who has scrolled up. */
-function useFollow(...changes: unknown[]) {
+function useFollow(first: string | undefined, ...changes: unknown[]) {
   const ref = useRef<HTMLDivElement>(null);
   const [following, setFollowing] = useState(true);
+  const before = useRef({ first, height: 0 });
+  useLayoutEffect(() => {
+    const box = ref.current;
+    if (box === null) return;
+    // What came before is put above what somebody reads: that stays where it is.
+    if (before.current.first !== first && !following) box.scrollTop += box.scrollHeight - before.current.height;
+    before.current = { first, height: box.scrollHeight };
+  });
   const toLatest = () => {
     setFollowing(true);
     ref.current?.scrollTo({ top: ref.current.scrollHeight });
@@ -129,10 +168,13 @@ function ItemView({ item, live, session, waits }: { item: Item; live: LiveSessio
 function UserSaid({ said, waits }: { said: Said; waits: boolean }) {
   return (
     <div className={`said-user ${said.queued ? "queued" : ""} ${said.withdrawn ? "withdrawn" : ""}`}>
-      <p>{said.text}</p>
+      {said.images.map((block, nth) => (
+        <Picture key={nth} block={block} />
+      ))}
+      {said.text !== "" && <p>{said.text}</p>}
       {said.queued && (
         <Badge size="xs" variant="transparent" tt="none" leftSection={<Clock size={11} aria-hidden />}>
-          {waits ? "queued until you have answered above, or interrupt" : "queued"}
+          {waits ? "queued until you have answered above; an interrupt withdraws it" : "queued"}
         </Badge>
       )}
       {said.withdrawn && (
@@ -142,6 +184,11 @@ function UserSaid({ said, waits }: { said: Said; waits: boolean }) {
       )}
     </div>
   );
+}
+
+function Content({ content }: { content: string | ContentBlock[] }) {
+  if (typeof content === "string") return <p>{content}</p>;
+  return content.map((block, nth) => (block.type === "image" ? <Picture key={nth} block={block} /> : <p key={nth}>{String(block.text ?? "")}</p>));
 }
 
 const TONES = {
@@ -186,77 +233,4 @@ function ConnectionBar({ state }: { state: Connection }) {
   return (
     <Alert color={state === "closed" ? "red" : "yellow"} radius={0} p="xs" role="status" title={said} icon={<RefreshCw size={16} aria-hidden />} />
   );
-}
-
-type Stands = "rests" | "works" | "waits" | "ended";
-
-const PLACEHOLDERS: Record<Stands, string> = {
-  rests: "Message",
-  works: "Queue a message",
-  waits: "Queue a message",
-  ended: "This session has ended",
-};
-
-function Composer({ id, live, state, onSent }: { id: string; live: LiveSession; state: Stands; onSent: () => void }) {
-  const [text, setText] = useDraft(id);
-  const touch = useMediaQuery("(pointer: coarse)", false, { getInitialValueInEffect: false });
-  const open = state === "works" || state === "waits";
-  const send = () => {
-    if (text.trim() === "") return;
-    live.say(text.trim());
-    setText("");
-    onSent();
-  };
-  const onKeyDown = (event: KeyboardEvent) => {
-    if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
-    // The keyboard of a phone has no Shift+Enter: there, the button sends.
-    if (touch && !event.ctrlKey && !event.metaKey) return;
-    event.preventDefault();
-    send();
-  };
-  return (
-    <div className="composer">
-      <Group gap="xs" align="flex-end" wrap="nowrap">
-        <Textarea
-          flex={1}
-          autosize
-          minRows={1}
-          maxRows={10}
-          autoFocus={!touch}
-          aria-label="Message"
-          placeholder={PLACEHOLDERS[state]}
-          disabled={state === "ended"}
-          value={text}
-          onChange={(event) => setText(event.currentTarget.value)}
-          onKeyDown={onKeyDown}
-        />
-        {open && (
-          <ActionIcon size={42} variant="default" aria-label="Interrupt" onClick={live.interrupt}>
-            <CircleStop size={18} aria-hidden />
-          </ActionIcon>
-        )}
-        <ActionIcon size={42} aria-label="Send" onClick={send} disabled={state === "ended" || text.trim() === ""}>
-          <SendHorizontal size={18} aria-hidden />
-        </ActionIcon>
-      </Group>
-      {!touch && state !== "ended" && (
-        <Text size="xs" c="dimmed" mt={4} visibleFrom="sm">
-          {state === "waits" ? "The agent waits for your answer above; a message is read after it. Esc interrupts." : `Enter sends, Shift+Enter breaks the line${open ? ", Esc interrupts" : ""}.`}
-        </Text>
-      )}
-    </div>
-  );
-}
-
-/** What was typed and not sent, kept in this tab while it shows something else. */
-function useDraft(id: string): [string, (text: string) => void] {
-  const key = `roost.draft.${id}`;
-  const [text, setText] = useState(() => sessionStorage.getItem(key) ?? "");
-  useEffect(() => setText(sessionStorage.getItem(key) ?? ""), [key]);
-  const keep = (changed: string) => {
-    setText(changed);
-    if (changed === "") sessionStorage.removeItem(key);
-    else sessionStorage.setItem(key, changed);
-  };
-  return [text, keep];
 }

@@ -2,13 +2,13 @@
 
 import { ActionIcon, Alert, Anchor, Breadcrumbs, Button, FileButton, Group, Loader, Menu, Modal, Stack, Table, Text, TextInput, Tooltip } from "@mantine/core";
 import { useQueryClient } from "@tanstack/react-query";
-import { CircleHelp, Download, EllipsisVertical, File as FileIcon, FileImage, Folder, FolderPlus, Link2, RefreshCw, Trash2, Upload } from "lucide-react";
+import { CircleHelp, Download, EllipsisVertical, File as FileIcon, FileImage, Folder, FolderPlus, Info, Link2, RefreshCw, Trash2, Upload } from "lucide-react";
 import { lazy, Suspense, useEffect, useState, type DragEvent, type FormEvent } from "react";
 import { Link, useSearchParams } from "react-router";
 
 import { contentAddress, fileChanges, useDirectory, type Directory } from "../api/files";
 import { useChange } from "../api/hooks";
-import type { Entry } from "../api/types";
+import type { Entry, Trust } from "../api/types";
 import { Loaded } from "./page";
 import { Nothing } from "./resource";
 import { useUpload } from "./upload";
@@ -17,7 +17,7 @@ import { ago, bytes } from "./words";
 // With the colours of all languages, which few need.
 const FileView = lazy(() => import("./file-view").then(({ FileView }) => ({ default: FileView })));
 
-export function Files({ session, settled, ended }: { session: string; settled: string; ended: boolean }) {
+export function Files({ session, trust, settled, ended }: { session: string; trust: Trust; settled: string; ended: boolean }) {
   const [query] = useSearchParams();
   const path = query.get("path") ?? "";
   const shown = query.get("file");
@@ -28,6 +28,11 @@ export function Files({ session, settled, ended }: { session: string; settled: s
   const file = directory.data?.entries.find((entry) => entry.name === shown && entry.kind === "file");
   return (
     <div className={`files ${file ? "with-file" : ""}`}>
+      {trust !== "sandboxed" && (
+        <Alert color="yellow" variant="light" p="xs" className="all" icon={<Info size={16} aria-hidden />}>
+          {trust === "vault" ? "This session works in the vault, on the server itself." : "This session works on the server itself."} Below is the session's own directory; what it changes elsewhere is not shown here.
+        </Alert>
+      )}
       <Folderful session={session} path={path} query={directory} shown={shown} ended={ended} />
       {file !== undefined && (
         <Suspense fallback={<Loader aria-label="Loading" />}>

@@ -1,4 +1,4 @@
-import { ActionIcon, Anchor, AppShell, Burger, Button, Group, NavLink, Stack, Text, Tooltip, useComputedColorScheme, useMantineColorScheme } from "@mantine/core";
+import { ActionIcon, Anchor, AppShell, Badge, Burger, Button, Group, NavLink, Stack, Text, Tooltip, useComputedColorScheme, useMantineColorScheme } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
 import { useQueryClient } from "@tanstack/react-query";
 import { Bot, Boxes, FolderGit2, KeyRound, ListChecks, LogOut, MessagesSquare, Moon, Sun } from "lucide-react";
@@ -7,6 +7,7 @@ import { Link, useLocation } from "react-router";
 
 import { changes } from "../api/hooks";
 import type { Me } from "../api/types";
+import { useWaiting } from "./waiting";
 
 const PLACES = [
   { to: "/", label: "Sessions", icon: MessagesSquare },
@@ -20,6 +21,7 @@ const PLACES = [
 export function Frame({ me, children }: { me: Me; children: ReactNode }) {
   const [opened, { toggle, close }] = useDisclosure();
   const { pathname } = useLocation();
+  const waiting = useWaiting();
   const places = PLACES.filter((place) => !place.admin || me.role === "admin");
   const here = (to: string) => (to === "/" ? pathname === "/" || pathname.startsWith("/sessions") : pathname.startsWith(to));
   return (
@@ -54,7 +56,7 @@ export function Frame({ me, children }: { me: Me; children: ReactNode }) {
       <AppShell.Navbar p="xs" component="nav" aria-label="Main">
         <Stack gap={4}>
           {places.map(({ to, label, icon: Icon }) => (
-            <NavLink key={to} component={Link} to={to} label={label} leftSection={<Icon size={18} aria-hidden />} active={here(to)} aria-current={here(to) ? "page" : undefined} onClick={close} className="rounded" />
+            <NavLink key={to} component={Link} to={to} label={label} leftSection={<Icon size={18} aria-hidden />} rightSection={to === "/" && waiting > 0 && <Badge size="sm" variant="light" color="grape" tt="none">{waiting} waiting</Badge>} active={here(to)} aria-current={here(to) ? "page" : undefined} onClick={close} className="rounded" />
           ))}
         </Stack>
       </AppShell.Navbar>

@@ -5,7 +5,9 @@ import Markdown from "react-markdown";
 import rehypeHighlight from "rehype-highlight";
 import remarkGfm from "remark-gfm";
 
-/** Markdown from an agent: no HTML of its own, links open elsewhere, images are not fetched. */
+import { AnswerPicture } from "./picture";
+
+/** Markdown from an agent: no HTML of its own, links open elsewhere, and images are the session's own. */
 export const Prose = memo(function Prose({ text }: { text: string }) {
   return (
     <div className="prose">
@@ -18,7 +20,7 @@ export const Prose = memo(function Prose({ text }: { text: string }) {
               {children}
             </a>
           ),
-          img: ({ alt, src }) => <span>[image: {alt || String(src)}]</span>,
+          img: ({ alt, src }) => <AnswerPicture src={src} alt={alt} />,
           pre: ({ children }) => <pre tabIndex={0}>{children}</pre>,
           table: ({ children }) => (
             <div className="wide" tabIndex={0}>

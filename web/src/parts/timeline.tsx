@@ -1,4 +1,4 @@
-import { Badge, Container, Group, Paper, Stack, Text, Tooltip } from "@mantine/core";
+import { Badge, Center, Container, Group, Loader, Paper, Stack, Text, Tooltip } from "@mantine/core";
 import { useEffect, useMemo, useState, type ReactNode } from "react";
 
 import type { Session } from "../api/types";
@@ -25,7 +25,18 @@ const OUTCOMES: Record<string, string> = {
 
 export function Timeline({ live, session }: { live: LiveSession; session: Session }) {
   const turns = useMemo(() => turnsOf(live.events), [live.events]);
+  const { more, busy, load } = live.older;
+  useEffect(() => {
+    if (more && !busy) load(true); // turns are counted from the first one
+  }, [more, busy, load]);
   const now = useNow(turns.some((turn) => turn.to === undefined));
+  if (more || !live.loaded) {
+    return (
+      <Center py="xl">
+        <Loader aria-label="Loading" />
+      </Center>
+    );
+  }
   if (turns.length === 0) {
     return (
       <Text c="dimmed" ta="center" py="xl">

@@ -1,4 +1,15 @@
-/** Numbers and times as people read them. */
+/** Names, numbers and times as people read them. */
+
+import type { Session } from "../api/types";
+
+export function nameOf(session: Session): string {
+  return session.title || `Session with ${session.agent.name}`;
+}
+
+/** Whether the session does nothing until somebody answers. */
+export function waits(session: Session): boolean {
+  return session.status === "idle" && session.waiting_for.length > 0;
+}
 
 const RELATIVE = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
 const STEPS: [Intl.RelativeTimeFormatUnit, number][] = [
