@@ -80,7 +80,7 @@ def test_a_question_is_answered_with_a_choice(person: Person):
     person.hears("Thank you.")
 
 
-def test_an_interrupt_stops_the_turn_and_what_was_queued_goes_on(person: Person):
+def test_an_interrupt_stops_the_turn_and_withdraws_what_was_queued(person: Person):
     person.log_in()
     person.begin_session("Stop")
     person.say(script(bash("sleep 60"), {"text": "On to the second thing."}))
@@ -90,8 +90,11 @@ def test_an_interrupt_stops_the_turn_and_what_was_queued_goes_on(person: Person)
     person.shoot("queued")
     person.page.get_by_role("button", name="Interrupt").click()
     person.sees("Interrupted")
-    person.hears("On to the second thing.")
+    expect(person.log.get_by_text("withdrawn", exact=True)).to_be_visible()
     expect(person.log.get_by_text("queued", exact=True)).to_have_count(0)
+    person.waits_until("Idle")
+    person.say("A third thing")
+    person.hears("On to the second thing.")
 
 
 def test_a_reload_in_the_middle_of_an_answer_misses_and_doubles_nothing(person: Person):

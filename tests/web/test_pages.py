@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -245,11 +246,17 @@ def test_a_key_can_be_made_for_another_tenant(person: Person):
     dialog.get_by_label("Name").fill("guest")
     expect(dialog.get_by_label("Tenant")).to_have_value("default")
     dialog.get_by_label("Tenant").fill("guests")
+    expect(dialog.get_by_role("combobox", name="It sees")).to_have_value(re.compile("^Its own"))
     dialog.get_by_role("button", name="Create").click()
     expect(dialog.locator("pre")).to_be_visible()
     page.reload()
     card = page.get_by_role("listitem").filter(has_text="guest")
-    expect(card).to_contain_text("tenant guests")
+    expect(card).to_contain_text("tenant guests · sees its own")
+    card.get_by_role("button", name="Edit").click()
+    dialog.get_by_role("combobox", name="It sees").click()
+    page.get_by_role("option", name="All sessions of its tenant").click()
+    dialog.get_by_role("button", name="Save").click()
+    expect(card).to_contain_text("tenant guests · sees all")
 
 
 @pytest.mark.parametrize(

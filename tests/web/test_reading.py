@@ -168,7 +168,9 @@ def test_a_turn_that_waits_for_an_approval_can_be_interrupted(person: Person, wa
     card = person.page.get_by_role("group", name="May the agent use bash?")
     expect(card).to_be_visible()
     person.say("Rather list what is there")
-    expect(person.log).to_contain_text("queued until you have answered above, or interrupt")
+    expect(person.log).to_contain_text(
+        "queued until you have answered above; an interrupt withdraws it"
+    )
     if way == "button":
         person.page.get_by_role("button", name="Interrupt").click()
     else:
@@ -176,10 +178,13 @@ def test_a_turn_that_waits_for_an_approval_can_be_interrupted(person: Person, wa
         person.page.keyboard.press("Escape")
     expect(card).to_have_count(0)
     person.sees("Interrupted")
+    expect(person.log.get_by_text("withdrawn", exact=True)).to_be_visible()
+    expect(person.log.get_by_text("queued")).to_have_count(0)
+    person.waits_until("Idle")
+    person.say("Rather list what is there, please")
     person.hears("Understood.")
     expect(person.log.locator(".call")).to_contain_text("interrupted")
     expect(person.log.locator(".call")).not_to_contain_text("failed")
-    expect(person.log.get_by_text("queued")).to_have_count(0)
 
 
 def test_a_tool_that_was_interrupted_has_not_failed(person: Person):

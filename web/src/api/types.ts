@@ -118,6 +118,7 @@ export interface Key {
   tenant: string;
   role: "user" | "admin";
   trust_ceiling: Trust;
+  sees: "own" | "tenant";
   hint: string;
   created_at: string;
   revoked_at: string | null;

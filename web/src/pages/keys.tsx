@@ -8,6 +8,11 @@ import { FormButton, SureButton, ThingCard, Things } from "../parts/resource";
 import { TRUST, TrustBadge } from "../parts/trust";
 import { ago } from "../parts/words";
 
+const SEES = [
+  { value: "own", label: "Its own sessions, and what is shared with it" },
+  { value: "tenant", label: "All sessions of its tenant" },
+];
+
 export function KeysPage() {
   const keys = useKeys();
   const me = useMe().data;
@@ -24,7 +29,7 @@ export function KeysPage() {
                 archived={false}
                 about={
                   <Group gap="xs">
-                    …{key.hint} · {key.role} · tenant {key.tenant} · made {ago(key.created_at)} · at most
+                    …{key.hint} · {key.role} · tenant {key.tenant} · {key.role === "user" && key.sees === "own" ? "sees its own" : "sees all"} · made {ago(key.created_at)} · at most
                     <TrustBadge trust={key.trust_ceiling} />
                   </Group>
                 }
@@ -60,12 +65,15 @@ function KeyForm({ of, done }: { of?: Key; done: () => void }) {
   const [name, setName] = useState(of?.name ?? "");
   const [role, setRole] = useState("user");
   const [tenant, setTenant] = useState(me?.tenant ?? "default");
+  const [sees, setSees] = useState<string>(of?.sees ?? "own");
   const [ceiling, setCeiling] = useState<string>(of?.trust_ceiling ?? "sandboxed");
+  const user = (of?.role ?? role) === "user"; // an administrator sees everything
   if (create.data?.secret !== undefined) return <Secret secret={create.data.secret} />;
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    if (of === undefined) create.mutate({ name, role, tenant, trust_ceiling: ceiling });
-    else change.mutate({ id: of.id, name, trust_ceiling: ceiling }, { onSuccess: done });
+    const given = { name, trust_ceiling: ceiling, ...(user ? { sees } : {}) };
+    if (of === undefined) create.mutate({ ...given, role, tenant });
+    else change.mutate({ ...given, id: of.id }, { onSuccess: done });
   };
   return (
     <form onSubmit={submit}>
@@ -75,7 +83,7 @@ function KeyForm({ of, done }: { of?: Key; done: () => void }) {
         {of === undefined && (
           <TextInput
             label="Tenant"
-            description="Keys of one tenant see each other's sessions, agents and files. Another name is a space of its own."
+            description="Keys of one tenant share agents and environments. Another name is a space of its own."
             value={tenant}
             onChange={(event) => setTenant(event.currentTarget.value)}
             pattern="[A-Za-z0-9_\-]{1,64}"
@@ -83,6 +91,7 @@ function KeyForm({ of, done }: { of?: Key; done: () => void }) {
             required
           />
         )}
+        {user && <Select label="It sees" data={SEES} value={sees} onChange={(value) => setSees(value ?? "own")} allowDeselect={false} />}
         <Select
           label="Most trust it may ask for"
           data={(Object.keys(TRUST) as Trust[]).map((value) => ({ value, label: TRUST[value].word }))}
