@@ -2,6 +2,7 @@
 
 * RoostError
   + InvalidRequest                  the request itself is wrong; says which field
+    - FieldNotServed                the API has the field, this server does nothing with it, on purpose
     - SessionClosed                 terminated or archived: it takes no more input
     - SessionBusy                   not while it runs; interrupt first
     - CannotSeal                    there is no master key to keep a secret with
@@ -93,6 +94,12 @@ class InvalidRequest(RoostError):
     """The request is not valid."""
 
     code = "invalid_request"
+
+
+class FieldNotServed(InvalidRequest):
+    """This server does not serve that field of the API."""
+
+    code = "field_not_served"
 
 
 class SessionClosed(InvalidRequest):

@@ -292,3 +292,30 @@ async def test_an_agent_larger_than_every_session_should_carry_is_refused(tmp_pa
         answer = await roost.client.post("/v1/agents", json=body)
         assert answer.status_code == 400
         assert "1,000,000 bytes" in answer.json()["error"]["message"]
+
+
+DISABLED = {"type": "disabled"}
+
+
+@pytest.mark.parametrize(
+    ("multiagent", "status"),
+    [
+        ({"subagents": DISABLED, "workflows": DISABLED, "advisor": DISABLED}, 200),
+        ({"subagents": DISABLED, "workflows": DISABLED}, 200),
+        ({"subagents": DISABLED}, 400),
+        ({}, 400),
+        ({"subagents": DISABLED, "workflows": {"type": "enabled"}}, 400),
+    ],
+)
+async def test_a_multiagent_of_disabled_members_is_one_agent(
+    tmp_path: Path, multiagent: dict[str, Any], status: int
+):
+    async with house(tmp_path) as roost:
+        given = {"type": "multiagent_20261001", **multiagent}
+        body = {"name": "a", "model": "m", "multiagent": given}
+        response = await roost.client.post("/v1/agents", json=body)
+        assert response.status_code == status, response.text
+        if status == 200:
+            assert response.json()["multiagent"] is None
+        else:
+            assert response.json()["error"]["details"]["error_code"] == "field_not_served"

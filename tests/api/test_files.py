@@ -250,7 +250,9 @@ async def test_an_upload_that_is_just_being_given_up_says_so_and_leaves_nothing(
             writes.count(store._blobs, "delete")
             patch.setattr(store._catalog, "add", slowly)
             with pytest.raises(Unavailable):
-                await store.add(TENANT, File(filename="f", mime_type="a/b"), BytesIO(b"x"))
+                await store.add(
+                    TENANT, File(filename="f", mime_type="a/b"), BytesIO(b"x"), created_by="me"
+                )
         assert (await roost.get("/v1/files"))["data"] == []
         await Later(roost, 2 * HOUR).keeper.look()
         assert (objects(tmp_path), await notes(roost)) == ([], 0)
@@ -277,3 +279,33 @@ async def test_bytes_that_are_not_what_was_stored_are_not_sent(tmp_path: Path):
             await roost.deps.filestore.part(record, 0)
         with pytest.raises(NotFound):
             await roost.deps.filestore.get("tenant_2", made["id"])
+
+
+NAMELESS = (
+    b'--x\r\ncontent-disposition: form-data; name="%b"\r\n'
+    b"content-type: application/octet-stream\r\n\r\n%b\r\n--x--\r\n"
+)
+
+
+async def test_bytes_without_a_filename_are_a_file(tmp_path: Path):
+    """As the SDKs send what they are given as bytes, or as a file in memory."""
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    async with house(tmp_path) as roost:
+        data = bytes(range(256)) * 40  # neither text, nor as short as a field
+        made = await roost.post("/v1/files", content=NAMELESS % (b"file", data), headers=headers)
+        assert (made["filename"], made["size_bytes"]) == ("unnamed.bin", len(data))
+        got = await roost.client.get(f"/v1/files/{made['id']}/content")
+        assert got.content == data
+        manifest = b"---\nname: greeting\ndescription: Greets.\n---\nSay hello.\n"
+        body = NAMELESS % (b"files[]", manifest)
+        skill = await roost.post("/v1/skills", content=body, headers=headers)
+        assert skill["display_name"] == "greeting"
+
+
+async def test_only_what_an_agent_made_is_said_to_be_downloadable(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        upload = await sent(roost)
+        assert upload["downloadable"] is False
+        file = File(filename="out.txt", mime_type="text/plain", origin="out.txt 1 1")
+        made = await roost.deps.filestore.add(TENANT, file, BytesIO(b"1"), created_by="me")
+        assert (await roost.get(f"/v1/files/{made.id}"))["downloadable"] is True

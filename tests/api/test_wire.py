@@ -607,3 +607,16 @@ async def test_a_body_is_let_go_of_before_its_answer_is_read(tmp_path: Path):
 
         await roost.app(posted("/v1/agents", roost.client.headers["x-api-key"]), body, slow)
         assert held == [0, 0]
+
+
+async def test_the_preview_of_the_beta_is_the_beta(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        for name, status in (
+            ("managed-agents-2026-04-01-research-preview", 200),
+            ("managed-agents-2026-04-01-research-preview,files-api-2025-04-14", 200),
+            ("managed-agents-2026-04-01-other", 404),
+            ("managed-agents-2026-04-01-", 400),
+        ):
+            headers = {"anthropic-beta": name}
+            response = await roost.client.get("/v1/agents", headers=headers)
+            assert response.status_code == status, name

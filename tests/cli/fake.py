@@ -214,6 +214,7 @@ def _shown(thing: Json) -> Json:
         "tenant": "default",
         "role": "user",
         "trust_ceiling": "sandboxed",
+        "sees": "own",
         "created_at": _at(1),
         "updated_at": _at(2),
         "archived_at": None,

@@ -74,6 +74,8 @@ class Api:
         answer.operation = operation.name
         if not operation.open:
             await self._admit(call, operation, answer)
+        if not operation.served:  # whatever the request says: nothing in it could be right
+            return await operation.handler(call)
         call.query = operation.query.parse(call.scope["query_string"])
         if operation.uploads:
             call.receive = receive

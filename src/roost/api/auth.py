@@ -12,11 +12,14 @@ from roost.errors import InvalidRequest, NotFound, Unauthenticated
 from roost.ports.keys import Key
 
 MANAGED_AGENTS: Final = "managed-agents-2026-04-01"
+PREVIEW: Final = f"{MANAGED_AGENTS}-research-preview"
 OLD_SKILLS: Final = "skills-2025-10-02"
 OLD_FILES: Final = "files-api-2025-04-14"
 VERSIONS: Final = ("2023-06-01", "2026-10-21")
 
-_BETA = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*-(\d{4}-\d\d-\d\d|\d{8})")  # older ones: no dashes
+_BETA = re.compile(
+    r"[a-z0-9]+(-[a-z0-9]+)*-(\d{4}-\d\d-\d\d|\d{8})(-[a-z]+)*"
+)  # older ones: no dashes
 _LONGEST_SECRET = 512
 
 
@@ -61,6 +64,11 @@ def betas_in(headers: Mapping[str, str]) -> list[str]:
     return [name.strip() for name in headers.get("anthropic-beta", "").split(",")]
 
 
+def asks_for_agents(headers: Mapping[str, str]) -> bool:
+    """Whether a request asks for the beta of managed agents, under either of its names."""
+    return not {MANAGED_AGENTS, PREVIEW}.isdisjoint(betas_in(headers))
+
+
 def check_headers(
     headers: Mapping[str, str], tenant: str, *, beta: bool = True, refuses: str | None = None
 ) -> None:
@@ -87,7 +95,7 @@ def check_headers(
             f"anthropic-beta: the shapes of `{refuses}` are not served",
             hint="Use an SDK from 1.0 on, or leave that header out.",
         )
-    if beta and MANAGED_AGENTS not in betas:
+    if beta and not asks_for_agents(headers):
         raise NotFound(
             "There is nothing here without the beta header.",
             hint=f"Send `anthropic-beta: {MANAGED_AGENTS}`.",

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 from roost.api import views
-from roost.api.auth import MANAGED_AGENTS, OLD_FILES, betas_in
+from roost.api.auth import MANAGED_AGENTS, OLD_FILES, asks_for_agents, betas_in
 from roost.api.call import Call, reply
 from roost.api.download import Sending, guard, span_in
 from roost.api.paging import DEFAULT_PAGE, record_page, record_query
@@ -147,7 +147,7 @@ def _check_scope(call: Call) -> None:
     scope = call.query.get("scope_id")
     if scope is None:
         return
-    if MANAGED_AGENTS not in betas_in(call.headers):
+    if not asks_for_agents(call.headers):
         raise InvalidRequest(
             "scope_id: only with the beta of managed agents",
             hint=f"Send `anthropic-beta: {MANAGED_AGENTS}`.",

@@ -349,10 +349,32 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
+_OTHER_APIS: Final[dict[str, tuple[str, ...]]] = {
+    "this server runs agents; programs ask for models where the server does (ROOST_MODEL_URL).": (
+        "models.list GET /v1/models",
+        "models.retrieve GET /v1/models/{model_id}",
+        "messages.create POST /v1/messages",
+        "messages.count_tokens POST /v1/messages/count_tokens",
+        "messages.batches.create POST /v1/messages/batches",
+        "messages.batches.list GET /v1/messages/batches",
+        "messages.batches.retrieve GET /v1/messages/batches/{message_batch_id}",
+        "messages.batches.delete DELETE /v1/messages/batches/{message_batch_id}",
+        "messages.batches.cancel POST /v1/messages/batches/{message_batch_id}/cancel",
+        "messages.batches.results GET /v1/messages/batches/{message_batch_id}/results",
+        "completions.create POST /v1/complete",
+    ),
+}
+
+
 def _refused(line: str, why: str) -> Operation:
     name, method, path = line.split()
     return refused(name, method, path, why)
 
+
+OTHER_APIS: Final = tuple(
+    _refused(line, why) for why, lines in _OTHER_APIS.items() for line in lines
+)
+"""Of the same clients, but no part of the Managed Agents API."""
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *_AGENTS,
@@ -371,4 +393,5 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *_LOGINS,
     *_OPEN,
     *(_refused(line, why) for why, lines in _REFUSED.items() for line in lines),
+    *OTHER_APIS,
 )

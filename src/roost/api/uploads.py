@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
@@ -67,7 +68,8 @@ async def parts_of(
     kind = call.headers.get("content-type", "")
     if not kind.lower().startswith("multipart/form-data"):
         raise InvalidRequest(f"content-type: send multipart/form-data with `{names[-1]}`")
-    parser = MultiPartParser(
+    parser = _Parser(
+        names,
         Headers({"content-type": kind}),
         call.chunks(most_bytes),
         max_files=most_files,
@@ -82,6 +84,22 @@ async def parts_of(
         yield _sorted(sent, names, known)
     finally:
         await sent.close()
+
+
+class _Parser(MultiPartParser):
+    """Takes a part for a file by its name, too: clients that are given bytes alone send no filename."""
+
+    def __init__(self, files: Sequence[str], *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._named = {name.encode() for name in files}
+
+    def on_headers_finished(self) -> None:
+        """See the base class."""
+        part = self._current_part
+        _, options = parse_options_header(part.content_disposition)
+        if options.get(b"name") in self._named and b"filename" not in options:
+            part.content_disposition = (part.content_disposition or b"") + b'; filename=""'
+        super().on_headers_finished()
 
 
 def _sorted(sent: FormData, names: Sequence[str], known: Sequence[str]) -> Parts:

@@ -27,17 +27,19 @@ def environment(record: Record) -> dict[str, Any]:
         "type": "environment",
         "id": record.id,
         **record.body,
+        "description": record.body["description"] or "",  # older SDKs have no null for it
         **_times(record.created_at, record.updated_at, record.archived_at),
     }
 
 
 def skill(record: Record) -> dict[str, Any]:
     """The `skill` object."""
+    versions = record.body["versions"]
     return {
         "type": "skill",
         "id": record.id,
         "display_name": record.body["display_name"],
-        "latest_version_id": record.body["versions"][-1]["id"],
+        "latest_version_id": versions[-1]["id"] if versions else "",  # the type has no null
         "source": {"type": "custom"},
         "created_at": iso(record.created_at),
         "updated_at": iso(record.updated_at),
@@ -66,7 +68,7 @@ def file(record: Record) -> dict[str, Any]:
         "mime_type": found.mime_type,
         "size_bytes": found.size,
         "created_at": iso(record.created_at),
-        "downloadable": True,
+        "downloadable": found.origin is not None,  # what an agent made, not what a client sent
         "expires_at": None if found.expires_at is None else iso(found.expires_at),
         "scope": None if found.name is None else {"type": "session", "id": found.name},
     }

@@ -33,7 +33,7 @@ from roost.domain.resource import (
     repositories_of,
 )
 from roost.domain.session import Session, Spec, Status
-from roost.errors import CannotUnseal, InvalidRequest, NotFound, SessionClosed
+from roost.errors import CannotUnseal, FieldNotServed, InvalidRequest, NotFound, SessionClosed
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.egress import Repository
 from roost.ports.keys import Key
@@ -235,7 +235,7 @@ class Resources:
                     token = checked_token(token, at)
                     await self._keep_token(caller.tenant, session_id, resource["id"], token)
             case _:
-                raise InvalidRequest(f"{at}type: memory stores are not served")
+                raise FieldNotServed(f"{at}type: memory stores are not served")
         return resource | {"created_at": moment, "updated_at": moment}
 
     async def _file(

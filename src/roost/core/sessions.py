@@ -30,6 +30,7 @@ from roost.domain.task import TOOL
 from roost.errors import (
     BudgetRefused,
     EnvironmentArchived,
+    FieldNotServed,
     IdempotencyMismatch,
     InvalidRequest,
     NotFound,
@@ -343,7 +344,7 @@ class Lifecycle:
 
 def _refuse_unbuilt(params: Mapping[str, Any]) -> None:
     if params.get("vault_ids"):
-        raise InvalidRequest("vault_ids: credential vaults are not served")
+        raise FieldNotServed("vault_ids: credential vaults are not served")
 
 
 def _options_of(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class Skills:
             "display_name": display_name or bundle.name,
             "versions": [version],
         }
-        async with self._keeping(caller.tenant, skill_id, version["id"], bundle):
+        async with self._keeping(caller.tenant, skill_id, version["id"], bundle, is_new=True):
             return await self._catalog.add(
                 "skill",
                 caller.tenant,
@@ -114,7 +114,7 @@ class Skills:
         change = partial(_removed, version["id"])
         try:
             await self._catalog.change("skill", tenant, skill_id, change)
-        except (NotFound, InvalidRequest):
+        except NotFound:
             await self._shelf.settle(note)
             raise
         await self._files.drop(version["id"])
@@ -197,7 +197,13 @@ class Skills:
 
     @asynccontextmanager
     async def _keeping(
-        self, tenant: str, skill_id: str, version_id: str, bundle: Bundle
+        self,
+        tenant: str,
+        skill_id: str,
+        version_id: str,
+        bundle: Bundle,
+        *,
+        is_new: bool = False,
     ) -> AsyncGenerator[None, None]:
         """The files of a version, which the body gives a record; they go if it does not."""
         note = await self._shelf.note(tenant, skill=skill_id, version=version_id)
@@ -207,19 +213,22 @@ class Skills:
             await self._shelf.finish(note)
         except RoostError:
             with suppress(RoostError):  # then the note stays, and leads to it
-                await self._take_back(tenant, skill_id, version_id, note)
+                await self._take_back(tenant, skill_id, version_id, note, is_new=is_new)
             raise
         await self._shelf.settle(note)
 
-    async def _take_back(self, tenant: str, skill_id: str, version_id: str, note: str) -> None:
-        """Remove a version that was not to be from the record, if it is there, then its files."""
-        try:
-            change = partial(_removed, version_id)
-            await self._catalog.change("skill", tenant, skill_id, change)
-        except NotFound:
-            pass
-        except InvalidRequest:  # nothing else is in it: it was just made
-            await self._catalog.delete("skill", tenant, skill_id)
+    async def _take_back(
+        self, tenant: str, skill_id: str, version_id: str, note: str, *, is_new: bool
+    ) -> None:
+        """Remove a version that was not to be from the record, if it is there, then its files; with `is_new`,
+        the skill was not to be either.
+        """
+        with suppress(NotFound):
+            if is_new:
+                await self._catalog.delete("skill", tenant, skill_id)
+            else:
+                change = partial(_removed, version_id)
+                await self._catalog.change("skill", tenant, skill_id, change)
         await self._files.drop(version_id)
         await self._shelf.settle(note)
 
@@ -242,7 +251,7 @@ def _new(bundle: Bundle) -> Version:
 
 def _version(record: Record, which: str) -> Version:
     versions: list[Version] = record.body["versions"]
-    if which == LATEST:
+    if which == LATEST and versions:
         return versions[-1]
     for version in versions:
         if version["id"] == which:
@@ -272,8 +281,4 @@ def _added(version: Version, record: Record) -> dict[str, Any]:
 
 def _removed(version_id: str, record: Record) -> dict[str, Any]:
     left = [version for version in record.body["versions"] if version["id"] != version_id]
-    if not left:
-        raise InvalidRequest(
-            "version: a skill has at least one version", hint="Delete the skill as a whole."
-        )
     return {**record.body, "versions": left}

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from msgspec.json import encode
 
-from roost.errors import AgentModelRequired, InvalidRequest
+from roost.domain import address
+from roost.errors import AgentModelRequired, FieldNotServed, InvalidRequest
 
 Body = dict[str, Any]
 
@@ -181,6 +182,8 @@ def _tool_config(given: Body, default: Body, toolset: str) -> Body:
 
 
 def _servers(servers: Sequence[Body] | None) -> list[Body]:
+    for i, server in enumerate(servers or []):
+        address.checked(server["url"], f"mcp_servers.{i}.url")
     return [dict(server) for server in servers or []]
 
 
@@ -204,11 +207,21 @@ def _identity(identity: Body | None) -> Body:
     return dict(_SERVICE_ACCOUNT)
 
 
+_MEMBERS: Final = {"subagents": "enabled", "workflows": "enabled", "advisor": "disabled"}
+
+
 def _single(multiagent: Body | None) -> None:
-    if multiagent is not None:
-        raise InvalidRequest(
+    """One agent alone: null, or every member disabled. Subagents and workflows are enabled by default."""
+    if multiagent is None:
+        return
+    subagents, workflows, advisor = (
+        (multiagent.get(member) or {"type": default})["type"]
+        for member, default in _MEMBERS.items()
+    )
+    if multiagent["type"] == "coordinator" or "enabled" in (subagents, workflows, advisor):
+        raise FieldNotServed(
             "multiagent: sessions with several agents are not served",
-            hint="Omit it, or send null.",
+            hint="Omit it, send null, or disable `subagents`, `workflows` and `advisor`.",
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 from roost.domain.agent import merged
 from roost.domain.session import Fallback, MountScope, TrustLevel
-from roost.errors import ConfigTypeChanged, InvalidRequest
+from roost.errors import ConfigTypeChanged, FieldNotServed, InvalidRequest
 
 Body = dict[str, Any]
 
@@ -80,7 +80,7 @@ def _checked(metadata: dict[str, str]) -> dict[str, str]:
 
 def _scope(scope: str | None) -> str:
     if scope == "account":
-        raise InvalidRequest("scope: only 'organization' is served")
+        raise FieldNotServed("scope: only 'organization' is served")
     return "organization"
 
 
@@ -93,9 +93,8 @@ def _config(given: Body, before: Body | None) -> Body:
         return {"type": "self_hosted"}
     before = before or {"networking": _UNRESTRICTED, "packages": _NO_PACKAGES}
     networking = _networking(given.get("networking"), before["networking"])
-    packages = _packages(given.get("packages") or {}, before["packages"])
-    _check_packages(packages, networking)
-    return {"type": "cloud", "networking": networking, "packages": packages}
+    _refuse_packages(given.get("packages") or {})
+    return {"type": "cloud", "networking": networking, "packages": before["packages"]}
 
 
 def _networking(given: Body | None, before: Body) -> Body:
@@ -119,9 +118,15 @@ _LIMITED: dict[str, Any] = {
 }
 
 
-def _packages(given: Body, before: Body) -> Body:
-    lists = {m: before[m] if given.get(m) is None else given[m] for m in _MANAGERS}
-    return {"type": "packages", **lists}
+def _refuse_packages(given: Body) -> None:
+    """Whoever names a package counts on it being there. An empty list asks for nothing."""
+    for manager in _MANAGERS:
+        if given.get(manager):
+            raise FieldNotServed(
+                f"config.packages.{manager}: packages are not installed for an environment yet",
+                hint="Let the agent install them (`pip install`, `npm install`), or build an image "
+                "that has them: `roost image build`.",
+            )
 
 
 def _check_hosts(hosts: Sequence[str]) -> None:
@@ -131,12 +136,3 @@ def _check_hosts(hosts: Sequence[str]) -> None:
                 f"config.networking.allowed_hosts.{i}: give a host such as `example.com` or "
                 "`*.example.com`, without scheme, port or path"
             )
-
-
-def _check_packages(packages: Body, networking: Body) -> None:
-    wanted = any(packages[manager] for manager in _MANAGERS)
-    if wanted and not networking.get("allow_package_managers", True):
-        raise InvalidRequest(
-            "config.packages: under `limited` networking, packages need "
-            "`networking.allow_package_managers` to be true"
-        )

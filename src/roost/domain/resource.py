@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from roost.domain import address
 from roost.errors import InvalidRequest
 
 Resource = dict[str, Any]
@@ -55,14 +56,15 @@ def name_of(url: str) -> str:
 
 def checked_url(url: str, allowed: Iterable[str], at: str) -> str:
     """A repository's address, if the operator allows it. :raises InvalidRequest: naming the field"""
-    try:
-        parts = urlsplit(url)
-        plain = not (parts.username or parts.password or parts.query or parts.fragment)
-        path = parts.path.strip("/")
-    except ValueError:
-        plain, path = False, ""
+    parts = address.checked(url, f"{at}url")
+    path = parts.path.strip("/")
     words = path.split("/")
-    if not plain or not _REPOSITORY.fullmatch(path) or any(w in (".", "..") for w in words):
+    if (
+        parts.query
+        or parts.fragment
+        or not _REPOSITORY.fullmatch(path)
+        or any(w in (".", "..") for w in words)
+    ):
         raise InvalidRequest(
             f"{at}url: give the address of a repository, such as https://github.com/owner/name"
         )

@@ -66,6 +66,8 @@ def bundled(uploads: Sequence[File]) -> Bundle:
     """
     if len(uploads) == 1 and uploads[0].data.startswith(b"PK\x03\x04"):
         uploads = _unzipped(uploads[0].data)
+    if len(uploads) == 1 and not uploads[0].path:  # the manifest alone, without a name
+        uploads = [File(f"skill/{MANIFEST}", uploads[0].data)]
     _check_size(len(uploads), sum(len(file.data) for file in uploads))
     files, top = _below_one_directory(uploads)
     head = _head(next((file.data for file in files if file.path == MANIFEST), None))
