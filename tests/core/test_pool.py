@@ -127,6 +127,11 @@ async def test_the_next_session_of_the_same_kind_gets_the_agent_that_waits(tmp_p
         (replace(SPEC, agent={**AGENT, "version": 2}), TENANT),
         (replace(SPEC, environment_id="env_2"), TENANT),
         (replace(SPEC, mount_scope="workspace+vault"), TENANT),
+        (replace(SPEC, budget={"max_list_cost": {"amount": "1", "currency": "USD"}}), TENANT),
+        (replace(SPEC, task_id="task_1"), TENANT),
+        (replace(SPEC, agent={**AGENT, "skills": [{"skill_id": "s", "version": "v"}]}), TENANT),
+        (replace(SPEC, agent={**AGENT, "model": {"id": "another"}}), TENANT),
+        (replace(SPEC, agent={**AGENT, "mcp_servers": [{"name": "m", "url": "u"}]}), TENANT),
     ],
 )
 async def test_no_other_session_gets_it(tmp_path: Path, spec: Spec, tenant: str):

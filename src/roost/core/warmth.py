@@ -57,4 +57,4 @@ class Warmth:
         try:
             yield
         finally:
-            del self._resting[session_id]
+            self._resting.pop(session_id, None)  # an older runner may have gone first

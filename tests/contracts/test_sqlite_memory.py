@@ -1,0 +1,81 @@
+"""What SQLite's store answers from memory is what it would read: also after writers that were given up."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.striking import WAYS, cancelled
+
+from roost.domain.events import Draft
+from roost.errors import RoostError
+from roost.ports.sessions import Revised
+from roost.stores.sqlite import SqliteStore
+from roost.testing.stage import Stage, message
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def histories(folder: Path, number: int) -> None:
+    rng = random.Random(seed := random.SystemRandom().randrange(2**32))
+    print(f"seed {seed}: {number} histories")
+    async with SqliteStore.open(folder / "roost.db") as store:
+        stage = Stage(store)
+        ids = [await stage.session(tenant=f"tenant_{n}") for n in range(3)]
+        for step in range(number):
+            place = rng.randrange(3)
+            work = change(store, f"tenant_{place}", ids[place], step, rng)
+            end = await cancelled(work, rng.randrange(1, 4), rng.choice(WAYS))
+            assert end.error is None or isinstance(end.error, RoostError), end.error
+            await store.log.renew("node", 60)  # after it: the writer takes one after the other
+            for n, session_id in enumerate(ids):
+                known = await look(store, session_id)
+                store.sessions._last_seen.clear()
+                assert await look(store, session_id) == known
+                if known:
+                    assert known[0].tenant == f"tenant_{n}"
+                else:
+                    ids[n] = await stage.session(tenant=f"tenant_{n}")
+
+
+async def look(store: SqliteStore, session_id: str) -> list[Any]:
+    try:
+        found = await store.sessions.find(session_id)
+        with_inputs, inputs = await store.sessions.with_inputs(session_id)
+    except RoostError:
+        return []
+    return [replace(found, read_at=0), replace(with_inputs, read_at=0), inputs]
+
+
+async def change(
+    store: SqliteStore, tenant: str, session_id: str, step: int, rng: random.Random
+) -> None:
+    def title(now: Any) -> Revised:
+        said = Draft.of("session.updated", title=str(step))
+        return Revised(replace(now.spec, title=str(step)), [said])
+
+    kind = rng.choice(("say", "say", "title", "title", "archive", "delete"))
+    if kind == "say":
+        await store.log.accept(session_id, [message(str(step))])
+    elif kind == "title":
+        await store.sessions.revise(tenant, session_id, title)
+    elif kind == "archive":
+        await store.sessions.archive(tenant, session_id)
+    else:
+        await store.sessions.delete(tenant, session_id)
+
+
+async def test_what_is_answered_from_memory_is_what_would_be_read(tmp_path: Path) -> None:
+    await histories(tmp_path, 200)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+async def test_in_ten_thousand_histories_memory_is_what_would_be_read(tmp_path: Path) -> None:
+    await histories(tmp_path, 10_000)

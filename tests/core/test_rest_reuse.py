@@ -1,0 +1,80 @@
+"""A runner at rest that is cancelled at any wait: nothing of it is left to the next one of its session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.core.node import message, node
+from tests.striking import cancelled
+
+from roost.core.history import handed_over
+from roost.core.rest import Rest, Work
+from roost.core.warmth import Warmth
+from roost.domain.ledger import Batch
+from roost.domain.session import Lease, Session
+from roost.testing.stage import END_TURN
+
+
+@pytest.mark.parametrize("speaks", [False, True])
+async def test_a_runner_at_rest_that_is_cancelled_leaves_nothing_to_the_next(
+    tmp_path: Path, speaks: bool
+):
+    """`speaks`: somebody says something in the same moment, which then is for the next runner."""
+    async with node(tmp_path, working=False) as roost:
+        handover, warmth = roost.handover, Warmth(roost.bell, seconds=60, most=9)
+        rest = Rest(roost.store.sessions, roost.bell, warmth, handover)
+        for at in range(1, 50):
+            lease, session = await _at_rest(roost.store)
+            async with anyio.create_task_group() as tasks:
+                if speaks:
+                    tasks.start_soon(roost.intake.accept, session.id, [message(f"number {at}")])
+                else:
+                    tasks.start_soon(anyio.sleep, 0.01)
+                with anyio.move_on_after(5):
+                    end = await cancelled(rest.until_work(lease, session), at, "scope")
+            assert (len(warmth), handover._hands) == (0, {})
+            work = end.value or await _next(rest, roost, lease, session, at, said=speaks)
+            begun = work.session.state.turn is not None and not work.begun  # for who was cancelled
+            inputs = await handed_over(roost.store.log, work.session) if begun else work.inputs
+            assert [e.fields["content"][0]["text"] for e in inputs] == [f"number {at}"]
+            if not end.struck:
+                break
+            if at > 12:
+                break  # it rests: what follows is the same wait again
+        print(f"{at} histories")
+
+
+async def _at_rest(store) -> tuple[Lease, Session]:  # type: ignore[no-untyped-def]
+    from roost.domain.ids import mint
+    from roost.testing.stage import spec
+
+    made = await store.sessions.create("t", mint("sesn"), spec(), [message("first")])
+    await store.log.renew("node", 60)
+    leases = await store.log.claim("node", 50)
+    [lease] = [lease for lease in leases if lease.session_id == made.id]
+    inputs = await store.log.inputs(made.id)
+    await store.log.append(lease, Batch(takes=inputs, turn=True))
+    now = await store.sessions.find(made.id)
+    await store.log.finish(lease, now.state.head, Batch(turn=False), END_TURN, keep=True)
+    return lease, await store.sessions.find(made.id)
+
+
+async def _next(  # type: ignore[no-untyped-def]
+    rest: Rest, roost, lease: Lease, session: Session, at: int, *, said: bool
+) -> Work:
+    found: list[Work | None] = []
+
+    async def wait() -> None:
+        found.append(await rest.until_work(lease, session))
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            if not said:
+                await anyio.sleep(0.01)
+                await roost.intake.accept(session.id, [message(f"number {at}")])
+    [work] = found
+    assert work is not None
+    return work
