@@ -267,6 +267,16 @@ class Settings(BaseModel):
         ge=0,
         description="How many bytes of files a tenant may keep in `/v1/files`; 0: no limit.",
     )
+    max_snapshot_bytes: int = Field(
+        4 * 1024 * 1024 * 1024,
+        ge=0,
+        description="How many bytes of snapshots are kept of a session, or of a named workspace, the oldest released first and the newest never; 0: no limit.",
+    )
+    min_free_disk: int = Field(
+        256,
+        ge=0,
+        description="How much of a disk snapshots, uploads and imports leave free for the database, in MiB; with less, the server is not ready. 0: none.",
+    )
     heartbeat_seconds: float = Field(
         15.0,
         gt=0,

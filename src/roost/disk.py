@@ -101,3 +101,11 @@ def _expect(at: int, level: _Level) -> None:
     status = os.fstat(at)
     if (status.st_dev, status.st_ino) != level.identity:
         raise OSError(errno.ESTALE, "a directory was moved while it was removed")
+
+
+def free(path: Path) -> int:
+    """How many bytes may still be written where the path is, or is going to be."""
+    while not path.exists():
+        path = path.parent
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize

@@ -52,6 +52,7 @@
   + SandboxFailed                   the place broke, not the command in it
     - SandboxUnavailable            this machine cannot give such a place now
   + BlobsFailed                     the blob store cannot be reached, or refuses
+    - DiskFull                      there is too little room left to write more
     - BlobNotFound                  no such object
     - BlobChanged                   somebody else has moved the pointer
     - SnapshotCorrupt               what came back is not what was stored
@@ -441,6 +442,13 @@ class BlobsFailed(RoostError):
 
     code = "blobs_failed"
     hint = "Look at ROOST_BLOBS_URL and at the store; what could not be stored is tried again."
+
+
+class DiskFull(BlobsFailed):
+    """There is too little room left on the server's disk."""
+
+    code = "disk_full"
+    hint = "The operator frees some, or lowers ROOST_MIN_FREE_DISK. Messages are still accepted."
 
 
 class BlobNotFound(BlobsFailed):

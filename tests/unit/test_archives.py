@@ -17,7 +17,7 @@ import zstandard
 
 from roost.domain.archive import Card, Member
 from roost.domain.events import Draft, Entry
-from roost.errors import BadArchive, TooLarge
+from roost.errors import BadArchive, DiskFull, TooLarge
 from roost.ports.tree import Found
 from roost.sandboxes.tree import LocalTree
 from roost.stores.archives import FolderArchives, FolderBench
@@ -271,6 +271,15 @@ def test_more_than_a_server_would_take_in_is_not_packed(tmp_path: Path):
             file.truncate(1 << 40)
         with pytest.raises(TooLarge):
             bench.pack(Card())
+
+
+def test_on_a_disk_that_is_nearly_full_none_is_begun(tmp_path: Path):
+    def tree_at(path: Path) -> LocalTree:
+        return LocalTree(path, path.parent / "notes", range(0))
+
+    full = FolderArchives(tmp_path / "a", tree_at, most=1, least_free=1 << 60)
+    with pytest.raises(DiskFull), full.bench():
+        raise AssertionError("there is no room")
 
 
 def test_a_newer_format_is_refused_and_says_so(tmp_path: Path):

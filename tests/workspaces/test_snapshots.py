@@ -21,8 +21,8 @@ from roost.core.workspaces.garbage import collect
 from roost.core.workspaces.gather import Limits
 from roost.core.workspaces.restore import restored
 from roost.domain.snapshot import Head
-from roost.errors import LeaseLost, NotFound, SnapshotCorrupt, WorkspaceTooLarge
-from roost.ports.blobs import Pointer, Stored
+from roost.errors import DiskFull, LeaseLost, NotFound, SnapshotCorrupt, WorkspaceTooLarge
+from roost.ports.blobs import Blobs, Pointer, Stored
 
 SMALL = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -281,6 +281,72 @@ async def test_only_so_many_snapshots_are_kept_and_the_rest_is_collected(world: 
         assert [path.name for path in (world.folder / "again").iterdir()] == [
             f"{snapshot.sequence - 1}.bin"
         ]
+
+
+def sized(world: World, blobs: Blobs | None = None) -> Snapshots:
+    return Snapshots(blobs or world.blobs, most_bytes=100_000)
+
+
+async def filled(world: World, count: int) -> None:
+    """So many snapshots of one file that is rewritten each time."""
+    for _ in range(count):
+        (world.home / "file").write_bytes(os.urandom(30_000))
+        rest()
+        await sized(world).take("w", world.tree, 1)
+
+
+async def stored_bytes(world: World) -> int:
+    return sum(stored.size for stored in await world.blobs.list("workspaces/w/"))
+
+
+async def test_the_oldest_snapshots_go_when_all_of_them_take_too_much(world: World):
+    await filled(world, 8)
+    await sized(world).tidy("w")
+    head = await world.snapshots.head("w")
+    assert [snapshot.sequence for snapshot in head.snapshots] == [6, 7, 8]
+    assert await stored_bytes(world) < 100_000 + 2_000
+    await put_back(world.snapshots, head.newest, world.folder / "again")
+    assert picture(world.folder / "again") == picture(world.home)
+
+
+async def test_what_the_newest_needs_and_what_a_fork_holds_stays_however_large(world: World):
+    await filled(world, 1)
+    first = (await world.snapshots.head("w")).newest
+    assert first is not None
+    await sized(world).fork("w", first, "fork")
+    (world.home / "large").write_bytes(os.urandom(300_000))
+    await filled(world, 2)
+    await sized(world).tidy("w")
+    head = await world.snapshots.head("w")
+    assert [snapshot.sequence for snapshot in head.snapshots] == [3]
+    for snapshot in (first, head.newest):
+        await put_back(world.snapshots, snapshot, world.folder / "again")
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_dying_while_old_snapshots_go_leaves_the_newest_and_the_rest_goes_later(
+    world: World, after: bool
+):
+    await filled(world, 8)
+    with pytest.raises(Death):
+        await sized(world, Dying(world.blobs, 0, after=after)).tidy("w")
+    head = await world.snapshots.head("w")
+    await put_back(world.snapshots, head.newest, world.folder / "again")
+    assert picture(world.folder / "again") == picture(world.home)
+    await sized(world).tidy("w")
+    assert await stored_bytes(world) < 100_000 + 2_000
+
+
+async def test_a_disk_that_is_nearly_full_takes_no_objects_but_lets_them_go(world: World):
+    await filled(world, 2)
+    full = FolderBlobs(world.folder / "blobs", least_free=1 << 60)
+    (world.home / "file").write_bytes(os.urandom(30_000))
+    with pytest.raises(DiskFull):
+        await Snapshots(full).take("w", world.tree, 1)
+    await Snapshots(full, most_bytes=1).tidy("w")
+    head = await world.snapshots.head("w")
+    assert len(head.snapshots) == 1
+    await put_back(world.snapshots, head.newest, world.folder / "again")
 
 
 async def test_a_collection_beside_a_snapshot_takes_nothing_that_it_needs(world: World):

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from roost.errors import (
     BlobsFailed,
     Conflict,
+    DiskFull,
     Forbidden,
     HeadTooLarge,
     InvalidRequest,
@@ -43,6 +44,7 @@ STATUS: Final[dict[type[RoostError], tuple[int, str]]] = {
     Unavailable: (503, "api_error"),
     SandboxUnavailable: (503, "api_error"),
     BlobsFailed: (503, "api_error"),
+    DiskFull: (507, "api_error"),
     SnapshotCorrupt: (500, "api_error"),
     RoostError: (500, "api_error"),
 }

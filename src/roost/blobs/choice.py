@@ -13,17 +13,25 @@ from roost.errors import StartupError
 from roost.ports.blobs import Blobs
 
 
+def folder_of(settings: Settings) -> Path | None:
+    """The folder of this machine that it means, if it means one."""
+    if settings.blobs_url is None:
+        return settings.data.absolute() / "blobs"
+    parts = urlsplit(settings.blobs_url)
+    if parts.scheme == "file" and not parts.netloc and parts.path not in ("", "/"):
+        return Path(parts.path)
+    return None
+
+
 def chosen(settings: Settings) -> Blobs:
     """The store of `ROOST_BLOBS_URL`; a folder in the data directory if it is not set.
 
     :raises StartupError: there is no such store
     """
     url = settings.blobs_url
-    if url is None:
-        return SteadyBlobs(FolderBlobs(settings.data.absolute() / "blobs"))
-    parts = urlsplit(url)
-    if parts.scheme == "file" and not parts.netloc and parts.path not in ("", "/"):
-        return SteadyBlobs(FolderBlobs(Path(parts.path)))
+    if (folder := folder_of(settings)) is not None:
+        return SteadyBlobs(FolderBlobs(folder, least_free=settings.min_free_disk << 20))
+    parts = urlsplit(url or "")
     if parts.scheme == "s3" and parts.netloc:
         return SteadyBlobs(S3Blobs(parts.netloc, parts.path.strip("/")))
     raise StartupError(

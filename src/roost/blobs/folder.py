@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -14,8 +15,8 @@ from typing import Final
 import anyio
 from anyio import to_thread
 
-from roost.disk import make_folder, sync_folder
-from roost.errors import BlobChanged, BlobNotFound, BlobsFailed
+from roost.disk import free, make_folder, sync_folder
+from roost.errors import BlobChanged, BlobNotFound, BlobsFailed, DiskFull
 from roost.ports.blobs import Pointer, Stored
 
 _FRESH: Final = ".fresh-"
@@ -24,15 +25,20 @@ _MOST_KNOWN: Final = 10_000
 
 
 class FolderBlobs:
-    """`ports.blobs.Blobs`. Several processes of one machine may share the folder."""
+    """`ports.blobs.Blobs`. Several processes of one machine may share the folder.
 
-    def __init__(self, folder: Path) -> None:
+    :param least_free: bytes that objects leave free on the disk, for a database that may be on it too;
+        pointers are small, and are written all the same: without them nothing could be removed
+    """
+
+    def __init__(self, folder: Path, *, least_free: int = 0) -> None:
         self._folder = folder
+        self._least_free = least_free
         self._durable: set[Path] = set()  # folders that nobody need look at again
         self._threads = anyio.CapacityLimiter(8)
 
     async def put(self, key: str, data: bytes) -> None:
-        await to_thread.run_sync(self._put, key, data, limiter=self._threads)
+        await to_thread.run_sync(self._put_if_there_is_room, key, data, limiter=self._threads)
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         return await to_thread.run_sync(self._get, key, start, end, limiter=self._threads)
@@ -53,6 +59,11 @@ class FolderBlobs:
     async def swap(self, key: str, data: bytes, version: str | None) -> str:
         work = partial(self._swap, key, data, version)
         return await to_thread.run_sync(work, limiter=self._threads)
+
+    def _put_if_there_is_room(self, key: str, data: bytes) -> None:
+        if self._least_free and free(self._folder) < self._least_free + len(data):
+            raise DiskFull(f"there are fewer than {self._least_free} bytes free for blobs")
+        self._put(key, data)
 
     def _put(self, key: str, data: bytes) -> None:
         with _explained(key):
@@ -154,4 +165,6 @@ def _explained(key: str) -> Iterator[None]:
     except FileNotFoundError:
         raise BlobNotFound(f"there is no object {key}") from None
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(f"{key}: {error.strerror}") from error
         raise BlobsFailed(f"{key}: {error.strerror or error}") from error

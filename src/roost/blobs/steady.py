@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import anyio
 
-from roost.errors import BlobChanged, BlobNotFound, BlobsFailed
+from roost.errors import BlobChanged, BlobNotFound, BlobsFailed, DiskFull
 from roost.ports.blobs import Blobs, Pointer, Stored
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class SteadyBlobs:
         for pause in self._pauses:
             try:
                 return await work()
-            except (BlobNotFound, BlobChanged):
+            except (BlobNotFound, BlobChanged, DiskFull):
                 raise
             except BlobsFailed as error:
                 _log.warning("%s; again", error.message, extra={"action": "blobs"})

@@ -29,6 +29,7 @@ from roost.ports.workspaces import Workspace, Workspaces
 _log = logging.getLogger(__name__)
 _HOPELESS = (WorkspaceTooLarge, NotFound)  # trying again at once would end in the same way
 _TIDY_EVERY = 16  # snapshots
+_TIDY_BYTES = 256 << 20  # or as soon as so much was stored
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +94,7 @@ class Sync:
         self._changed = anyio.Event()
         self._turned = anyio.Event()
         self._settled = anyio.Event()
+        self._untidied = 0
         self._troubled = False  # nobody need wait for what will fail, perhaps
 
     def changed(self, mark: int) -> None:
@@ -217,7 +219,10 @@ class Sync:
             self._ends.forget(ends)
             if mark == self._mark:
                 self._settled.set()
-            if taken.stored and not taken.snapshot.sequence % _TIDY_EVERY:
+            self._untidied += taken.stored
+            due = taken.stored and not taken.snapshot.sequence % _TIDY_EVERY
+            if due or self._untidied > _TIDY_BYTES:
+                self._untidied = 0
                 await self._snapshots.tidy(self._row.id)
         self._move(SyncMove.DONE)
         if self._changed.is_set():

@@ -15,7 +15,7 @@ left behind is known to be garbage, without a clock, as soon as the head has mov
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -164,6 +164,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         kept = self.snapshots[-keep:]
         recent = (snapshot for snapshot in kept[:-1] if snapshot.at >= since)
         return replace(self, snapshots=(*recent, *kept[-1:]))
+
+    def without(self, old: Collection[Snapshot]) -> Head:
+        """Without these, but for the newest; what others hold stays held."""
+        kept = (snapshot for snapshot in self.snapshots[:-1] if snapshot not in old)
+        return replace(self, snapshots=(*kept, *self.snapshots[-1:]))
 
     def live(self) -> list[Snapshot]:
         """The snapshots that anybody may restore."""

@@ -116,7 +116,8 @@ async def workforce(
         trust = Trust(levels, places)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(places.sweep)  # an engine that hangs must not hold up the start
-            browse, archives = _browse(vault, files, commons), _archives(settings)
+            browse = _browse(vault, files, commons, settings.min_free_disk << 20)
+            archives = _archives(settings)
             kept = (places, trust, files, commons, browse, archives)
             yield Workforce(harnesses, default, *kept, budgets, model.name)
 
@@ -148,7 +149,8 @@ def _files(
     def here() -> Iterable[str]:
         return copies_in(notes)
 
-    snapshots, rows = Snapshots(blobs), store.workspaces
+    snapshots = Snapshots(blobs, most_bytes=settings.max_snapshot_bytes)
+    rows = store.workspaces
     files = Files(snapshots, rows, tree_of, bell, past_of=past_of, here=here)
     return files, Commons(files, snapshots, rows, store.catalog, bell, tree_of, node=node)
 
@@ -158,14 +160,16 @@ def _archives(settings: Settings) -> FolderArchives:
         return LocalTree(path, path.parent / "notes", DEFAULT_UIDS)
 
     folder = settings.data.absolute() / "transfer"
-    return FolderArchives(folder, tree_at, most=_UNPACKED * settings.max_file_bytes)
+    most, least_free = _UNPACKED * settings.max_file_bytes, settings.min_free_disk << 20
+    return FolderArchives(folder, tree_at, most=most, least_free=least_free)
 
 
-def _browse(vault: Path, files: Files, commons: Commons) -> Browse:
+def _browse(vault: Path, files: Files, commons: Commons, least_free: int) -> Browse:
     def folder_of(session: Session) -> LocalFolder:
         workspace = session.spec.workspace
         hidden = AGENTS_OWN if workspace is None else frozenset()
-        return LocalFolder(vault / ".workspaces" / (workspace or session.id), DEFAULT_UIDS, hidden)
+        place = vault / ".workspaces" / (workspace or session.id)
+        return LocalFolder(place, DEFAULT_UIDS, hidden, least_free=least_free)
 
     def home_of(session: Session) -> LocalFolder:
         return LocalFolder(vault / ".workspaces" / session.id, DEFAULT_UIDS)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from anyio import to_thread
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
@@ -56,7 +57,9 @@ from roost.core.tasks import alongside
 from roost.core.transfer import Transfer
 from roost.core.wakes import Wakes
 from roost.core.warmth import Warmth
+from roost.disk import free
 from roost.domain.ids import mint
+from roost.errors import DiskFull, Unavailable
 from roost.gateway.app import Gateway, Surface
 from roost.gateway.task_news import TaskNews
 from roost.ports.bell import Bell
@@ -320,6 +323,7 @@ def _deps(
     async def ready() -> dict[str, Any]:
         await store.ping()
         ground.installation.ready()
+        await to_thread.run_sync(_check_room, settings)
         return {"node": dispatcher.node, "runners": dispatcher.busy}
 
     lifecycle = _lifecycle(ground, agents, environments, tasks, pool, workspaces)
@@ -355,6 +359,18 @@ def _deps(
         stopping=lambda: drain.stopping,
         streams=drain.streams,
     )
+
+
+def _check_room(settings: Settings) -> None:
+    """:raises Unavailable: there is too little room on one of the disks that are written to"""
+    vault = settings.vault or settings.data / "vault"
+    for folder in (settings.data, vault, blobs.folder_of(settings)):
+        left = settings.min_free_disk if folder is None else free(folder.absolute()) >> 20
+        if left < settings.min_free_disk:
+            raise Unavailable(
+                f"{folder} has {left} MiB free, fewer than {settings.min_free_disk}",
+                hint=DiskFull.hint,
+            )
 
 
 def _follow(ground: _Ground) -> Follow:

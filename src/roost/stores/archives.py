@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 import zstandard
 
-from roost.disk import remove
+from roost.disk import free, remove
 from roost.domain import snapshot
 from roost.domain.archive import (
     CARD,
@@ -34,7 +34,7 @@ from roost.domain.archive import (
     line_of,
 )
 from roost.domain.events import Entry, Micros
-from roost.errors import BadArchive, TooLarge
+from roost.errors import BadArchive, DiskFull, TooLarge
 from roost.ports.tree import Found, Skipped, Staging, Tree
 
 _log = logging.getLogger(__name__)
@@ -56,16 +56,23 @@ _SPLIT: Final = "Split the directory, or remove what is not needed from it."
 
 
 class FolderArchives:
-    """`ports.archives.Archives`, in a directory of the server's own. `most`: bytes of an archive's content."""
+    """`ports.archives.Archives`, in a directory of the server's own. `most`: bytes of an archive's content;
+    `least_free`: bytes of the disk below which none is begun.
+    """
 
-    def __init__(self, folder: Path, tree_at: Callable[[Path], Tree], *, most: int) -> None:
+    def __init__(
+        self, folder: Path, tree_at: Callable[[Path], Tree], *, most: int, least_free: int = 0
+    ) -> None:
         self._folder = folder
         self._tree_at = tree_at
         self._most = most
+        self._least_free = least_free
         _remove(folder)  # what a server that was killed has left
 
     @contextmanager
     def bench(self) -> Generator[FolderBench, None, None]:
+        if free(self._folder) < self._least_free:
+            raise DiskFull(f"there are fewer than {self._least_free} bytes free for an archive")
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = Path(tempfile.mkdtemp(dir=self._folder))
         try:

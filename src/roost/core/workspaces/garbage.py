@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 
 from roost.core.workspaces.fetch import Fetch
-from roost.domain.snapshot import base_of, head_key
+from roost.domain.snapshot import Snapshot, base_of, head_key
 from roost.ports.blobs import Blobs
 
 _log = logging.getLogger(__name__)
@@ -41,3 +41,29 @@ async def collect(blobs: Blobs, workspace: str) -> int:
     if garbage:
         _log.info("removed %d objects of %s", len(garbage), workspace, extra={"action": "collect"})
     return len(garbage)
+
+
+async def beyond(blobs: Blobs, workspace: str, most: int) -> list[Snapshot]:
+    """The oldest snapshots, without which the workspace takes no more than `most` bytes of the store.
+
+    What the newest needs, and what others hold, is counted and never among them. Parts that a younger
+    snapshot has in common with an older one count once, for the younger.
+    """
+    fetch = Fetch(blobs)
+    sizes = {stored.key: stored.size for stored in await blobs.list(f"workspaces/{workspace}/")}
+    head, _ = await fetch.head(workspace)
+    needed: set[str] = set()
+    taken = 0
+
+    async def added(snapshot: Snapshot) -> int:
+        keys = {snapshot.key, *(await fetch.manifest(snapshot)).packs} - needed
+        needed.update(keys)
+        return sum(sizes.get(key, 0) for key in keys)
+
+    for snapshot in (*(hold.snapshot for hold in head.holds), *head.snapshots[-1:]):
+        taken += await added(snapshot)
+    for place in range(len(head.snapshots) - 2, -1, -1):
+        taken += await added(head.snapshots[place])
+        if taken > most:
+            return list(head.snapshots[: place + 1])
+    return []

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from roost.core.tasks import a_few_at_once
 from roost.core.workspaces import index as local
 from roost.core.workspaces.fetch import Fetch
-from roost.core.workspaces.garbage import collect
+from roost.core.workspaces.garbage import beyond, collect
 from roost.core.workspaces.gather import Earlier, Gatherer, Limits, Report
 from roost.core.workspaces.heads import Heads
 from roost.core.workspaces.index import Index, Known, Previous
@@ -78,7 +78,9 @@ class _Base(msgspec.Struct, frozen=True):
 
 
 class Snapshots:
-    """The snapshots of all workspaces in one blob store. `keep`: how many of each."""
+    """The snapshots of all workspaces in one blob store. `keep`: how many of each, `most_bytes`: how much
+    of each may be stored, with the newest in any case; 0: as much as it takes.
+    """
 
     def __init__(
         self,
@@ -86,6 +88,7 @@ class Snapshots:
         *,
         limits: Limits | None = None,
         keep: int = 100,
+        most_bytes: int = 0,
         clock: Callable[[], Micros] = lambda: time.time_ns() // 1000,
     ) -> None:
         self.fetch = Fetch(blobs)
@@ -93,6 +96,7 @@ class Snapshots:
         self._heads = Heads(blobs, self.fetch)
         self._limits = limits or Limits()
         self._keep = keep
+        self._most_bytes = most_bytes
         self._clock = clock
         self._threads = anyio.CapacityLimiter(_AT_ONCE + 1)
 
@@ -259,7 +263,8 @@ class Snapshots:
         return True
 
     async def tidy(self, workspace: str) -> None:
-        """Remove what nobody needs any more of it, and of what it was forked off, if that is gone.
+        """Remove what nobody needs any more of it, and of what it was forked off, if that is gone. The oldest
+        snapshots are released first, if it takes too much.
 
         Another time, if it cannot be now.
         """
@@ -267,6 +272,8 @@ class Snapshots:
             head = await self.head(workspace)
             if dead := [hold for hold in head.holds if await self._is_dead(hold.by)]:
                 await self._heads.change(workspace, lambda now: _without(now, dead))
+            if self._most_bytes and (old := await beyond(self._blobs, workspace, self._most_bytes)):
+                await self._heads.change(workspace, lambda now: now.without(old))
             await collect(self._blobs, workspace)
             for origin in (head.origin, head.beside):
                 if head.deleted and origin:

@@ -11,7 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from roost.errors import Conflict, InvalidRequest, NotFound
+from roost.disk import free
+from roost.errors import Conflict, DiskFull, InvalidRequest, NotFound
 from roost.ports.folder import Item, Kind, Listing, Place
 from roost.sandboxes.paths import open_at
 from roost.sandboxes.tree.incoming import Incoming
@@ -33,15 +34,22 @@ class LocalFolder:
     :param uids: whom files may belong to, if the server is root
     :param hidden: names at the top that are the agent's own; nobody else sees them
     :param most: how many entries of a directory are looked at
+    :param least_free: bytes of the disk below which nothing is put there
     """
 
     def __init__(
-        self, place: Path, uids: range, hidden: frozenset[str] = frozenset(), most: int = 200_000
+        self,
+        place: Path,
+        uids: range,
+        hidden: frozenset[str] = frozenset(),
+        most: int = 200_000,
+        least_free: int = 0,
     ) -> None:
         self._place = place
         self._uids = uids
         self._hidden = hidden
         self._most = most
+        self._least_free = least_free
         self._incoming = Incoming(place, uids)
 
     def begin(self) -> None:
@@ -80,6 +88,8 @@ class LocalFolder:
 
     def put(self, path: str, data: BinaryIO, *, overwrite: bool) -> Item:
         self._check(path)
+        if free(self._place) < self._least_free:
+            raise DiskFull(f"there are fewer than {self._least_free} bytes free for files")
         folder, _, name = path.rpartition("/")
         with self._top() as top, in_words(path):
             at = self._made(top, folder)

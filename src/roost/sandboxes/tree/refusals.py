@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from roost.errors import Conflict, InvalidRequest, NotFound, RoostError, TooLarge
+from roost.errors import Conflict, DiskFull, InvalidRequest, NotFound, RoostError, TooLarge
 
 _THERE = "Choose another name, or send `overwrite` to replace a file."
 _FULL = "Send `recursive=true` to remove all of it."
@@ -16,8 +16,8 @@ _WORDS: Final[dict[int, tuple[type[RoostError], str, str | None]]] = {
     errno.EEXIST: (Conflict, "something is at {} already", _THERE),
     errno.EISDIR: (Conflict, "something is at {} already", _THERE),
     errno.ENOTEMPTY: (Conflict, "{} is not empty", _FULL),
-    errno.ENOSPC: (TooLarge, "there is no room for {}", None),
-    errno.EDQUOT: (TooLarge, "there is no room for {}", None),
+    errno.ENOSPC: (DiskFull, "there is no room for {}", DiskFull.hint),
+    errno.EDQUOT: (DiskFull, "there is no room for {}", DiskFull.hint),
     errno.EFBIG: (TooLarge, "there is no room for {}", None),
     errno.ENOTDIR: (InvalidRequest, "path: {} is not a directory, or leads through a file", None),
     errno.ELOOP: (InvalidRequest, "path: {} leads over a link", None),
