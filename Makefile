@@ -1,7 +1,7 @@
 # `make` alone lists the targets. Each one first makes sure that .venv is ready; that takes
 # seconds the first time and nothing afterwards.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test check format chaos bench lock shapes clean
+.PHONY: help setup up down test check format chaos mutants bench lock shapes clean
 export PYTHON
 
 help: ## List the targets
@@ -28,6 +28,9 @@ format: setup ## Put the code into the form `make check` asks for
 
 chaos: setup ## The long kill, fuzz and soak tests, in full
 	@.venv/bin/pytest -m chaos -rP $(ARGS)
+
+mutants: setup ## Faults on purpose: does a test notice? ARGS='--count 60 --seed 1'
+	@.venv/bin/python scripts/mutants.py $(ARGS)
 
 bench: setup ## Every benchmark in bench/, one after another
 	@for file in bench/[!_]*.py; do echo "== $$file"; .venv/bin/python "$$file" || exit 1; done

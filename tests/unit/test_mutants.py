@@ -1,0 +1,58 @@
+"""The script that makes faults on purpose: what it makes is code, and what guards it is there."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from random import Random
+from runpy import run_path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def mutants() -> SimpleNamespace:
+    return SimpleNamespace(**run_path(str(ROOT / "scripts" / "mutants.py")))
+
+
+def test_the_faults_in_every_guarded_file_are_code_and_differ(mutants: SimpleNamespace):
+    for path in mutants.GUARDS:
+        file = mutants.File(path)
+        found = list(file.mutants())
+        for mutant in Random(1).sample(found, min(5, len(found))):
+            made = mutant.made(file.source)
+            assert made != file.source
+            ast.parse(made)
+
+
+def test_every_test_that_guards_a_file_is_there(mutants: SimpleNamespace):
+    guards = {guard for guards in mutants.GUARDS.values() for guard in guards}
+    assert sorted(guard for guard in guards if not (ROOT / guard).is_file()) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "faults"),
+    [
+        ("if a:\n    pass", {"(not (a))"}),
+        ("a < b", {"(a <= b)"}),
+        ("a and b", {"((a) or (b))"}),
+        ("await f()", {"pass"}),
+        ("raise E", {"pass"}),
+        ("def f():\n    return a + 1", {"return None", "(a - 1)"}),
+        ("with S(shield=True):\n    b = a", {"False"}),
+        ("_log.info(a)", set()),
+    ],
+)
+def test_a_line_is_broken_in_the_ways_that_lines_are(
+    mutants: SimpleNamespace, source: str, faults: set[str]
+):
+    def text(node: ast.AST) -> str:
+        return ast.get_source_segment(source, node) or ""
+
+    found = {
+        fault for node in ast.walk(ast.parse(source)) for _, fault in mutants._faults(node, text)
+    }
+    assert found == faults
