@@ -59,6 +59,9 @@
     - SnapshotsMissing              there should be snapshots, and there are none: a wrong store?
   + CannotUnseal                    sealed with another master key, or damaged
   + WorkspaceTooLarge               more files than a snapshot may hold
+  + HarnessUnavailable              no such harness here, or none of the sandboxes that it needs
+  + AgentFailed                     the agent's program cannot be started, or ended
+  + WorkspaceDeleted                the end of every session in it
   + LeaseLost                       another runner owns the session now; drop everything
   + StartupError                    the server cannot start, and would fail the same way again
     - DataDirLocked                 another server has this data directory open
@@ -492,6 +495,26 @@ class WorkspaceTooLarge(RoostError):
 
     code = "workspace_too_large"
     hint = "Remove what is not needed from the workspace; it is not stored until then."
+
+
+class HarnessUnavailable(RoostError):
+    """This server cannot run the session's agent."""
+
+    code = "harness_unavailable"
+
+
+class AgentFailed(RoostError):
+    """The agent's program does not work."""
+
+    code = "agent_failed"
+    hint = "Send the message again; if it happens again, run `roost doctor` where the server runs."
+
+
+class WorkspaceDeleted(RoostError):
+    """The workspace that this session works in was deleted."""
+
+    code = "workspace_deleted"
+    hint = "Its files are gone; begin a new session."
 
 
 class LeaseLost(RoostError):

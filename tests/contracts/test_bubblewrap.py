@@ -14,8 +14,9 @@ import pytest
 from tests.hostile.places import need_bubblewrap
 from tests.parts import need
 
+from roost.errors import SandboxUnavailable
 from roost.sandboxes import cgroups
-from roost.sandboxes.bubblewrap import BubblewrapProvider
+from roost.sandboxes.bubblewrap import BubblewrapProvider, tools
 from roost.sandboxes.bubblewrap.stage import is_reachable
 from roost.testing.sandbox_contract import SandboxContract
 
@@ -96,3 +97,23 @@ def _python_for_everybody() -> str:
     usable = [path for path in candidates if path.exists() and is_reachable(path)]
     need("a Python that other users can run", usable, f"installing {version} below /usr")
     return str(usable[0])
+
+
+async def test_a_program_that_is_removed_while_the_server_runs_is_missed_and_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_package(name: str) -> None:
+        raise ImportError(name)
+
+    real = tools.find(os.environ.get("PATH"), root=False).bwrap
+    bwrap = tmp_path / "bwrap"
+    bwrap.symlink_to(real)
+    monkeypatch.setattr(tools, "import_module", no_package)
+    monkeypatch.setattr(Path, "resolve", lambda self, strict=False: self)
+    provider = BubblewrapProvider(path=str(tmp_path))
+    await provider.check()
+    bwrap.unlink()
+    with pytest.raises(SandboxUnavailable, match=r"bubblewrap 0\.8 or newer is missing"):
+        await provider.check()
+    bwrap.symlink_to(real)
+    await provider.check()

@@ -148,7 +148,7 @@ async def test_a_model_that_calls_tools_for_ever_is_stopped(
         (402, None, "billing_error", "exhausted"),
         (403, None, "model_request_failed_error", "exhausted"),
         (404, None, "model_request_failed_error", "exhausted"),
-        (413, "request_too_large", "model_request_failed_error", "terminal"),
+        (413, "request_too_large", "model_request_failed_error", "exhausted"),
         (413, "entity_too_large", "model_request_failed_error", "exhausted"),
     ],
 )

@@ -11,9 +11,14 @@ import pytest
 from tests.core.node import TENANT, Node, message, node, texts, types
 
 from roost.core.follow import Follow, Pause
+from roost.core.gate import Gate
+from roost.core.turn import Turn
 from roost.domain.events import Draft, Entry, Preview
 from roost.domain.ledger import Batch
 from roost.domain.session import Session, Status
+from roost.errors import WorkspaceDeleted
+from roost.stores.bell import LocalBell
+from roost.stores.sqlite import SqliteStore
 from roost.testing.stage import Stage, answer
 
 
@@ -119,15 +124,35 @@ async def test_a_model_that_never_recovers_costs_the_turn_and_not_the_session(tm
         assert texts(await roost.turn(session, script({"text": "fine"}))) == ["fine"]
 
 
-async def test_a_terminal_failure_ends_the_session(tmp_path: Path):
+async def test_a_conversation_that_is_too_large_costs_the_turn_and_not_the_session(tmp_path: Path):
     async with node(tmp_path) as roost:
         session = await roost.session()
         error = {"status": 413, "type": "request_too_large", "message": "too long"}
-        start = await roost.say(session, script({"text": "x", "error": error}))
-        entries = await roost.until(session, "session.status_terminated", start - 1)
-        assert "session.error" in types(entries)
+        entries = await roost.turn(session, script({"text": "x", "error": error}))
+        [said] = [e.fields["error"] for e in entries if e.type == "session.error"]
+        assert said["retry_status"] == {"type": "exhausted"}
+        assert "rewind" in said["message"]
+        assert entries[-1].fields["stop_reason"] == {"type": "retries_exhausted"}
         found = await roost.store.sessions.get(TENANT, session.id)
-        assert found.state.status is Status.TERMINATED
+        assert found.state.status is Status.IDLE
+
+
+async def test_a_session_whose_workspace_was_deleted_ends(tmp_path: Path):
+    def gate_of(store: SqliteStore, bell: LocalBell) -> Gate:
+        return DeletedGate(store.log, bell)
+
+    async with node(tmp_path, gate_of=gate_of) as roost:
+        session = await roost.session(message("Hello?"))
+        entries = await roost.until(session, "session.status_terminated")
+        [said] = [e.fields["error"] for e in entries if e.type == "session.error"]
+        assert (said["code"], said["retry_status"]) == ("workspace_deleted", {"type": "terminal"})
+
+
+class DeletedGate(Gate):
+    """The way into a workspace that is gone."""
+
+    async def passed(self, session: Session, turn: Turn, since: int) -> bool:
+        raise WorkspaceDeleted()
 
 
 async def test_inputs_given_at_creation_are_worked_on(tmp_path: Path):
@@ -143,6 +168,7 @@ async def test_a_session_whose_harness_is_unknown_says_so_and_keeps_its_input(tm
         entries = await roost.turn(session, "Hello?")
         error = next(e for e in entries if e.type == "session.error").fields["error"]
         assert "absent" in error["message"]
+        assert error["code"] == "harness_unavailable"
         assert entries[-1].fields["stop_reason"] == {"type": "retries_exhausted"}
         assert len(await roost.store.log.inputs(session.id)) == 1
 

@@ -353,3 +353,15 @@ def test_an_interrupt_withdraws_what_waits_and_every_client_is_told(api: Api) ->
     assert shown["withdrawn_at"]
     said = next(e for e in events if e["id"] == answer["messageId"])["content"][0]["text"]
     assert "2 user messages" in said
+
+
+def test_a_start_says_what_it_ignores_of_a_session_that_is_there(api: Api) -> None:
+    session_id = api.session(title="mine")
+    with api.open(session_id) as talk:
+        talk.say(
+            "start", id="s", systemPrompt="Be brief.", taskId="task_x", projectId="p", title="mine"
+        )
+        assert talk.until("ack")["ignored"] == ["systemPrompt", "taskId", "projectId"]
+    with api.open(session_id) as talk:
+        talk.say("start", title="mine")
+        assert "ignored" not in talk.until("ack")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from tests.journeys.chat import Chat, bash, said, script
@@ -28,3 +29,18 @@ def test_an_interrupt_while_it_asks_closes_the_question_and_the_chat_goes_on(tmp
         assert result.is_error
         assert said(later) == ["as you like"]
         assert not (chat.home / "allowed.txt").exists()
+
+
+def test_after_an_interrupt_in_a_pause_the_next_message_starts_at_once(tmp_path: Path):
+    """The model asked for five minutes: that holds for the request, not for who gave it up."""
+    error = {"status": 429, "times": 1, "headers": {"retry-after": "300"}}
+    with LiveServer(tmp_path / "data") as server:
+        chat = Chat(server)
+        chat.send(script({"error": error, "text": "much later"}))
+        chat.wait_for("session.status_rescheduled", 1)
+        begun = time.monotonic()
+        chat.client.beta.sessions.events.send(chat.session.id, events=[{"type": "user.interrupt"}])
+        chat.wait_for("session.status_idle", 1)
+        later = chat.turn(script({"text": "at once"}))
+        assert said(later)[-1] == "at once"
+        assert time.monotonic() - begun < 200

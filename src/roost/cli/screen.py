@@ -106,13 +106,14 @@ class Screen:
 
     def _error(self, event: Json) -> None:
         error = event["error"]
-        what = _TROUBLES.get(error["type"], "something went wrong")
+        what = _TROUBLES.get(error["type"])
         then = {
             "retrying": "trying again",
             "exhausted": "gave up on this turn",
             "terminal": "the session cannot go on",
         }.get(error["retry_status"]["type"], "")
-        self.note(f"{what}; {then} ({folded(error['message'], _LONGEST_ERROR)})", style="yellow")
+        said = folded(error["message"], _LONGEST_ERROR)
+        self.note(f"{what}; {then} ({said})" if what else f"{said} ({then})", style="yellow")
 
     def _idle(self, event: Json) -> None:
         self._drop_preview()

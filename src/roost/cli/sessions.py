@@ -109,7 +109,9 @@ def _gist(event: Json) -> str:
     if "name" in event:
         return call_of(event)
     if "error" in event:
-        return folded(f"{event['error']['type']}: {event['error']['message']}")
+        return folded(
+            f"{event['error'].get('code') or event['error']['type']}: {event['error']['message']}"
+        )
     if "stop_reason" in event:
         return str(event["stop_reason"]["type"])
     return ""

@@ -22,6 +22,7 @@ class Ack(_Shown, frozen=True, tag="ack"):
     event_id: str | None = None
     session_id: str | None = None
     repeated: bool = False
+    ignored: list[str] = []
 
 
 class SdkMessage(_Shown, frozen=True, tag="sdk_message"):

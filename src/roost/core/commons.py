@@ -27,7 +27,7 @@ from roost.domain import workspace
 from roost.domain.events import Draft
 from roost.domain.ids import mint
 from roost.domain.workspace import Settings
-from roost.errors import NotFound, RoostError
+from roost.errors import NotFound, RoostError, WorkspaceDeleted
 from roost.ports.bell import WORK, Bell
 from roost.ports.catalog import Catalog
 from roost.ports.log import Log
@@ -101,14 +101,11 @@ class Commons:
             _log.warning("snapshots not released: %s", error.message, extra={"action": "release"})
 
     async def settings(self, tenant: str, workspace_id: str) -> Settings:
-        """How a workspace is set up now. :raises RoostError: it was deleted"""
+        """How a workspace is set up now. :raises WorkspaceDeleted:"""
         try:
             record = await self._catalog.get("workspace", tenant, workspace_id)
         except NotFound:
-            raise RoostError(
-                "the workspace that this session works in was deleted",
-                hint="Its files are gone; begin a new session.",
-            ) from None
+            raise WorkspaceDeleted() from None
         return workspace.settings_of(record.body)
 
     @asynccontextmanager
@@ -118,7 +115,7 @@ class Commons:
         """The workspace's newest files are on this node while the body runs, whoever else uses them.
 
         :raises FilesElsewhere: another node has them :raises BlobsFailed: they cannot be restored now
-        :raises RoostError: the workspace was deleted
+        :raises WorkspaceDeleted:
         """
         await self.settings(tenant, workspace_id)
         stay = await self._stay(tenant, workspace_id)

@@ -48,7 +48,7 @@ class Gate:
         `since`: when what it is to work on was accepted. Called again until it may, or something else is
         to be done.
 
-        :raises RoostError: the workspace was deleted
+        :raises WorkspaceDeleted:
         """
         workspace_id = session.spec.workspace
         if workspace_id is None or self._commons is None:
@@ -60,7 +60,7 @@ class Gate:
             if why is None:
                 return True
             if not turn.waits:
-                await turn.fail(Trouble("unknown_error", why, "retrying"))
+                await turn.fail(Trouble(*why, "retrying"))
             await ears.wait(_LOOK_AGAIN)
         return False
 
@@ -88,7 +88,7 @@ class Gate:
         await self.gave_up(session)
         settings = await self._commons.settings(session.tenant, workspace_id)
         if over := await self._over(self._commons, workspace_id, settings):
-            await turn.append(Batch(drafts=[trouble("unknown_error", over, "exhausted")]))
+            await turn.append(Batch(drafts=[trouble(*over, "exhausted")]))
 
     async def gave_up(self, session: Session) -> None:
         """It is not in any more, and does not wait to be."""
@@ -98,7 +98,8 @@ class Gate:
 
     async def _refusal(
         self, commons: Commons, session: Session, workspace_id: str, since: Micros
-    ) -> str | None:
+    ) -> tuple[str, str] | None:
+        """What a `session.error` calls it, and says."""
         settings = await commons.settings(session.tenant, workspace_id)
         if over := await self._over(commons, workspace_id, settings):
             return over
@@ -106,13 +107,19 @@ class Gate:
             return None
         if await self._rows.enter(workspace_id, session.id, since):
             return None
-        return "another session has its turn in the workspace; this one is queued behind it"
+        return (
+            "workspace_busy",
+            "another session has its turn in the workspace; this one is queued behind it",
+        )
 
-    async def _over(self, commons: Commons, workspace_id: str, settings: Settings) -> str | None:
+    async def _over(
+        self, commons: Commons, workspace_id: str, settings: Settings
+    ) -> tuple[str, str] | None:
         quota = settings.quota_bytes
         if quota is None or (size := await commons.size(workspace_id)) <= quota:
             return None
         return (
+            "workspace_quota_reached",
             f"the workspace has {size:,} bytes, and its quota is {quota:,}: no turn begins until files "
-            "are removed or the quota is raised"
+            "are removed or the quota is raised",
         )

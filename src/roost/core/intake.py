@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import msgspec
 from anyio import CancelScope
 from anyio.lowlevel import checkpoint
 
 from roost.core.handover import Handover
 from roost.domain.events import Draft
+from roost.domain.fitting import misfit
+from roost.errors import InvalidRequest
 from roost.ports.bell import WORK, Bell
 from roost.ports.log import Accepted, Log, Receipt
 
@@ -34,10 +37,12 @@ class Intake:
         receipts: Sequence[Receipt | None] = (),
     ) -> Accepted:
         """Commit the inputs, then ring. :raises RoostError: see `Log.accept`; nothing was kept
+        :raises InvalidRequest: a tool is to have an input that it cannot take
 
         Whoever is cancelled meanwhile, because its client hung up, has said it all the same: the store
         commits what it was given, so the runner is told now, and not when it next looks by itself.
         """
+        await self._check_inputs(session_id, drafts)
         with CancelScope(shield=True), self._handover.to(session_id) as hands:
             accepted = await self._log.accept(
                 *(session_id, drafts),
@@ -51,6 +56,18 @@ class Intake:
         if accepted.begun is not None:
             await checkpoint()  # the agent has it first, and then its sender is told
         return accepted
+
+    async def _check_inputs(self, session_id: str, drafts: Sequence[Draft]) -> None:
+        """Before it is accepted: afterwards nobody is there who could be told."""
+        for draft in drafts:
+            if draft.type != "user.tool_confirmation" or b'"modified_input"' not in draft.body:
+                continue
+            fields = msgspec.json.decode(draft.body)
+            at = await self._log.place(session_id, fields["tool_use_id"])
+            for call in await self._log.read(session_id, at - 1, 1) if at else ():
+                name, asked = call.fields.get("name", ""), call.fields.get("input") or {}
+                if wrong := misfit(name, asked, fields.get("modified_input") or {}):
+                    raise InvalidRequest(f"modified_input.{wrong}", hint="The call still waits.")
 
     def _ring(self, session_id: str, accepted: Accepted) -> None:
         has_a_runner = self._bell.ring(inbox(session_id))

@@ -14,11 +14,11 @@ from roost.domain.session import Session
 async def tell_what_is_gone(places: Places | None, turn: Turn, session: Session) -> None:
     """Of its skills and files, before its agent starts."""
     for text in await places.gone_from(session) if places else ():
-        said = trouble("unknown_error", f"{text}; the agent works without it", "retrying")
+        said = trouble("resource_gone", f"{text}; the agent works without it", "retrying")
         await turn.append(Batch(drafts=[said]))
 
 
 async def keep_outputs(places: Places | None, turn: Turn, session: Session) -> None:
     """Take what its agent has put out, and say what was left behind."""
     if places is not None and (left := await places.captured(session)):
-        await turn.append(Batch(drafts=[trouble("unknown_error", left, "retrying")]))
+        await turn.append(Batch(drafts=[trouble("outputs_left_out", left, "retrying")]))

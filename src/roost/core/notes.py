@@ -60,7 +60,7 @@ async def _note_spending(turn: Turn, spent: Spent) -> None:
 async def _note_refusal(turn: Turn, refused: Refused) -> None:
     """What the sandbox was not allowed to reach is in the session's log."""
     more = f" ({refused.unreported} more were refused)" if refused.unreported else ""
-    error, text = "unknown_error", f"the sandbox may not reach {refused.host}:{refused.port}"
+    error, text = "network_refused", f"the sandbox may not reach {refused.host}:{refused.port}"
     if refused.reason == "budget_reached":
         error, text = "billing_error", "a request to the model was refused"
     hint = f". {refused.hint}" if refused.hint else ""

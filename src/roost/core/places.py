@@ -163,7 +163,7 @@ class Places:
         if self._resources is None:
             return []
         if left := await self.captured(session):  # first, what a crash kept from being taken
-            await notes.lacks(trouble("unknown_error", left, "retrying"))
+            await notes.lacks(trouble("outputs_left_out", left, "retrying"))
         return await self._resources.mounts(session)
 
     async def skills_of(self, session: Session) -> tuple[list[Mount], list[str]]:
@@ -186,7 +186,7 @@ class Places:
         :raises SandboxUnavailable: it cannot be made
         :raises BlobsFailed: its files cannot be restored
         :raises FilesElsewhere: it shares a workspace that is on another node
-        :raises RoostError: the workspace it shares was deleted
+        :raises WorkspaceDeleted: the workspace it shares is gone
         """
         home = self._home(session)
         home.mkdir(parents=True, exist_ok=True)

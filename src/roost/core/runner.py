@@ -46,6 +46,7 @@ from roost.domain.session import Lease, Session, Status
 from roost.errors import (
     BlobsFailed,
     FilesElsewhere,
+    HarnessUnavailable,
     LeaseLost,
     NotFound,
     NotWaiting,
@@ -53,6 +54,7 @@ from roost.errors import (
     SandboxFailed,
     SnapshotCorrupt,
     Unavailable,
+    WorkspaceDeleted,
 )
 from roost.ports.bell import Bell
 from roost.ports.harness import Brief, Conversation, Harness, Trouble
@@ -170,7 +172,7 @@ class Runner:
         except (LeaseLost, NotFound, Terminated, HandedOver, Unavailable):
             raise
         except FilesElsewhere as elsewhere:  # the node that has its workspace is to claim it
-            await turn.fail(Trouble("unknown_error", elsewhere.message, "retrying"))
+            await turn.fail(Trouble(elsewhere.code, elsewhere.message, "retrying"))
             raise HandedOver from None
         except Exception as error:  # noqa: BLE001 - an agent is somebody else's program
             return await self._failed(lease, turn, error, broken, opened=opened, rests=rests)
@@ -410,7 +412,7 @@ class Runner:
         inputs = (await self._sessions.find(lease.session_id)).state.turn if opened else [_OPENING]
         if not inputs or broken[inputs[0]] == len(_PAUSES):
             return False
-        await turn.fail(Trouble("unknown_error", error.message, "retrying"))
+        await turn.fail(Trouble(error.code, error.message, "retrying"))
         await anyio.sleep(_PAUSES[broken[inputs[0]]])
         broken[inputs[0]] += 1
         return True
@@ -442,10 +444,12 @@ class Runner:
 
         If it broke at work, its turn is lost, and what is queued behind that is not. If it could not
         even be opened, everything waits for the next wake: the queue, and a turn that was cut off.
+
+        :raises Terminated: it can never go on
         """
-        hint = error.hint if isinstance(error, RoostError) else None
-        text = f"{error}. {hint}" if hint else str(error) or type(error).__name__
-        said = trouble("unknown_error", text, "exhausted")
+        if isinstance(error, WorkspaceDeleted):  # for good: there is nothing to wait for
+            await turn.fail(Trouble(error.code, _in_words(error), "terminal"))
+        said = trouble(_name_of(error), _in_words(error), "exhausted")
         await turn.append(Batch(drafts=[said], turn=False if worked else None))
         while True:
             session, inputs = await self._sessions.with_inputs(lease.session_id)
@@ -463,7 +467,7 @@ class Runner:
             return self._harnesses[session.spec.harness]
         except KeyError:
             known = ", ".join(sorted(self._harnesses))
-            raise RoostError(
+            raise HarnessUnavailable(
                 f"this server has no harness {session.spec.harness!r}",
                 hint=f"It has: {known}. Start a server that has it; the session waits.",
             ) from None
@@ -472,3 +476,14 @@ class Runner:
 def _is_store_away(error: Exception) -> TypeGuard[BlobsFailed]:
     """Whether its files can be had later; what is damaged in the store stays so."""
     return isinstance(error, BlobsFailed) and not isinstance(error, SnapshotCorrupt)
+
+
+def _name_of(error: Exception) -> str:
+    """What a `session.error` calls it: by its code, unless nobody knows what it is."""
+    known = isinstance(error, RoostError) and error.code != RoostError.code
+    return error.code if isinstance(error, RoostError) and known else "unknown_error"
+
+
+def _in_words(error: Exception) -> str:
+    hint = error.hint if isinstance(error, RoostError) else None
+    return f"{error}. {hint}" if hint else str(error) or type(error).__name__

@@ -178,7 +178,7 @@ class SharedWorkspaces:
         text = (
             f"the workspace {record.body['name']!r} was deleted, and this session's files with it"
         )
-        said = trouble("unknown_error", text, "exhausted")
+        said = trouble("workspace_deleted", text, "exhausted")
         query = SessionQuery(tenant=record.tenant, workspace=record.id, limit=_AT_ONCE)
         while sessions := await self._sessions.page(query):
             for session in sessions:

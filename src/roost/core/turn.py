@@ -82,7 +82,7 @@ class Turn:
                 if isinstance(output, Rest):
                     return output.stop_reason
                 await self._log_one(output)
-        await self.fail(Trouble("unknown_error", "the agent stopped without a word", "exhausted"))
+        await self.fail(Trouble("agent_failed", "the agent stopped without a word", "exhausted"))
         return {"type": "retries_exhausted"}
 
     async def _log_one(self, output: Output) -> None:

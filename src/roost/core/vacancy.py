@@ -9,7 +9,7 @@ from roost.core.places import Places
 from roost.core.turn import Turn
 from roost.core.wakes import Wakes
 from roost.domain.session import Session
-from roost.errors import RoostError, SandboxUnavailable
+from roost.errors import HarnessUnavailable, SandboxUnavailable
 from roost.ports.bell import Bell
 from roost.ports.harness import Trouble
 
@@ -28,10 +28,10 @@ class Vacancy:
         """Once they can be had. Until then the inputs wait in the queue: nothing else will do, because a
         session keeps the trust level and the kind of place it was given.
 
-        :raises RoostError: this server has none
+        :raises HarnessUnavailable: this server has none
         """
         if self._places is None:
-            raise RoostError("this server has no sandboxes", hint=SandboxUnavailable.hint)
+            raise HarnessUnavailable("this server has no sandboxes", hint=SandboxUnavailable.hint)
         said = False
         with self._bell.listen(inbox(session.id)) as ear:
             while True:
@@ -41,7 +41,7 @@ class Vacancy:
                 except SandboxUnavailable as missing:
                     if not said:
                         text = f"{missing.message}. {missing.hint or ''}".strip()
-                        await turn.fail(Trouble("unknown_error", text, "retrying"))
+                        await turn.fail(Trouble(missing.code, text, "retrying"))
                     said = True
                     self._wakes.end(session.id)  # others need not wait with it
                 await ear.wait(_LOOK_AGAIN)

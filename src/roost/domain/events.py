@@ -15,6 +15,17 @@ Micros = int
 WITHDRAWABLE = frozenset({"user.message", "system.message", "user.tool_confirmation"})
 """The inputs that an interrupt withdraws while they wait."""
 
+_OFFICIAL = frozenset(
+    {
+        "model_overloaded_error",
+        "model_rate_limited_error",
+        "model_request_failed_error",
+        "billing_error",
+        "tool_use_limit_reached_error",
+    }
+)
+"""The types of a `session.error` that need nothing but a message."""
+
 _MARK = b'"withdrawn_at":'
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -83,8 +94,12 @@ def iso(moment: Micros) -> str:
 
 
 def trouble(error: str, message: str, retry: Literal["retrying", "exhausted", "terminal"]) -> Draft:
-    """A `session.error`: what went wrong, and whether anybody tries again."""
-    body = {"type": error, "message": message, "retry_status": {"type": retry}}
+    """A `session.error`: what went wrong, and whether anybody tries again.
+
+    Official clients know some names only, and are strict about it: another one is in `code` alone.
+    """
+    type = error if error in _OFFICIAL else "unknown_error"
+    body = {"type": type, "code": error, "message": message, "retry_status": {"type": retry}}
     return Draft.of("session.error", error=body)
 
 

@@ -252,6 +252,10 @@ class Socket:
     def _welcome(self, word: Start, session: Session, agent: AgentStatus) -> None:
         ack: dict[str, object] = {"type": "ack", "id": word.id, "sessionId": session.id}
         ack |= {"seq": self.seq, "head": self._head}
+        if (self.by.session_id or word.sessionId) and (
+            ignored := words.ignored_in(word, session.spec)
+        ):
+            ack["ignored"] = ignored
         files = self._fanout.files_of(session.id)
         self._agent = agent
         self.send(

@@ -203,7 +203,7 @@ def _error(entry: Entry) -> list[Json]:
         "type": "error",
         "seq": entry.seq,
         "message": error.get("message", ""),
-        "code": error["type"],
+        "code": error.get("code") or error["type"],
     }
     retry = error.get("retry_status")
     return [said if retry is None else said | {"retry": retry["type"]}]

@@ -8,6 +8,7 @@ import msgspec
 
 from roost.api.call import fingerprint
 from roost.api.shapes import Shape
+from roost.domain.session import Spec
 from roost.errors import InvalidRequest, NotJson
 from roost.ports.log import Receipt
 
@@ -169,6 +170,27 @@ def creation_of(word: Start) -> tuple[Json, Receipt | None]:
     body = _session.parse({name: value for name, value in given.items() if value is not None})
     receipt = None if word.id is None else Receipt(f"w:{word.id}", fingerprint(body))
     return body, receipt
+
+
+def ignored_in(word: Start, spec: Spec) -> list[str]:
+    """The fields of a `start` that ask for something else than the session was made with, and keeps."""
+    agent = word.agent.get("id") if isinstance(word.agent, dict) else word.agent
+    asked_and_had = {
+        "agent": (agent, spec.agent.get("id")),
+        "environmentId": (word.environmentId, spec.environment_id),
+        "systemPrompt": (word.systemPrompt, spec.agent.get("system")),
+        "taskId": (word.taskId, spec.task_id),
+        "projectId": (word.projectId, spec.metadata.get("project_id")),
+        "trustLevel": (word.trustLevel, spec.trust_level),
+        "workspace": (word.workspace, spec.workspace),
+        "mountScope": (word.mountScope, spec.mount_scope),
+        "sandboxFallback": (word.sandboxFallback, spec.sandbox_fallback),
+        "harness": (word.harness, spec.harness),
+        "title": (word.title, spec.title),
+    }
+    other = [name for name, (asked, had) in asked_and_had.items() if asked not in (None, had)]
+    unknown = (word.metadata or {}).items() - spec.metadata.items()
+    return [*other, "metadata"] if unknown else other
 
 
 def _agent(word: Start) -> str | Json | None:

@@ -4,10 +4,11 @@ A failure is judged by one question: what would have to change for the same requ
 
 * **retrying**: nothing but time. No connection, a stream that broke off, 408, 409, 429, 5xx, 529.
 * **exhausted**: something outside the conversation. The operator's key (401, 403), the operator's
-  bill (402), the agent's configuration or one bad request (other 4xx). The turn is lost, the session
-  waits; the next message tries again, so a session outlives a revoked key or an empty account.
-* **terminal**: the conversation itself. Only 413 `request_too_large`: every later request carries
-  the whole conversation and is larger still, so no retry, key or setting can ever mend it.
+  bill (402), the agent's configuration or one bad request (other 4xx), or a conversation that has
+  grown too large (413), which a rewind mends. The turn is lost, the session waits; the next message
+  tries again, so a session outlives a revoked key or an empty account.
+
+No failure of a model is terminal, whichever harness asks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Literal
 
-Retry = Literal["retrying", "exhausted", "terminal"]
+Retry = Literal["retrying", "exhausted"]
 
 _LONGEST_BACKOFF = 60.0
 _LONGEST_ASKED = 600.0  # a server that asks for more is asked again after this
@@ -44,7 +45,8 @@ _NOT_REACHED = (502, 504)
 _OURS = "roost: "  # how the way out begins what it says; the operator's account is not the reason
 _FIX_THE_KEY = "The operator has to set ANTHROPIC_API_KEY to a key the model accepts."
 _FIX_THE_BILL = "The operator has to settle the model account's billing."
-_ADVICE = {401: _FIX_THE_KEY, 402: _FIX_THE_BILL, 403: _FIX_THE_KEY}
+_MAKE_IT_SMALLER = "Go back to before what made the conversation so large (rewind, or fork), or begin a new session."
+_ADVICE = {413: _MAKE_IT_SMALLER, 401: _FIX_THE_KEY, 402: _FIX_THE_BILL, 403: _FIX_THE_KEY}
 
 
 class Failure(Exception):
@@ -74,14 +76,11 @@ def refused(
     if status in _ADVICE and _OURS not in message:
         said = f"{said[: _LONGEST_MESSAGE // 2]} {_ADVICE[status]}"
     error = _ERRORS.get(status, "model_request_failed_error")
-    return Failure(said, error, _judge(status, kind), wait)
+    return Failure(said, error, _judge(status), wait)
 
 
-def _judge(status: int, kind: str) -> Retry:
-    if status in (408, 409, 429) or status >= 500:
-        return "retrying"
-    # Told by its type: a proxy on the way may have a lower limit, which its operator can raise.
-    return "terminal" if kind == "request_too_large" else "exhausted"
+def _judge(status: int) -> Retry:
+    return "retrying" if status in (408, 409, 429) or status >= 500 else "exhausted"
 
 
 def asked_to_wait(headers: Mapping[str, str]) -> float | None:

@@ -14,7 +14,7 @@ import anyio
 from anthropic.types.beta.sessions import BetaManagedAgentsSessionEvent
 from pydantic import BaseModel
 
-from roost.domain.events import Draft, Entry
+from roost.domain.events import Draft, Entry, trouble
 from roost.domain.session import Pending, Session, Spec, State
 from roost.domain.usage import Usage
 from roost.ports.harness import Brief, Conversation, Emit, Harness, Output, Rest, Show, Trouble
@@ -187,8 +187,7 @@ class Desk:
                 self.pending += blocks
                 self.spent = self.spent.plus(spent or Usage())
             case Trouble(error, message, retry):
-                body = {"type": error, "message": message, "retry_status": {"type": retry}}
-                self._check(self._write(Draft.of("session.error", error=body)))
+                self._check(self._write(trouble(error, message, retry)))
             case Show() | Rest():
                 pass
 

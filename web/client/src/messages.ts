@@ -90,6 +90,8 @@ export interface Ack {
   repeated?: boolean;
   sessionId?: string;
   head?: number;
+  /** Fields of a `start` that the session, which was there already, has other values of, and keeps. */
+  ignored?: string[];
 }
 
 /** An entry of the log. */

@@ -17,7 +17,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from roost.domain.events import Entry
-from roost.errors import RoostError
+from roost.errors import AgentFailed, RoostError
 from roost.harnesses.claude.calls import ANSWERS, Calls
 from roost.harnesses.claude.content import of_inputs
 from roost.harnesses.claude.frames import Reading
@@ -234,18 +234,18 @@ class ClaudeConversation:
         return live
 
     async def _bury(self, *, last: bool) -> list[Output]:
-        """See to what a CLI that died has left. :raises RoostError: it cannot run here at all"""
+        """See to what a CLI that died has left. :raises AgentFailed: it cannot run here at all"""
         live, self._live = self._live, None
         if live is None:
             return []
         code, words = await live.cli.obituary()
         self._transcript_lost = live.knows_nothing(words)
         if code == _NOT_FOUND:
-            raise RoostError(f"the agent's program cannot be started: {words}")
+            raise AgentFailed(f"the agent's program cannot be started: {words}")
         outputs = live.last_words()
         if self._interrupted is None and not (self._transcript_lost and not last):
             said = f"The agent's process ended unexpectedly (exit code {code}). {words}".strip()
-            outputs.append(Trouble("unknown_error", said, "exhausted" if last else "retrying"))
+            outputs.append(Trouble("agent_failed", said, "exhausted" if last else "retrying"))
         return outputs
 
 

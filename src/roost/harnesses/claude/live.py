@@ -182,4 +182,4 @@ def _trouble(result: Result) -> Trouble:
         failure = refused("api_error", said, result.api_error_status)
         return Trouble(failure.error, failure.message, "exhausted")
     said = "; ".join(result.errors) or result.result or result.subtype
-    return Trouble("unknown_error", f"The agent stopped: {said}"[:2000], "exhausted")
+    return Trouble("agent_failed", f"The agent stopped: {said}"[:2000], "exhausted")

@@ -69,8 +69,9 @@ class BubblewrapProvider:
         return "bubblewrap"
 
     async def check(self) -> None:
-        if self._checked:
+        if self._checked and self._ground is not None and self._ground.tools.are_there():
             return
+        self._checked, self._ground = False, None  # what it is started with may be elsewhere by now
         with tempfile.TemporaryDirectory(prefix="roost-check-") as folder:
             home = Path(folder)
             plan = Plan(

