@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import ClassVar
@@ -15,10 +16,12 @@ from tests.hostile.places import need_bubblewrap
 from tests.parts import need
 
 from roost.errors import SandboxUnavailable
+from roost.ports.sandbox import SandboxProvider
 from roost.sandboxes import cgroups
 from roost.sandboxes.bubblewrap import BubblewrapProvider, tools
 from roost.sandboxes.bubblewrap.stage import is_reachable
 from roost.testing.sandbox_contract import SandboxContract
+from roost.testing.sandbox_contract.kit import Plans, shell
 
 _SOMEBODY = 299_999
 _ALONE = "without control groups, each process is limited by itself"
@@ -45,6 +48,38 @@ class TestBubblewrap(SandboxContract):
         need(
             "control groups", cgroups.detect().controllers, "running as root, or with Delegate=yes"
         )
+
+    async def test_pip_installs_for_the_session(self, provider: SandboxProvider, plan: Plans):
+        """A wheel without a network, with the machine's own Python, which is marked as not to be changed."""
+        pip = ["/usr/bin/python3", "-m", "pip"]
+        has_pip = subprocess.run([*pip, "--version"], capture_output=True, check=False)  # noqa: ASYNC221
+        need("pip of the machine's Python", has_pip.returncode == 0, "apt install python3-pip")
+        given = plan()
+        name = wheel(given.workspace)
+        install = f"{' '.join(pip)} install --no-index --no-deps ./{name}"
+        async with provider.open(given) as sandbox:
+            done = await shell(sandbox, f"{install} && hello-roost")
+            assert done.code == 0, done.errors
+            assert done.output.endswith(b"hello\n")
+            assert (await shell(sandbox, "mkdir /opt/mine && echo >/opt/mine/a")).code == 0
+        async with provider.open(given) as again:
+            assert (await shell(again, "hello-roost")).output == b"hello\n"
+
+
+def wheel(folder: Path) -> str:
+    """A package with one program, as small as can be; its file's name."""
+    name, info = "hello_roost-1.0-py3-none-any.whl", "hello_roost-1.0.dist-info"
+    files = {
+        "hello_roost.py": "def main():\n    print('hello')\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: hello-roost\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": "[console_scripts]\nhello-roost = hello_roost:main\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in files)
+    with zipfile.ZipFile(folder / name, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+    return name
 
 
 @pytest.mark.chaos

@@ -15,7 +15,15 @@ from roost.ports.sandbox import Mount, Plan
 
 HOME: Final = "/home/sandbox"
 WORKSPACE: Final = "/workspace"
-BASE_ENVIRON: Final = {"HOME": HOME, "PATH": f"{HOME}/.local/bin:/usr/local/bin:/usr/bin:/bin"}
+BASE_ENVIRON: Final = {
+    "HOME": HOME,
+    "PATH": f"{HOME}/.local/bin:/usr/local/bin:/usr/bin:/bin",
+    # The system's Python is marked as managed by the system, which this is not: `pip install` goes to the
+    # home by itself, since nothing else can be written to. PIP_USER would break it in virtual environments.
+    "PIP_BREAK_SYSTEM_PACKAGES": "1",
+}
+SCRATCH: Final = ("/mnt", "/opt", "/srv")
+"""Where programs expect to find room besides `/tmp`: as much as there, and gone when that is."""
 
 _APART: Final = """
     --unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts --unshare-cgroup
@@ -111,12 +119,15 @@ def _proc() -> list[str]:
     return made
 
 
+_WRITABLE: Final = ("--perms", "1777", "--tmpfs")
+
+
 def _temporary(tmp_bytes: int) -> list[str]:
     size = ["--size", str(tmp_bytes)] if tmp_bytes else []
     return [
         *("--dev", "/dev"),
         *("--size", str(_SHARED_MEMORY_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm"),
-        *(*size, "--perms", "1777", "--tmpfs", "/tmp"),
+        *(part for room in ("/tmp", *SCRATCH) for part in (*size, *_WRITABLE, room)),
         *("--dir", "/run", "--dir", "/var", "--symlink", "../tmp", "/var/tmp"),
         *("--symlink", "../run", "/var/run"),
     ]

@@ -12,7 +12,7 @@ from roost.errors import SandboxFailed
 from roost.ports.sandbox import Limits, Plan
 from roost.sandboxes import marks
 from roost.sandboxes.bubblewrap.identity import Identity
-from roost.sandboxes.bubblewrap.recipe import BASE_ENVIRON, HOME, MASKED, WORKSPACE
+from roost.sandboxes.bubblewrap.recipe import BASE_ENVIRON, HOME, MASKED, SCRATCH, WORKSPACE
 from roost.sandboxes.docker.engine import LABEL, PLACE
 
 # The first process holds the place open, and reaps what others leave: it ends, and all with it, when its
@@ -57,6 +57,8 @@ _COVERED: Final = [
 ]
 _READ_ONLY: Final = [f"/proc/{name}" for name in ("bus", "fs", "irq", "sys")]
 _ADDED_BY_SHELLS_AND_ENGINES: Final = ("OLDPWD", "SHLVL", "HOSTNAME", "TERM", "container")
+# Not /opt: images have programs there, and a tmpfs would hide them.
+_ROOMS: Final = ("/tmp", *(room for room in SCRATCH if room != "/opt"))
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -205,7 +207,7 @@ def _limits(limits: Limits, who: Identity) -> dict[str, Any]:
         "PidsLimit": limits.processes + room if limits.processes else -1,
         "NanoCpus": int(limits.cpus * 1e9),
         "ShmSize": _SHARED_MEMORY_BYTES,
-        "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777{size}"},
+        "Tmpfs": dict.fromkeys(_ROOMS, f"rw,exec,nosuid,nodev,mode=1777{size}"),
         "Ulimits": _ulimits(limits),
     }
 

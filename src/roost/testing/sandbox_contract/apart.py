@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
-from roost.ports.sandbox import Mount, SandboxProvider
+from roost.ports.sandbox import Limits, Mount, SandboxProvider
 from roost.testing.sandbox_contract.kit import Kit, Plans, run, shell
 
 _LISTEN = """
@@ -47,6 +48,24 @@ class ApartContract(Kit):
             looked = await shell(b, f"cat {ours.home}/note /tmp/roost-contract-note")
             assert b"secret" not in looked.output
             await shell(a, "rm /tmp/roost-contract-note")
+
+    async def test_there_is_room_of_its_own_where_programs_look_for_it(
+        self, provider: SandboxProvider, plan: Plans, tmp_path: Path
+    ) -> None:
+        """Of a size, and beside what is mounted there."""
+        (tmp_path / "fixed").mkdir()
+        mounts = [Mount(tmp_path / "fixed", "/mnt/session/uploads")]
+        limits = Limits(tmp_bytes=1024**2)
+        ours, theirs = plan("sesn_a", mounts=mounts, limits=limits), plan("sesn_b")
+        make = "mkdir {0}/user && echo secret >{0}/user/note && cat {0}/user/note"
+        async with provider.open(ours) as a, provider.open(theirs) as b:
+            for room in ("/mnt", "/srv"):
+                assert await shell(a, make.format(room)) == (0, b"secret\n", b"")
+                assert b"secret" not in (await shell(b, f"cat {room}/user/note")).output
+                filled = await shell(a, f"head -c 2000000 /dev/zero >{room}/much")
+                assert filled.code != 0
+            assert (await shell(a, "echo >/mnt/session/uploads/new")).code != 0
+            assert (await shell(a, "rmdir /mnt/session/uploads")).code != 0
 
     async def test_two_places_do_not_reach_each_others_sockets(
         self, provider: SandboxProvider, plan: Plans

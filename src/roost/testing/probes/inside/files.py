@@ -48,7 +48,7 @@ def _write_system(facts: Facts) -> object:
 
 @probe("fs.set_uid_programs")
 def _set_uid_programs(facts: Facts) -> object:
-    places = ("/usr", "/tmp", ".")
+    places = ("/usr", "/tmp", "/mnt", "/srv", ".")
     heeded = [place for place in places if not os.statvfs(place).f_flag & os.ST_NOSUID]
     return heeded + ([] if status_of("NoNewPrivs") == "1" else ["new privileges"])
 
@@ -64,7 +64,7 @@ def _set_uid_in_workspace(facts: Facts) -> object:
 @probe("fs.device_files")
 def _device_files(facts: Facts) -> object:
     memory, disk = (0o020666, os.makedev(1, 1)), (0o060666, os.makedev(254, 0))
-    places = [Path(place, "device") for place in (".", "/tmp", "/dev/shm")]
+    places = [Path(place, "device") for place in (".", "/tmp", "/mnt", "/srv", "/dev/shm")]
     return [
         str(place)
         for place in places
