@@ -11,7 +11,8 @@ import pytest
 from tests.api.house import HEADERS, House, error_of, house
 
 from roost.api.attempts import Attempts
-from roost.errors import RateLimited
+from roost.core import logins
+from roost.errors import RateLimited, Unauthenticated
 from roost.ports.catalog import RecordQuery
 
 ORIGIN = {"origin": "http://roost"}
@@ -185,3 +186,27 @@ async def test_me_says_which_trust_levels_the_key_may_ask_for_here(tmp_path: Pat
         assert (await home.get("/auth/me"))["trust_levels"] == ["sandboxed", "vault"]
         async with browser_of(home) as browser:  # its key reaches the first level only
             assert (await browser.get("/auth/me")).json()["trust_levels"] == ["sandboxed"]
+
+
+async def test_a_key_has_so_many_logins_and_one_more_ends_the_oldest(
+    home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logins, "_MOST_OF_A_KEY", 3)
+    _, secret = await home.keyring.create(tenant="tenant_1", name="me")
+    _, other = await home.keyring.create(tenant="tenant_1", name="you")
+    kept = (await home.deps.logins.begin(other))[1]
+    cookies = [(await home.deps.logins.begin(secret))[1] for _ in range(5)]
+    for cookie in (kept, *cookies[2:]):
+        assert await home.deps.logins.recognise(cookie)
+    for cookie in cookies[:2]:
+        with pytest.raises(Unauthenticated):
+            await home.deps.logins.recognise(cookie)
+
+
+async def test_what_is_remembered_of_logouts_has_a_bound(
+    home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logins, "_MOST_CACHED", 5)
+    for n in range(20):
+        await home.deps.logins.end(f"login_{n}")
+    assert len(home.deps.logins._ended) == 5

@@ -620,3 +620,55 @@ async def test_the_preview_of_the_beta_is_the_beta(tmp_path: Path):
             headers = {"anthropic-beta": name}
             response = await roost.client.get("/v1/agents", headers=headers)
             assert response.status_code == status, name
+
+
+async def test_a_body_of_very_many_values_is_refused_before_it_is_taken_apart(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        path, kind = "/v1/agents", {"content-type": "application/json"}
+        many = b'{"name": "a", "model": "claude-x", "tools": [' + b"[]," * 1_100_000 + b"[]]}"
+        error = error_of(await roost.client.post(path, content=many, headers=kind), 413)
+        assert "1000000 values" in error["message"]
+        text = b'{"name": "a", "model": "claude-x", "metadata": "' + b'[],\\"' * 1_100_000 + b'"}'
+        response = await roost.client.post(path, content=text, headers=kind)
+        assert error_of(response, 400)["message"].startswith("metadata")
+
+
+async def test_uploads_under_way_have_a_bound_for_a_key(tmp_path: Path):
+    """Each takes descriptors, however few bytes it has sent."""
+    settings = {"max_file_bytes": 100_000, "max_body_bytes": 1024, "body_seconds": 60}
+    async with house(tmp_path, **settings) as roost, anyio.create_task_group() as tasks:
+        secret = roost.client.headers["x-api-key"]
+        form = {"content-type": "multipart/form-data; boundary=b"}
+        part = b'--b\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\n'
+        told = []
+        for _ in range(20):
+            body, said = Stalled(part), Told()
+            told.append(said)
+            tasks.start_soon(roost.app, posted("/v1/files", secret, **form), body, said)
+            while not (said.status or body.waiting.is_set()):  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+        assert {each.status for each in told[:10]} == {0}
+        assert {each.status for each in told[16:]} == {429}
+        tasks.cancel_scope.cancel()
+    assert roost.deps.uploads.total == 0
+
+
+async def test_a_stranger_adds_no_names_to_the_metrics(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        stranger = bare(roost)
+
+        async def names() -> set[str]:
+            lines = (await stranger.get("/metrics")).text.splitlines()
+            return {line.rpartition(" ")[0] for line in lines if "requests" in line}
+
+        async def ask(n: int) -> None:
+            await stranger.get(f"/made-up/{n}")
+            await stranger.request(f"MADE{n}", "/healthz")
+            await stranger.get(f"/v1/sessions/sesn_{n}", headers={"x-api-key": str(n)})
+
+        await ask(0)
+        await names()
+        before = await names()
+        for n in range(1, 30):
+            await ask(n)
+        assert await names() == before

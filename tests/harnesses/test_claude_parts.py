@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from tests.harnesses.claude_parts import (
 from roost.harnesses.claude.permissions import Policy, Verdict
 from roost.harnesses.claude.shapes import CanUseTool, McpMessage
 from roost.harnesses.claude.tools import Tool, Toolbox, answers_to
-from roost.harnesses.claude.wire import Lines, parse
+from roost.harnesses.claude.wire import Cli, Lines, parse
 from roost.ports.harness import Bounds
 
 
@@ -269,3 +270,32 @@ class TestCalls:
         assert reply.response == {"behavior": "deny", "message": "You did that."}
         insists, _ = calls.make("t3", "Bash", {"command": "ls"})
         assert insists.waits, "an agent that was told so may ask"
+
+
+class Printing:
+    """A process that prints lines as fast as they are taken."""
+
+    def __init__(self, *lines: bytes) -> None:
+        self._lines = list(lines)
+        self.printed = 0
+
+    async def receive(self) -> bytes:
+        if not self._lines:
+            await anyio.sleep_forever()
+        self.printed += 1
+        return self._lines.pop(0)
+
+
+async def test_large_frames_are_not_read_ahead() -> None:
+    """Hundreds of them would be gigabytes: one waits to be taken, and the agent with it."""
+    frame = b'{"type": "user", "text": "%b"}\n' % (b"x" * 1_000_000)
+    process = Printing(*[frame] * 20)
+    wire = Cli(process, "s")  # type: ignore[arg-type]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wire.pump)
+        await anyio.sleep(0.3)
+        assert process.printed <= 2
+        for _ in range(20):
+            assert (await wire.next(60))["type"] == "user"
+        tasks.cancel_scope.cancel()
+    wire._frames.close()

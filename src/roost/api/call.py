@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,6 +26,13 @@ from roost.ports.keys import Key
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _STRETCH: Final = 64 * 1024
+_SHARE: Final = (
+    4  # an upload counts this part of the largest one before its first byte: it takes files
+)
+_MOST_VALUES: Final = (
+    1_000_000  # in a body: an empty list takes two bytes there, and sixty in memory
+)
+_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -66,6 +74,7 @@ class Call:
         small = limit <= deps.settings.max_body_bytes
         held = (deps.bodies if small else deps.uploads).held(self.key.id)
         take = self.until_handled.enter_context(held)
+        take(0 if small else limit // _SHARE)
         return chunks(self.headers, self.receive, limit, take, deps.settings.body_seconds)
 
     async def read(self, receive: Receive, limit: int) -> bytes:
@@ -164,6 +173,7 @@ def decoded(raw: bytes, headers: Mapping[str, str]) -> Any:
     kind = headers.get("content-type", "application/json").split(";")[0].strip().lower()
     if kind != "application/json":
         raise InvalidRequest(f"content-type: send application/json, not {kind[:80]!r}")
+    _check_count(raw)
     try:
         value = _decode(raw)
     except RecursionError:
@@ -173,6 +183,16 @@ def decoded(raw: bytes, headers: Mapping[str, str]) -> Any:
     if b"\\u0000" in raw:
         _refuse_nul(value)
     return value
+
+
+def _check_count(raw: bytes) -> None:
+    """:raises TooLarge: there are too many values in it, whatever they are"""
+    if _count(raw) > _MOST_VALUES and _count(_STRINGS.sub(b"", raw)) > _MOST_VALUES:
+        raise TooLarge(f"the body has more than {_MOST_VALUES} values")
+
+
+def _count(raw: bytes) -> int:
+    return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
 
 
 def _refuse_nul(value: object) -> None:

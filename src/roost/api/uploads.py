@@ -21,6 +21,7 @@ from roost.errors import InvalidRequest
 _SKILL: Final = ("files", "files[]")
 _MOST_FIELDS = 10
 _LONGEST_FIELD = 4096
+_SPOOLED = 64 * 1024  # bytes of a file that are in memory; what is more is in a temporary file
 
 
 @dataclass
@@ -76,6 +77,8 @@ async def parts_of(
         max_fields=_MOST_FIELDS,
         max_part_size=_LONGEST_FIELD,
     )
+    if most_bytes > call.deps.settings.max_body_bytes:
+        parser.spool_max_size = _SPOOLED  # 200 files may come at once
     try:
         sent = await parser.parse()
     except (MultiPartException, KeyError, ValueError) as error:

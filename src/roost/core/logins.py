@@ -25,6 +25,7 @@ _SHELF = ""  # a tenant that no key can have: who comes with a cookie has not sa
 _CACHED_SECONDS = 5.0  # how late a logout at another node is noticed; this node's is at once
 _MOST_CACHED = 10_000
 _SWEPT_AT_ONCE = 100
+_MOST_OF_A_KEY = 500
 _LONGEST_COOKIE = 200
 
 
@@ -44,7 +45,8 @@ class Logins:
         self._keyring = keyring
         self._seconds = seconds
         self._known: OrderedDict[str, tuple[float, Record]] = OrderedDict()
-        self._ended: set[str] = set()  # here: a look-up under way must not bring one back
+        # Here: a look-up under way must not bring one back.
+        self._ended: OrderedDict[str, None] = OrderedDict()
 
     async def begin(self, api_key: str) -> tuple[Login, str]:
         """A login with this key, and its cookie, which is not kept.
@@ -53,10 +55,12 @@ class Logins:
         """
         key = await self._keyring.recognise(api_key)
         await self._sweep()
+        await self._make_room(key.id)
         secret = secrets.token_urlsafe(32)
         expires_at = _now() + int(self._seconds * 1_000_000)
         body = {
             "digest": digest_of(secret).hex(),
+            "name": key.id,  # what they are found by
             "key_id": key.id,
             "tenant": key.tenant,
             "expires_at": expires_at,
@@ -78,7 +82,9 @@ class Logins:
 
     async def end(self, login_id: str) -> None:
         """Log out. Again: nothing changes."""
-        self._ended.add(login_id)
+        self._ended[login_id] = None
+        if len(self._ended) > _MOST_CACHED:
+            self._ended.popitem(last=False)
         self._known.pop(login_id, None)
         with suppress(NotFound):  # twice, or its time had come
             await self._catalog.delete("login", _SHELF, login_id)
@@ -113,7 +119,13 @@ class Logins:
         query = RecordQuery(kind="login", tenant=_SHELF, until=until, limit=_SWEPT_AT_ONCE)
         for record in await self._catalog.page(query):
             await self.end(record.id)
-            self._ended.discard(record.id)
+            self._ended.pop(record.id, None)
+
+    async def _make_room(self, key_id: str) -> None:
+        """A key has so many logins; one more ends the oldest."""
+        query = RecordQuery(kind="login", tenant=_SHELF, name=key_id, limit=2 * _MOST_OF_A_KEY)
+        for record in (await self._catalog.page(query))[_MOST_OF_A_KEY - 1 :]:
+            await self.end(record.id)
 
 
 def _now() -> Micros:

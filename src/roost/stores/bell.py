@@ -11,6 +11,7 @@ import anyio
 from roost.domain.events import Preview
 
 _MOST_PREVIEWS = 4096  # per listener; a reader this far behind waits for the event itself
+_MOST_TEXT = 256 * 1024  # characters of them
 
 
 class LocalBell:
@@ -133,12 +134,13 @@ class _Plug:
 
 
 class _Ear:
-    __slots__ = ("_lost", "_previews", "_rung", "_waiting")
+    __slots__ = ("_lost", "_previews", "_rung", "_text", "_waiting")
 
     def __init__(self, previews: bool) -> None:
         self._rung = False
         self._waiting: anyio.Event | None = None
         self._previews: list[Preview] | None = [] if previews else None
+        self._text = 0
         self._lost: str | None = None
 
     def hear(self) -> None:
@@ -148,7 +150,8 @@ class _Ear:
     def see(self, preview: Preview) -> None:
         if self._previews is None or preview.event_id == self._lost:
             return
-        if len(self._previews) >= _MOST_PREVIEWS:
+        self._text += len(preview.text)
+        if len(self._previews) >= _MOST_PREVIEWS or self._text > _MOST_TEXT:
             self._lost = preview.event_id  # a prefix stays a prefix: nothing more of this event
             return
         self._previews.append(preview)
@@ -176,5 +179,5 @@ class _Ear:
     def previews(self) -> list[Preview]:
         if not self._previews:
             return []
-        seen, self._previews = self._previews, []
+        seen, self._previews, self._text = self._previews, [], 0
         return seen

@@ -24,6 +24,10 @@ from roost.ports.sandbox import Process
 _log = logging.getLogger(__name__)
 MAX_LINE: Final = 32 * 1024 * 1024
 _AHEAD = 256  # frames read before somebody asks for them; beyond that the CLI has to wait
+_LARGE = (
+    256 * 1024
+)  # bytes of a frame that is not read ahead: 256 of the largest would be gigabytes
+_GLANCE = 0.02
 _GOODBYE = 5.0  # seconds the CLI has to end by itself
 
 
@@ -185,8 +189,18 @@ class Cli:
         elif frame.get("session_id") not in (None, "", self._session):
             self._drop("of another session", line)
         else:
+            if len(line) > _LARGE:
+                await self._all_taken()
             with suppress(anyio.BrokenResourceError):  # nobody listens; the pipe must not fill up
                 await self._inbox.send(frame)
+
+    async def _all_taken(self) -> None:
+        def waits() -> bool:
+            now = self._inbox.statistics()
+            return now.current_buffer_used > 0 and now.open_receive_streams > 0
+
+        while waits():  # noqa: ASYNC110 - the stream tells nobody
+            await anyio.sleep(_GLANCE)
 
     def _drop(self, reason: str, line: Sequence[int]) -> None:
         self.dropped[reason] += 1
