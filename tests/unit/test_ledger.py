@@ -13,7 +13,7 @@ from roost.domain import ledger
 from roost.domain.events import Draft, Entry
 from roost.domain.ledger import Batch, Standby
 from roost.domain.pen import PLACE, Change
-from roost.domain.session import TABLE, Lease, Move, Pending, State, Status, step
+from roost.domain.session import TABLE, Lease, Move, Pending, Spec, State, Status, step
 from roost.domain.usage import Usage
 from roost.errors import InvalidRequest, LeaseLost, QueueFull, SessionBusy, SessionClosed
 
@@ -172,6 +172,17 @@ def test_a_message_does_not_wake_a_session_that_waits_for_an_answer():
     change = ledger.admit(waiting("sevt_a"), [say("meanwhile")], NOW, 10)
     assert change.state.status is Status.IDLE
     assert change.state.queued == 1
+
+
+def test_a_fallback_that_was_taken_is_the_first_entry_of_the_log():
+    made = Spec(agent={}, environment_id="env_1", sandbox="docker", sandbox_fallback="docker")
+    change = ledger.create(idle(), made, [say("x")], NOW)
+    assert types(change)[:2] == ["roost.fallback_taken", "user.message"]
+    assert [entry.seq for entry in change.entries] == list(range(1, change.state.head + 1))
+    assert change.opened[0].seq == 2
+    for other in ({"sandbox": "bubblewrap"}, {"sandbox_fallback": None}):
+        plain = ledger.create(idle(), replace(made, **other), [], NOW)
+        assert plain.entries == []
 
 
 def test_an_interrupt_closes_a_question_and_the_session_rests():

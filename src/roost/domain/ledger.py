@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from roost.domain.budget import Spent
 from roost.domain.events import Draft, Entry, Micros
 from roost.domain.pen import KEPT_WAITING, Change, Pen
-from roost.domain.session import Lease, Move, Pending, State, Status
+from roost.domain.session import Lease, Move, Pending, Spec, State, Status
 from roost.domain.turns import Rewind
 from roost.domain.usage import Usage
 from roost.errors import Conflict, LeaseLost, QueueFull, SessionBusy, SessionClosed
@@ -86,6 +86,18 @@ def admit(
         elif "answer" in heard:
             pen.rest(requires_action(pen.state.pending))
     return pen.change()
+
+
+def create(state: State, spec: Spec, drafts: Sequence[Draft], now: Micros) -> Change:
+    """A new session with its first inputs; that it got another place than it was to get is said first."""
+    first = note(state, [_fallback(spec)] if spec.fell_back else [], now)
+    change = admit(first.state, drafts, now, len(drafts))
+    return Change(change.state, first.entries + change.entries, change.opened, change.consumed)
+
+
+def _fallback(spec: Spec) -> Draft:
+    fields = {"sandbox": spec.sandbox, "trust_level": spec.trust_level}
+    return Draft.of("roost.fallback_taken", fallback=spec.sandbox_fallback, **fields)
 
 
 def _heard(pen: Pen, drafts: Sequence[Draft], waiting: Sequence[Entry]) -> set[str | None]:

@@ -115,6 +115,14 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     origin: str | None = None
     created_by: str = ""
 
+    @property
+    def fell_back(self) -> bool:
+        """Whether it was made with the place that it was to get only if there was no other."""
+        on_host = self.sandbox == "host" and self.sandbox_fallback == self.trust_level
+        return self.sandbox_fallback is not None and (
+            self.sandbox == self.sandbox_fallback or on_host
+        )
+
 
 class Pending(msgspec.Struct, frozen=True):
     """An event the session waits on: a permission to give, or a result only a client can bring."""

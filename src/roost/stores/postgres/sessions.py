@@ -185,7 +185,7 @@ async def _with_inputs(session_id: str, db: Connection) -> tuple[Session, list[E
 
 
 def _make(new: sessions.New, tx: Transaction) -> Session:
-    change = ledger.admit(new.state, new.drafts, tx.now, len(new.drafts))
+    change = ledger.create(new.state, new.spec, new.drafts, tx.now)
     hot = tx.add(new)
     tx.apply(hot, change)
     return hot.session(new.spec, tx.now)

@@ -208,7 +208,7 @@ def _create(new: sessions.New, tx: Transaction) -> Session:
     _check_quota(new, tx)
     if new.spec.workspace and not tx.ask(_WORKSPACE, (new.spec.workspace, new.tenant)):
         raise sessions.no_workspace(new.spec.workspace)
-    change = ledger.admit(new.state, new.drafts, tx.now, len(new.drafts))
+    change = ledger.create(new.state, new.spec, new.drafts, tx.now)
     hot = _insert(new, tx)
     tx.apply(hot, change)
     return hot.session(new.spec, tx.now)
