@@ -9,7 +9,7 @@ import { TRUST, TrustBadge } from "../parts/trust";
 import { ago } from "../parts/words";
 
 const SEES = [
-  { value: "own", label: "Its own sessions, and what is shared with it" },
+  { value: "own", label: "Its own sessions, and shared ones" },
   { value: "tenant", label: "All sessions of its tenant" },
 ];
 
@@ -25,10 +25,11 @@ export function KeysPage() {
             {found.filter((key) => key.revoked_at === null).map((key) => (
               <ThingCard
                 key={key.id}
-                name={key.id === me?.key_id ? `${key.name} (the key you are using)` : key.name}
+                name={key.name}
                 archived={false}
                 about={
                   <Group gap="xs">
+                    {key.id === me?.key_id && <b>the key you are using</b>}
                     …{key.hint} · {key.role} · tenant {key.tenant} · {key.role === "user" && key.sees === "own" ? "sees its own" : "sees all"} · made {ago(key.created_at)} · at most
                     <TrustBadge trust={key.trust_ceiling} />
                   </Group>
