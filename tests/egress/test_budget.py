@@ -12,7 +12,18 @@ from roost.domain.budget import Budget, Price, Spent
 from roost.domain.usage import Usage
 from roost.egress.usage import BodyScan, StreamScan
 from roost.ports.egress import Account
-from tests.egress.places import House, Seen, answer, connect, frame, message, spoken, streamed
+from tests.egress.places import (
+    STREAM_HEAD,
+    House,
+    Seen,
+    answer,
+    chunk,
+    connect,
+    frame,
+    message,
+    spoken,
+    streamed,
+)
 
 PRICE = Price(
     input=Decimal(3), output=Decimal(15), cache_read=Decimal("0.3"), cache_write=Decimal("3.75")
@@ -160,6 +171,59 @@ async def test_hanging_up_before_the_last_line_is_not_free(house: House):
     async with house.opened() as inside:
         await inside.ask(stream=True)
     assert 1000 < house.accounts[0].usage.output_tokens < 2500
+
+
+async def hung_up_on(house: House, *sent: bytes) -> Usage:
+    """What is charged for an answer of which the agent has seen a beginning."""
+
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        await stream.send(STREAM_HEAD + b"".join(map(chunk, sent)))
+        await anyio.sleep_forever()
+
+    house.far.reply = reply
+    body = b'{"model":"m","stream":true,"max_tokens":5000,"text":"%s"}' % (b"x" * 4000)
+    async with house.opened() as inside:
+        async with await connect(inside.path("model.sock")) as stream:
+            await stream.send(message(body))
+            received = b""
+            last = sent[-1] if sent else b"\r\n\r\n"
+            while received.count(last) < max(1, sent.count(last)):
+                received += await stream.receive()
+        await house.until(lambda: len(house.accounts) == 1)
+    assert not house.accounts[0].complete
+    return house.accounts[0].usage
+
+
+async def test_each_short_piece_of_an_answer_that_is_hung_up_on_is_charged(house: House):
+    used = await hung_up_on(house, *spoken(*["a"] * 50)[:-2])
+    assert used.input_tokens == 10
+    assert used.output_tokens >= 50
+
+
+async def test_an_answer_that_has_said_nothing_of_its_use_is_charged_by_the_request(house: House):
+    """As a stream of chat completions, which says it at its end at most."""
+    pieces = [b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'] * 20
+    used = await hung_up_on(house, *pieces)
+    assert used.input_tokens > 1000
+    assert used.output_tokens >= 20
+
+
+async def test_an_answer_that_was_hung_up_on_after_its_head_is_not_free(house: House):
+    used = await hung_up_on(house)
+    assert used.input_tokens > 1000
+    assert used.output_tokens >= 1
+
+
+async def test_an_answer_that_ends_without_saying_what_it_used_is_not_free(house: House):
+    house.far.reply = answer({"type": "message"})
+    async with house.opened() as inside:
+        await inside.ask(max_tokens=50, text="x" * 4000)
+        house.far.reply = answer({"type": "error"}, 400)
+        await inside.ask(max_tokens=50, text="x" * 4000)
+    charged, refused = house.accounts
+    assert charged.usage.input_tokens > 1000
+    assert charged.usage.output_tokens >= 1
+    assert refused.usage == Usage()
 
 
 @pytest.mark.parametrize("failure", ["raises", "hangs"])

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import re
+import socket
+import tracemalloc
 from base64 import b64decode
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
+import anyio
 import httpx2
+import msgspec
 import pytest
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketAttribute, SocketStream
 
 from roost.egress.options import Bounds
 from roost.ports.egress import Repository
-from tests.egress.places import House, Inside, Seen, answer, chunk, unix_transport
+from tests.egress.places import (
+    QUICK,
+    House,
+    Inside,
+    Seen,
+    answer,
+    chunk,
+    connect,
+    unix_transport,
+    until,
+)
 
 TOKEN = "ghp_REAL-0123456789-abcdefghijklmnop"
 REFS = "/info/refs?service=git-upload-pack"
@@ -134,3 +148,141 @@ async def test_a_session_without_repositories_has_no_such_road(house: House):
     async with house.opened() as inside:
         assert not [m for m in inside.endpoints.mounts if "git" in m.target]
         assert "GIT_CONFIG_COUNT" not in inside.endpoints.environ
+
+
+PUSH = b"POST /0/git-receive-pack HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n"
+
+
+async def test_pushes_that_stall_are_not_held_in_memory(house: House):
+    """64 of 1 MB each, to a server that does not read them: they wait in the sandbox."""
+    patient = msgspec.structs.replace(QUICK, body_seconds=60)
+    taken = 0
+
+    async def push() -> None:
+        nonlocal taken
+        async with await connect(inside.path("git.sock")) as stream:
+            await stream.send(PUSH)
+            for _ in range(99):
+                await stream.send(b"x" * 10_000)
+                taken += 10_000
+            await stream.receive()
+
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(128)
+        only = [Repository(url=f"http://127.0.0.1:{deaf.getsockname()[1]}/a")]
+        async with (
+            house.opened({"bounds": patient}, repositories=only) as inside,
+            anyio.create_task_group() as tasks,
+        ):
+            tracemalloc.start()
+            try:
+                for _ in range(64):
+                    tasks.start_soon(push)
+                await until(lambda: taken > 64 * 10_000)
+                before = -1
+                while taken != before:  # until nothing moves any more
+                    before = taken
+                    await anyio.sleep(0.5)
+                held, _ = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            tasks.cancel_scope.cancel()
+    assert held < 24_000_000
+
+
+async def test_a_push_goes_on_while_it_comes(house: House):
+    read = 0
+
+    async def listen(stream: SocketStream) -> None:
+        nonlocal read
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            async with stream:
+                while data := await stream.receive():
+                    read += len(data)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    only = [Repository(url=f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/a")]
+    async with (
+        house.opened(repositories=only) as inside,
+        listener,
+        anyio.create_task_group() as tasks,
+        await connect(inside.path("git.sock")) as stream,
+    ):
+        tasks.start_soon(listener.serve, listen)
+        await stream.send(PUSH + b"x" * 999_999)
+        await until(lambda: read > 999_999)
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_push_that_stops_coming_is_given_up(house: House):
+    hasty = msgspec.structs.replace(QUICK, body_seconds=0.2)
+    async with house.opened({"bounds": hasty}, repositories=repositories(house)) as inside:
+        raw = await inside.raw(PUSH + b"x" * 1000, "git.sock")
+        assert raw.startswith(b"HTTP/1.1 408")
+        await house.until(lambda: house.far.open == 0)
+    assert house.far.seen == []
+
+
+async def test_a_push_that_drips_is_given_up_too(house: House):
+    """The time is that for all of the body, not for each piece of it."""
+    hasty = msgspec.structs.replace(QUICK, body_seconds=0.3)
+    async with (
+        house.opened({"bounds": hasty}, repositories=repositories(house)) as inside,
+        await connect(inside.path("git.sock")) as stream,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def drip() -> None:
+            with suppress(OSError, anyio.BrokenResourceError):
+                await stream.send(PUSH)
+                while True:
+                    await stream.send(b"x")
+                    await anyio.sleep(0.02)
+
+        tasks.start_soon(drip)
+        assert (await stream.receive()).startswith(b"HTTP/1.1 408")
+        tasks.cancel_scope.cancel()
+
+
+async def test_an_answer_that_nobody_reads_is_given_up(house: House):
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        await stream.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        while True:
+            await stream.send(chunk(b"x" * 60_000))
+
+    house.far.reply = reply
+    hasty = msgspec.structs.replace(QUICK, send_seconds=0.2)
+    async with (
+        house.opened({"bounds": hasty}, repositories=repositories(house)) as inside,
+        await connect(inside.path("git.sock")) as stream,
+    ):
+        await stream.send(f"GET /0{REFS} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        await house.until(lambda: house.far.connections == 1)
+        await house.until(lambda: house.far.open == 0)
+
+
+async def test_a_push_in_chunks_goes_on_in_chunks_and_one_with_a_length_with_it(house: House):
+    async with house.opened(repositories=repositories(house)) as inside, git(inside) as client:
+
+        async def parts() -> AsyncGenerator[bytes, None]:
+            yield b"a" * 100_000
+            yield b"b"
+
+        assert (await client.post("/0/git-receive-pack", content=parts())).status_code == 200
+        assert (await client.post("/0/git-receive-pack", content=b"whole")).status_code == 200
+    chunked, whole = house.far.seen
+    assert (chunked.body, chunked.header("content-length")) == (b"a" * 100_000 + b"b", None)
+    assert (whole.body, whole.header("content-length")) == (b"whole", "5")
+    assert house.far.connections == 1
+
+
+async def test_a_push_in_chunks_without_end_is_cut_off(house: House):
+    few = msgspec.structs.replace(QUICK, body_bytes=100_000)
+    head = b"POST /0/git-receive-pack HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    async with house.opened({"bounds": few}, repositories=repositories(house)) as inside:
+        raw = await inside.raw(head + chunk(b"x" * 60_000) * 3, "git.sock")
+        assert raw.startswith(b"HTTP/1.1 413")
+        await house.until(lambda: house.far.open == 0)
+    assert house.far.seen == []  # it has not seen the end of any

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import anyio
@@ -12,10 +14,13 @@ import msgspec
 import pytest
 from anyio.abc import ByteStream
 
+from roost.egress.host import serving
 from tests.egress.places import (
     KEY,
+    QUICK,
     STREAM_HEAD,
     House,
+    Inside,
     Seen,
     answer,
     chunk,
@@ -513,3 +518,52 @@ async def test_the_key_is_in_no_error_either(
         raw = await inside.raw(message(b'{"model":"m"}', "connection: close"))
     assert raw.startswith(b"HTTP/1.1 502")
     assert KEY.encode() not in raw + caplog.text.encode()
+
+
+async def test_large_requests_of_all_sessions_have_a_limit_together(house: House):
+    bounds = msgspec.structs.replace(QUICK, held_bytes=100_000, all_held_bytes=100_000)
+    release = anyio.Event()
+
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        await release.wait()
+        await answer({})(seen, stream)
+
+    house.far.reply = reply
+    async with serving(house.options(bounds=bounds)) as egress, AsyncExitStack() as stack:
+        first, second = [
+            Inside(
+                await stack.enter_async_context(egress.open(house.grant(session_id=name))), egress
+            )
+            for name in ("sesn_1", "sesn_2")
+        ]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(first.ask, text="x" * 60_000))
+            await house.until(lambda: len(house.far.seen) == 1)
+            refused = await second.ask(text="x" * 60_000)
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
+            release.set()
+        assert (await second.ask(text="x" * 60_000)).status_code == 200
+
+
+async def test_an_answer_of_the_model_that_nobody_reads_is_given_up(house: House):
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        await stream.send(STREAM_HEAD)
+        while True:
+            await stream.send(chunk(b"x" * 60_000))
+
+    house.far.reply = reply
+    bounds = msgspec.structs.replace(QUICK, send_seconds=0.2)
+    async with (
+        house.opened({"bounds": bounds}) as inside,
+        await connect(inside.path("model.sock")) as stream,
+    ):
+        await stream.send(message())
+        await house.until(lambda: len(house.accounts) == 1)
+        await house.until(lambda: house.far.open == 0)
+
+
+async def test_a_request_that_stops_coming_is_given_up(house: House):
+    bounds = msgspec.structs.replace(QUICK, body_seconds=0.2)
+    async with house.opened({"bounds": bounds}) as inside:
+        raw = await inside.raw(message(b"x" * 1000)[:-1])
+    assert raw.startswith(b"HTTP/1.1 408")

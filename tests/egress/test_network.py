@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from anyio.abc import ByteStream
 
-from roost.ports.egress import Networking
-from tests.egress.places import LOOPBACK, House, Seen, answer, connect, rest
+from roost.ports.egress import Networking, Repository
+from tests.egress.places import LOOPBACK, House, Seen, answer, chunk, connect, rest
 
 PROXY = "proxy.sock"
 
@@ -433,3 +433,69 @@ async def test_a_server_that_answers_before_it_has_read_all_is_heard(house: Hous
             raw = await inside.raw(head.encode() + b"x" * 1000, PROXY)
         tasks.cancel_scope.cancel()
     assert raw.startswith(b"HTTP/1.1 413") and raw.endswith(b"enough")
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        "content-length: 5\r\ntransfer-encoding: chunked",
+        "transfer-encoding: chunked\r\ncontent-length: 5",
+        "content-length: 5\r\ncontent-length: 6",
+        "content-length: 5, 6",
+        "content-length: +5",
+        "transfer-encoding: chunked\r\ntransfer-encoding: chunked",
+        "transfer-encoding: gzip, chunked",
+        "transfer-encoding: identity",
+        "transfer-encoding : chunked",
+        "transfer-encoding:\x0bchunked",
+        "connection: content-length\r\ncontent-length: 5",
+        "connection: close, host\r\ncontent-length: 5",
+    ],
+)
+@pytest.mark.parametrize("name", ["proxy.sock", "model.sock", "git.sock"])
+async def test_a_request_whose_length_has_two_readings_is_refused(
+    house: House, name: str, framing: str
+):
+    line = {
+        "proxy.sock": f"POST {house.far.url}/x",
+        "model.sock": "POST /v1/messages",
+        "git.sock": "POST /0/git-receive-pack",
+    }[name]
+    grant = UNRESTRICTED | {"repositories": [Repository(url=f"{house.far.url}/a")]}
+    async with house.opened(**grant) as inside:
+        head = f"{line} HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n".encode()
+        raw = await inside.raw(head + b"0\r\n\r\n", name)
+    assert re.match(rb"HTTP/1.1 (400|501) ", raw), raw
+    assert house.far.seen == []
+
+
+async def test_chunks_of_an_old_version_are_refused(house: House):
+    async with house.opened(**UNRESTRICTED) as inside:
+        head = f"POST {house.far.url}/x HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+        raw = await inside.raw(head + b"0\r\n\r\n", PROXY)
+    assert raw.startswith(b"HTTP/1.1 400")
+    assert house.far.seen == []
+
+
+@pytest.mark.parametrize("name", ["proxy.sock", "model.sock", "git.sock"])
+async def test_an_answer_with_two_lengths_goes_on_with_one(house: House, name: str):
+    """The chunks hold (RFC 9112, 6.3), and the other length is not passed on."""
+
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        head = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n"
+        await stream.send(head + chunk(b"a whole answer") + chunk(b""))
+
+    house.far.reply = reply
+    body = b'{"model":"m"}'
+    line = {
+        "proxy.sock": f"POST {house.far.url}/x",
+        "model.sock": "POST /v1/messages",
+        "git.sock": "POST /0/git-receive-pack",
+    }[name]
+    grant = UNRESTRICTED | {"repositories": [Repository(url=f"{house.far.url}/a")]}
+    async with house.opened(**grant) as inside:
+        head = f"{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}"
+        raw = await inside.raw(head.encode() + b"\r\n\r\n" + body, name)
+    assert raw.startswith(b"HTTP/1.1 200")
+    assert b"content-length" not in raw.lower()
+    assert b"a whole answer" in raw

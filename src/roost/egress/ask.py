@@ -7,7 +7,7 @@ second `model` in it, or one spelled with escapes, cannot mean one thing here an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -35,7 +35,7 @@ class Ask(NamedTuple):
     method: str
     target: bytes
     headers: Headers
-    body: bytes = b""
+    body: bytes | AsyncIterable[bytes] = b""
     model: str = ""
     most: Usage = Usage()
 

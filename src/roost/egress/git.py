@@ -7,7 +7,7 @@ are put on here; the sandbox has neither need nor way to see the token, or to go
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -31,7 +31,14 @@ _ROUTE: Final = re.compile(
     rf"|POST /(\d{{1,3}})(?:\.git)?(/(?:{_SERVICES})))"
 )
 _CARRIED: Final = frozenset(
-    (b"accept", b"content-type", b"content-encoding", b"git-protocol", b"user-agent")
+    (
+        b"accept",
+        b"content-type",
+        b"content-encoding",
+        b"content-length",
+        b"git-protocol",
+        b"user-agent",
+    )
 )
 
 
@@ -61,25 +68,42 @@ class GitRoad:
             raise Refusal(404, "that is not a repository of this session")
         headers = [pair for pair in request.headers if pair[0] in _CARRIED]
         target = (found[2] or found[4]).encode()
-        body = await self._body(peer)
+        body = await self._body(peer, request)
         await self._forward(
             peer, self._lines[index], Ask(request.method.decode(), target, headers, body)
         )
 
-    async def _body(self, peer: Peer) -> bytes:
-        body = bytearray()
-        try:
-            with anyio.fail_after(self._bounds.body_seconds):
-                async with aclosing(peer.body()) as parts:
-                    async for data in parts:
-                        body += data
-                        if len(body) > self._bounds.body_bytes:
-                            raise Refusal(
-                                413, f"at most {self._bounds.body_bytes} bytes can be sent"
-                            )
-        except TimeoutError:
-            raise Refusal(408, "the request took too long to arrive") from None
-        return bytes(body)
+    async def _body(self, peer: Peer, request: h11.Request) -> bytes | AsyncIterable[bytes]:
+        if request.method == b"GET":
+            async with aclosing(peer.body()) as parts:
+                async for _ in parts:
+                    raise Refusal(400, "a GET request has no body")
+            return b""
+        said = next((value for name, value in request.headers if name == b"content-length"), b"0")
+        self._check_size(int(said))
+        return self._pieces(peer)
+
+    async def _pieces(self, peer: Peer) -> AsyncGenerator[bytes, None]:
+        """A push as it comes: it may be large, so no more of it is held than is being sent on."""
+        patience, size = self._bounds.body_seconds, 0
+        async with aclosing(peer.body()) as parts:
+            while True:
+                began = anyio.current_time()
+                try:
+                    # Only the sandbox is hurried: the server's side has a time of its own for each piece.
+                    with anyio.fail_after(patience):
+                        data = await anext(parts, b"")
+                except TimeoutError:
+                    raise Refusal(408, "the request took too long to arrive") from None
+                patience -= anyio.current_time() - began
+                if not data:
+                    return
+                self._check_size(size := size + len(data))
+                yield data
+
+    def _check_size(self, size: int) -> None:
+        if size > self._bounds.body_bytes:
+            raise Refusal(413, f"at most {self._bounds.body_bytes} bytes can be sent")
 
     async def _forward(self, peer: Peer, line: Line, ask: Ask) -> None:
         try:
@@ -95,6 +119,7 @@ class GitRoad:
                 if rest := redactor.flush():
                     await peer.send(h11.Data(data=rest))
             await peer.send(h11.EndOfMessage())
+            await peer.finish()
         except (httpx2.TransportError, httpx2.DecodingError, h11.LocalProtocolError):
             if peer.h11.our_state is h11.SEND_RESPONSE:
                 raise Refusal(502, "the repository's server did not answer") from None

@@ -19,6 +19,7 @@ from roost.egress import sockets
 from roost.egress.client import Client
 from roost.egress.dial import Dialer
 from roost.egress.git import GitRoad
+from roost.egress.held import Share
 from roost.egress.inside import GIT_SOCKET, MODEL_SOCKET, PROXY_SOCKET, endpoints_for
 from roost.egress.model import ModelRoad
 from roost.egress.network import NetworkRoad
@@ -83,6 +84,7 @@ class HostEgress:
         self._tasks = tasks
         bounds = options.bounds
         self._dialer = Dialer(options.resolve, options.allow_networks, bounds.connect_seconds)
+        self._held = Share(bounds.all_held_bytes)
         self._opened: dict[str, _Opened] = {}
 
     @asynccontextmanager
@@ -118,7 +120,9 @@ class HostEgress:
     def _handlers(self, grant: Grant, line: Line, client: Client) -> dict[str, Handler]:
         bounds = self._options.bounds
         reports = Reports(grant, bounds.callback_seconds)
-        handlers: dict[str, Handler] = {MODEL_SOCKET: ModelRoad(grant, line, reports, bounds).serve}
+        held = Share(bounds.held_bytes, of=self._held)
+        model = ModelRoad(grant, line, reports, bounds, held)
+        handlers: dict[str, Handler] = {MODEL_SOCKET: model.serve}
         if grant.networking.kind != "none":
             road = NetworkRoad(grant.networking, self._dialer, reports, self._options)
             handlers[PROXY_SOCKET] = road.serve

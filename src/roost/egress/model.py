@@ -14,10 +14,12 @@ import h11
 import httpx2
 import msgspec
 from anyio.abc import ByteStream
+from msgspec.structs import replace
 
 from roost.domain.usage import Usage
 from roost.egress.ask import Ask, Rules
 from roost.egress.budget import Hold, Meter
+from roost.egress.held import Holding, Share
 from roost.egress.options import Bounds
 from roost.egress.refusal import Refusal
 from roost.egress.reports import Reports
@@ -27,6 +29,7 @@ from roost.egress.wire import Headers, Peer
 from roost.ports.egress import Account, Grant
 
 _HUNG_UP = 499
+_FIRST_ERROR = 400
 _FASTEST = 100
 """Tokens a model writes in a second, at most: what an answer that nobody saw is charged by."""
 
@@ -61,28 +64,39 @@ class Exchange:
         return self._scan
 
     def usage(self, most: Usage) -> Usage:
-        """What it used; if the client hung up before that was said, what it may have used."""
-        used = Usage()
-        if self._scan is not None:
-            self._scan.finish()
-            used = self._scan.usage
-        if self.ended or self.failed or used != Usage():
+        """What it used; where the answer has not said so, what was seen of it or it may have used."""
+        if self._scan is None:
+            return Usage() if self.failed else self._guess(most)
+        self._scan.finish()
+        used = self._scan.usage
+        if self._scan.complete or self.status >= _FIRST_ERROR:
             return used
-        written = min(most.output_tokens, int(self.seconds * _FASTEST))
+        guess = self._guess(most)
+        return replace(
+            used,
+            input_tokens=used.input_tokens or guess.input_tokens,
+            output_tokens=used.output_tokens or guess.output_tokens,
+        )
+
+    def _guess(self, most: Usage) -> Usage:
+        """In the session's disfavour: else hanging up in time would make every request free."""
+        written = min(most.output_tokens, 1 + int(self.seconds * _FASTEST))
         return Usage(input_tokens=most.input_tokens, output_tokens=written)
 
 
 class ModelRoad:
     """Serves the connections that arrive at one session's model socket."""
 
-    def __init__(self, grant: Grant, line: Line, reports: Reports, bounds: Bounds) -> None:
+    def __init__(
+        self, grant: Grant, line: Line, reports: Reports, bounds: Bounds, held: Share
+    ) -> None:
         self._session_id = grant.session_id
         self._rules = Rules(line.upstream, grant.models)
         self._meter = Meter(grant.budget, grant.spent, grant.prices)
         self._line = line
         self._reports = reports
         self._bounds = bounds
-        self._held = 0
+        self._held = held
 
     async def serve(self, stream: ByteStream) -> None:
         """Answer the requests on a connection until it ends."""
@@ -97,30 +111,26 @@ class ModelRoad:
 
     async def _answer(self, peer: Peer, request: h11.Request) -> None:
         ask = self._rules.head(request.method, request.target, request.headers)
-        body = bytearray()
-        try:
-            await self._read(peer, body)
-            await self._paid(peer, self._rules.whole(ask, body))
-        finally:
-            self._held -= len(body)
+        with self._held.holding() as holding:
+            # What arrived is let go of once it is written anew: only that is held until the answer ends.
+            whole = self._rules.whole(ask, await self._read(peer, holding))
+            await self._paid(peer, whole)
 
-    async def _read(self, peer: Peer, body: bytearray) -> None:
-        """Read a request's body, counted against the bounds for it and for all of the session's."""
+    async def _read(self, peer: Peer, holding: Holding) -> bytearray:
+        """A request's body, counted against the bounds for it and for all that are held."""
+        body = bytearray()
         try:
             with anyio.fail_after(self._bounds.body_seconds):
                 async with aclosing(peer.body()) as parts:
                     async for data in parts:
+                        if len(body) + len(data) > self._bounds.body_bytes:
+                            most = self._bounds.body_bytes
+                            raise Refusal(413, f"a request has at most {most} bytes")
+                        holding.add(len(data))
                         body += data
-                        self._held += len(data)
-                        self._check_held(len(body))
         except TimeoutError:
             raise Refusal(408, "the request took too long to arrive") from None
-
-    def _check_held(self, size: int) -> None:
-        if size > self._bounds.body_bytes:
-            raise Refusal(413, f"a request has at most {self._bounds.body_bytes} bytes")
-        if self._held > self._bounds.held_bytes:
-            raise Refusal(429, "too many large requests at the same time", retry_after=2)
+        return body
 
     async def _paid(self, peer: Peer, ask: Ask) -> None:
         hold = await self._admitted(ask)

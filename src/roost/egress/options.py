@@ -111,12 +111,15 @@ def openai(base_url: str, key: SecretStr | None) -> Upstream:
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """How much, how many and how long. Connections, held bytes and bandwidth are per session."""
+    """How much, how many and how long. Connections and bandwidth are per session, held bytes are those of
+    requests to the model: per session, and of all together.
+    """
 
     connections: int = 64
     head_bytes: int = 32 * 1024
     body_bytes: int = 32 * 1024**2
     held_bytes: int = 128 * 1024**2
+    all_held_bytes: int = 1024**3
     bytes_per_second: int = 64 * 1024**2
     keep_alive_seconds: float = 75
     head_seconds: float = 10

@@ -14,10 +14,11 @@ import msgspec
 from roost.domain.usage import Usage
 
 _LONGEST_LINE = 4 * 1024**2
-_LARGEST_BODY = 16 * 1024**2
+_LARGEST_BODY = 4 * 1024**2
 _BYTES_PER_TOKEN = 4
 _FRAME_BYTES = 80
 """What a frame with a piece of text weighs without the text."""
+_PIECE = b'"delta"'
 
 
 class _Details(msgspec.Struct):
@@ -122,7 +123,9 @@ class StreamScan:
         # Text that mentions "usage" has its quotes escaped, so it is not mistaken for the field.
         frame = _parsed(data) if b'"usage"' in data else None
         if frame is None:
-            self._written += max(0, len(data) - _FRAME_BYTES) // _BYTES_PER_TOKEN
+            written = max(0, len(data) - _FRAME_BYTES) // _BYTES_PER_TOKEN
+            # A short piece of text weighs less than its frame: it is one token at least.
+            self._written += max(written, 1) if _PIECE in data else written
         elif frame.message is not None and frame.message.usage is not None:
             self.usage = _merged(self.usage, frame.message.usage)
         else:

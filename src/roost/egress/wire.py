@@ -28,13 +28,35 @@ _HOP_BY_HOP = frozenset(
     )
 )
 
+_NEVER_NAMED = frozenset((b"content-length", b"transfer-encoding", b"host"))
+
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]], *drop: bytes) -> Headers:
     """The headers that are not about this one connection, without those to drop."""
     pairs = [(name.lower(), value) for name, value in headers]
-    named = b",".join(value for name, value in pairs if name == b"connection").lower()
-    left_out = _HOP_BY_HOP.union(drop, (word.strip() for word in named.split(b",")))
+    left_out = _HOP_BY_HOP.union(drop, _named(pairs))
+    if any(name == b"transfer-encoding" for name, _ in pairs):
+        # Where both are given the chunks hold, and a length beside them must not go on (RFC 9112, 6.3).
+        left_out |= {b"content-length"}
     return [(name, value) for name, value in pairs if name not in left_out]
+
+
+def _named(pairs: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
+    """The headers that the Connection header says are about this one connection."""
+    named = b",".join(value for name, value in pairs if name == b"connection").lower()
+    return {word.strip() for word in named.split(b",")}
+
+
+def _check_framing(request: h11.Request) -> None:
+    """Refuse what another server may find the end of in another place. h11 refuses the rest.
+
+    :raises Refusal: its length is said twice, or only for the first server on the way
+    """
+    names = {name for name, _ in request.headers}
+    both = {b"content-length", b"transfer-encoding"} <= names
+    old = b"transfer-encoding" in names and request.http_version < b"1.1"
+    if both or old or _named(request.headers) & _NEVER_NAMED:
+        raise Refusal(400, "the length of the request has two readings")
 
 
 class Wire:
@@ -105,6 +127,7 @@ class Peer(Wire):
         self._bodiless = event.method == b"HEAD"
         if event.http_version not in (b"1.0", b"1.1"):
             raise Refusal(505, "only HTTP/1.1 is spoken here")
+        _check_framing(event)
         return event
 
     async def _begun(self) -> bool:
@@ -161,6 +184,11 @@ class Peer(Wire):
             await self._linger()
         except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return
+
+    async def finish(self) -> None:
+        """After an answer that came before the request was read: let the client read it."""
+        if self.h11.their_state is h11.SEND_BODY:
+            await self._linger()
 
     async def _linger(self) -> None:
         """Let the client finish talking: closing on unread data would take the answer away again."""
