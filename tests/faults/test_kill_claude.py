@@ -34,6 +34,7 @@ from roost.testing.scripted_model import ScriptedModel
 from roost.testing.scripted_model.app import SeenRequest
 
 VICTIMS = ("agent", "sandbox", "server")
+_MIXED = ("agent", "sandbox") * 4 + ("server",)  # a server comes back slowest, and ends all turns
 COMMANDS = 3
 PATIENCE = 240.0  # seconds; on a machine with other work, eight agents take long to come back
 _MARK = "mark-"
@@ -138,6 +139,15 @@ def test_killed_at_a_thousand_random_moments_no_command_is_in_two_sessions_or_ru
     kill_at_random(tmp_path, int(os.environ.get("ROOST_CHAOS_KILLS") or 1000), 8)
 
 
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_one_kind_of_victim_killed_a_hundred_times_neither_loses_nor_doubles_work(
+    tmp_path: Path, victim: str
+):
+    kill_at_random(tmp_path, 100, 8, [victim])
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.chaos
 def test_a_server_killed_while_it_starts_the_agent_leaves_nothing_and_starts_it_again(
@@ -215,8 +225,8 @@ def seeded() -> random.Random:
     return random.Random(seed)
 
 
-def kill_at_random(data: Path, wanted: int, most: int) -> None:
-    """Kill so many, of any kind, while two sessions to `most` of them work at the same time."""
+def kill_at_random(data: Path, wanted: int, most: int, victims: Sequence[str] = _MIXED) -> None:
+    """Kill so many of these kinds, while two sessions to `most` of them work at the same time."""
     rng, model, began = seeded(), Model(), time.monotonic()
     kills: Counter[str] = Counter()
     with (
@@ -233,15 +243,14 @@ def kill_at_random(data: Path, wanted: int, most: int) -> None:
                     if worker.is_idle():
                         worker.give_work(rng)
                 time.sleep(rng.uniform(0, 0.5))
-                kills.update(kill_one(rng, workers, at_work))
+                kills.update(kill_one(rng, workers, at_work, rng.choice(victims)))
             finish(server, [worker for worker in workers if worker.sent], model)
     messages, seconds = sum(len(worker.sent) for worker in workers), time.monotonic() - began
     print(f"{dict(kills)} kills, {messages} messages to {most} sessions, {seconds:.0f} s")
 
 
-def kill_one(rng: random.Random, workers: Sequence[Worker], at_work: int) -> list[str]:
+def kill_one(rng: random.Random, workers: Sequence[Worker], at_work: int, victim: str) -> list[str]:
     """What was killed: nothing, if there was nothing to kill in that moment."""
-    victim = rng.choices(VICTIMS, (4, 4, 1))[0]
     if victim == "server":
         workers[0].server.kill()
         workers[0].server.start()
