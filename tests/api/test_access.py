@@ -485,3 +485,12 @@ async def test_an_owner_that_writes_again_takes_the_trust_away_again(tmp_path: P
         error_of(await roost.client.post("/v1/sessions", json=asked), 403)
         reviewed = {"type": "agent", "id": agent["id"], "version": 2}
         await roost.post("/v1/sessions", {**body, "agent": reviewed})
+
+
+async def test_no_token_for_a_socket_opens_a_session_that_is_not_to_be_seen(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        session = await roost.session()
+        params = {"sessionId": session["id"]}
+        async with await roost.user() as own, await roost.user(sees="tenant") as wide:
+            error_of(await own.get("/auth/ws-token", params=params), 403)
+            assert (await wide.get("/auth/ws-token", params=params)).status_code == 200

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
 
+from roost.domain.session import TrustLevel
 from roost.errors import Conflict, InvalidRequest, NotFound
 from roost.ports.catalog import Catalog, Kind, Record, RecordQuery
 from roost.testing.stage import TENANT, Stage
@@ -19,6 +21,10 @@ async def _add(
     catalog: Catalog, id: str, kind: Kind = "environment", tenant: str = TENANT, **body: Any
 ) -> Record:
     return await catalog.add(kind, tenant, id, {"name": id, **body}, unique_name=False)
+
+
+def _always(body: dict[str, Any]) -> Callable[[Record], dict[str, Any]]:
+    return lambda record: body
 
 
 class CatalogContract(StoreContract):
@@ -98,6 +104,32 @@ class CatalogContract(StoreContract):
         for version in (0, 4):
             with pytest.raises(NotFound):
                 await catalog.get("agent", TENANT, "agent_1", version)
+
+    async def test_a_record_is_its_makers_and_a_version_has_its_writers_ceiling(
+        self, stage: Stage
+    ) -> None:
+        """The same body again is a new version only if somebody with more trust vouches for it."""
+        catalog = stage.store.catalog
+        made = await catalog.add(
+            "agent", TENANT, "a", {"x": 1}, unique_name=False, created_by="k", ceiling="vault"
+        )
+        await catalog.add("agent", TENANT, "b", {}, unique_name=False)
+        assert (made.created_by, made.ceiling) == ("k", "vault")
+        query = RecordQuery(kind="agent", tenant=TENANT, created_by="k")
+        assert [record.id for record in await catalog.page(query)] == ["a"]
+        steps: list[tuple[TrustLevel | None, int, int, str]] = [
+            ("full", 1, 2, "full"),
+            ("sandboxed", 1, 2, "full"),
+            (None, 2, 3, "full"),
+            ("sandboxed", 3, 4, "sandboxed"),
+            (None, 3, 4, "sandboxed"),
+        ]
+        for ceiling, x, version, kept in steps:
+            now = await catalog.change("agent", TENANT, "a", _always({"x": x}), ceiling=ceiling)
+            assert (now.version, now.ceiling, now.created_by) == (version, kept, "k")
+        assert (await catalog.get("agent", TENANT, "a", 1)).ceiling == "vault"
+        unknown = await catalog.change("agent", TENANT, "b", lambda _: {}, ceiling="full")
+        assert (unknown.version, unknown.ceiling) == (1, None)
 
     async def test_a_change_that_changes_nothing_is_no_version(self, stage: Stage) -> None:
         catalog = stage.store.catalog
