@@ -273,3 +273,11 @@ async def test_cancelled_anywhere_an_opened_grant_leaves_nothing(house: House):
             assert egress._opened == {}, f"step {step}"
             assert list(house.directory.iterdir()) == [], f"step {step}"
             await house.until(lambda: house.far.open == 0)
+
+
+@pytest.mark.parametrize("odd", ["\t", "\n", "\r\n", "\0", " ", "\x7f", "\u2028"])
+async def test_an_address_with_a_control_character_stops_the_start(house: House, odd: str):
+    upstream = house.upstream(base_url=f"http://a{odd}b.example")
+    with pytest.raises(StartupError, match="control character"):
+        async with serving(house.options(upstreams={"anthropic": upstream})):
+            pass

@@ -91,6 +91,8 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not self.base_url.startswith(("http://", "https://")):
             raise StartupError(f"the address of {name!r} must begin with http:// or https://")
+        if any(letter.isspace() or not letter.isprintable() for letter in self.base_url):
+            raise StartupError(f"the address of {name!r} has a space or a control character in it")
 
 
 def anthropic(base_url: str, key: SecretStr | None) -> Upstream:
