@@ -272,6 +272,11 @@ class Settings(BaseModel):
         ge=0,
         description="How many bytes of snapshots are kept of a session, or of a named workspace, the oldest released first and the newest never; 0: no limit.",
     )
+    max_tenant_bytes: int = Field(
+        64 * 1024 * 1024 * 1024,
+        ge=0,
+        description="How many bytes of snapshots are kept of all sessions and named workspaces of a tenant; with more, nothing new is stored of them. 0: no limit.",
+    )
     min_free_disk: int = Field(
         256,
         ge=0,

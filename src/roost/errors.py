@@ -53,6 +53,7 @@
     - SandboxUnavailable            this machine cannot give such a place now
   + BlobsFailed                     the blob store cannot be reached, or refuses
     - DiskFull                      there is too little room left to write more
+    - TenantStorageFull             the tenant's snapshots take as much as they may
     - BlobNotFound                  no such object
     - BlobChanged                   somebody else has moved the pointer
     - SnapshotCorrupt               what came back is not what was stored
@@ -452,6 +453,16 @@ class DiskFull(BlobsFailed):
 
     code = "disk_full"
     hint = "The operator frees some, or lowers ROOST_MIN_FREE_DISK. Messages are still accepted."
+
+
+class TenantStorageFull(BlobsFailed):
+    """The snapshots of the tenant's sessions and workspaces take as much room as they may."""
+
+    code = "tenant_storage_full"
+    hint = (
+        "Delete sessions or workspaces that are not needed any more, or let the operator raise "
+        "ROOST_MAX_TENANT_BYTES; then it goes on by itself. Messages are still accepted."
+    )
 
 
 class BlobNotFound(BlobsFailed):

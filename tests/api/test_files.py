@@ -157,6 +157,18 @@ async def test_a_tenant_keeps_no_more_than_its_quota(tmp_path: Path):
         await sent(roost, data=b"123")
 
 
+async def test_copies_count_for_the_quota_too(tmp_path: Path):
+    async with house(tmp_path, max_stored_bytes=20) as roost:
+        made = await sent(roost, data=b"12345678")
+        given = {"type": "file", "file_id": made["id"]}
+        session = await roost.session(resources=[given])
+        add = f"/v1/sessions/{session['id']}/resources"
+        over = await roost.client.post(add, json=given)
+        assert error_of(over, 400)["details"]["error_code"] == "storage_quota_exceeded"
+        await roost.client.delete(f"/v1/files/{made['id']}")
+        await sent(roost, data=b"12345678")
+
+
 async def test_a_file_whose_time_is_up_is_gone_with_its_bytes(tmp_path: Path):
     async with house(tmp_path) as roost:
         made = await sent(roost, expires_in_seconds="3600")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -28,6 +29,7 @@ from roost.errors import (
     NotFound,
     RoostError,
     SnapshotsMissing,
+    TenantStorageFull,
 )
 from roost.ports.blobs import Blobs
 from roost.ports.workspaces import Workspace
@@ -52,6 +54,7 @@ class Machine:
     bell: LocalBell = field(default_factory=LocalBell)
     told: list[Status] = field(default_factory=list)
     workspace: str = "w"
+    most_of_tenant: int = 0
     past_of: Callable[[str], Awaitable[Past]] | None = None
 
     def __post_init__(self) -> None:
@@ -64,6 +67,7 @@ class Machine:
             self.bell,
             pace=self.pace,
             here=lambda: copies_in(self.folder / "notes"),
+            most_of_tenant=self.most_of_tenant,
             **given,
         )
         ring = self.bell.ring
@@ -946,3 +950,143 @@ async def test_one_workspace_that_cannot_be_stored_keeps_no_other_from_it(
     later.snapshots.take = one_fails  # type: ignore[method-assign,assignment]
     assert await later.files._recover_all() == 1
     assert [row.id for row in await store.workspaces.unsynced()] == ["one"]
+
+
+MIB = 1 << 20
+
+
+async def fill(machine: Machine, session: str, size: int = MIB, generation: int = 1) -> None:
+    """A session rests after it has written so much that cannot be compressed."""
+    machine.workspace = session
+    async with machine.at_work(generation) as home:
+        (home / "file").write_bytes(os.urandom(size))
+
+
+async def test_a_tenant_that_is_full_stores_nothing_more_and_others_do(
+    machine: Machine, store: SqliteStore
+):
+    stage = Stage(store)
+    mine = [await stage.session() for _ in range(3)]
+    other = await stage.session(tenant="tenant_2")
+    small = Machine(machine.folder, store, machine.blobs, QUICK, most_of_tenant=2 * MIB)
+    for session in (*mine, other):
+        await fill(small, session)
+    states = [(await row_of(store, session)).state for session in (*mine, other)]
+    assert states == [SyncState.IDLE, SyncState.IDLE, SyncState.ERROR, SyncState.IDLE]
+    taken = [await small.snapshots.weight(session) for session in mine]
+    assert await store.workspaces.weight(TENANT) == sum(taken)
+    assert await small.files._recover_all() == 1, "it is tried again, and nothing of it is lost"
+    await store.sessions.delete(TENANT, mine[0])
+    await small.files._remove_all()
+    assert await small.files._recover_all() == 0
+    assert (await row_of(store, mine[2])).state is SyncState.IDLE
+
+
+async def test_a_full_tenant_is_told_by_name_and_goes_on_once_the_bound_is_raised(
+    machine: Machine, store: SqliteStore
+):
+    pace = Pace(quiet=0.05, longest=0.2, pauses=(60,), again=0.05, flush=5)
+    small = Machine(machine.folder, store, machine.blobs, pace, most_of_tenant=MIB)
+    stage = Stage(store)
+    await fill(small, await stage.session())
+    small.workspace = session = await stage.session()
+    small.home.mkdir(parents=True)
+    said: list[Draft] = []
+
+    async def say(draft: Draft) -> None:
+        said.append(draft)
+
+    async def said_are(count: int) -> bool:
+        return len(said) >= count
+
+    async with small.files.open(session, 1, say=say):
+        (small.home / "file").write_bytes(b"mine")
+        small.files.changed(session, 1)
+        await small.until(lambda: said_are(1))
+        small.files._room._most = 4 * MIB
+        await small.until(lambda: said_are(2))
+    assert [draft.type for draft in said] == ["session.error", "roost.files_stored"]
+    assert b"tenant_storage_full" in said[0].body
+    assert b"ROOST_MAX_TENANT_BYTES" in said[0].body
+    assert (await row_of(store, session)).state is SyncState.IDLE
+
+
+async def test_a_session_of_a_full_tenant_lets_go_of_its_oldest_snapshots_first(
+    machine: Machine, store: SqliteStore
+):
+    small = Machine(machine.folder, store, machine.blobs, QUICK, most_of_tenant=3 * MIB)
+    session = await Stage(store).session()
+    for generation in range(1, 8):
+        await fill(small, session, generation=generation)
+        assert (await row_of(store, session)).state is SyncState.IDLE
+        assert await store.workspaces.weight(TENANT) < 4.1 * MIB
+    head = await small.snapshots.head(session)
+    assert head.sequence == 7
+    assert head.newest is not None
+
+
+async def test_what_takes_no_room_is_not_refused_to_a_full_tenant(
+    machine: Machine, store: SqliteStore
+):
+    session = await Stage(store).session()
+    await fill(machine, session)
+    small = Machine(
+        machine.folder, store, machine.blobs, QUICK, workspace=session, most_of_tenant=1
+    )
+    async with small.at_work(2):
+        pass
+    assert (await row_of(store, session)).state is SyncState.IDLE
+    async with small.at_work(3) as home:
+        (home / "more").write_text("x")
+    assert (await row_of(store, session)).state is SyncState.ERROR
+    assert (await small.snapshots.head(session)).newest is not None
+
+
+async def test_dying_before_a_weight_is_noted_is_made_good_by_the_next_snapshot(
+    machine: Machine, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+):
+    machine.workspace = session = await Stage(store).session()
+
+    async def dies(*_: object) -> None:
+        raise BlobsFailed("the process ends here")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(store.workspaces, "note", dies)
+        await fill(machine, session)
+    assert await store.workspaces.weight(TENANT) == 0
+    assert (await machine.snapshots.head(session)).sequence == 1
+    async with machine.at_work(2):  # nothing has changed since
+        pass
+    assert await store.workspaces.weight(TENANT) > MIB
+
+
+async def test_what_a_deleted_session_leaves_to_its_fork_weighs_for_the_fork(
+    machine: Machine, store: SqliteStore
+):
+    stage = Stage(store)
+    machine.workspace = session = await stage.session()
+    fork = await stage.session()
+    async with machine.at_work() as home:
+        (home / "file").write_bytes(os.urandom(MIB))
+    newest = (await machine.snapshots.head(session)).newest
+    assert newest is not None
+    async with machine.files.beginnings.forked(session, newest, fork):
+        pass
+    assert await store.workspaces.weight(TENANT) < 1.1 * MIB, "it is stored once"
+    await store.sessions.delete(TENANT, session)
+    await machine.files._remove_all()
+    assert MIB < await store.workspaces.weight(TENANT) < 1.1 * MIB
+    await store.sessions.delete(TENANT, fork)
+    await machine.files._remove_all()
+    assert await store.workspaces.weight(TENANT) == 0
+
+
+async def test_files_are_not_imported_into_a_full_tenant(machine: Machine, store: SqliteStore):
+    await fill(machine, await Stage(store).session())
+    small = Machine(machine.folder, store, machine.blobs, QUICK, most_of_tenant=1)
+    before = await machine.blobs.list("workspaces/")
+    with pytest.raises(TenantStorageFull):
+        async with small.files.beginnings.planted(small._tree("x"), "x", TENANT):
+            pass
+    assert await machine.blobs.list("workspaces/") == before
+    assert await store.workspaces.find("x") is None

@@ -24,6 +24,7 @@ from roost.errors import (
     RoostError,
     SandboxUnavailable,
     SnapshotCorrupt,
+    TenantStorageFull,
     TooLarge,
     Unauthenticated,
     Unavailable,
@@ -45,6 +46,7 @@ STATUS: Final[dict[type[RoostError], tuple[int, str]]] = {
     SandboxUnavailable: (503, "api_error"),
     BlobsFailed: (503, "api_error"),
     DiskFull: (507, "api_error"),
+    TenantStorageFull: (507, "api_error"),
     SnapshotCorrupt: (500, "api_error"),
     RoostError: (500, "api_error"),
 }

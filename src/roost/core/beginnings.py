@@ -14,6 +14,7 @@ from typing import Final
 from anyio import to_thread
 from msgspec.structs import replace
 
+from roost.core.room import Room
 from roost.core.workspaces import Snapshots
 from roost.core.workspaces.restore import restored
 from roost.core.workspaces.snapshots import Origin
@@ -30,7 +31,8 @@ _OWN: Final = frozenset(name.encode() for name in AGENTS_OWN)
 class Beginnings:
     """Begins workspaces."""
 
-    def __init__(self, snapshots: Snapshots, rows: Workspaces) -> None:
+    def __init__(self, snapshots: Snapshots, rows: Workspaces, room: Room) -> None:
+        self._room = room
         self._snapshots = snapshots
         self._rows = rows
 
@@ -51,19 +53,22 @@ class Beginnings:
             await self._snapshots.fork(source, snapshot, target)
         else:
             await self._snapshots.unite((source, snapshot), shared, target, _OWN)
+        weight = await self._snapshots.weight(target)
         yield
-        await self._rows.note(replace(row, state=SyncState.IDLE, sequence=1))
+        await self._rows.note(replace(row, state=SyncState.IDLE, sequence=1), weight)
 
     @asynccontextmanager
-    async def planted(self, tree: Tree, target: str) -> AsyncGenerator[None, None]:
+    async def planted(self, tree: Tree, target: str, tenant: str) -> AsyncGenerator[None, None]:
         """As `forked`, with files that came from elsewhere and are in this tree now.
 
-        :raises WorkspaceTooLarge: nothing was stored
+        :raises WorkspaceTooLarge: :raises TenantStorageFull: nothing was stored
         """
+        await self._room.check(tenant)
         row = await self._rows.hold(target, "", 0)
         await self._snapshots.take(target, tree, 0, lambda: BEGINNING)
+        weight = await self._snapshots.weight(target)
         yield
-        await self._rows.note(replace(row, state=SyncState.IDLE, sequence=1))
+        await self._rows.note(replace(row, state=SyncState.IDLE, sequence=1), weight)
 
     async def put_into(self, tree: Tree, snapshot: Snapshot, shared: Origin | None = None) -> None:
         """Restore a snapshot to a tree that is no workspace; `shared` as for `forked`."""

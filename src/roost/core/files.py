@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from roost.core.beginnings import Beginnings
 from roost.core.copies import Copy, Past, is_living, look, sign, sign_anew, sign_in, sign_off
+from roost.core.room import Room
 from roost.core.strays import Strays
 from roost.core.sync import Pace, Say, Sync, to_nobody
 from roost.core.tasks import alongside
@@ -91,7 +92,8 @@ class Files:
     """The files of all workspaces, on this node. `tree_of` says where a workspace's are, `here` of which
     workspaces this machine has a copy.
 
-    `past_of` is what the log says about them, for those that nobody works in.
+    `past_of` is what the log says about them, for those that nobody works in. `most_of_tenant` as for
+    `Room`.
     """
 
     def __init__(
@@ -103,8 +105,10 @@ class Files:
         pace: Pace | None = None,
         past_of: Callable[[str], Awaitable[Past]] = _unknown,
         here: Callable[[], Iterable[str]] = tuple,
+        most_of_tenant: int = 0,
     ) -> None:
-        self.beginnings = Beginnings(snapshots, rows)
+        self._room = Room(snapshots, rows, most_of_tenant)
+        self.beginnings = Beginnings(snapshots, rows, self._room)
         self._snapshots = snapshots
         self._rows = rows
         self._tree_of = tree_of
@@ -208,6 +212,7 @@ class Files:
             tree,
             self._snapshots,
             self._rows,
+            self._room,
             self._pace,
             self._locks[workspace_id],
             partial(self._tell_state, workspace_id),
@@ -428,11 +433,13 @@ class Files:
             if copy is not None and copy.behind:
                 return  # a snapshot has all of it, and a turn has to come before it is whole
             marks = (lambda: past.mark, lambda: past.turns)
-            known = row.sequence > 0
-            taken = await self._snapshots.take(row.id, tree, row.generation, *marks, expected=known)
+            known, refusal = row.sequence > 0, await self._room.refusal(row.id)
+            taken = await self._snapshots.take(
+                row.id, tree, row.generation, *marks, expected=known, refusal=refusal
+            )
             sequence = taken.snapshot.sequence
             stored = replace(row, state=SyncState.IDLE, sequence=sequence, attempts=0, error="")
-            await self._rows.note(stored)
+            await self._rows.note(stored, await self._snapshots.weight(row.id))
         _log.info("stored what was left", extra={"action": "recover", "session": row.id})
         self._tell(row.id, phase="sync_recovered")
 
@@ -442,6 +449,8 @@ class Files:
             await to_thread.run_sync(self._tree_of(row.id).remove)
             await self._snapshots.delete(row.id, surely=row.generation == 0)
             await self._snapshots.tidy(row.id)
+            for heir in await self._snapshots.heirs(row.id):  # what is left of it is theirs now
+                await self._rows.weigh(heir, await self._snapshots.weight(heir))
             await self._rows.forget(row.id)
         _log.info("removed the files", extra={"action": "remove", "session": row.id})
 

@@ -81,7 +81,10 @@ class FileStore:
         return await self._kept(tenant, file, _pieces(data), created_by)
 
     async def copy(self, caller: Key, record: Record, scope: str) -> Record:
-        """A copy with an id of its own, which belongs to a session. :raises BlobsFailed:"""
+        """A copy with an id of its own, which belongs to a session.
+
+        :raises StorageQuotaExceeded: :raises BlobsFailed: nothing is kept
+        """
         return await self._copy(caller, record, scope, None)
 
     async def attach(self, caller: Key, record: Record, scope: str) -> Record:
@@ -90,6 +93,7 @@ class FileStore:
 
     async def _copy(self, caller: Key, record: Record, scope: str, attached: str | None) -> Record:
         """It is no output of the session, even if the original was one of another's."""
+        await self._check_quota(record.tenant, file_of(record.body).size)
         own = {"name": scope, "expires_at": None, "origin": None, "attached": attached}
         file = replace(file_of(record.body), **own)
         return await self._kept(record.tenant, file, self.content(record), caller.principal)

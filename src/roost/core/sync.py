@@ -17,12 +17,20 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
+from roost.core.room import Room
 from roost.core.turn_ends import TurnEnds
 from roost.core.workspaces import Snapshots
 from roost.core.workspaces.gather import Report
 from roost.domain.events import Draft, trouble
 from roost.domain.sync import SyncMove, SyncState, step
-from roost.errors import BlobsFailed, LeaseLost, NotFound, RoostError, WorkspaceTooLarge
+from roost.errors import (
+    BlobsFailed,
+    LeaseLost,
+    NotFound,
+    RoostError,
+    TenantStorageFull,
+    WorkspaceTooLarge,
+)
 from roost.ports.tree import Tree
 from roost.ports.workspaces import Workspace, Workspaces
 
@@ -69,6 +77,7 @@ class Sync:
         tree: Tree,
         snapshots: Snapshots,
         rows: Workspaces,
+        room: Room,
         pace: Pace,
         lock: anyio.Lock,
         tell: Callable[[SyncState], None],
@@ -83,6 +92,7 @@ class Sync:
         self._tree = tree
         self._snapshots = snapshots
         self._rows = rows
+        self._room = room
         self._pace = pace
         self._lock = lock
         self._tell = tell
@@ -192,7 +202,8 @@ class Sync:
             except (RoostError, OSError) as error:
                 self._excuse()
                 self._hopeless = isinstance(error, _HOPELESS)
-                last = attempt > len(self._pace.pauses) or self._hopeless
+                full = isinstance(error, TenantStorageFull)  # not over in seconds, but some time
+                last = attempt > len(self._pace.pauses) or self._hopeless or full
                 self._move(SyncMove.GIVE_UP if last else SyncMove.FAIL)
                 await self._note(self.state, attempt, str(error))
                 if last:
@@ -207,6 +218,7 @@ class Sync:
         mark, ends = self._mark, self._ends.due
         async with self._lock:
             await self._refuse_if_stale()
+            refusal = await self._room.refusal(self._row.id)
             taken = await self._snapshots.take(
                 self._row.id,
                 self._tree,
@@ -214,6 +226,7 @@ class Sync:
                 lambda: mark if mark == self._mark else 0,
                 lambda: self._ends.still(ends),
                 expected=self._row.sequence > 0,
+                refusal=refusal,
             )
             self._troubled = False
             self._ends.forget(ends)
@@ -230,7 +243,8 @@ class Sync:
         self._report(taken.report)
         if taken.snapshot.sequence != self._row.sequence:
             self._row = replace(self._row, sequence=taken.snapshot.sequence)
-            await self._note(SyncState.PENDING)
+            weight = await self._snapshots.weight(self._row.id)
+            await self._note(SyncState.PENDING, weight=weight)
 
     def _excuse(self) -> None:
         """Nobody need wait any more for what is to be stored."""
@@ -265,9 +279,11 @@ class Sync:
         except RoostError as error:  # whoever worked in it has gone
             _log.info("not told: %s", error.message, extra=self._about("tell"))
 
-    async def _note(self, state: SyncState, attempts: int = 0, error: str = "") -> None:
+    async def _note(
+        self, state: SyncState, attempts: int = 0, error: str = "", weight: int | None = None
+    ) -> None:
         row = replace(self._row, state=state, attempts=attempts, error=error[:1000])
-        self._row = await self._rows.note(row)
+        self._row = await self._rows.note(row, weight)
         if error:
             _log.warning("cannot store the files: %s", error, extra=self._about(state))
 

@@ -95,7 +95,7 @@ class Transfer:
             card = await to_thread.run_sync(bench.unpack, archive, now)
             spec, target = await self._spec(caller, card, params), mint("sesn")
             said = {"session_id": card.session_id} if card.session_id else {}
-            async with self._with_files(spec, bench, target):
+            async with self._with_files(spec, bench, target, caller.tenant):
                 session = await self._sessions.plant(
                     caller.tenant,
                     target,
@@ -152,11 +152,11 @@ class Transfer:
         return replace(spec, sdk_session_id=named, origin=card.origin or card.session_id or None)
 
     def _with_files(
-        self, spec: Spec, bench: Bench, target: str
+        self, spec: Spec, bench: Bench, target: str, tenant: str
     ) -> AbstractAsyncContextManager[None]:
         if self._files is None or not spec_has_program(spec, self._harnesses):
             return nullcontext()
-        return self._files.beginnings.planted(bench.tree, target)
+        return self._files.beginnings.planted(bench.tree, target, tenant)
 
 
 def spec_has_program(spec: Spec, harnesses: Mapping[str, Harness]) -> bool:

@@ -61,11 +61,27 @@ class Workspaces(Protocol):
         """
         ...
 
-    async def note(self, row: Workspace) -> Workspace:
-        """Write down how storing it goes; `copy` and `generation` must be as they are.
+    async def note(self, row: Workspace, weight: int | None = None) -> Workspace:
+        """Write down how storing it goes; `copy` and `generation` must be as they are. `weight` as for
+        `weigh`, in the same transaction; None: as it was.
 
         :raises LeaseLost: the row has another copy, or another generation, or is gone
         """
+        ...
+
+    async def weigh(self, workspace_id: str, weight: int) -> None:
+        """Its snapshots take so many bytes of the blob store; nothing happens if there is no row.
+
+        The weight of a deleted session's workspace is its tenant's until the row is forgotten.
+        """
+        ...
+
+    async def tenant_of(self, workspace_id: str) -> str:
+        """Whose session, or named workspace, it is; '' if there is none. Called before each snapshot."""
+        ...
+
+    async def weight(self, tenant: str) -> int:
+        """How many bytes all workspaces of a tenant take. Called before each snapshot."""
         ...
 
     async def unsynced(self) -> Sequence[Workspace]:

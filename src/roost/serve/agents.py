@@ -151,7 +151,15 @@ def _files(
 
     snapshots = Snapshots(blobs, most_bytes=settings.max_snapshot_bytes)
     rows = store.workspaces
-    files = Files(snapshots, rows, tree_of, bell, past_of=past_of, here=here)
+    files = Files(
+        snapshots,
+        rows,
+        tree_of,
+        bell,
+        past_of=past_of,
+        here=here,
+        most_of_tenant=settings.max_tenant_bytes,
+    )
     return files, Commons(files, snapshots, rows, store.catalog, bell, tree_of, node=node)
 
 

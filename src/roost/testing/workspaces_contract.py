@@ -53,6 +53,45 @@ class WorkspacesContract(StoreContract):
         (found,) = await rows.unsynced()
         assert (found.state, found.attempts, found.error) == (SyncState.ERROR, 4, "500 ä€")
 
+    async def test_what_the_workspaces_of_a_tenant_take_is_summed(self, stage: Stage) -> None:
+        rows = stage.store.workspaces
+        mine = [await stage.session() for _ in range(3)]
+        other = await stage.session(tenant="tenant_2")
+        for number, session_id in enumerate((*mine, other)):
+            held = await rows.hold(session_id, "copy_1", 1)
+            await rows.note(replace(held, sequence=1), weight=10**number)
+        assert await rows.tenant_of(other) == "tenant_2"
+        assert (await rows.weight(TENANT), await rows.weight("tenant_2")) == (111, 1000)
+        await rows.hold(mine[2], "copy_2", 2)
+        await rows.note(replace(await rows.hold(mine[1], "copy_1", 2), attempts=1))
+        assert await rows.weight(TENANT) == 111, "whoever holds it does not make it lighter"
+        await rows.weigh(mine[2], 5)
+        await rows.weigh("sesn_never", 7)
+        assert await rows.weight(TENANT) == 16
+        assert await rows.weight("tenant_3") == 0
+
+    async def test_the_weight_of_a_deleted_session_counts_until_its_row_is_forgotten(
+        self, stage: Stage
+    ) -> None:
+        rows, session_id = stage.store.workspaces, await stage.session()
+        held = await rows.hold(session_id, "copy_1", 1)
+        await rows.note(replace(held, state=SyncState.IDLE), weight=10)
+        await stage.store.sessions.delete(TENANT, session_id)
+        assert await rows.tenant_of(session_id) == ""
+        await rows.weigh(session_id, 4 << 40)
+        assert await rows.weight(TENANT) == 4 << 40
+        await rows.forget(session_id)
+        assert await rows.weight(TENANT) == 0
+
+    async def test_a_named_workspace_weighs_for_its_tenant(self, stage: Stage) -> None:
+        rows, catalog = stage.store.workspaces, stage.store.catalog
+        await catalog.add("workspace", TENANT, "wksp_1", {"name": "notes"}, unique_name=True)
+        await rows.weigh("wksp_1", 3)
+        assert await rows.weight(TENANT) == 0, "it has no row yet"
+        await rows.hold("wksp_1", "copy_1", 1)
+        await rows.weigh("wksp_1", 3)
+        assert (await rows.tenant_of("wksp_1"), await rows.weight(TENANT)) == (TENANT, 3)
+
     async def test_an_older_generation_is_refused(self, stage: Stage) -> None:
         rows = stage.store.workspaces
         old = await rows.hold("w", "copy_1", 1)

@@ -42,7 +42,7 @@ from roost.domain.snapshot import (
     pack_key,
     seal,
 )
-from roost.errors import BlobsFailed, LeaseLost, NotFound, SnapshotsMissing
+from roost.errors import BlobsFailed, LeaseLost, NotFound, RoostError, SnapshotsMissing
 from roost.ports.blobs import Blobs
 from roost.ports.tree import Root, Tree
 
@@ -109,12 +109,14 @@ class Snapshots:
         turns: Callable[[], Sequence[TurnEnd]] = tuple,
         *,
         expected: bool = False,
+        refusal: RoostError | None = None,
     ) -> Taken:
         """Store what the tree is now, and make it the newest snapshot.
 
         Its mark, or which turns it is the end of, is asked for when all is stored: what it stands for may
         have passed by then. A turn that has a snapshot already keeps that one. `expected`: there is a
-        snapshot already, so a store without any is the wrong one.
+        snapshot already, so a store without any is the wrong one. `refusal` is raised if there is anything
+        new to store.
 
         :raises LeaseLost: a newer generation has the workspace
         :raises NotFound: there is no directory, or the workspace was deleted
@@ -132,7 +134,7 @@ class Snapshots:
             partial(pack_key, workspace, sequence, attempt),
             self._limits,
         )
-        stored = await self._store_loads(gatherer)
+        stored = await self._store_loads(gatherer, refusal)
         manifest = gatherer.manifest(workspace, sequence)
         newest = base.head.newest
         if newest is not None and base.manifest is not None and _same(base.manifest, manifest):
@@ -262,9 +264,25 @@ class Snapshots:
         await self._heads.move(workspace, head, version, lambda now: now.released(keep, since))
         return True
 
-    async def tidy(self, workspace: str) -> None:
+    async def weight(self, workspace: str) -> int:
+        """How many bytes of the store it takes, with what it was forked off, if that is gone."""
+        due, seen, total = [workspace], {""}, 0
+        while due:
+            one = due.pop()
+            seen.add(one)
+            total += sum(stored.size for stored in await self._blobs.list(f"workspaces/{one}/"))
+            head = await self.head(one)
+            others = {head.origin, head.beside} - seen
+            due += [origin for origin in others if (await self.head(origin)).deleted]
+        return total
+
+    async def heirs(self, workspace: str) -> set[str]:
+        """Which workspaces hold snapshots of it."""
+        return {hold.by for hold in (await self.head(workspace)).holds} - {_REWIND}
+
+    async def tidy(self, workspace: str, most: int | None = None) -> None:
         """Remove what nobody needs any more of it, and of what it was forked off, if that is gone. The oldest
-        snapshots are released first, if it takes too much.
+        snapshots are released first, if it takes too much; `most`: more than so many bytes.
 
         Another time, if it cannot be now.
         """
@@ -272,7 +290,8 @@ class Snapshots:
             head = await self.head(workspace)
             if dead := [hold for hold in head.holds if await self._is_dead(hold.by)]:
                 await self._heads.change(workspace, lambda now: _without(now, dead))
-            if self._most_bytes and (old := await beyond(self._blobs, workspace, self._most_bytes)):
+            most = self._most_bytes or None if most is None else most
+            if most is not None and (old := await beyond(self._blobs, workspace, most)):
                 await self._heads.change(workspace, lambda now: now.without(old))
             await collect(self._blobs, workspace)
             for origin in (head.origin, head.beside):
@@ -339,12 +358,14 @@ class Snapshots:
             known.add(entry.parts)
         return _Base(head, version, root, manifest, _earlier(manifest, iter(()), known))
 
-    async def _store_loads(self, gatherer: Gatherer) -> int:
+    async def _store_loads(self, gatherer: Gatherer, refusal: RoostError | None) -> int:
         """How many bytes it took to store what is new."""
         sizes: list[int] = []
         with closing(gatherer.loads()) as loads:
             async with a_few_at_once(_AT_ONCE) as start:
                 while (load := await self._in_thread(_next, loads)) is not None:
+                    if refusal is not None:
+                        raise refusal
                     await start(partial(self._store_load, load, sizes))
         return sum(sizes)
 

@@ -42,6 +42,9 @@ SET copy = excluded.copy, generation = excluded.generation, state = excluded.sta
     sequence = excluded.sequence, attempts = excluded.attempts, error = excluded.error,
     updated_at = excluded.updated_at, holder = excluded.holder
 """
+_WEIGH: Final = numbered(workspaces.WEIGH)
+_WEIGHT: Final = numbered(workspaces.WEIGHT)
+_TENANT_OF: Final = numbered(workspaces.TENANT_OF.replace("?", "CAST(? AS TEXT)"))
 _LEAVE: Final = numbered(workspaces.LEAVE)
 _WAIT: Final = numbered(workspaces.WAIT)
 _FIRST: Final = numbered(workspaces.FIRST)
@@ -64,8 +67,19 @@ class PostgresWorkspaces:
     async def hold(self, workspace_id: str, copy: str, generation: int) -> Workspace:
         return await self._writer.alone(partial(_hold, workspace_id, copy, generation))
 
-    async def note(self, row: Workspace) -> Workspace:
-        return await self._writer.alone(partial(_note, row))
+    async def note(self, row: Workspace, weight: int | None = None) -> Workspace:
+        return await self._writer.alone(partial(_note, row, weight))
+
+    async def weigh(self, workspace_id: str, weight: int) -> None:
+        await self._writer.alone(lambda db: db.execute(_WEIGH, weight, workspace_id))
+
+    async def tenant_of(self, workspace_id: str) -> str:
+        [(tenant,)] = await self._database.read(lambda db: db.fetch(_TENANT_OF, workspace_id))
+        return str(tenant)
+
+    async def weight(self, tenant: str) -> int:
+        [(weight,)] = await self._database.read(lambda db: db.fetch(_WEIGHT, tenant))
+        return int(weight)
 
     async def unsynced(self) -> Sequence[Workspace]:
         rows = await self._database.read(lambda db: db.fetch(workspaces.UNSYNCED))
@@ -117,10 +131,12 @@ async def _hold(workspace_id: str, copy: str, generation: int, connection: Conne
     return row
 
 
-async def _note(row: Workspace, connection: Connection) -> Workspace:
+async def _note(row: Workspace, weight: int | None, connection: Connection) -> Workspace:
     tx = await Transaction.begin(connection)
     row = workspaces.noted(await _locked(row.id, tx), row, tx.now)
     await tx.ask(_KEEP, *astuple(row))
+    if weight is not None:
+        await tx.ask(_WEIGH, weight, row.id)
     return row
 
 

@@ -39,6 +39,17 @@ SELECT r.tenant, w.* FROM ({SELECT}) w JOIN records r ON r.id = w.id
 WHERE r.kind = 'workspace' ORDER BY w.id
 """
 
+# Whose session, or named workspace, has this id; written once for a statement's `{id}`.
+_TENANT: Final = """COALESCE((SELECT s.tenant FROM sessions s WHERE s.id = {id}),
+    (SELECT r.tenant FROM records r WHERE r.kind = 'workspace' AND r.id = {id}), {otherwise})"""
+_NOBODY: Final = "''"
+TENANT_OF: Final = f"SELECT {_TENANT.format(id='w.id', otherwise=_NOBODY)} FROM (SELECT ? AS id) w"
+WEIGH: Final = f"""
+UPDATE workspaces SET bytes = ?, tenant = {_TENANT.format(id="workspaces.id", otherwise="tenant")}
+WHERE id = ?
+"""
+WEIGHT: Final = "SELECT COALESCE(SUM(bytes), 0) FROM workspaces WHERE bytes > 0 AND tenant = ?"
+
 LEAVE: Final = "UPDATE workspaces SET holder = '' WHERE id = ? AND holder = ?"
 
 # A session waits for its turn. It keeps its place if it waits already.

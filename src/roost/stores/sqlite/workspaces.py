@@ -30,9 +30,12 @@ AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = x.value)
 
 # A row, new or in the place of the one before.
 _KEEP: Final = """
-INSERT OR REPLACE INTO workspaces
+INSERT INTO workspaces
     (id, copy, generation, state, sequence, attempts, error, updated_at, holder)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE
+SET copy = excluded.copy, generation = excluded.generation, state = excluded.state,
+    sequence = excluded.sequence, attempts = excluded.attempts, error = excluded.error,
+    updated_at = excluded.updated_at, holder = excluded.holder
 """
 
 
@@ -49,8 +52,17 @@ class SqliteWorkspaces:
     async def hold(self, workspace_id: str, copy: str, generation: int) -> Workspace:
         return await self._writer.do(partial(_hold, workspace_id, copy, generation))
 
-    async def note(self, row: Workspace) -> Workspace:
-        return await self._writer.do(partial(_note, row))
+    async def note(self, row: Workspace, weight: int | None = None) -> Workspace:
+        return await self._writer.do(partial(_note, row, weight))
+
+    async def weigh(self, workspace_id: str, weight: int) -> None:
+        await self._writer.do(lambda tx: tx.ask(workspaces.WEIGH, (weight, workspace_id)))
+
+    async def tenant_of(self, workspace_id: str) -> str:
+        return await self._readers.ask(partial(_tenant_of, workspace_id))
+
+    async def weight(self, tenant: str) -> int:
+        return await self._readers.ask(partial(_weight, tenant))
 
     async def unsynced(self) -> Sequence[Workspace]:
         return await self._readers.ask(_unsynced)
@@ -93,9 +105,11 @@ def _hold(workspace_id: str, copy: str, generation: int, tx: Transaction) -> Wor
     return row
 
 
-def _note(row: Workspace, tx: Transaction) -> Workspace:
+def _note(row: Workspace, weight: int | None, tx: Transaction) -> Workspace:
     row = workspaces.noted(_before(row.id, tx), row, tx.now)
     tx.ask(_KEEP, astuple(row))
+    if weight is not None:
+        tx.ask(workspaces.WEIGH, (weight, row.id))
     return row
 
 
@@ -125,6 +139,14 @@ def _forget(workspace_id: str, tx: Transaction) -> None:
 
 def _find(workspace_id: str, db: apsw.Connection) -> Workspace | None:
     return workspaces.one_of(db.execute(_BY_ID, (workspace_id,)).fetchall())
+
+
+def _tenant_of(workspace_id: str, db: apsw.Connection) -> str:
+    return str(db.execute(workspaces.TENANT_OF, (workspace_id,)).get)
+
+
+def _weight(tenant: str, db: apsw.Connection) -> int:
+    return int(db.execute(workspaces.WEIGHT, (tenant,)).get)
 
 
 def _latest(workspace_id: str, db: apsw.Connection) -> Sequence[Heard]:

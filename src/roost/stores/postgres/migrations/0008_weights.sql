@@ -1,0 +1,7 @@
+-- Code that does not know of weights leaves them as they are: they are noted again at the next snapshot.
+-- works with: 7
+
+-- How many bytes of the blob store a workspace's snapshots take, and whose they are: '' until that is noted.
+ALTER TABLE workspaces ADD COLUMN bytes BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE workspaces ADD COLUMN tenant TEXT NOT NULL DEFAULT '';
+CREATE INDEX workspaces_by_tenant ON workspaces (tenant, bytes) WHERE bytes > 0;
