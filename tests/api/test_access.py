@@ -45,6 +45,8 @@ SESSION_RULES = {
     "roost.sessions.files.upload": "tell",
     "roost.sessions.files.delete": "tell",
     "roost.sessions.files.make_directory": "tell",
+    "roost.sessions.tool_outputs.download": "tell",
+    "roost.sessions.attachments.download": "see",
     "roost.sessions.turns": "see",
     "roost.sessions.fork": "tell",
     "roost.sessions.rewind": "tell",
@@ -63,6 +65,7 @@ BODIES: dict[str, Any] = {
 QUERIES = {
     "roost.sessions.files.download": {"path": "a"},
     "roost.sessions.files.delete": {"path": "a"},
+    "roost.sessions.tool_outputs.download": {"path": "a"},
 }
 
 
@@ -175,7 +178,7 @@ async def scene(tmp_path: Path) -> AsyncGenerator[Scene]:
 
 
 def request(operation: Operation, session: Any) -> dict[str, Any]:
-    ids = {"thread_id": "sthr_none", "resource_id": "sesrsc_none"}
+    ids = {"thread_id": "sthr_none", "resource_id": "sesrsc_none", "file_id": "file_none"}
     asked: dict[str, Any] = {
         "method": operation.method,
         "url": operation.path.format(session_id=session["id"], **ids),

@@ -243,3 +243,22 @@ async def test_an_agent_hears_the_content_and_one_without_a_record_hears_all_of_
         assert kinds == ["image", "image", "text", "image"]
         sources = [content[0].get("source", {}).get("type") for content in inner.heard]
         assert sources == ["base64" if mounts is None else "file", "base64", None, "base64"]
+
+
+async def test_who_sees_a_session_sees_the_files_that_its_messages_name(tmp_path: Path):
+    async with house(tmp_path) as roost, await roost.user() as viewer:
+        workspace = await roost.post("/roost/v1/workspaces", {"name": "shared"})
+        permissions = f"/roost/v1/workspaces/{workspace['id']}/permissions"
+        await roost.post(permissions, {"everyone": True, "access": "read"})
+        image, other = await sent(roost, "a.png", PNG), await sent(roost, "b.png", PNG)
+        session = await roost.session(workspace=workspace["id"])
+        await roost.post(events_of(session), said(naming("image", image)))
+        error_of(await viewer.get(f"/v1/files/{image['id']}/content"), 404)
+        at = f"/roost/v1/sessions/{session['id']}/attachments"
+        seen = await viewer.get(f"{at}/{image['id']}/content")
+        assert (seen.status_code, seen.content) == (200, PNG)
+        error_of(await viewer.get(f"{at}/{other['id']}/content"), 404)  # no message names it
+        await roost.client.delete(f"/v1/files/{image['id']}")
+        assert (await viewer.get(f"{at}/{image['id']}/content")).content == PNG
+        await roost.post(permissions, {"everyone": True, "access": "none"})
+        error_of(await viewer.get(f"{at}/{image['id']}/content"), 404)

@@ -57,9 +57,9 @@ class Person:
     def another_tab(self) -> Page:
         return self._context.new_page()
 
-    def log_in(self) -> None:
+    def log_in(self, key: str | None = None) -> None:
         self.page.goto(self.server.url)
-        self.page.get_by_label("API key").fill(self.server.key)
+        self.page.get_by_label("API key").fill(key or self.server.key)
         self.page.get_by_role("button", name="Log in").click()
         expect(self.page.get_by_role("heading", name="Sessions")).to_be_visible()
         self.complaints.clear()  # the browser notes that nobody was logged in yet

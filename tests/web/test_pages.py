@@ -298,3 +298,74 @@ def test_what_waits_for_somebody_comes_first_and_is_said_wherever_they_are(perso
     person.hears("Done.")
     expect(note).to_have_count(0)
     expect(page).to_have_title("Needs you · Roost")
+
+
+def test_what_waits_is_asked_for_in_one_request_seldom_out_of_sight_and_not_without_a_login(
+    person: Person,
+):
+    page = person.page
+    page.clock.install()
+    person.log_in()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.removeprefix(person.server.url)))
+
+    def minute() -> list[str]:
+        """What is asked for in a minute, besides the page itself."""
+        page.wait_for_load_state("networkidle")
+        asked.clear()
+        for _ in range(60):
+            page.clock.run_for(1000)
+            page.wait_for_timeout(50)
+        return [address for address in asked if address.startswith(("/v1", "/roost", "/auth"))]
+
+    page.goto(f"{person.server.url}/agents")
+    expect(page.get_by_role("heading", name="Agents")).to_be_visible()
+    in_sight = minute()
+    assert set(in_sight) == {"/v1/sessions?waiting=true&limit=100"}
+    assert 6 <= len(in_sight) <= 13
+    page.evaluate(
+        """() => {
+            Object.defineProperty(document, "hidden", { get: () => true });
+            Object.defineProperty(document, "visibilityState", { get: () => "hidden" });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+    )
+    assert 1 <= len(minute()) <= 3
+    other = person.another_tab()
+    other.goto(person.server.url)
+    other.get_by_role("button", name="Log out").click()
+    expect(other.get_by_label("API key")).to_be_visible()
+    minute()
+    expect(page.get_by_label("API key")).to_be_visible()
+    assert minute() == []
+    person.complaints.clear()  # the browser notes that the login is over
+
+
+@pytest.mark.parametrize(("width", "touch"), [(390, True)])
+def test_everything_that_is_tapped_in_the_chat_is_as_large_as_a_finger(person: Person):
+    person.log_in()
+    person.enter_session("Fingers", policy="always_ask")
+    page = person.page
+    person.page.get_by_label("Message", exact=True).fill(script({"text": "Hello."}))
+    page.get_by_role("button", name="Send").click()
+    person.hears("Hello.")
+    expect(page.get_by_role("button", name="Fork here")).to_be_visible()
+    person.page.get_by_label("Message", exact=True).fill(script(bash("ls"), {"text": "Done."}))
+    page.get_by_role("button", name="Send").click()
+    for name in ("Allow", "Deny", "Rename", "Menu", "Interrupt", "Send", "Attach pictures"):
+        expect(page.get_by_role("button", name=name, exact=True)).to_be_visible()
+    small = """() => [...document.querySelectorAll("button, [role=tab], .waiting input")]
+        .map((it) => ({ it, box: it.getBoundingClientRect() }))
+        .filter(({ it, box }) => it.checkVisibility() && box.width > 1 && Math.min(box.width, box.height) < 44)
+        .map(({ it, box }) => [it.ariaLabel || it.textContent, box.width, box.height])"""
+    assert page.evaluate(small) == []
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+    page.get_by_role("button", name="Allow").click()
+    person.hears("Done.")
+    expect(page.get_by_role("button", name="Go back to here")).to_be_visible()
+    assert page.evaluate(small) == []
+    page.get_by_role("button", name="Menu").click()
+    expect(page.get_by_role("link", name="Tasks")).to_be_visible()
+    links = page.get_by_role("navigation", name="Main").get_by_role("link")
+    heights = links.evaluate_all("all => all.map((it) => it.getBoundingClientRect().height)")
+    assert min(heights) >= 44

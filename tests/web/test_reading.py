@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -263,7 +264,7 @@ def dropped(person: Person, selector: str, event: str) -> None:
 
 
 def is_drawn(picture: Locator) -> None:
-    expect(picture).to_be_visible()
+    expect(picture).to_have_attribute("src", re.compile("."))
     assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") == 1
 
 
@@ -316,6 +317,30 @@ def test_a_picture_that_another_client_has_sent_is_seen(person: Person):
         session_id, events=[{"type": "user.message", "content": content}]
     )
     is_drawn(person.log.locator(".said-user").get_by_role("img"))
+
+
+def test_who_sees_a_session_sees_pictures_that_others_have_sent(person: Person):
+    workspace = person.make("/roost/v1/workspaces", name="shared pictures")
+    rights = {"everyone": True, "access": "read"}
+    permissions = f"/roost/v1/workspaces/{workspace}/permissions"
+    person.client.post(permissions, body=rights, cast_to=object)
+    session = person.client.beta.sessions.create(
+        title="Shared", **person.make_parts(), extra_body={"workspace": workspace}
+    )
+    file = person.client.beta.files.upload(file=("own.png", PIXEL, "image/png"))
+    source: Any = {"type": "file", "file_id": file.id}
+    content: Any = [{"type": "text", "text": "See?"}, {"type": "image", "source": source}]
+    person.client.beta.sessions.events.send(
+        session.id, events=[{"type": "user.message", "content": content}]
+    )
+    fields = {"name": "viewer", "role": "user", "sees": "own"}
+    viewer: Any = person.client.post("/roost/v1/keys", body=fields, cast_to=object)
+    person.log_in(viewer["secret"])
+    person.page.goto(f"{person.server.url}/sessions/{session.id}")
+    is_drawn(person.log.locator(".said-user").get_by_role("img"))
+    address = f"{person.server.url}/v1/files/{file.id}/content"
+    response = person.page.request.get(address, headers={"anthropic-version": "2023-06-01"})
+    assert response.status == 404  # the file itself stays its owner's
 
 
 def test_a_picture_of_the_workspace_is_shown_in_an_answer_and_no_other_is_fetched(person: Person):

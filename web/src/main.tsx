@@ -4,7 +4,7 @@ import "./style.css";
 
 import { createTheme, MantineProvider, Modal, Notification } from "@mantine/core";
 import { Notifications } from "@mantine/notifications";
-import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { QueryCache, QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 
@@ -24,6 +24,12 @@ const theme = createTheme({
 });
 
 const queries = new QueryClient({
+  queryCache: new QueryCache({
+    onError: (error, query) => {
+      // The login is over: ask who this is, once. Without an answer, the login page asks for nothing else.
+      if (error instanceof ApiError && error.status === 401 && query.queryKey[0] !== "me") void queries.resetQueries({ queryKey: ["me"] });
+    },
+  }),
   defaultOptions: {
     queries: {
       staleTime: 2000,

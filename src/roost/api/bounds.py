@@ -111,6 +111,7 @@ EXTRAS: Final[dict[str, dict[str, Any]]] = {
         "sandbox_fallback": Fallback,
         "task_id": Annotated[str, Field(min_length=1, max_length=128)],
     },
+    "SessionListParams": {"waiting": bool},
     "FileListParams": {"after_id": str, "before_id": str},
     "EventStreamParams": _AFTER,
     "EventListParams": {"include_rewound": bool},

@@ -60,8 +60,17 @@ async def delete(call: Call) -> ASGIApp:
 
 async def download(call: Call) -> ASGIApp:
     """A file's bytes, or those that `Range` asks for."""
+    return _sent(call, await call.deps.filestore.seen(call.key, call.params["file_id"]))
+
+
+async def download_attached(call: Call) -> ASGIApp:
+    """The same, of the copy that a session keeps of a file which a message names."""
+    session = await call.session("see")
+    return _sent(call, await call.deps.attachments.copy(session, call.params["file_id"]))
+
+
+def _sent(call: Call, record: Record) -> Sending:
     store = call.deps.filestore
-    record = await store.seen(call.key, call.params["file_id"])
     file = file_of(record.body)
     span = span_in(call.headers, file.size)
     headers = guard(file.filename) | {"content-type": file.mime_type}

@@ -86,6 +86,7 @@ def _query(call: Call, order: Order, cursor: Cursor | None) -> SessionQuery:
         agent_id=asked.get("agent_id"),
         agent_version=asked.get("agent_version") if "agent_id" in asked else None,
         statuses=asked.get("statuses", ()),
+        waiting=asked.get("waiting", False),
         include_archived=asked.get("include_archived", False),
         since=since,
         until=until,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from roost.api import workspace
+from roost.api import files, workspace
 from roost.api.routes import delete, get, post, upload
 
 _FILES: Final = "/roost/v1/sessions/{session_id}/files"
@@ -34,6 +34,13 @@ WORKSPACE_FILES: Final = (
         "/roost/v1/sessions/{session_id}/tool_outputs/content",
         workspace.download_output,
         workspace.WorkspaceFileContentParams,
+        form="other",
+        media="application/octet-stream",
+    ),
+    get(
+        "roost.sessions.attachments.download",
+        "/roost/v1/sessions/{session_id}/attachments/{file_id}/content",
+        files.download_attached,
         form="other",
         media="application/octet-stream",
     ),

@@ -120,6 +120,13 @@ class Attachments:
         files = await self._store.of_session(tenant, session_id)
         return {record.body["attached"]: record for record in files if record.body.get("attached")}
 
+    async def copy(self, session: Session, file_id: str) -> Record:
+        """What the session has of a file that a message has named. :raises NotFound:"""
+        copies = await self._copies(session.tenant, session.id)
+        if file_id not in copies:
+            raise NotFound(f"session {session.id} has no copy of file {file_id}")
+        return copies[file_id]
+
     async def _shown(self, file: Record, named: _Named) -> Block:
         data = b"".join([part async for part in self._store.content(file)])
         return shown(named.block, file_of(file.body).filename, data, named.at)

@@ -40,7 +40,7 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which sessions a listing shows, by creation. `after` is the id of the last one seen.
 
     `reverse` walks back: the sessions just before `after`, still given in `order`. `seen`: no others than
-    these; None: all of the tenant's.
+    these; None: all of the tenant's. `waiting`: only those that are idle until somebody answers.
     """
 
     tenant: str
@@ -50,6 +50,7 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str | None = None
     seen: Seen | None = None
     statuses: Sequence[str] = ()
+    waiting: bool = False
     include_archived: bool = False
     since: Micros | None = None
     until: Micros | None = None

@@ -26,7 +26,17 @@ from roost.errors import (
 )
 from roost.ports.log import EventQuery, Receipt
 from roost.ports.sessions import Revised, SessionQuery
-from roost.testing.stage import END_TURN, TENANT, Stage, answer, message, numbers, spec, types
+from roost.testing.stage import (
+    END_TURN,
+    TENANT,
+    Stage,
+    allow,
+    answer,
+    message,
+    numbers,
+    spec,
+    types,
+)
 from roost.testing.store_contract import StoreContract
 
 
@@ -284,6 +294,21 @@ class SessionsContract(StoreContract):
             await self._listed(stage, limit=2, after=made[4], order="asc", reverse=True)
             == (made[2:4])
         )
+
+    async def test_a_listing_of_those_that_wait_shows_no_others(self, stage: Stage) -> None:
+        asking = await stage.asking("sevt_1", "sevt_2")
+        await stage.idle()
+        named = {**spec().agent, "name": '"pending":[{'}  # what a person wrote is no state
+        await stage.store.sessions.create(TENANT, "sesn_named", replace(spec(), agent=named))
+        assert await self._listed(stage, waiting=True) == [asking]
+        for call in ("sevt_1", "sevt_2"):
+            assert await self._listed(stage, waiting=True) == [asking]
+            await stage.log.accept(asking, [allow(call)])
+        assert await self._listed(stage, waiting=True) == []
+        await stage.claim()
+        asking_too = await stage.asking("sevt_3")
+        await stage.store.sessions.archive(TENANT, asking_too)
+        assert await self._listed(stage, waiting=True) == []
 
     async def test_a_listing_goes_on_after_a_session_that_was_deleted(self, stage: Stage) -> None:
         made = [await stage.session() for _ in range(5)]

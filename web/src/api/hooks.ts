@@ -4,7 +4,7 @@ import { notifications } from "@mantine/notifications";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 
 import { all, ApiError, get, post, remove } from "./http";
-import type { Agent, Environment, Key, Me, Session, Task, TaskRun, Workspace } from "./types";
+import type { Agent, Environment, Key, Me, Page, Session, Task, TaskRun, Workspace } from "./types";
 
 export const useMe = () =>
   useQuery({ queryKey: ["me"], queryFn: () => get<Me>("/auth/me"), staleTime: 60_000, retry: false });
@@ -14,11 +14,22 @@ export const useSessions = (archived: boolean) =>
     queryKey: ["sessions", archived],
     queryFn: () => all<Session>(`/v1/sessions?include_archived=${archived}`),
     refetchInterval: 5000,
+  });
+
+const IN_SIGHT = 5000;
+const OUT_OF_SIGHT = 30_000;
+
+/** The sessions that wait for somebody: one request, whatever number of sessions there is. */
+export const useWaitingSessions = () =>
+  useQuery({
+    queryKey: ["sessions", "waiting"],
+    queryFn: () => get<Page<Session>>("/v1/sessions?waiting=true&limit=100"),
+    refetchInterval: () => (document.hidden ? OUT_OF_SIGHT : IN_SIGHT),
     refetchIntervalInBackground: true, // the title of a tab that nobody looks at says what waits
   });
 
-export const useSession = (id: string) =>
-  useQuery({ queryKey: ["session", id], queryFn: () => get<Session>(`/v1/sessions/${id}`) });
+export const useSession = (id: string, enabled = true) =>
+  useQuery({ queryKey: ["session", id], queryFn: () => get<Session>(`/v1/sessions/${id}`), enabled });
 
 export const useAgents = () =>
   useQuery({ queryKey: ["agents"], queryFn: () => all<Agent>("/v1/agents") });

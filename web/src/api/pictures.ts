@@ -2,7 +2,7 @@
 
 import { useQuery } from "@tanstack/react-query";
 
-import { post, remove, request } from "./http";
+import { ApiError, post, remove, request } from "./http";
 
 const KINDS = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 /** What the server takes of one picture, and the longest side that models look at. */
@@ -23,14 +23,24 @@ export async function keepPicture(file: File): Promise<Kept> {
 
 export const dropPicture = (kept: Kept) => remove(`/v1/files/${kept.file_id}`);
 
-/** The address of a kept picture in this page. */
-export const usePicture = (id: string) =>
+/** The address of a kept picture in this page; of a session's message, if one is given. */
+export const usePicture = (id: string, session?: string) =>
   useQuery({
     queryKey: ["picture", id],
-    queryFn: async () => URL.createObjectURL(new Blob([await request<ArrayBuffer>("GET", `/v1/files/${id}/content`, undefined, "bytes")])),
+    queryFn: async () => URL.createObjectURL(new Blob([await content(id, session)])),
     staleTime: Infinity,
     gcTime: Infinity, // an address that was given up shows nothing
   });
+
+/** A session's own copy is for whoever sees the session; a fork has none, and shows the original to its owner. */
+async function content(id: string, session?: string): Promise<ArrayBuffer> {
+  const original = () => request<ArrayBuffer>("GET", `/v1/files/${id}/content`, undefined, "bytes");
+  if (session === undefined) return original();
+  return request<ArrayBuffer>("GET", `/roost/v1/sessions/${session}/attachments/${id}/content`, undefined, "bytes").catch((error) => {
+    if (error instanceof ApiError && error.status === 404) return original();
+    throw error;
+  });
+}
 
 /** As it is, if a model can be shown it; else smaller, as a JPEG. A phone's photograph is too large. */
 async function fitted(file: File): Promise<Blob> {

@@ -56,7 +56,7 @@ export function Frame({ me, children }: { me: Me; children: ReactNode }) {
       <AppShell.Navbar p="xs" component="nav" aria-label="Main">
         <Stack gap={4}>
           {places.map(({ to, label, icon: Icon }) => (
-            <NavLink key={to} component={Link} to={to} label={label} leftSection={<Icon size={18} aria-hidden />} rightSection={to === "/" && waiting > 0 && <Badge size="sm" variant="light" color="grape" title={`${waiting} waiting`}>{waiting}</Badge>} active={here(to)} aria-current={here(to) ? "page" : undefined} onClick={close} className="rounded" />
+            <NavLink key={to} component={Link} to={to} label={label} leftSection={<Icon size={18} aria-hidden />} rightSection={to === "/" && waiting !== "0" && <Badge size="sm" variant="light" color="grape" title={`${waiting} waiting`}>{waiting}</Badge>} active={here(to)} aria-current={here(to) ? "page" : undefined} onClick={close} className="rounded" />
           ))}
         </Stack>
       </AppShell.Navbar>

@@ -26,8 +26,8 @@ export function Picture({ block }: { block: Block }) {
 }
 
 export function KeptPicture({ id, name }: { id: string; name: string }) {
-  const picture = usePicture(id);
-  if (picture.error !== null) return <NotShown name={`${name}, which is not kept any more`} />;
+  const picture = usePicture(id, useContext(ShownSession));
+  if (picture.error !== null) return <NotShown name={`${name}, which cannot be shown`} />;
   return <img className="sent-picture" src={picture.data} alt={name} />;
 }
 

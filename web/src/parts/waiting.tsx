@@ -5,30 +5,33 @@ import { notifications } from "@mantine/notifications";
 import { useEffect, useRef } from "react";
 import { useLocation, useNavigate } from "react-router";
 
-import { useSessions } from "../api/hooks";
+import { useSession, useWaitingSessions } from "../api/hooks";
 import type { Session } from "../api/types";
-import { nameOf, waits } from "./words";
+import { nameOf } from "./words";
 
 /** How many sessions wait. The tab's title says so, and a notification for each that begins to. */
-export function useWaiting(): number {
-  const sessions = useSessions(false).data;
+export function useWaiting(): string {
+  const found = useWaitingSessions().data;
+  const waiting = found?.data;
+  const count = `${waiting?.length ?? 0}${found?.next_page ? "+" : ""}`;
   const { pathname } = useLocation();
+  const here = /^\/sessions\/([^/]+)/.exec(pathname)?.[1];
+  const open = useSession(here ?? "", here !== undefined).data;
   const navigate = useNavigate();
   const before = useRef<Set<string>>(undefined);
-  const waiting = sessions?.filter(waits) ?? [];
 
   useEffect(() => {
-    document.title = titleOf(waiting, sessions?.find(({ id }) => pathname.startsWith(`/sessions/${id}`)));
+    document.title = titleOf(waiting ?? [], count, open);
   });
 
   useEffect(() => {
-    if (sessions === undefined) return;
-    const now = new Set(sessions.filter(waits).map(({ id }) => id));
+    if (waiting === undefined) return;
+    const now = new Set(waiting.map(({ id }) => id));
     const known = before.current;
     before.current = now;
-    for (const id of known ?? []) if (!now.has(id) || pathname.startsWith(`/sessions/${id}`)) notifications.hide(id);
-    for (const session of sessions) {
-      if (known === undefined || known.has(session.id) || !now.has(session.id) || pathname.startsWith(`/sessions/${session.id}`)) continue;
+    for (const id of known ?? []) if (!now.has(id) || id === here) notifications.hide(id);
+    for (const session of waiting) {
+      if (known === undefined || known.has(session.id) || session.id === here) continue;
       notifications.show({
         id: session.id,
         color: "grape",
@@ -41,13 +44,13 @@ export function useWaiting(): number {
         ),
       });
     }
-  }, [sessions, pathname, navigate]);
+  }, [waiting, here, navigate]);
 
-  return waiting.length;
+  return count;
 }
 
-export function titleOf(waiting: Session[], open: Session | undefined): string {
+export function titleOf(waiting: Session[], count: string, open: Session | undefined): string {
   const here = open === undefined ? "Roost" : `${nameOf(open)} · Roost`;
   if (waiting.length === 0) return here;
-  return waiting.length === 1 ? `(1) ${nameOf(waiting[0]!)} waits · Roost` : `(${waiting.length}) sessions wait · Roost`;
+  return waiting.length === 1 ? `(1) ${nameOf(waiting[0]!)} waits · Roost` : `(${count}) sessions wait · Roost`;
 }

@@ -23,6 +23,7 @@ from roost.stores.postgres.writer import Writer
 from roost.stores.sql import forks, sessions
 from roost.stores.sql.listing import POSITION, position
 from roost.stores.sql.rows import (
+    PENDING,
     Row,
     encode,
     session_of,
@@ -34,6 +35,8 @@ _SELECT = f"""
 SELECT {SESSION_COLUMNS}, p.spec, {NOW} FROM sessions s JOIN specs p ON p.session = s.num
 """
 _POSITION = numbered(POSITION.replace("?1", "?1::text"))
+
+_WAITS = f"position('{PENDING}'::bytea IN s.rest) > 0"
 
 # A session made under a creator's key.
 _CREATED = "SELECT fingerprint, session_id FROM creations WHERE tenant = $1 AND key = $2"
@@ -314,6 +317,6 @@ async def _page(query: SessionQuery, db: Connection) -> list[Session]:
     if query.after is not None:
         found = await db.fetchrow(_POSITION, "session", query.tenant, query.after)
         beyond = position(found, "session", query.after)
-    where, values = sessions.listed(query, beyond)
+    where, values = sessions.listed(query, beyond, _WAITS)
     rows = await db.fetch(numbered(f"{_SELECT} {where}"), *values)
     return [_session_of(row) for row in (reversed(rows) if query.reverse else rows)]

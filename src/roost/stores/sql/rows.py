@@ -131,6 +131,12 @@ def state_columns(state: State) -> Row:
     )
 
 
+PENDING: Final = '"pending":[{'
+"""What the column `rest` has in it if somebody has to answer the session. In a text that is part of it, a
+quotation mark has a backslash before it. It is searched for without an index: `rest` changes too often.
+"""
+
+
 def head_columns(hot: Hot) -> Row:
     """head, queued, waits_from, sent, sent_at, updated_at, session."""
     at = hot.state

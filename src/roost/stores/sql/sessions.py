@@ -10,7 +10,7 @@ from roost.domain import ledger
 from roost.domain.events import Draft, Micros
 from roost.domain.ids import mint
 from roost.domain.pen import Change
-from roost.domain.session import Session, Spec, State
+from roost.domain.session import Session, Spec, State, Status
 from roost.errors import IdempotencyMismatch, NotFound, QuotaExceeded, RoostError
 from roost.ports.log import Receipt
 from roost.ports.sessions import Revised, Revision, Rewinding, Seen, SessionQuery
@@ -113,8 +113,10 @@ def _seen(seen: Seen) -> tuple[str, list[Value]]:
     return f"s.workspace IN ({shared}) OR ((s.workspace = '' OR {gone}){own})", values
 
 
-def listed(query: SessionQuery, beyond: int | None) -> tuple[str, list[Value]]:
-    """A page of sessions: the conditions and the order, and their values."""
+def listed(query: SessionQuery, beyond: int | None, waits: str) -> tuple[str, list[Value]]:
+    """A page of sessions: the conditions and the order, and their values. `waits` is the condition that a session
+    has something pending, which databases write differently.
+    """
     descending = (query.order == "desc") is not query.reverse
     where = Filter().equal("s.tenant", query.tenant)
     where.equal("s.agent_id", query.agent_id)
@@ -122,6 +124,8 @@ def listed(query: SessionQuery, beyond: int | None) -> tuple[str, list[Value]]:
     where.equal("s.environment_id", query.environment_id)
     where.equal("s.workspace", query.workspace)
     where.among("s.status", query.statuses)
+    if query.waiting:
+        where.either(f"s.status = ? AND {waits}", [Status.IDLE.value])
     if query.seen is not None:
         where.either(*_seen(query.seen))
     where.at_least("s.created_at", query.since)

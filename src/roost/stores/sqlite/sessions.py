@@ -19,6 +19,7 @@ from roost.ports.sessions import Cutting, Planting, Revision, Rewinding, Session
 from roost.stores.sql import forks, sessions
 from roost.stores.sql.listing import POSITION, position
 from roost.stores.sql.rows import (
+    PENDING,
     SESSION_COLUMNS,
     Hot,
     encode,
@@ -41,6 +42,8 @@ _SELECT = f"""
 SELECT {SESSION_COLUMNS}, p.spec
 FROM sessions s JOIN heads h ON h.session = s.num JOIN specs p ON p.session = s.num
 """
+
+_WAITS = f"instr(s.rest, CAST('{PENDING}' AS BLOB)) > 0"
 
 # A session made under a creator's key.
 _CREATED = "SELECT fingerprint, session_id FROM creations WHERE tenant = ? AND key = ?"
@@ -326,6 +329,6 @@ def _page(query: SessionQuery, clock: Clock, db: apsw.Connection) -> list[Sessio
     if query.after is not None:
         found = db.execute(POSITION, ("session", query.tenant, query.after)).fetchone()
         beyond = position(found, "session", query.after)
-    where, values = sessions.listed(query, beyond)
+    where, values = sessions.listed(query, beyond, _WAITS)
     rows: list[Any] = db.execute(f"{_SELECT} {where}", values).fetchall()
     return [session_of(row, clock.now()) for row in (reversed(rows) if query.reverse else rows)]
