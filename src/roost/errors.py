@@ -251,6 +251,13 @@ class WrongAnswer(InvalidRequest):
     hint = "A tool call that waits for permission is allowed or denied; a question or custom tool gets a result."
 
 
+class WrongInput(InvalidRequest):
+    """The tool cannot take this input; nothing was answered."""
+
+    code = "wrong_input"
+    hint = "Give an input that the tool takes, or allow the call without one."
+
+
 class NotWaiting(InvalidRequest):
     """An input does not wait any more: it was taken up, or withdrawn."""
 

@@ -10,7 +10,10 @@ from tests.api.house import error_of, house
 from tests.api.test_forks import talked_to
 from tests.unit.test_archives import CARD, LOG, deepest_of, named, tar_of
 
+from roost.core.history import history
 from roost.domain.archive import Card
+from roost.harnesses.claude.past import Past
+from roost.harnesses.transcript import Transcript
 
 
 async def test_a_session_goes_to_another_server_and_on_from_there(tmp_path: Path):
@@ -108,3 +111,42 @@ async def test_a_path_longer_than_any_is_refused_wherever_it_is_given(tmp_path: 
         path, deep = f"/roost/v1/sessions/{session['id']}/files", "d/" * 2500 + "f"
         error_of(await there.client.get(path, params={"path": deep}), 400)
         error_of(await there.client.post(f"{path}/directories", json={"path": deep}), 400)
+
+
+async def test_a_withdrawn_message_stays_withdrawn_in_an_archive(tmp_path: Path):
+    async with house(tmp_path / "a") as one, house(tmp_path / "b") as other:
+        session = await talked_to(one)
+        await one.say(session, "withdrawn")
+        path = f"/v1/sessions/{session['id']}/events"
+        await one.post(path, {"events": [{"type": "user.interrupt"}]})
+        await one.say(session, "third")
+        await one.rest(session)
+        archive = await one.client.get(f"/roost/v1/sessions/{session['id']}/export")
+        fields = {"agent": (await other.agent())["id"]}
+        fields["environment_id"] = (await other.environment())["id"]
+        sent = {"files": {"archive": archive.content}, "data": fields}
+        taken = await other.post("/roost/v1/sessions/import", None, **sent)
+        events = (await other.get(f"/v1/sessions/{taken['id']}/events"))["data"]
+        said = [event for event in events if event["type"] == "user.message"]
+        words = [event["content"][0]["text"] for event in said]
+        assert words == ["first", "second", "withdrawn", "third"]
+        assert ["withdrawn_at" in event for event in said] == [False, False, True, False]
+        found = await other.store.sessions.find(taken["id"])
+        assert (found.state.status, found.state.queued) == ("idle", 0)
+        model = Transcript()  # what an agent is told that goes on from here
+        past = await Past.read(history(other.store.log, found))
+        async for entry in history(other.store.log, found):
+            if not (entry.queued or entry.withdrawn):
+                model.take(entry)
+        for told in (str(model.messages()), past.retold(past.told)):
+            assert "third" in told
+            assert "withdrawn" not in told
+
+
+async def test_nobody_says_of_their_own_message_that_it_was_withdrawn(tmp_path: Path):
+    async with house(tmp_path) as there:
+        session = await there.session()
+        content = [{"type": "text", "text": "Hello"}]
+        event = {"type": "user.message", "content": content, "withdrawn_at": "2026-01-01"}
+        path = f"/v1/sessions/{session['id']}/events"
+        error_of(await there.client.post(path, json={"events": [event]}), 400)

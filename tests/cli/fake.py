@@ -31,6 +31,17 @@ def answer_hello(fake: Fake, message: Json) -> None:
     fake.rest()
 
 
+def withdraw(fake: Fake, message: Json) -> None:
+    """Somebody else interrupts before the agent has got it."""
+    while fake.read_at_post == len(fake.streams):
+        time.sleep(0.005)
+    stop = fake.append("user.interrupt")
+    mine = {**_fields(message), "kind": message["type"], "id": message["id"]}
+    fake.append(**mine, withdrawn_at="now")
+    fake.append("roost.withdrawn", event_ids=[message["id"]], interrupt_id=stop["id"])
+    fake.rest()
+
+
 class Fake:
     """One server with at most one session, `sesn_1`."""
 
@@ -49,7 +60,7 @@ class Fake:
         self.closed = False
         self._known: dict[str, Json] = {}
         self._seq = 0
-        self._read_at_post = 0
+        self.read_at_post = 0
 
     # What a turn says.
 
@@ -68,7 +79,7 @@ class Fake:
         self.frames.append((None, event))
 
     def begin(self, message: Json) -> None:
-        while self._read_at_post == len(self.streams):
+        while self.read_at_post == len(self.streams):
             time.sleep(0.005)  # until somebody watches, so that previews are seen
         self.append("session.status_running")
         self.append(**_fields(message), kind=message["type"], id=message["id"])
@@ -134,7 +145,7 @@ class Fake:
             self.posted.append(event)
             kept = self.append(event["type"], processed_at=None, **_fields(event))
             self._known[event["client_id"]] = kept
-            self._read_at_post = len(self.streams)
+            self.read_at_post = len(self.streams)
             threading.Thread(target=self.turn, args=(self, kept)).start()
         if self.lost_answers:
             self.lost_answers -= 1

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Roost, Start
-from tests.cli.fake import Fake, Json
+from tests.cli.fake import Fake, Json, withdraw
 
 TOOL = {"name": "bash", "input": {"command": "rm -rf build"}}
 
@@ -442,3 +442,15 @@ def _asks(fake: Fake, message: Json) -> None:
     fake.begin(message)
     use = fake.append("agent.tool_use", evaluated_permission="ask", **TOOL)
     fake.rest("requires_action", event_ids=[use["id"]])
+
+
+def test_a_message_that_somebody_else_withdrew_is_not_waited_for(
+    roost: Roost, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(Fake(withdraw))
+    code, out, _ = roost("chat", "--once", "Hello")
+    assert (code, out) == (1, "")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    code, out, err = roost("chat", "--session", "sesn_1")
+    assert (code, out) == (0, "")
+    assert "> Hello (withdrawn: the agent never got it)" in err

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from tests.cli.conftest import Roost, Start
-from tests.cli.fake import Fake, Json
+from tests.cli.fake import Fake, Json, withdraw
 
 from roost import __version__
 from roost.cli import doctor
@@ -436,3 +436,14 @@ def test_a_call_to_be_allowed_is_shown_whole_and_cannot_disguise_itself() -> Non
 def test_a_name_in_a_table_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["name"], [["a \x1b[31mname"]])
     assert capsys.readouterr().out == "NAME\na [31mname\n"
+
+
+def test_a_log_says_of_a_message_that_it_was_withdrawn(roost: Roost, start: Start) -> None:
+    fake = Fake(withdraw)
+    start(fake)
+    roost("chat", "--once", "Hello")
+    lines = roost("logs", "sesn_1")[1].splitlines()
+    [line] = [line for line in lines if "(withdrawn) Hello" in line]
+    assert line.split()[2] == "user.message"
+    as_json = [json.loads(line) for line in roost("logs", "sesn_1", "--json")[1].splitlines()]
+    assert [event["withdrawn_at"] for event in as_json if "withdrawn_at" in event] == ["now"]

@@ -17,6 +17,7 @@ from roost.core.copies import Past
 from roost.core.forks import Forks
 from roost.core.sessions import Lifecycle
 from roost.core.trust import Trust
+from roost.domain.events import Draft
 from roost.domain.session import Session
 from roost.errors import InvalidRequest, NotFound, SessionBusy, SnapshotGone
 from roost.harnesses.scripted import ScriptedHarness
@@ -213,3 +214,30 @@ async def test_a_session_at_work_is_not_rewound_and_can_be_forked(tmp_path: Path
         with pytest.raises(NotFound, match="not part of a turn that has ended"):
             running = (await here.store.log.read(session.id, said - 1, 1))[0]
             await going_back.fork(KEY, session.id, {"at": running.id}, None)
+
+
+async def test_a_withdrawn_message_is_told_neither_in_a_fork_nor_after_a_rewind(tmp_path: Path):
+    async with forks(tmp_path) as (here, going_back):
+        session = await here.session()
+        await here.turn(session, "word1")
+        slow = await here.say(session, 'SCRIPT[{"text": "slow", "delay": 30}]')
+        await here.until(session, "span.model_request_start", slow)
+        behind = await here.say(session, "withdrawn word")
+        await here.intake.accept(session.id, [Draft.of("user.interrupt")])
+        await here.until(session, "session.status_idle", slow)
+        await here.turn(session, "word3")
+        listed = await here.store.log.page(session.id, EventQuery(types=["user.message"]))
+        assert [entry.withdrawn for entry in listed] == [False, False, True, False]
+        [gone] = [entry for entry in listed if entry.withdrawn]
+        assert gone.seq > behind
+        turns = await going_back.turns(KEY, session.id)
+        assert [turn["number"] for turn in turns] == [1, 2, 3]
+        for at in ({}, {"at": 2}, {"at": 3}):
+            fork = await going_back.fork(KEY, session.id, at, None)
+            words = await remembered(here, fork)
+            assert words[0] == "word1"
+            assert "withdrawn word" not in words
+            assert (await here.store.sessions.find(fork.id)).state.queued == 0
+        await going_back.rewind(KEY, session.id, {"to": 2})
+        assert "withdrawn word" not in await remembered(here, session)
+        assert not any("withdrawn word" in str(seen.body) for seen in here.model.requests)

@@ -298,3 +298,28 @@ async def test_a_call_that_is_wrong_changes_nothing_and_says_so(tmp_path: Path, 
         answer = (await roost.store.log.read("sesn_1", 0, 100))[-1].fields
         assert answer["is_error"]
         assert "title" in answer["content"][0]["text"]
+
+
+@pytest.mark.parametrize("leave", ["delete", "archive"])
+@pytest.mark.parametrize("began", [True, False])
+async def test_a_run_whose_session_goes_after_an_interrupt_is_cancelled(
+    tmp_path: Path, leave: str, began: bool
+) -> None:
+    """Nobody looks in between: the end is read when the session is gone, or archived."""
+    async with node(tmp_path, working=began) as roost:
+        async with office(roost) as desk:
+            slow = json.dumps([{"text": "word " * 200, "chunk_delay": 0.05}])
+            task = await desk.task(f"SCRIPT{slow}")
+            run = await desk.runs.start(desk.key, task.id, {}, None)
+        session = await roost.store.sessions.find(run["session_id"])
+        if began:
+            await roost.until(session, "span.model_request_start")
+        await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
+        await roost.until(session, "session.status_idle")
+        await getattr(roost.store.sessions, leave)(TENANT, session.id)
+        async with office(roost) as desk:  # the process that comes after
+            record = await ended(desk.board, task.id)
+            (after,) = record.body["runs"]
+            assert after["status"] == "cancelled"
+            assert record.body["status"] == "open"
+            await gone(roost)

@@ -185,3 +185,31 @@ async def test_sockets_outlive_a_server_that_is_killed_in_the_middle_of_a_turn(
     while api.get(f"/v1/sessions/{session_id}")["status"] != "idle":
         assert time.monotonic() < deadline
         await anyio.sleep(0.1)
+
+
+def test_an_input_that_the_tool_cannot_take_is_refused_and_the_call_goes_on_waiting(
+    api: Api,
+) -> None:
+    session_id = api.session(tools=[ASKING])
+    with api.talk(session_id) as talk:
+        talk.say("message", content=script(bash("echo asked > ran.txt"), {"text": "thank you"}))
+        request = talk.until("tool_permission_request")["requestId"]
+        answer = {"requestId": request, "decision": "allow"}
+        for n, wrong in enumerate(({}, {"command": 5}, {"file_path": "x"})):
+            talk.say("permission_response", **answer, modifiedInput=wrong, id=f"p-{n}")
+            error = talk.until(lambda m, mine=f"p-{n}": m.get("id") == mine)
+            assert (error["type"], error["code"]) == ("error", "wrong_input"), wrong
+        sent = {"type": "user.tool_confirmation", "tool_use_id": request, "result": "allow"}
+        refused = api.http.post(
+            f"/v1/sessions/{session_id}/events",
+            json={"events": [{**sent, "modified_input": {"command": ["ls"]}}]},
+        )
+        assert refused.status_code == 400
+        assert refused.json()["error"]["details"]["error_code"] == "wrong_input"
+        assert api.get(f"/v1/sessions/{session_id}")["waiting_for"] == [request]
+        assert "user.tool_confirmation" not in [e["type"] for e in api.events(session_id)]
+        better = {"command": "echo better > ran.txt"}
+        talk.say("permission_response", **answer, modifiedInput=better, id="p-9")
+        assert talk.until(lambda m: m.get("id") == "p-9")["type"] == "ack"
+        talk.until("done")
+    assert (home(api.server, session_id) / "ran.txt").read_text() == "better\n"

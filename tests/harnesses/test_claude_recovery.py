@@ -359,3 +359,14 @@ async def test_whenever_the_agent_is_killed_no_command_runs_twice(house: Housed,
     assert sorted(calls) == sorted(results)
     assert spans_are_paired(desk)
     assert desk.texts()[-1] == "Done."
+
+
+async def test_an_account_of_the_log_does_not_tell_what_was_withdrawn(house: Housed, model: Served):
+    desk = Board(house, agent())
+    await desk.run(desk.say(script({"text": "I am Ada."}, say="name-1")))
+    desk.withdraw(desk.say("withdrawn word"))
+    house.transcript.unlink()
+    assert await desk.run(desk.say(script({"text": "Ada."}, say="name-2"))) == END
+    assert len(desk.events("agent.thread_context_compacted")) == 1
+    assert "I am Ada." in model.last_request()
+    assert "withdrawn word" not in model.last_request()

@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 from roost.core.handover import Handover
 from roost.domain.events import Draft
 from roost.domain.fitting import misfit
-from roost.errors import InvalidRequest
+from roost.errors import WrongInput
 from roost.ports.bell import WORK, Bell
 from roost.ports.log import Accepted, Log, Receipt
 
@@ -37,7 +37,7 @@ class Intake:
         receipts: Sequence[Receipt | None] = (),
     ) -> Accepted:
         """Commit the inputs, then ring. :raises RoostError: see `Log.accept`; nothing was kept
-        :raises InvalidRequest: a tool is to have an input that it cannot take
+        :raises WrongInput: a tool is to have an input that it cannot take
 
         Whoever is cancelled meanwhile, because its client hung up, has said it all the same: the store
         commits what it was given, so the runner is told now, and not when it next looks by itself.
@@ -67,7 +67,7 @@ class Intake:
             for call in await self._log.read(session_id, at - 1, 1) if at else ():
                 name, asked = call.fields.get("name", ""), call.fields.get("input") or {}
                 if wrong := misfit(name, asked, fields.get("modified_input") or {}):
-                    raise InvalidRequest(f"modified_input.{wrong}", hint="The call still waits.")
+                    raise WrongInput(f"modified_input.{wrong}")
 
     def _ring(self, session_id: str, accepted: Accepted) -> None:
         has_a_runner = self._bell.ring(inbox(session_id))

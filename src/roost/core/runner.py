@@ -285,7 +285,7 @@ class Runner:
         session, inputs, _ = work
         stop_reason: dict[str, Any] = {"type": "end_turn"}
         turn.look(session.state)
-        if session.state.turn is not None:
+        if session.state.turn is not None and not interrupts_in(inputs):
             stop_reason = await self._gone_on(work, turn, conversation) or stop_reason
             session, inputs = await self._sessions.with_inputs(lease.session_id)
         while True:
@@ -304,6 +304,8 @@ class Runner:
             ):
                 return await keep_outputs(self._places, turn, session)
             session, inputs = await self._sessions.with_inputs(lease.session_id)
+            if session.state.status is Status.RUNNING:
+                turn.waits = False  # it was interrupted and woken: what it waits for is said again
 
     async def _ready(
         self, session: Session, inputs: Sequence[Entry], *, stopped: bool

@@ -156,9 +156,11 @@ def rest(
         return None
     if state.status is Status.IDLE:
         return Change(replace(state, owner=state.owner if keep else None), [])
+    if batch.budget:  # a session that was made before its state had it
+        state = replace(state, budget=batch.budget)
     pen = _written(state, batch, now)
     pen.move(Move.REST)
-    pen.rest(stop_reason, batch.budget)
+    pen.rest(stop_reason)
     over = not (batch.turn or pen.state.pending)
     pen.state = replace(
         pen.state,

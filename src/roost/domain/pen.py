@@ -113,7 +113,7 @@ class Pen:
         self.consume([e for e in left if e.type == "user.interrupt" and not at_work])
         self._withdraw([e for e in left if e.type != "user.interrupt"], draft.id)
         if not at_work:
-            self._stand_down()
+            self._stand_down(answered=any(entry.type in _ANSWERS for entry in left))
 
     def _is_at_work(self) -> bool:
         state = self.state
@@ -128,19 +128,22 @@ class Pen:
         if gone := [entry.id for entry in inputs if entry.type in WITHDRAWABLE]:
             self.write(Draft.of("roost.withdrawn", event_ids=gone, interrupt_id=by))
 
-    def _stand_down(self) -> None:
+    def _stand_down(self, *, answered: bool) -> None:
         """Rest, without having done anything. A turn that the budget has stopped still goes on when that is
-        raised: an interrupt changes nothing about it, as the API has it.
+        raised: an interrupt changes nothing about it, as the API has it. Any other that was cut off, or
+        waited for an answer or with one (`answered`), is over.
         """
         before = self.state
         turn = before.turn if before.limited and before.status is Status.IDLE else None
-        turned = before.turned if before.turn == turn else 0
-        self.state = replace(before, pending=(), turn=turn, turned=turned)
+        ends = turn is None and bool(before.turn or before.pending or answered)
+        self.state = replace(before, pending=(), turn=turn)
         self._first = True
         if before.status is not Status.IDLE:
             self.move(Move.REST)
         if before.status is not Status.IDLE or before.pending:
             self.rest({"type": "end_turn"})
+        if ends:
+            self.state = replace(self.state, turned=self.head, limited=False)
 
     def begin(self, inputs: Sequence[Entry]) -> None:
         """The agent's turn: these are handed to it."""
@@ -196,11 +199,11 @@ class Pen:
         elif after is Status.RUNNING:
             self._announce("running")
 
-    def rest(self, stop_reason: dict[str, Any], budget: dict[str, Any] | None = None) -> None:
+    def rest(self, stop_reason: dict[str, Any]) -> None:
         """Why it rests, and what it has used."""
         self._thread("idle", stop_reason=stop_reason)
         usage = self.state.shown_usage(self.state.active_seconds(self.now))
-        self.write(Draft.of("session.usage", usage=usage, budget=budget))
+        self.write(Draft.of("session.usage", usage=usage, budget=self.state.budget))
         trust = self.state.trust_level
         self.write(Draft.of("session.status_idle", stop_reason=stop_reason, trust_level=trust))
 

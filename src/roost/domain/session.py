@@ -138,7 +138,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     after a crash, those are the ones to hand to it again. `run` is the seq of the first input since
     the session last rested, `queued` the places that waiting inputs take in the queue, `sent` the seq
     of the newest input, and `sent_at` its moment. `usage` is what the agent says its requests have
-    used, `spent` what the way out has counted. `trust_level` is the spec's, for entries to say.
+    used, `spent` what the way out has counted. `trust_level` and `budget` are the spec's, for entries to say.
     `turned` is the seq at which the last turn ended, 0 while there is another one, or a rewind since.
     `rewinds` are all there were, oldest first. `limited`: it rests because the budget has stopped its turn.
     """
@@ -164,6 +164,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     turned: int = 0
     rewinds: tuple[Rewind, ...] = ()
     limited: bool = False
+    budget: dict[str, Any] | None = None
 
     @property
     def rewound(self) -> list[Stretch]:

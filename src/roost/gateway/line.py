@@ -15,8 +15,12 @@ EXTENSION: Final = "roost.line"
 class Line(Protocol):
     """One client's end."""
 
-    heard: float
-    """When the client last said anything, a pong included, by the loop's clock."""
+    @property
+    def heard(self) -> float:
+        """When the client last said anything, a pong included, by the loop's clock; now, while it is not
+        read from.
+        """
+        ...
 
     def write(self, frames: bytes) -> int:
         """Send frames as they are; gives how many bytes wait to be read by the client."""

@@ -27,6 +27,7 @@ from roost.errors import (
     NotStarted,
     RoostError,
     WrongAnswer,
+    WrongInput,
 )
 from roost.gateway import speech, words
 from roost.gateway.admission import Admission
@@ -210,6 +211,8 @@ class Socket:
         except WrongAnswer as wrong:
             needed = _NEEDED[type(word)]
             raise WrongAnswer(f"requestId: this waits for a {needed}", hint=wrong.hint) from None
+        except WrongInput:
+            raise  # it may well wait
         except InvalidRequest:
             if isinstance(word, PermissionResponse | AskUserAnswer):
                 await self._check_answered(session_id, word.requestId)

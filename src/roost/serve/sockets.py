@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio  # noqa: TID251 - the types of uvicorn's protocols
 from typing import Any, Final, cast
 
-from uvicorn._types import ASGISendEvent
+from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import SecurityError
@@ -29,8 +29,6 @@ _PATIENCE: Final = (
 class WebSocketLine(WebSocketsSansIOProtocol):
     """A `gateway.line.Line`. Built on uvicorn's inside: the version is pinned, and tests hold it."""
 
-    heard = 0.0
-
     def __init__(
         self,
         config: Config,
@@ -40,10 +38,22 @@ class WebSocketLine(WebSocketsSansIOProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.crowd = server_state
+        self._heard = 0.0
+
+    @property
+    def heard(self) -> float:
+        """While the server does not read, because of what it was sent before, nobody can be silent."""
+        return self.loop.time() if self.read_paused else self._heard
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """The client has until now to be heard again: from here on it may be read from."""
+        message = await super().receive()
+        self._heard = self.loop.time()
+        return message
 
     def data_received(self, data: bytes) -> None:
         """Any sign of life counts. A handshake that cannot be read is answered, too."""
-        self.heard = self.loop.time()
+        self._heard = self.loop.time()
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
             self._refuse(self.conn.handshake_exc)
@@ -67,7 +77,7 @@ class WebSocketLine(WebSocketsSansIOProtocol):
 
     def handle_connect(self, event: Request) -> None:
         """The application finds its line in the scope."""
-        self.heard = self.loop.time()
+        self._heard = self.loop.time()
         super().handle_connect(event)
         if self.response.status_code == _UPGRADE:
             self._extensions()[EXTENSION] = self

@@ -88,6 +88,10 @@ class Desk:
         content = [{"type": "text", "text": text}]
         return self._write(Draft.of(type, content=content), queued=True)
 
+    def withdraw(self, message: Entry) -> Entry:
+        """An interrupt came before the agent got it."""
+        return self._write(message.withdrawn_at(message.at), queued=False)
+
     def answer(self, call_id: str, text: str, *, is_error: bool = False) -> Entry:
         """A client's result for a custom tool; such inputs are never shown as waiting."""
         self.pending = [pending for pending in self.pending if pending.event_id != call_id]

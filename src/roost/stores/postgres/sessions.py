@@ -283,7 +283,8 @@ async def _revise(
     if (revised := sessions.revised(before, revision)) is None:
         return before
     spec, drafts, wakes = revised
-    tx.apply(hot, ledger.note(hot.state, drafts, tx.now, wakes=wakes))
+    state = msgspec.structs.replace(hot.state, budget=spec.budget)
+    tx.apply(hot, ledger.note(state, drafts, tx.now, wakes=wakes))
     await tx.ask(_REVISE_SPEC, encode(spec), hot.num)
     await tx.ask(_REVISE, *spec_columns(spec), hot.num)
     await tx.flush()

@@ -44,6 +44,7 @@ class New(msgspec.Struct, frozen=True):
             thread_id=mint("sthr"),
             agent_name=str(spec.agent.get("name", "")),
             trust_level=spec.trust_level,
+            budget=spec.budget,
         )
         return cls(tenant, session_id, spec, state, drafts, receipt, max_sessions)
 

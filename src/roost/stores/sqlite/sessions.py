@@ -280,7 +280,8 @@ def _revise(tenant: str, session_id: str, revision: Revision, tx: Transaction) -
     if (revised := sessions.revised(before, revision)) is None:
         return before
     spec, drafts, wakes = revised
-    change = ledger.note(hot.state, drafts, tx.now, wakes=wakes)
+    state = replace(hot.state, budget=spec.budget)
+    change = ledger.note(state, drafts, tx.now, wakes=wakes)
     tx.ask(_REVISE_SPEC, (encode(spec), hot.num))
     tx.ask(_REVISE, (*spec_columns(spec), hot.num))
     tx.apply(hot, change)

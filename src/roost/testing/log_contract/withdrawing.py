@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from roost.domain.events import Draft, Entry
 from roost.domain.ledger import Batch
-from roost.domain.session import Lease, Move, Status
+from roost.domain.session import Lease, Move, Session, Status
 from roost.errors import NotWaiting
 from roost.ports.log import Accepted, EventQuery, Receipt
-from roost.testing.stage import END_TURN, Stage, allow, message, numbers, types
+from roost.ports.sessions import Revised
+from roost.testing.stage import END_TURN, TENANT, Stage, allow, message, numbers, types
 from roost.testing.store_contract import StoreContract
 
 
@@ -132,6 +134,41 @@ class Withdrawing(StoreContract):
         assert (await stage.log.accept(session_id, [yes])).woke
         await stage.log.accept(session_id, [interrupt()])
         await self._rests(stage, session_id, [yes.id])
+
+    async def test_a_turn_that_ends_with_it_leaves_its_place(self, stage: Stage) -> None:
+        """Its files are the end of that turn; where no turn began, they are still the end of the last."""
+        asking = await stage.asking("sevt_a")
+        answered = await stage.asking("sevt_b")
+        await stage.log.accept(answered, [allow("sevt_b")])
+        for session_id in (asking, answered):
+            await stage.log.accept(session_id, [interrupt()])
+            state = await stage.state(session_id)
+            assert state.turned == state.head
+        session_id = await stage.idle()
+        before = await stage.state(session_id)
+        await stage.say(session_id)
+        await stage.log.accept(session_id, [interrupt()])
+        assert (await stage.state(session_id)).turned == before.turned
+
+    async def test_the_account_at_rest_has_the_budget(self, stage: Stage) -> None:
+        budget = {"max_tokens": 7}
+        session_id = await stage.session(message(), budget=budget)
+        await stage.log.accept(session_id, [interrupt()])
+        assert await self._budgets(stage, session_id) == [budget]
+        raised = {"max_tokens": 9}
+
+        def raise_it(before: Session) -> Revised:
+            after = replace(before.spec, budget=raised)
+            return Revised(after, [Draft.of("session.updated")])
+
+        await stage.store.sessions.revise(TENANT, session_id, raise_it)
+        await stage.say(session_id)
+        await stage.log.accept(session_id, [interrupt()])
+        assert await self._budgets(stage, session_id) == [budget, raised]
+
+    async def _budgets(self, stage: Stage, session_id: str) -> list[object]:
+        query = EventQuery(types=["session.usage"])
+        return [entry.fields["budget"] for entry in await stage.log.page(session_id, query)]
 
     async def test_a_withdrawn_message_that_is_sent_again_is_answered_as_the_first_was(
         self, stage: Stage
