@@ -34,7 +34,7 @@ from roost.domain.events import Draft, Entry
 from roost.domain.ids import mint
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Pending, State
-from roost.errors import IdempotencyMismatch, InvalidRequest, NotFound, RoostError
+from roost.errors import IdempotencyMismatch, NotFound, NotWaiting, RoostError
 from roost.ports.log import EventQuery, Receipt
 from roost.stores.sqlite import SqliteStore
 from roost.testing.stage import END_TURN, TENANT, allow, answer, message, spec
@@ -57,12 +57,13 @@ class Log:
         if any(e.seq not in self.waiting for e in takes) or len({e.seq for e in takes}) < len(
             takes
         ):
-            raise InvalidRequest("an input was taken up already")
+            raise NotWaiting()
         self.state = change.state
         self.entries += change.entries
         self.waiting |= {entry.seq: entry for entry in change.opened}
         again = {entry.id: entry.seq for entry in change.entries}
-        for entry in takes:
+        withdrawn = [self.waiting[seq] for seq in change.consumed if seq in self.waiting]
+        for entry in {entry.seq: entry for entry in [*takes, *withdrawn]}.values():
             del self.waiting[entry.seq]
             self.taken[entry.seq] = again.get(entry.id, 0)
         return change.entries
@@ -73,7 +74,8 @@ class Log:
             if fingerprint != receipt.fingerprint:
                 raise IdempotencyMismatch()
             return [entry]
-        written = self.apply(ledger.admit(self.state, [draft], 0, most))[:1]
+        waiting = [self.waiting[seq] for seq in sorted(self.waiting)]
+        written = self.apply(ledger.admit(self.state, [draft], 0, most, waiting=waiting))[:1]
         if receipt:
             self.receipts[receipt.key] = receipt.fingerprint, written[0]
         return written
