@@ -206,6 +206,20 @@ async def test_what_nobody_wants_goes_after_a_while_and_with_it_its_directory(tm
         assert len(texts(await house.node.turn(second, "Hello"))) == 1
 
 
+async def test_what_cannot_be_removed_stops_no_start_and_is_tried_again(tmp_path: Path):
+    note, left = tmp_path / "pool" / "sesn_x", tmp_path / "vault" / ".workspaces" / "sesn_x"
+    for path in (note, left):
+        path.parent.mkdir(parents=True)
+        path.touch()  # a file, where a directory was to be
+    async with inn(tmp_path) as house:
+        await house.create()
+        await house.ready()
+    assert note.exists()
+    left.unlink()
+    async with inn(tmp_path) as house:
+        assert not note.exists()
+
+
 async def test_no_more_are_kept_than_there_is_room_for(tmp_path: Path):
     async with inn(tmp_path, size=3) as house:
         for _ in range(3):

@@ -333,7 +333,12 @@ class Pool:
         try:
             await self._sessions.find(session_id)
         except NotFound:
-            await self._places.remove(session_id)
+            try:
+                await self._places.remove(session_id)
+            except OSError:
+                # The note stays, so that the next start tries again: cleaning up stops no server.
+                _log.exception("cannot remove a directory", extra={"session": session_id})
+                return
         note.unlink(missing_ok=True)
 
     def _note(self, session_id: str) -> Path:
