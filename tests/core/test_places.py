@@ -186,7 +186,7 @@ async def test_while_the_store_is_wrong_the_input_waits_and_goes_on_by_itself(
         seq = await roost.say(session, "Are you there?")
         seen = await roost.until(session, "session.status_rescheduled", seq - 1)
         (error,) = [entry.fields["error"] for entry in seen if entry.type == "session.error"]
-        assert error["type"] == {"empty": "snapshots_missing", "away": "blobs_failed"}[wrong]
+        assert error["code"] == {"empty": "snapshots_missing", "away": "blobs_failed"}[wrong]
         assert error["retry_status"] == {"type": "retrying"}
         await anyio.sleep(0.3)
         assert types(await roost.store.log.inputs(session.id)) == ["user.message"]
