@@ -58,6 +58,7 @@
     - BlobChanged                   somebody else has moved the pointer
     - SnapshotCorrupt               what came back is not what was stored
     - SnapshotsMissing              there should be snapshots, and there are none: a wrong store?
+    - WrongBlobs                    the blob store is another installation's, or is empty
   + CannotUnseal                    sealed with another master key, or damaged
   + WorkspaceTooLarge               more files than a snapshot may hold
   + HarnessUnavailable              no such harness here, or none of the sandboxes that it needs
@@ -67,7 +68,6 @@
   + StartupError                    the server cannot start, and would fail the same way again
     - DataDirLocked                 another server has this data directory open
     - SchemaTooNew                  the database was written by a newer Roost
-    - WrongBlobs                    the blob store is another installation's, or is empty
 
 A class's docstring is its default message. `code` is stable: clients may branch on it. `hint` tells
 a person what to do next. Which HTTP status each one gets is one table in `api/errors.py`.
@@ -501,6 +501,16 @@ class SnapshotsMissing(BlobsFailed):
     )
 
 
+class WrongBlobs(BlobsFailed):
+    """The blob store is not the one that belongs to this database."""
+
+    code = "blobs_wrong"
+    hint = (
+        "Correct ROOST_BLOBS_URL, or mount the folder that it names; with the right store it goes on by "
+        "itself. If this store is the right one, say so with `roost blobs adopt`."
+    )
+
+
 class CannotUnseal(RoostError):
     """A secret in the database cannot be opened."""
 
@@ -559,13 +569,3 @@ class SchemaTooNew(StartupError):
 
     code = "schema_too_new"
     hint = "Start the newer version, or restore a backup made before the upgrade."
-
-
-class WrongBlobs(StartupError):
-    """The blob store is not the one that belongs to this database."""
-
-    code = "blobs_wrong"
-    hint = (
-        "Correct ROOST_BLOBS_URL, or mount the folder that it names. If this store is the right one, "
-        "say so with `roost blobs adopt`."
-    )

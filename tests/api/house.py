@@ -21,6 +21,7 @@ from roost.api.auth import MANAGED_AGENTS
 from roost.api.deps import Deps
 from roost.api.tokens import Tokens
 from roost.blobs.folder import FolderBlobs
+from roost.blobs.guarded import GuardedBlobs
 from roost.config import Settings, words
 from roost.core.access import Access
 from roost.core.attachments import Attachments
@@ -33,6 +34,7 @@ from roost.core.files import Files
 from roost.core.filestore import FileStore
 from roost.core.follow import Follow
 from roost.core.forks import Forks
+from roost.core.installation import Installation
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
 from roost.core.logins import Logins
@@ -52,6 +54,7 @@ from roost.domain.session import Lease, Session
 from roost.errors import Unavailable
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.bell import Bell
+from roost.ports.blobs import Blobs
 from roost.ports.harness import AGENTS_OWN
 from roost.ports.store import Store
 from roost.sandboxes.shown import FolderShown
@@ -59,7 +62,7 @@ from roost.sandboxes.tree import LocalFolder, LocalTree
 from roost.serve.database import opened
 from roost.stores.archives import FolderArchives
 from roost.stores.seal import MasterKeys
-from roost.stores.skills import FolderSkills
+from roost.stores.skills import BlobSkills, FolderSkills
 
 MASTER_KEY = bytes(range(32))
 TENANT = "tenant_1"
@@ -152,7 +155,8 @@ def client_of(app: ASGIApp, secret: str, **headers: str) -> httpx2.AsyncClient:
 
 @asynccontextmanager
 async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
-    given = {"heartbeat_seconds": 5, "database_url": url_of(data), **settings}
+    usual = {"heartbeat_seconds": 5, "min_free_disk": 0}
+    given = {**usual, "database_url": url_of(data), **settings}
     wanted = Settings.model_validate(given)
     async with opened(wanted) as (store, bell):
         keyring = Keyring(store.keys)
@@ -166,9 +170,13 @@ async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
                 raise Unavailable("the disk is full")
             return {"node": "node_1"}
 
-        skills = Skills(store.catalog, FolderSkills(data / "skills"))
-        blobs = FolderBlobs(data / "blobs")
-        browse = _browse(data, store, blobs, bell)
+        least_free = wanted.min_free_disk << 20
+        folder = FolderBlobs(data / "blobs", least_free=least_free)
+        installation = Installation(store.catalog, store.workspaces, folder)
+        await installation.start()
+        blobs = GuardedBlobs(folder, installation.check)
+        skills = Skills(store.catalog, BlobSkills(blobs, FolderSkills(data / "skills")))
+        browse = _browse(data, store, blobs, bell, least_free)
         workspaces = SharedWorkspaces(store.catalog, store.sessions, store.keys, bell)
         access = Access(store.sessions, workspaces)
         filestore = FileStore(store.catalog, blobs, access, quota=wanted.max_stored_bytes)
@@ -180,7 +188,7 @@ async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
             yield made[0]
 
 
-def _browse(data: Path, store: Store, blobs: FolderBlobs, bell: Bell) -> Browse:
+def _browse(data: Path, store: Store, blobs: Blobs, bell: Bell, least_free: int) -> Browse:
     def tree_of(workspace_id: str) -> LocalTree:
         return LocalTree(data / "homes" / workspace_id, data / "copies", range(0))
 
@@ -191,7 +199,8 @@ def _browse(data: Path, store: Store, blobs: FolderBlobs, bell: Bell) -> Browse:
     )
 
     def folder_of(session: Session, hidden: frozenset[str] = AGENTS_OWN) -> LocalFolder:
-        return LocalFolder(data / "homes" / session.id, range(0), hidden)
+        place = data / "homes" / session.id
+        return LocalFolder(place, range(0), hidden, least_free=least_free)
 
     return Browse(files, commons, folder_of, partial(folder_of, hidden=frozenset()))
 

@@ -197,7 +197,7 @@ async def test_the_files_of_a_session_go_with_it(tmp_path: Path):
         assert (objects(tmp_path), await notes(roost)) == ([kept["id"]], 0)
 
 
-@pytest.mark.parametrize("step", range(1, 12))
+@pytest.mark.parametrize("step", range(1, 13))
 async def test_wherever_an_upload_or_a_delete_dies_no_bytes_and_no_empty_record_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ):

@@ -10,7 +10,7 @@ import pytest
 
 from roost.blobs.folder import FolderBlobs
 from roost.domain.skill import File
-from roost.errors import BlobsFailed, NotFound, Unavailable
+from roost.errors import BlobNotFound, BlobsFailed, NotFound, SnapshotCorrupt, Unavailable
 from roost.stores.skills import BlobSkills, FolderSkills
 
 
@@ -78,9 +78,9 @@ async def test_what_one_server_keeps_every_server_shows(tmp_path: Path):
     assert mode_of(place / "bin" / "run") == 0o755
     assert await blue.where("skillver_1") == place
     await red.drop("skillver_1")
-    assert await red.where("skillver_1") is None
-    with pytest.raises(NotFound):
-        await blue.read("skillver_1")
+    for ask in (red.where, blue.read):
+        with pytest.raises(BlobNotFound):
+            await ask("skillver_1")
 
 
 async def test_what_is_unpacked_is_forgotten_at_the_next_start_and_unpacked_again(tmp_path: Path):
@@ -113,6 +113,8 @@ async def test_an_object_that_somebody_has_changed_leads_nowhere(tmp_path: Path)
     for bad in (b"\xff", msgspec.msgpack.encode([File("../out", b"x")])):
         await blobs.put("skills/skillver_1", bad)
         assert await red.where("skillver_1") is None
+        with pytest.raises(SnapshotCorrupt):
+            await red.read("skillver_1")
     assert not (tmp_path / "out").exists()
 
 
@@ -123,5 +125,5 @@ async def test_a_store_that_refuses_is_said_to_whoever_uploads(
         raise BlobsFailed("no route")
 
     monkeypatch.setattr(FolderBlobs, "put", refuse)
-    with pytest.raises(Unavailable):
+    with pytest.raises(BlobsFailed):
         await server(tmp_path, "red").keep("skillver_1", FILES)

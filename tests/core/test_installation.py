@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -14,11 +14,17 @@ from msgspec.structs import replace
 from tests.workspaces.s3_server import BUCKET, S3Server, s3_server
 
 from roost.blobs.folder import FolderBlobs
+from roost.blobs.guarded import GuardedBlobs
 from roost.blobs.s3 import S3Blobs
 from roost.core.installation import Installation
+from roost.disk import remove
+from roost.domain.file import File, Part, part_key
+from roost.domain.ids import mint
+from roost.domain.skill import skill_key
 from roost.domain.snapshot import Head, head_key, seal
 from roost.errors import BlobsFailed, Unavailable, WrongBlobs
 from roost.ports.blobs import Blobs
+from roost.ports.catalog import Kind
 from roost.stores.sqlite import SqliteStore
 from roost.testing.faulty_blobs import FaultyBlobs
 
@@ -50,6 +56,75 @@ async def stored(store: SqliteStore, blobs: Blobs | None, workspace: str = "sesn
         await blobs.swap(head_key(workspace), seal(Head(sequence=3)), None)
 
 
+async def kept(store: SqliteStore, blobs: Blobs | None, kind: Kind) -> None:
+    """A file or a skill that the database names, of a tenant of its own; in this store, if there is one."""
+    thing, tenant = mint(kind), mint("tenant")
+    if kind == "file":
+        key = part_key(thing, 0)
+        body = File(filename="a", mime_type="text/plain", parts=(Part(1, ""),)).body
+    else:
+        version = mint("skillver")
+        key, body = skill_key(version), {"name": "a", "versions": [{"id": version}]}
+    await store.catalog.add(kind, tenant, thing, body, unique_name=False)
+    if blobs is not None:
+        await blobs.put(key, b"x")
+
+
+@pytest.mark.parametrize("kind", ["file", "skill"])
+async def test_a_store_that_lacks_files_and_skills_is_an_empty_one_too(
+    store: SqliteStore, blobs: Blobs, tmp_path: Path, kind: Kind
+):
+    await of(store, blobs).check()
+    await kept(store, blobs, kind)
+    await kept(store, None, kind)
+    empty = FolderBlobs(tmp_path / "empty")
+    with pytest.raises(WrongBlobs, match="nothing of what"):
+        await of(store, empty).check()
+    assert await empty.list("") == []
+    await of(store, blobs).check()
+
+
+async def test_files_without_a_byte_are_in_every_store(store: SqliteStore, blobs: Blobs):
+    body = File(filename="a", mime_type="text/plain").body
+    await store.catalog.add("file", "tenant_1", mint("file"), body, unique_name=False)
+    await of(store, blobs).check()
+
+
+@pytest.mark.parametrize("other", [None, b'{"id":"inst_another"}'], ids=["empty", "another"])
+async def test_a_store_that_becomes_a_wrong_one_is_noticed_and_so_is_the_right_one(
+    store: SqliteStore, tmp_path: Path, other: bytes | None
+):
+    folder = tmp_path / "blobs"
+    mine = of(store, FolderBlobs(folder))
+    await mine.start()
+    guarded = GuardedBlobs(FolderBlobs(folder), mine.check)
+    await guarded.put("files/a", b"x")
+    folder.rename(tmp_path / "right")
+    if other is not None:
+        await FolderBlobs(folder).swap("installation", other, None)
+    before = await FolderBlobs(folder).list("")
+    asked: list[Callable[[], Awaitable[object]]] = [
+        lambda: guarded.put("files/b", b"x"),
+        lambda: guarded.swap("head", b"x", None),
+        lambda: guarded.delete(["files/a"]),
+        lambda: guarded.delete([]),
+        lambda: guarded.get("files/a"),
+        lambda: guarded.read("head"),
+        lambda: guarded.list("files/"),
+    ]
+    for ask in asked:
+        with pytest.raises(WrongBlobs):
+            await ask()
+    with pytest.raises(Unavailable):
+        mine.ready()
+    assert await FolderBlobs(folder).list("") == before
+    remove(folder)
+    (tmp_path / "right").rename(folder)
+    assert await guarded.get("files/a") == b"x"
+    await guarded.delete([])
+    mine.ready()
+
+
 async def test_a_new_store_is_the_databases_from_then_on(store: SqliteStore, blobs: Blobs):
     await of(store, blobs).check()
     await of(store, blobs).check()
@@ -78,7 +153,7 @@ async def test_an_empty_store_is_refused_where_the_database_names_snapshots(
     if known:
         await of(store, blobs).check()
     empty = FolderBlobs(tmp_path / "empty")
-    with pytest.raises(WrongBlobs, match="none of the snapshots"):
+    with pytest.raises(WrongBlobs, match="nothing of what"):
         await of(store, empty).check()
     assert await empty.list("") == []
 
@@ -126,11 +201,18 @@ async def test_the_operator_may_adopt_a_store_and_give_up_what_it_lacks(
     await other.swap("installation", b'{"id":"inst_another"}', None)
     with pytest.raises(WrongBlobs):
         await of(store, other).check()
-    assert await of(store, other).adopt(lost=False) == (0, 1)
+    await kept(store, other, "file")
+    await kept(store, None, "file")
+    await kept(store, None, "skill")
+    found = {"files": 1}, {"workspaces": 1, "files": 1, "skills": 1}
+    assert await of(store, other).adopt(lost=False) == found
     await of(store, other).check()
     assert len(await store.workspaces.stored(limit=9)) == 1
-    assert await of(store, other).adopt(lost=True) == (0, 1)
+    assert await of(store, other).adopt(lost=True) == found
     assert await store.workspaces.stored(limit=9) == []
+    assert len(await store.catalog.every("file", limit=9)) == 1
+    assert [skill.body["versions"] for skill in await store.catalog.every("skill", limit=9)] == [[]]
+    assert await of(store, other).adopt(lost=True) == ({"files": 1}, {})
 
 
 async def test_a_store_that_is_away_is_looked_at_again_and_until_then_nothing_is_ready(
@@ -149,7 +231,17 @@ async def test_a_store_that_is_away_is_looked_at_again_and_until_then_nothing_is
         tasks.start_soon(mine.run)
         await anyio.sleep(0.05)
         away = False
-    mine.ready()
+        await until_ready(mine)
+        tasks.cancel_scope.cancel()
+
+
+async def until_ready(mine: Installation) -> None:
+    with anyio.fail_after(60):
+        while True:
+            try:
+                return mine.ready()
+            except Unavailable:
+                await anyio.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +269,7 @@ async def test_a_server_does_not_start_with_a_store_that_is_not_its_own(tmp_path
     assert "roost blobs adopt" in said
     assert "Traceback" not in said
     adopted = await roost(tmp_path, "blobs", "adopt")
-    assert b"snapshots of 0 workspaces" in adopted.stdout
+    assert b"snapshots of 0 workspaces, 0 files and 0 versions of skills" in adopted.stdout
     found = await blobs.read("installation")
     assert found is not None
     assert b"inst_another" not in found.data

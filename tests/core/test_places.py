@@ -12,6 +12,7 @@ import pytest
 from tests.core.node import TENANT, Node, message, node, texts, types
 
 from roost.blobs.folder import FolderBlobs
+from roost.core.attachments import ShowingFiles
 from roost.core.files import Files
 from roost.core.networking import networking_of
 from roost.core.nodes import Fleet
@@ -20,11 +21,11 @@ from roost.core.runner import Runner
 from roost.core.warmth import Warmth
 from roost.core.workspaces import Snapshots
 from roost.disk import remove
-from roost.domain.events import Draft
+from roost.domain.events import Draft, Entry
 from roost.domain.session import Session, Status
 from roost.domain.sync import SyncState
 from roost.domain.usage import Usage
-from roost.errors import SandboxUnavailable
+from roost.errors import SandboxUnavailable, WrongBlobs
 from roost.ports.bell import WORK, Bell
 from roost.ports.blobs import Blobs
 from roost.ports.egress import Account, Endpoints, Grant
@@ -212,6 +213,50 @@ async def test_waiting_for_the_store_can_be_interrupted(
         await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
         await roost.until(session, "session.status_idle", seq - 1)
         assert await roost.store.log.inputs(session.id) == []
+
+
+class Unreadable:
+    """Attachments of a store that is a wrong one for a while."""
+
+    def __init__(self) -> None:
+        self.wrong, self.asked, self.often = True, 0, anyio.Event()
+
+    async def told(self, session: Session, entry: Entry) -> Entry:
+        self.asked += 1
+        if self.asked == 4:
+            self.often.set()
+        if self.wrong:
+            raise WrongBlobs
+        return entry
+
+
+@pytest.mark.parametrize("harness", ["housed", "scripted"])
+@pytest.mark.parametrize("interrupted", [False, True])
+async def test_a_message_whose_files_cannot_be_read_waits_with_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harness: str, interrupted: bool
+):
+    monkeypatch.setattr("roost.core.runner._STORE_LOOKS", 0.02)
+    store = Unreadable()
+    opened = house(tmp_path, Landlord()) if harness == "housed" else node(tmp_path)
+    async with opened as roost:
+        agents = roost.dispatcher._runner._harnesses
+        agents[harness] = ShowingFiles(agents[harness], store)  # type: ignore[arg-type,index]
+        session = await roost.session(harness=harness)
+        image = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
+        text = {"type": "text", "text": "Look"}
+        draft = Draft.of("user.message", content=[text, image])
+        seq = (await roost.intake.accept(session.id, [draft])).entries[-1].seq
+        await roost.until(session, "session.status_rescheduled", seq - 1)
+        with anyio.fail_after(60):
+            await store.often.wait()
+        if interrupted:
+            await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
+        else:
+            store.wrong = False
+        entries = await roost.until(session, "session.status_idle", seq - 1)
+        (error,) = [entry.fields["error"] for entry in entries if entry.type == "session.error"]
+        assert (error["code"], error["retry_status"]) == ("blobs_wrong", {"type": "retrying"})
+        assert len(texts(entries)) == (0 if interrupted else 1)
 
 
 async def until_stored(roost: Node, session: Session) -> None:

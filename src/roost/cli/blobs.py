@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import anyio
 
 from roost.blobs.choice import chosen
@@ -15,14 +17,24 @@ def adopt(settings: Settings, *, lost: bool) -> None:
     """Write this database's id into the store, and say what is in there of it."""
     prepare(settings.data)
     there, lacking = anyio.run(_adopt, settings, lost)
-    print(f"the store is this database's now; it has the snapshots of {there} workspaces")
-    if lacking and lost:
-        print(f"{lacking} others begin without files, or with those that a server still has")
-    elif lacking:
-        print(f"it lacks those of {lacking} others: they wait, unless you give --lost")
+    print(f"the store is this database's now; it has {_in_words(there)}")
+    if not lacking:
+        return
+    print(f"it lacks {_in_words(lacking)}")
+    if lost:
+        print("what it lacks is given up: workspaces begin without files, or with a server's own")
+    else:
+        print("sessions that need what it lacks wait, unless you give --lost")
 
 
-async def _adopt(settings: Settings, lost: bool) -> tuple[int, int]:
+def _in_words(counts: Counter[str]) -> str:
+    return (
+        f"the snapshots of {counts['workspaces']} workspaces, {counts['files']} files and "
+        f"{counts['skills']} versions of skills"
+    )
+
+
+async def _adopt(settings: Settings, lost: bool) -> tuple[Counter[str], Counter[str]]:
     async with opened(settings) as (store, _):
         installation = Installation(store.catalog, store.workspaces, chosen(settings))
         return await installation.adopt(lost=lost)

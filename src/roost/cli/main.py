@@ -317,7 +317,7 @@ def migrate(
 def blobs_adopt(
     lost: Annotated[
         bool,
-        typer.Option("--lost", help="Let workspaces whose snapshots it lacks begin without files."),
+        typer.Option("--lost", help="Give up the snapshots, files and skills that it lacks."),
     ] = False,
 ) -> None:
     """Make the store of $ROOST_BLOBS_URL this database's own. Stop the server first."""

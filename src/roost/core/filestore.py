@@ -142,8 +142,9 @@ class FileStore:
         return [record async for record in self.walk(query)]
 
     async def delete(self, tenant: str, file_id: str) -> None:
-        """Remove it. :raises NotFound:"""
+        """Remove it. :raises NotFound: :raises BlobsFailed: nothing is removed"""
         await self.get(tenant, file_id)
+        await self._blobs.delete([])  # a store that is away, or a wrong one, refuses
         note = await self.shelf.note(tenant, file=file_id, deleted=True)
         await self.drop(tenant, file_id)
         await self.shelf.settle(note)

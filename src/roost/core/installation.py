@@ -8,27 +8,32 @@ without one, which the next start tells from a wrong store by what the database 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections import Counter
 from contextlib import aclosing
 from typing import Final
 
 import anyio
 import msgspec
-from msgspec.structs import replace
 
+from roost.core.expected import Expected
 from roost.core.shelf import SHELF
 from roost.domain.ids import mint
-from roost.domain.snapshot import head_key
-from roost.errors import BlobChanged, BlobsFailed, Conflict, LeaseLost, Unavailable, WrongBlobs
+from roost.errors import (
+    BlobChanged,
+    BlobsFailed,
+    Conflict,
+    StartupError,
+    Unavailable,
+    WrongBlobs,
+)
 from roost.ports.blobs import Blobs, Pointer
 from roost.ports.catalog import Catalog, Record
-from roost.ports.workspaces import Workspace, Workspaces
+from roost.ports.workspaces import Workspaces
 
 _log = logging.getLogger(__name__)
 _KEY: Final = "installation"
 _NAME: Final = "blobs"
-_SAMPLE: Final = 20  # workspaces whose snapshots are looked for in a store without an id
-_LOOK_AGAIN: Final = 10.0  # seconds between two tries to reach a store that was away at the start
+_LOOK_AGAIN: Final = 10.0  # seconds between two looks
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -42,30 +47,32 @@ class Installation:
 
     def __init__(self, catalog: Catalog, rows: Workspaces, blobs: Blobs) -> None:
         self._catalog = catalog
-        self._rows = rows
+        self._expected = Expected(catalog, rows, blobs)
         self._blobs = blobs
+        self._id: str | None = None  # once the store was seen to have it
         self._unknown: str | None = "the blob store was not looked at yet"
 
     async def start(self) -> None:
         """Check it once, when a server starts. A store that is away does not stop the start.
 
-        :raises WrongBlobs: it would be wrong the next time, too
+        :raises StartupError: it is a wrong one, and would be the next time, too
         """
         try:
             await self.check()
+        except WrongBlobs as wrong:
+            raise StartupError(f"{wrong.code}: {wrong.message}", hint=wrong.hint) from None
         except BlobsFailed as error:
             self._unknown = f"the blob store does not answer: {error.message}"
             _log.warning("%s", self._unknown, extra={"action": "blobs"})
 
     async def run(self) -> None:
-        """Check it as soon as it answers, if it was away at the start."""
-        while self._unknown is not None:
+        """Look at it now and then, until cancelled: also one that was right may become a wrong one."""
+        while True:
             await anyio.sleep(_LOOK_AGAIN)
             try:
                 await self.check()
-            except (BlobsFailed, WrongBlobs, Unavailable) as error:
-                self._unknown = f"the blob store cannot be used: {error.message}"
-                _log.error("%s", self._unknown, extra={"action": "blobs"})
+            except (BlobsFailed, Unavailable) as error:
+                _log.error("the blob store: %s", error.message, extra={"action": "blobs"})
 
     def ready(self) -> None:
         """:raises Unavailable: the store is not known to be the right one"""
@@ -75,56 +82,63 @@ class Installation:
     async def check(self) -> None:
         """Make sure that the store is this database's, and give both an id if they have none.
 
+        A store that had the id, and has none any more, gets none: it is another one by now.
+
         :raises WrongBlobs: it is another one's, or lacks what the database expects
         :raises BlobsFailed: it cannot be reached
         """
-        mine, found = await self._mine(), await self._blobs.read(_KEY)
+        found = await self._blobs.read(_KEY)
+        if found is None or _id_of(found) != self._id:
+            try:
+                await self._compare(found)
+            except WrongBlobs as wrong:
+                self._unknown = f"the blob store cannot be used: {wrong.message}"
+                raise
+        self._unknown = None
+
+    async def _compare(self, found: Pointer | None) -> None:
+        if self._id is not None and found is None:
+            raise WrongBlobs("the blob store is empty, or is not the one that it was")
+        mine = await self._mine()
         if mine is None or found is None:
-            await self._settle(mine, found)
+            mine = await self._settle(mine, found)
         elif _id_of(found) != mine.body["id"]:
             raise WrongBlobs(
                 f"the blob store belongs to another installation: {_id_of(found)}, this is "
                 f"{mine.body['id']}"
             )
-        self._unknown = None
+        self._id = mine.body["id"]
 
-    async def adopt(self, *, lost: bool) -> tuple[int, int]:
-        """The store is this database's, whatever it says. How many workspaces have snapshots in it, and
-        how many lack theirs; with `lost`, those begin without files.
+    async def adopt(self, *, lost: bool) -> tuple[Counter[str], Counter[str]]:
+        """The store is this database's, whatever it says. How many workspaces, files and versions of skills
+        are in it, and how many are not; with `lost`, the database names those no more.
         """
         mine = await self._mine() or await self._named(mint("inst"))
         found = await self._blobs.read(_KEY)
         if found is None or _id_of(found) != mine.body["id"]:
             await self._write(mine.body["id"], found.version if found else None)
-        there = lacking = 0
-        async with aclosing(self._stored()) as stored:
-            async for row in stored:
-                if await self._blobs.read(head_key(row.id)) is not None:
-                    there += 1
-                else:
-                    lacking += 1
-                    if lost:
-                        await self._forget(row)
+        there, lacking = Counter[str](), Counter[str]()
+        async with aclosing(self._expected.things()) as things:
+            async for thing in things:
+                if await self._expected.has(thing):
+                    there[thing.kind] += 1
+                    continue
+                lacking[thing.kind] += 1
+                if lost:
+                    await thing.give_up()
         return there, lacking
 
-    async def _settle(self, mine: Record | None, found: Pointer | None) -> None:
+    async def _settle(self, mine: Record | None, found: Pointer | None) -> Record:
         """One of the two has no id, or neither has."""
-        has_all = await self._has_what_is_expected()
-        if has_all is False:
-            raise WrongBlobs("the blob store has none of the snapshots that the database names")
-        if found is not None and has_all is None:
+        any_there = await self._expected.any_there()
+        if any_there is False:
+            raise WrongBlobs("the blob store has nothing of what the database names")
+        if found is not None and any_there is None:
             raise WrongBlobs(f"the blob store belongs to another installation: {_id_of(found)}")
         mine = mine or await self._named(_id_of(found) if found else mint("inst"))
         if found is None:
             await self._write(mine.body["id"], None)
-
-    async def _has_what_is_expected(self) -> bool | None:
-        """Whether the store has snapshots that the database names; None if that names none."""
-        sample = await self._rows.stored(limit=_SAMPLE)
-        for row in sample:
-            if await self._blobs.read(head_key(row.id)) is not None:
-                return True
-        return False if sample else None
+        return mine
 
     async def _mine(self) -> Record | None:
         return await self._catalog.named("installation", SHELF, _NAME)
@@ -149,20 +163,6 @@ class Installation:
             found = await self._blobs.read(_KEY)
             if found is None or _id_of(found) != wanted:
                 raise WrongBlobs from None
-
-    async def _stored(self) -> AsyncGenerator[Workspace, None]:
-        """Every row that says there are snapshots."""
-        before = None
-        while page := await self._rows.stored(before=before, limit=1000):
-            for row in page:
-                yield row
-            before = page[-1].id
-
-    async def _forget(self, row: Workspace) -> None:
-        try:
-            await self._rows.note(replace(row, sequence=0))
-        except LeaseLost:  # somebody works in it now, and stores it anew
-            _log.info("%s is in use", row.id, extra={"action": "blobs"})
 
 
 def _id_of(found: Pointer | None) -> str:

@@ -159,7 +159,6 @@ class Runner:
                 if conversation is None:
                     return await self._stopped(lease, turn)
                 opened = True
-                del broken[_STORE]
                 found, inputs = await self._sessions.with_inputs(session.id)
                 if is_changed(session, found):  # it rested meanwhile, and became another one
                     return False
@@ -168,6 +167,7 @@ class Runner:
                     rests = False
                     await self._run_until_rest(woken, lease, turn, conversation)
                     rests = True
+                    del broken[_STORE]
                     woken = await self._woken_while_warm(lease, session)
         except (LeaseLost, NotFound, Terminated, HandedOver, Unavailable):
             raise
@@ -191,7 +191,7 @@ class Runner:
         rests: bool,
     ) -> bool:
         """Whether the session rests; if not, it is tried again."""
-        if not opened and _is_store_away(error):
+        if not rests and _is_store_away(error):
             return await self._waited_for_store(lease, turn, error, broken)
         _log.error("harness failed", exc_info=error, extra={"session": lease.session_id})
         if rests or await self._goes_on_elsewhere(lease, turn, error, broken, opened=opened):
@@ -216,6 +216,10 @@ class Runner:
         with watch, self._bell.listen(inbox(session_id)) as ear:
             while True:
                 session, inputs = await self._sessions.with_inputs(session_id)
+                if (
+                    watch.cancel_called
+                ):  # it is open by now, and nobody may end what it does from here
+                    return None
                 if session.state.status is Status.IDLE or interrupts_in(inputs):
                     return opening.cancel()
                 await ear.wait(_LOOK_AGAIN)
@@ -424,8 +428,8 @@ class Runner:
     ) -> bool:
         """Whether the session rests; if not, some time was waited, and its files are tried again.
 
-        That is said once. Until the store is right again the inputs wait in the queue: an agent in an empty
-        directory will not do.
+        That is said once. Until the store is right again the inputs wait in the queue, and a turn that names
+        files is under way: an agent without its files will not do.
         """
         with self._bell.listen(inbox(lease.session_id)) as ear:
             session, inputs = await self._sessions.with_inputs(lease.session_id)

@@ -47,7 +47,7 @@ class Skills:
         self._shelf = Shelf(catalog)
 
     async def create(self, caller: Key, bundle: Bundle, display_name: str | None) -> Record:
-        """A new skill with its first version, the caller's. :raises Unavailable: the disk refused"""
+        """A new skill with its first version, the caller's. :raises BlobsFailed: nothing is kept"""
         skill_id, version = mint("skill"), _new(bundle)
         body = {
             "name": bundle.name,
@@ -79,9 +79,10 @@ class Skills:
     async def delete(self, caller: Key, skill_id: str) -> None:
         """Remove it with all versions. Agents that name it go on without.
 
-        :raises NotFound: :raises NotTheOwner:
+        :raises NotFound: :raises NotTheOwner: :raises BlobsFailed: nothing is removed
         """
         check_owner(caller, await self.get(caller.tenant, skill_id))
+        await self._files.check()
         tenant = caller.tenant
         note = await self._shelf.note(tenant, skill=skill_id)
         await self._catalog.archive("skill", tenant, skill_id)
@@ -106,10 +107,14 @@ class Skills:
         return record, _version(record, which)
 
     async def delete_version(self, caller: Key, skill_id: str, which: str) -> str:
-        """Remove one version; gives its id. :raises NotFound: :raises NotTheOwner:"""
+        """Remove one version; gives its id.
+
+        :raises NotFound: :raises NotTheOwner: :raises BlobsFailed: nothing is removed
+        """
         tenant = caller.tenant
         record, version = await self.version(tenant, skill_id, which)
         check_owner(caller, record)
+        await self._files.check()
         note = await self._shelf.note(tenant, skill=skill_id, version=version["id"], deleted=True)
         change = partial(_removed, version["id"])
         try:
@@ -122,7 +127,7 @@ class Skills:
         return str(version["id"])
 
     async def content(self, tenant: str, skill_id: str, which: str) -> bytes:
-        """A version's files as a zip archive. :raises NotFound:"""
+        """A version's files as a zip archive. :raises NotFound: :raises BlobsFailed:"""
         record, version = await self.version(tenant, skill_id, which)
         files = await self._files.read(version["id"])
         return await to_thread.run_sync(zipped, record.body["name"], files)

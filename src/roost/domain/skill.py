@@ -184,3 +184,8 @@ def _head(manifest: bytes | None) -> dict[str, Any]:
 def _can_be_read(head: str) -> bool:
     depths = accumulate((char in "[{") - (char in "]}") for char in head)
     return len(head) <= _LONGEST_HEAD and max(depths, default=0) <= _DEEPEST_HEAD
+
+
+def skill_key(version_id: str) -> str:
+    """Where the files of a version are in the blob store."""
+    return f"skills/{version_id}"

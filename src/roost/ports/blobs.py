@@ -48,7 +48,10 @@ class Blobs(Protocol):
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects; those that are not there are no error. Dying half way leaves some."""
+        """Remove objects; those that are not there are no error. Dying half way leaves some.
+
+        Without any keys: find out whether objects could be removed, as far as that is known in advance.
+        """
         ...
 
     async def read(self, key: str) -> Pointer | None:

@@ -62,7 +62,7 @@ class RecordQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Catalog(Protocol):
-    """Versioned records of all tenants; every call names the tenant it is for."""
+    """Versioned records of all tenants; every call but `every` names the tenant it is for."""
 
     async def add(
         self,
@@ -93,6 +93,13 @@ class Catalog(Protocol):
 
     async def page(self, query: RecordQuery) -> list[Record]:
         """A page of records at their newest versions."""
+        ...
+
+    async def every(self, kind: Kind, *, before: str | None = None, limit: int) -> list[Record]:
+        """Records of all tenants that are not archived, those with the highest ids first, below `before`.
+
+        For the server itself: when it starts with a blob store that is not known to be its own.
+        """
         ...
 
     async def versions(

@@ -15,16 +15,23 @@ class SkillFiles(Protocol):
     async def keep(self, key: str, files: Sequence[File]) -> None:
         """Write a directory, durable and whole, or nothing. Called before anybody hears of the key.
 
-        :raises Unavailable: the store refused
+        :raises Unavailable: the disk refused :raises BlobsFailed: the store did
         """
         ...
 
     async def where(self, key: str) -> Path | None:
-        """The directory, readable for everybody who is shown it; None if it is not there."""
+        """The directory, readable for everybody who is shown it; None if it is damaged, or not there.
+
+        :raises BlobsFailed: that cannot be said now, or it should be there and is not
+        """
         ...
 
     async def read(self, key: str) -> list[File]:
-        """Its files, by path. :raises NotFound:"""
+        """Its files, by path. :raises NotFound: :raises BlobsFailed: they should be there, and are not"""
+        ...
+
+    async def check(self) -> None:
+        """Called before a record goes whose directory is then dropped. :raises BlobsFailed: not now"""
         ...
 
     async def drop(self, key: str) -> None:

@@ -25,6 +25,7 @@ from roost.api.deps import Deps
 from roost.api.sse import Streams
 from roost.api.tokens import Tokens
 from roost.blobs import choice as blobs
+from roost.blobs.guarded import GuardedBlobs
 from roost.config import Settings, words
 from roost.core.access import Access
 from roost.core.announce import AnnouncedLog
@@ -169,9 +170,10 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
     registry = CollectorRegistry()
     counts, node = ModelMeters(registry).count, mint("node")
     async with opened(settings) as (store, bell):
-        kept = blobs.chosen(settings)
-        installation = Installation(store.catalog, store.workspaces, kept)
+        chosen = blobs.chosen(settings)
+        installation = Installation(store.catalog, store.workspaces, chosen)
         await installation.start()
+        kept = GuardedBlobs(chosen, installation.check)
         unpacked = FolderSkills(settings.data.absolute() / "skills")
         skills = Skills(store.catalog, BlobSkills(kept, unpacked))
         workspaces = SharedWorkspaces(store.catalog, store.sessions, store.keys, bell)

@@ -13,8 +13,8 @@ from anyio import to_thread
 
 from roost.disk import make_folder, remove, sync_folder
 from roost.domain.ids import mint
-from roost.domain.skill import File
-from roost.errors import BlobNotFound, BlobsFailed, NotFound, Unavailable
+from roost.domain.skill import File, skill_key
+from roost.errors import NotFound, SnapshotCorrupt, Unavailable
 from roost.ports.blobs import Blobs
 
 _log = logging.getLogger(__name__)
@@ -34,17 +34,15 @@ class BlobSkills:
 
     async def keep(self, key: str, files: Sequence[File]) -> None:
         packed = await to_thread.run_sync(msgspec.msgpack.encode, list(files))
-        try:
-            await self._blobs.put(_object(key), packed)
-        except BlobsFailed as error:
-            raise Unavailable(f"the skill cannot be kept: {error.message}") from error
+        await self._blobs.put(skill_key(key), packed)
 
     async def where(self, key: str) -> Path | None:
         if place := await self._here.where(key):
             return place
         try:
             files = await self.read(key)
-        except NotFound:
+        except SnapshotCorrupt as error:
+            _log.error("%s", error.message, extra={"action": "skill"})
             return None
         try:
             await self._here.keep(key, files)
@@ -54,14 +52,14 @@ class BlobSkills:
         return await self._here.where(key)
 
     async def read(self, key: str) -> list[File]:
-        try:
-            packed = await self._blobs.get(_object(key))
-        except BlobNotFound:
-            raise NotFound(f"the files of {key} are gone") from None
-        return await to_thread.run_sync(_unpacked, packed)
+        """:raises SnapshotCorrupt: it is not what was kept"""
+        return await to_thread.run_sync(_unpacked, await self._blobs.get(skill_key(key)))
+
+    async def check(self) -> None:
+        await self._blobs.delete([])
 
     async def drop(self, key: str) -> None:
-        await self._blobs.delete([_object(key)])
+        await self._blobs.delete([skill_key(key)])
         await self._here.drop(key)
 
 
@@ -95,6 +93,9 @@ class FolderSkills:
             raise NotFound(f"the files of {key} are gone")
         return await to_thread.run_sync(_read, place)
 
+    async def check(self) -> None:
+        """Nothing can be wrong with a directory that is made anew at each start."""
+
     async def drop(self, key: str) -> None:
         await to_thread.run_sync(_remove, self._root / key)
 
@@ -122,20 +123,16 @@ def _remove(place: Path) -> None:
         _log.warning("cannot remove %s: %s", place, error, extra={"action": "skill"})
 
 
-def _object(key: str) -> str:
-    return f"skills/{key}"
-
-
 def _unpacked(packed: bytes) -> list[File]:
-    """:raises NotFound: it is not what was kept, or leads out of its directory"""
+    """:raises SnapshotCorrupt: it is not what was kept, or leads out of its directory"""
     try:
         files = msgspec.msgpack.decode(packed, type=list[File])
     except msgspec.DecodeError:
-        raise NotFound("the files of a skill cannot be read") from None
+        raise SnapshotCorrupt("the files of a skill cannot be read") from None
     for file in files:
         path = PurePosixPath(file.path)
         if path.is_absolute() or ".." in path.parts or not path.parts:
-            raise NotFound("the files of a skill lead elsewhere")
+            raise SnapshotCorrupt("the files of a skill lead elsewhere")
     return files
 
 

@@ -59,6 +59,24 @@ class CatalogContract(StoreContract):
                 await catalog.versions(kind, tenant, "env_1", before=None, limit=10)
             assert await catalog.page(RecordQuery(kind=kind, tenant=tenant)) == []
 
+    async def test_records_of_all_tenants_are_walked_from_the_highest_id_on(
+        self, stage: Stage
+    ) -> None:
+        catalog = stage.store.catalog
+        for number in range(5):
+            await _add(catalog, f"file_{number}", "file", f"tenant_{number % 2}", n=number)
+        await _add(catalog, "skill_9", "skill")
+        await catalog.change("file", "tenant_0", "file_2", _always({"n": 22}))
+        await catalog.archive("file", "tenant_1", "file_3")
+        first = await catalog.every("file", limit=2)
+        assert [(each.tenant, each.id) for each in first] == [
+            ("tenant_0", "file_4"),
+            ("tenant_0", "file_2"),
+        ]
+        assert first[1].body == {"n": 22}
+        rest = await catalog.every("file", before="file_2", limit=9)
+        assert [each.id for each in rest] == ["file_1", "file_0"]
+
     async def test_a_name_is_taken_until_its_record_is_archived(self, stage: Stage) -> None:
         catalog, body = stage.store.catalog, {"name": "same"}
         await catalog.add("environment", TENANT, "env_1", body, unique_name=True)

@@ -20,6 +20,7 @@ _NEWEST = numbered(records.NEWEST)
 _ANY = numbered(records.ANY)
 _BY_NAME = numbered(records.BY_NAME)
 _VERSIONS = numbered(records.VERSIONS)
+_EVERY = numbered(records.EVERY.replace("? = ''", "CAST(? AS TEXT) = ''"))
 _NAMED = numbered(records.NAMED)
 _ADD = numbered(records.ADD)
 _ADD_VERSION = numbered(records.ADD_VERSION)
@@ -76,6 +77,11 @@ class PostgresCatalog:
 
     async def page(self, query: RecordQuery) -> list[Record]:
         return await self._database.read(partial(_page, query))
+
+    async def every(self, kind: Kind, *, before: str | None = None, limit: int) -> list[Record]:
+        last = before or ""
+        rows = await self._database.read(lambda db: db.fetch(_EVERY, kind, last, last, limit))
+        return [records.record_of(row) for row in rows]
 
     async def versions(
         self, kind: Kind, tenant: str, record_id: str, *, before: int | None, limit: int

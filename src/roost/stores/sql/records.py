@@ -38,6 +38,12 @@ VERSIONS = f"""
 ORDER BY v.version DESC LIMIT ?
 """
 
+# Records of all tenants, the newest ids first.
+EVERY = f"""
+{SELECT} WHERE r.kind = ? AND (? = '' OR r.id < ?) AND r.archived_at IS NULL
+AND v.version = r.version ORDER BY r.id DESC LIMIT ?
+"""
+
 # Whether a name is taken.
 NAMED = """
 SELECT 1 FROM records WHERE tenant = ? AND kind = ? AND name = ? AND archived_at IS NULL LIMIT 1

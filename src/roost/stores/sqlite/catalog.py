@@ -53,6 +53,9 @@ class SqliteCatalog:
     async def page(self, query: RecordQuery) -> list[Record]:
         return await self._readers.ask(partial(_page, query))
 
+    async def every(self, kind: Kind, *, before: str | None = None, limit: int) -> list[Record]:
+        return await self._readers.ask(partial(_every, kind, before or "", limit))
+
     async def versions(
         self, kind: Kind, tenant: str, record_id: str, *, before: int | None, limit: int
     ) -> list[Record]:
@@ -181,6 +184,11 @@ def _page(query: RecordQuery, db: apsw.Connection) -> list[Record]:
         found = db.execute(POSITION, (query.kind, query.tenant, query.after)).fetchone()
         beyond = position(found, query.kind, query.after)
     return [records.record_of(row) for row in db.execute(*records.listed(query, beyond))]
+
+
+def _every(kind: Kind, before: str, limit: int, db: apsw.Connection) -> list[Record]:
+    rows = db.execute(records.EVERY, (kind, before, before, limit))
+    return [records.record_of(row) for row in rows]
 
 
 def _versions(
