@@ -33,6 +33,7 @@ async def test_files_are_put_listed_read_and_removed(tmp_path: Path):
             "data": [],
             "next_page": None,
             "truncated": False,
+            "behind": False,
         }
         made = await uploaded(roost, session, {"a.txt": b"hello", "sub/b.bin": b"\0"}, path="docs")
         assert [entry["path"] for entry in made["data"]] == ["docs/a.txt", "docs/sub/b.bin"]

@@ -85,3 +85,16 @@ async def test_a_server_that_was_started_again_still_has_its_files(homes: Homes)
     await homes.store.nodes.tell("red_again", About(home="home_red"))
     assert await homes.claimed("blue") == []
     assert await homes.claimed("red_again") == [session_id]
+
+
+async def test_files_are_elsewhere_while_a_node_lives_where_they_were_last(homes: Homes) -> None:
+    session_id, elsewhere = await homes.begin(), homes.store.workspaces.elsewhere
+    assert [await elsewhere(session_id, node) for node in ("red", "blue")] == [False, True]
+    assert not await elsewhere("sesn_nobodys", "blue")
+    await homes.store.log.renew("red", 0)
+    assert not await elsewhere(session_id, "blue")
+    await homes.store.log.renew("red_again", 60)
+    await homes.store.nodes.tell("red_again", About(home="home_red"))
+    assert [await elsewhere(session_id, node) for node in ("red_again", "blue")] == [False, True]
+    assert await homes.claimed("red_again") == [session_id]
+    assert await elsewhere(session_id, "blue")

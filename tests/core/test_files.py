@@ -19,6 +19,7 @@ from roost.core.copies import Past, copies_in
 from roost.core.files import Files, Status, topic
 from roost.core.sync import Pace
 from roost.core.workspaces import Snapshots
+from roost.disk import remove
 from roost.domain.events import Draft
 from roost.domain.snapshot import Snapshot
 from roost.domain.sync import TABLE, SyncMove, SyncState, step
@@ -55,6 +56,7 @@ class Machine:
     told: list[Status] = field(default_factory=list)
     workspace: str = "w"
     most_of_tenant: int = 0
+    elsewhere: bool = True
     past_of: Callable[[str], Awaitable[Past]] | None = None
 
     def __post_init__(self) -> None:
@@ -68,6 +70,7 @@ class Machine:
             pace=self.pace,
             here=lambda: copies_in(self.folder / "notes"),
             most_of_tenant=self.most_of_tenant,
+            elsewhere=self._is_elsewhere,
             **given,
         )
         ring = self.bell.ring
@@ -78,6 +81,9 @@ class Machine:
                 self.told.append(status)
 
         self.bell.ring = overhear  # type: ignore[method-assign]
+
+    async def _is_elsewhere(self, workspace: str) -> bool:
+        return self.elsewhere
 
     def _tree(self, workspace: str) -> LocalTree:
         return LocalTree(self.folder / "homes" / workspace, self.folder / "notes", UIDS)
@@ -255,6 +261,52 @@ async def test_files_of_a_node_that_died_may_be_behind_until_a_turn_has_ended_el
     assert row is not None and row.state is SyncState.IDLE
     async with machine.at_work(6):
         assert not machine.files.may_be_behind("w")
+
+
+@pytest.mark.parametrize("where", ["here", "here, and nothing was stored", "with its node"])
+async def test_where_the_newest_files_are_lost_the_last_ones_that_were_stored_can_be_read(
+    tmp_path: Path, store: SqliteStore, machine: Machine, another: Machine, where: str
+):
+    if where != "here, and nothing was stored":
+        async with machine.at_work() as home:
+            (home / "file").write_text("stored")
+    down = FaultyBlobs(FolderBlobs(tmp_path / "blobs"), lambda call: "refused")
+    dying = Machine(tmp_path / "first", store, down)
+    async with dying.at_work(2) as home:
+        (home / "file").write_text("never stored")
+    again = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"))
+    if where == "with its node":
+        with pytest.raises(FilesElsewhere):
+            await another.files.bring("w")
+        again = Machine(another.folder, store, another.blobs, elsewhere=False)
+    else:
+        remove(home)
+    for _ in range(2):
+        await again.files.bring("w")
+        assert await again.files.is_behind("w")
+        if again.home.exists():
+            assert (again.home / "file").read_text() == "stored"
+    async with again.at_work(3):
+        assert again.files.may_be_behind("w")
+    assert not await again.files.is_behind("w")
+
+
+async def test_a_node_that_has_lost_the_newest_files_lets_others_read_the_last_that_were_stored(
+    tmp_path: Path, store: SqliteStore, machine: Machine, another: Machine
+):
+    async with machine.at_work() as home:
+        (home / "file").write_text("stored")
+    down = FaultyBlobs(FolderBlobs(tmp_path / "blobs"), lambda call: "refused")
+    async with Machine(tmp_path / "first", store, down).at_work(2):
+        (home / "file").write_text("never stored")
+    again = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"))
+    with pytest.raises(FilesElsewhere):
+        await another.files.bring("w")
+    remove(home)
+    await again.files._recover_all()
+    await another.files.bring("w")
+    await again.files.bring("w")
+    assert (another.home / "file").read_text() == (home / "file").read_text() == "stored"
 
 
 async def test_changes_are_stored_once_it_is_quiet(tmp_path: Path, store: SqliteStore):

@@ -56,7 +56,8 @@ async def list_(call: Call) -> ASGIApp:
     session = await _session(call)
     path, limit = call.query.get("path", "").strip("/"), call.query.get("limit", _PAGE)
     after = _place_in(call.query)
-    return reply(_page(path, await call.deps.browse.list(session, path, after, limit)))
+    listing = await call.deps.browse.list(session, path, after, limit)
+    return reply(_page(path, listing) | {"behind": await call.deps.browse.is_behind(session)})
 
 
 async def download(call: Call) -> ASGIApp:

@@ -45,6 +45,10 @@ class Browse:
         async with self._brought(session):
             return await to_thread.run_sync(self._folder_of(session).list, path, after, limit)
 
+    async def is_behind(self, session: Session) -> bool:
+        """Whether what is shown is older than the session, because the newest files are lost."""
+        return await self._files.is_behind(session.spec.workspace or session.id)
+
     async def open(self, session: Session, path: str) -> Content:
         """A regular file, to be read and closed. :raises NotFound: :raises FilesElsewhere:"""
         async with self._brought(session):

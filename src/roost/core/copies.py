@@ -93,10 +93,11 @@ def sign_in(tree: Tree, name: str, root: Root, before: Copy | None, rewound: int
     sign(tree, replace(known, name=name, root=root.identity, clean=False, rewound=rewound))
 
 
-def sign_anew(tree: Tree, rewound: int) -> str:
+def sign_anew(tree: Tree, rewound: int, *, behind: bool) -> str:
     """Give it a name; the name."""
     root = tree.root()
-    copy = Copy(name=mint("copy"), root=root.identity if root else "", rewound=rewound)
+    identity = root.identity if root else ""
+    copy = Copy(name=mint("copy"), root=identity, rewound=rewound, behind=behind)
     sign(tree, copy)
     return copy.name
 

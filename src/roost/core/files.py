@@ -30,7 +30,7 @@ from roost.core.workspaces import Progress, Snapshots
 from roost.core.workspaces.restore import restored
 from roost.domain.ids import mint
 from roost.domain.snapshot import Snapshot
-from roost.domain.sync import SyncState
+from roost.domain.sync import BEHIND, SyncState
 from roost.errors import (
     FilesElsewhere,
     LeaseLost,
@@ -88,12 +88,16 @@ async def _unknown(workspace_id: str) -> Past:
     return Past()
 
 
+async def _perhaps(workspace_id: str) -> bool:
+    return True
+
+
 class Files:
     """The files of all workspaces, on this node. `tree_of` says where a workspace's are, `here` of which
     workspaces this machine has a copy.
 
-    `past_of` is what the log says about them, for those that nobody works in. `most_of_tenant` as for
-    `Room`.
+    `past_of` is what the log says about them, for those that nobody works in. `elsewhere`: whether another node
+    that lives works in them, or has a copy. `most_of_tenant` as for `Room`.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class Files:
         bell: Bell,
         pace: Pace | None = None,
         past_of: Callable[[str], Awaitable[Past]] = _unknown,
+        elsewhere: Callable[[str], Awaitable[bool]] = _perhaps,
         here: Callable[[], Iterable[str]] = tuple,
         most_of_tenant: int = 0,
     ) -> None:
@@ -114,6 +119,7 @@ class Files:
         self._tree_of = tree_of
         self._bell = bell
         self._past_of = past_of
+        self._elsewhere = elsewhere
         self._pace = pace or Pace()
         self._living: dict[str, Sync] = {}
         self._status: dict[str, Status] = {}
@@ -149,6 +155,13 @@ class Files:
         """Whether what is in place may be older than the session: its last node did not store it all."""
         living = self._living.get(workspace_id)
         return living is not None and living.behind
+
+    async def is_behind(self, workspace_id: str) -> bool:
+        """Whether the files that are here are older than the session, because those that it had are lost."""
+        if living := self._living.get(workspace_id):
+            return living.behind
+        _, copy = await to_thread.run_sync(look, self._tree_of(workspace_id))
+        return copy is not None and copy.behind
 
     async def begun(self, workspace_id: str) -> None:
         """A turn begins: returns when the files are stored as the one before has left them."""
@@ -287,7 +300,7 @@ class Files:
         """As `open`, in the generation that there is: a runner's is newer, and has its way."""
         row = await self._rows.find(workspace_id)
         in_use = row is not None and row.state is not SyncState.IDLE
-        if in_use and not await self._is_here(workspace_id):
+        if row and in_use and not await self._is_here(row.id) and not await self._is_lost(row):
             raise FilesElsewhere
         try:
             past = await self._past_of(workspace_id)
@@ -296,6 +309,17 @@ class Files:
                 yield
         except LeaseLost:
             raise FilesElsewhere from None
+
+    async def _is_lost(self, row: Workspace) -> bool:
+        """Whether nobody has anything newer than the newest snapshot, though the session has seen more."""
+        if row.error == BEHIND or await self._was_here(row):
+            return True
+        return not await self._elsewhere(row.id)
+
+    async def _was_here(self, row: Workspace) -> bool:
+        """Whether this machine had the living copy. Asked if it has it no more."""
+        _, copy = await to_thread.run_sync(look, self._tree_of(row.id))
+        return copy is not None and copy.name == row.copy
 
     async def _is_here(self, workspace_id: str) -> bool:
         """Whether what is in place on this node are the newest files; if nobody has any, they are."""
@@ -345,7 +369,8 @@ class Files:
         newest = await self._newest(row, generation, past)
         if newest is None:
             self._tell(workspace_id, phase="restore_skipped")
-            name = await to_thread.run_sync(sign_anew, tree, past.rewound)
+            behind = row.state is not SyncState.IDLE
+            name = await to_thread.run_sync(partial(sign_anew, tree, past.rewound, behind=behind))
             return await self._rows.hold(workspace_id, name, generation), False
         keep = root is not None and not root.empty and not (copy is not None and copy.clean)
         here = Copy(
@@ -428,7 +453,12 @@ class Files:
         async with self._locks[row.id]:
             root, copy = await to_thread.run_sync(look, tree)
             past = await self._past_of(row.id)
-            if row.id in self._living or not is_living(row, root, copy, tree, past):
+            if row.id in self._living:
+                return
+            if not is_living(row, root, copy, tree, past):
+                if copy is not None and copy.name == row.copy and row.error != BEHIND:
+                    _log.error("its newest files are lost", extra={"session": row.id})
+                    await self._rows.note(replace(row, error=BEHIND))
                 return
             if copy is not None and copy.behind:
                 return  # a snapshot has all of it, and a turn has to come before it is whole

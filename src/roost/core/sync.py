@@ -22,7 +22,7 @@ from roost.core.turn_ends import TurnEnds
 from roost.core.workspaces import Snapshots
 from roost.core.workspaces.gather import Report
 from roost.domain.events import Draft, trouble
-from roost.domain.sync import SyncMove, SyncState, step
+from roost.domain.sync import BEHIND, SyncMove, SyncState, step
 from roost.errors import (
     BlobsFailed,
     LeaseLost,
@@ -165,13 +165,21 @@ class Sync:
             return
         with anyio.CancelScope(shield=True), anyio.move_on_after(self._pace.flush):
             try:
-                if await self._store(SyncMove.FLUSH) and not self.behind:
-                    await self._note(SyncState.IDLE)
+                if await self._store(SyncMove.FLUSH):
+                    await self._note_end()
             except LeaseLost as lost:
                 _log.info("not stored: %s", lost.message, extra=self._about("lost"))
             except RoostError as error:
                 _log.warning("not stored: %s", error.message, extra=self._about("flush"))
         self._excuse()
+
+    async def _note_end(self) -> None:
+        """Everything is stored; or what there is, and no machine has what is lacking."""
+        if not self.behind:
+            await self._note(SyncState.IDLE)
+            return
+        rest = replace(self._row, state=SyncState.PENDING, attempts=0, error=BEHIND)
+        self._row = await self._rows.note(rest)
 
     async def _until_again(self) -> None:
         """It was given up. It is tried again at the next change, and after a while, if that is any use."""

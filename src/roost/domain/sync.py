@@ -16,8 +16,14 @@ f  GIVE_UP  it failed once too often; it is tried again at the next change, flus
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from roost.errors import RoostError
+
+BEHIND: Final = (
+    "the newest snapshot is older than the session: what it made since was lost with its server"
+)
+"""What a workspace's row says of files that no machine has any more."""
 
 
 class SyncState(StrEnum):

@@ -76,6 +76,12 @@ class Workspaces(Protocol):
         """
         ...
 
+    async def elsewhere(self, session_id: str, node: str) -> bool:
+        """Whether another node that lives has this session, or is where its files were last. Called when
+        somebody asks for files that are not stored and not on this node.
+        """
+        ...
+
     async def tenant_of(self, workspace_id: str) -> str:
         """Whose session, or named workspace, it is; '' if there is none. Called before each snapshot."""
         ...

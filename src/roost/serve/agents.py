@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -157,6 +158,7 @@ def _files(
         tree_of,
         bell,
         past_of=past_of,
+        elsewhere=partial(rows.elsewhere, node=node),
         here=here,
         most_of_tenant=settings.max_tenant_bytes,
     )

@@ -53,6 +53,16 @@ _EXIT: Final = numbered(workspaces.EXIT)
 _LIVES: Final = f"SELECT EXISTS (SELECT 1 FROM nodes n WHERE n.id = $1 AND {LIVES})"
 
 
+# Whether a node that is not this one, nor an earlier one in its place, has a session or its files.
+_ELSEWHERE: Final = f"""
+SELECT EXISTS (
+    SELECT 1 FROM sessions s JOIN nodes n ON n.id = s.owner OR (n.home <> '' AND n.home = s.home)
+    WHERE s.id = $1 AND n.id <> $2 AND {LIVES}
+    AND (n.home = '' OR n.home NOT IN (SELECT home FROM nodes WHERE id = $2))
+)
+"""
+
+
 class PostgresWorkspaces:
     """`ports.workspaces.Workspaces`."""
 
@@ -72,6 +82,10 @@ class PostgresWorkspaces:
 
     async def weigh(self, workspace_id: str, weight: int) -> None:
         await self._writer.alone(lambda db: db.execute(_WEIGH, weight, workspace_id))
+
+    async def elsewhere(self, session_id: str, node: str) -> bool:
+        [(found,)] = await self._database.read(lambda db: db.fetch(_ELSEWHERE, session_id, node))
+        return bool(found)
 
     async def tenant_of(self, workspace_id: str) -> str:
         [(tenant,)] = await self._database.read(lambda db: db.fetch(_TENANT_OF, workspace_id))

@@ -58,6 +58,10 @@ class SqliteWorkspaces:
     async def weigh(self, workspace_id: str, weight: int) -> None:
         await self._writer.do(lambda tx: tx.ask(workspaces.WEIGH, (weight, workspace_id)))
 
+    async def elsewhere(self, session_id: str, node: str) -> bool:
+        """One server has this database, and it is the one that asks."""
+        return False
+
     async def tenant_of(self, workspace_id: str) -> str:
         return await self._readers.ask(partial(_tenant_of, workspace_id))
 
