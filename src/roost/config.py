@@ -204,12 +204,12 @@ class Settings(BaseModel):
         description="How many unread inputs a session holds before it refuses more; each 64 KiB of one count as another.",
     )
     max_sessions: int = Field(
-        0,
+        100_000,
         ge=0,
-        description="How many sessions a tenant may have that are not archived; 0: no limit.",
+        description="How many sessions a tenant may have that are not archived, unless the key says otherwise; 0: no limit.",
     )
     writes_per_minute: int = Field(
-        0,
+        30_000,
         ge=0,
         description="Changing requests per minute and key, unless the key says otherwise; 0: no limit.",
     )
@@ -263,9 +263,9 @@ class Settings(BaseModel):
         500 * 1024 * 1024, ge=1024, description="The largest upload of files, in bytes."
     )
     max_stored_bytes: int = Field(
-        0,
+        10 * 1024 * 1024 * 1024,
         ge=0,
-        description="How many bytes of files a tenant may keep in `/v1/files`; 0: no limit.",
+        description="How many bytes of files a tenant may keep in `/v1/files`, those of its sessions included; 0: no limit.",
     )
     max_snapshot_bytes: int = Field(
         4 * 1024 * 1024 * 1024,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from anthropic.types.beta.sessions import (
     BetaManagedAgentsSendSessionEvents,
@@ -315,6 +316,29 @@ async def test_an_event_that_is_larger_than_a_page_is_shown_alone(tmp_path: Path
         assert seen == [10, 3_000_000, 10]
 
 
+async def test_large_events_are_listed_for_a_few_at_a_time(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        large, small = await roost.session(), await roost.session()
+        await roost.say(large, "x" * 3_000_000)
+        await roost.say(small, "hello")
+        places, got = roost.deps.large._places, []
+
+        async def list_large() -> None:
+            got.append(await roost.get(f"/v1/sessions/{large['id']}/events"))
+
+        for _ in range(places.value):
+            await places.acquire()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(list_large)
+            with anyio.fail_after(60):
+                while not places.statistics().tasks_waiting:  # noqa: ASYNC110 - nobody is told
+                    await anyio.sleep(0.01)
+            assert (await roost.get(f"/v1/sessions/{small['id']}/events"))["data"]
+            assert not got
+            places.release()
+        assert len(got[0]["data"][0]["content"][0]["text"]) == 3_000_000
+
+
 async def test_listings_of_large_things_are_bounded_by_bytes(tmp_path: Path):
     """Agents have up to a megabyte, and each session shows its own."""
     async with house(tmp_path) as roost:
@@ -344,3 +368,15 @@ async def test_listings_of_large_things_are_bounded_by_bytes(tmp_path: Path):
             earlier = [each["id"] for each in page["data"]] + earlier
             back = page["prev_page"]
         assert earlier + [each["id"] for each in pages[-1]["data"]] == sessions[::-1]
+
+
+async def test_a_key_that_is_too_long_is_refused(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        session = await roost.session()
+        path = f"/v1/sessions/{session['id']}/events"
+        body = {"events": [{"type": "user.message", "content": [{"type": "text", "text": "a"}]}]}
+        long = {"idempotency-key": "x" * 256}
+        assert (
+            "idempotency-key"
+            in error_of(await roost.client.post(path, json=body, headers=long), 400)["message"]
+        )

@@ -9,16 +9,25 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
 from anthropic.types import beta
 from tests.api.dying import HOUR, Killed, Later, Writes, notes
 from tests.api.house import TENANT, House, client_of, error_of, house, official
 
+from roost.core.allowance import Allowance
 from roost.core.resources import Resources
 from roost.core.shelf import SHELF
 from roost.domain.file import PART, File, named
-from roost.errors import BlobsFailed, Conflict, FileExpired, NotFound, Unavailable
+from roost.errors import (
+    BlobsFailed,
+    Conflict,
+    FileExpired,
+    NotFound,
+    StorageQuotaExceeded,
+    Unavailable,
+)
 
 
 async def sent(roost: House, name: str = "a.txt", data: bytes = b"hello", **fields: str) -> Any:
@@ -150,12 +159,41 @@ async def test_what_is_no_upload_is_refused_and_nothing_is_kept(
 
 
 async def test_a_tenant_keeps_no_more_than_its_quota(tmp_path: Path):
-    async with house(tmp_path, max_stored_bytes=10) as roost:
-        made = await sent(roost, data=b"12345678")
-        over = await roost.client.post("/v1/files", files={"file": ("b", b"123")})
+    async with house(tmp_path, max_stored_bytes=10_000) as roost:
+        made = await sent(roost, data=b"x" * 8_000)
+        over = await roost.client.post("/v1/files", files={"file": ("b", b"x" * 3_000)})
         assert error_of(over, 400)["details"]["error_code"] == "storage_quota_exceeded"
         await roost.client.delete(f"/v1/files/{made['id']}")
-        await sent(roost, data=b"123")
+        await sent(roost, data=b"x" * 3_000)
+
+
+async def test_small_files_count_in_a_quota_and_copies_for_sessions_do(tmp_path: Path):
+    async with house(tmp_path, max_stored_bytes=3 * 1024) as roost:
+        made = await sent(roost, data=b"")
+        await sent(roost, data=b"x")
+        store, key = roost.deps.filestore, (await roost.keyring.create(tenant=TENANT, name="x"))[0]
+        record = await store.get(TENANT, made["id"])
+        copy = await store.copy(key, record, "sesn_1")
+        with pytest.raises(StorageQuotaExceeded):
+            await store.attach(key, record, "sesn_1")
+        await store.delete(TENANT, copy.id)
+        await store.attach(key, record, "sesn_1")
+
+
+async def test_a_large_quota_is_counted_seldom_and_holds() -> None:
+    allowance, used, counts = Allowance(1000), 0, 0
+
+    async def count() -> int:
+        nonlocal counts
+        counts += 1
+        return used
+
+    while await allowance.take("a", 1, count) is None:
+        used += 1
+    assert used == 1000
+    assert counts < 150
+    used = 500
+    assert await allowance.take("a", 1, count) is None
 
 
 async def test_copies_count_for_the_quota_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -323,3 +361,54 @@ async def test_only_what_an_agent_made_is_said_to_be_downloadable(tmp_path: Path
         file = File(filename="out.txt", mime_type="text/plain", origin="out.txt 1 1")
         made = await roost.deps.filestore.add(TENANT, file, BytesIO(b"1"), created_by="me")
         assert (await roost.get(f"/v1/files/{made.id}"))["downloadable"] is True
+
+
+async def test_of_a_download_that_nobody_reads_one_piece_is_read(tmp_path: Path) -> None:
+    async with house(tmp_path) as roost:
+        made = await sent(roost, data=os.urandom(3 * PART))
+        content = roost.deps.filestore.part
+        read: list[int] = []
+
+        async def part(record: Any, index: int) -> bytes:
+            read.append(index)
+            return await content(record, index)
+
+        pieces: list[int] = []
+        headers = roost.client.headers
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": f"/v1/files/{made['id']}/content",
+            "raw_path": f"/v1/files/{made['id']}/content".encode(),
+            "query_string": b"",
+            "http_version": "1.1",
+            "scheme": "http",
+            "root_path": "",
+            "client": ("127.0.0.1", 5),
+            "server": ("127.0.0.1", 80),
+            "headers": [(n.lower().encode(), v.encode()) for n, v in headers.items()],
+        }
+
+        async def receive() -> dict[str, Any]:
+            if pieces or scope.get("asked"):
+                await anyio.sleep_forever()
+            scope["asked"] = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                pieces.append(len(message["body"]))
+                await anyio.sleep_forever()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(roost.deps.filestore, "part", part)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(roost.app, scope, receive, send)
+                with anyio.fail_after(60):
+                    while not pieces:  # noqa: ASYNC110 - nobody is told
+                        await anyio.sleep(0.01)
+                await anyio.wait_all_tasks_blocked()
+                tasks.cancel_scope.cancel()
+        assert len(pieces) == 1
+        assert pieces[0] <= 256 * 1024
+        assert read == [0]

@@ -38,6 +38,30 @@ async def test_a_fork_is_a_session_like_its_original(tmp_path: Path):
         await there.say(fork, "and on")
 
 
+async def test_turns_are_told_from_pages_that_are_bounded_by_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with house(tmp_path) as there:
+        session = await there.session()
+        for _ in range(4):
+            await there.say(session, "x" * 50_000)
+            await there.rest(session)
+        monkeypatch.setattr("roost.core.forks._PAGE_BYTES", 60_000)
+        log, sizes = there.deps.forks._log, []
+        page = log.page
+
+        async def measured(*asked: Any) -> Any:
+            found = await page(*asked)
+            sizes.append(sum(len(entry.body) for entry in found))
+            return found
+
+        monkeypatch.setattr(log, "page", measured)
+        turns = (await there.get(f"/roost/v1/sessions/{session['id']}/turns"))["data"]
+        assert [turn["number"] for turn in turns] == [1, 2, 3, 4]
+        assert len(sizes) > 2
+        assert max(sizes) < 120_000
+
+
 async def test_a_fork_is_made_once_under_an_idempotency_key(tmp_path: Path):
     async with house(tmp_path) as there:
         session, other = await talked_to(there), await talked_to(there)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from roost.api.rates import Rates
+from roost.config import Settings
 from roost.errors import RateLimited
 from roost.ports.buckets import Taken
 from roost.ports.keys import Key, Limits
@@ -91,3 +92,12 @@ async def test_a_key_s_own_limit_that_was_changed_holds_at_once():
     rates.forget("key_1")
     with pytest.raises(RateLimited):
         await rates.count(own, "reads", {})
+
+
+async def test_writes_have_a_bound_by_default():
+    limit = Settings().writes_per_minute
+    rates = server(LocalBuckets(), writes=limit)
+    for _ in range(limit):
+        await rates.count(KEY, "writes", {})
+    with pytest.raises(RateLimited):
+        await rates.count(KEY, "writes", {})

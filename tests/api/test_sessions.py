@@ -428,6 +428,28 @@ async def test_an_archived_agent_takes_no_new_sessions(tmp_path: Path):
             assert error["message"] == f"agent: agent {agent} is archived"
 
 
+async def test_a_large_bound_of_sessions_is_counted_seldom_and_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("roost.core.sessions._COUNTED", 2)
+    async with house(tmp_path, max_sessions=200) as roost:
+        asked: list[int | None] = []
+        sessions = roost.deps.lifecycle._sessions
+        create = sessions.create
+
+        async def noted(*args: Any, max_sessions: int | None = None, **more: Any) -> Any:
+            asked.append(max_sessions)
+            bound = None if max_sessions is None else 4
+            return await create(*args, max_sessions=bound, **more)
+
+        monkeypatch.setattr(sessions, "create", noted)
+        session = await roost.session()
+        body = {"agent": session["agent"]["id"], "environment_id": session["environment_id"]}
+        for status in (200, 200, 200, 429, 429):
+            assert (await roost.client.post("/v1/sessions", json=body)).status_code == status
+        assert asked == [200, None, 200, None, 200, 200]
+
+
 async def test_a_tenant_has_only_as_many_sessions_as_allowed(tmp_path: Path):
     async with house(tmp_path, max_sessions=1) as roost:
         session = await roost.session()

@@ -330,6 +330,16 @@ def test_keys_are_made_listed_and_revoked(roost: Roost, start: Start) -> None:
     assert roost("key", "revoke", "key_1", "--json")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("soft", "hard", "level"), [(1024, 65_536, "ok"), (1024, -1, "ok"), (1024, 2048, "warn")]
+)
+def test_the_doctor_goes_by_the_files_that_a_server_will_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, level: str
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (soft, hard))
+    assert doctor.open_files(Settings(data=tmp_path)).level == level
+
+
 def test_the_doctor_finds_a_healthy_machine_healthy(
     roost: Roost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,8 +403,8 @@ def test_the_doctor_warns_of_a_slow_disk_and_few_files(
 ) -> None:
     monkeypatch.setattr(doctor, "_timed_fsync", lambda descriptor: 45.0)
     assert doctor.fsync(settings(data=tmp_path)).level == "warn"
-    monkeypatch.setattr("roost.cli.doctor.resource.getrlimit", lambda what: (1024, 524288))
-    assert "ulimit -n 65536" in doctor.open_files(settings()).fix
+    monkeypatch.setattr("resource.getrlimit", lambda what: (1024, 2048))
+    assert "65536" in doctor.open_files(settings()).fix
 
 
 def test_the_doctor_sees_a_port_that_something_else_has(start: Start) -> None:

@@ -10,7 +10,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -22,8 +22,9 @@ import pytest
 from tests.postgres_proxy import Proxy
 from tests.striking import WAYS, End, Way, cancelled, struck
 
-from roost.errors import RoostError, Unavailable
+from roost.errors import NotFound, RoostError, Unavailable
 from roost.ports.log import Accepted
+from roost.ports.sessions import SessionQuery
 from roost.stores.postgres import PostgresStore, database
 from roost.stores.postgres.database import Database
 from roost.stores.postgres.driver import Connection
@@ -38,6 +39,11 @@ _OPEN: Final = """
 SELECT state, query FROM pg_stat_activity
 WHERE datname = current_database() AND state LIKE 'idle in transaction%'
 """
+_ALL: Final = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
+_OF_ITS_OWN: Final = 5  # the writer's, the bell's and the like
 _MOST_WAITS: Final = 200
 Strike = Callable[[], object]
 
@@ -319,3 +325,25 @@ async def test_many_users_struck_at_random_never_see_each_others_rows(
             end = await rng.choice(kinds)()
         await line.check(number, end, work)
     print(f"{line.histories} histories")
+
+
+async def test_however_many_ask_at_once_a_server_has_so_many_connections(url: str) -> None:
+    most = 0
+    look = await asyncpg.connect(url)
+    try:
+        async with PostgresStore.open(url) as store, anyio.create_task_group() as tasks:
+
+            async def ask() -> None:
+                await store.sessions.page(SessionQuery(tenant="t"))
+                with suppress(NotFound):
+                    await store.sessions.archive("t", "sesn_1")
+
+            for _ in range(100):
+                tasks.start_soon(ask)
+            for _ in range(20):
+                most = max(most, await look.fetchval(_ALL))
+                await anyio.sleep(0.01)
+    finally:
+        await look.close()
+    assert most > 1
+    assert most <= database._CONNECTIONS + _OF_ITS_OWN

@@ -106,6 +106,27 @@ async def test_who_comes_late_reads_what_was_missed_and_joins_the_others(tmp_pat
             assert watcher.seen == list(range(1, 9))
 
 
+async def test_large_events_are_read_for_a_few_followers_at_a_time(tmp_path: Path) -> None:
+    async with following(tmp_path) as (roost, fanout, _):
+        large, small = await roost.session(), await roost.session()
+        await roost.say(large, "x" * 2_000_000)
+        await roost.say(small, "hello")
+        waiting, quick = Watcher(), Watcher()
+        places = fanout._large._places
+        for _ in range(places.value):
+            await places.acquire()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fanout.catch_up, large.id, waiting)
+            with anyio.fail_after(60):
+                while not places.statistics().tasks_waiting:  # noqa: ASYNC110 - nobody is told
+                    await anyio.sleep(0.01)
+            await fanout.catch_up(small.id, quick)
+            assert quick.seen
+            assert not waiting.seen
+            places.release()
+        assert waiting.seen == quick.seen
+
+
 async def test_what_is_told_is_shown_at_once_and_not_again(tmp_path: Path) -> None:
     async with following(tmp_path) as (roost, fanout, log):
         session = await roost.session()

@@ -160,3 +160,22 @@ async def test_a_look_at_a_key_that_is_changed_meanwhile_does_not_bring_back_wha
             await keyring.change(key.id, {"trust_ceiling": "sandboxed"})
             keys.go.set()
         assert (await keyring.recognise(secret)).trust_ceiling == "sandboxed"
+
+
+async def test_what_is_remembered_of_revoked_keys_has_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("roost.core.keys._MOST_CACHED", 3)
+    async with SqliteStore.open(tmp_path / "roost.db") as store:
+        keyring = Keyring(store.keys)
+        for number in range(10):
+            key, secret = await keyring.create(tenant="t", name=str(number))
+            await keyring.recognise(secret)
+            await keyring.revoke(key.id)
+            with pytest.raises(Unauthenticated):
+                await keyring.recognise(secret)
+        assert len(keyring._revoked) == 3
+        kept = [(await keyring.create(tenant="t", name="kept"))[1] for _ in range(5)]
+        for secret in kept:
+            await keyring.recognise(secret)
+        assert len(keyring._known) == 3

@@ -19,6 +19,7 @@ from roost.core.keys import Keyring
 from roost.core.runs import Runs
 from roost.core.sessions import Lifecycle
 from roost.core.taskboard import Errands, Taskboard
+from roost.domain import task
 from roost.domain.events import Draft
 from roost.domain.ledger import Batch
 from roost.domain.session import Pending, Spec
@@ -323,3 +324,10 @@ async def test_a_run_whose_session_goes_after_an_interrupt_is_cancelled(
             assert after["status"] == "cancelled"
             assert record.body["status"] == "open"
             await gone(roost)
+
+
+def test_a_task_keeps_its_newest_runs():
+    body: dict[str, Any] = {"runs": []}
+    for number in range(80):
+        body = task.begun(body, {"id": str(number), "status": "succeeded"})
+    assert [run["id"] for run in body["runs"]] == [str(number) for number in range(30, 80)]

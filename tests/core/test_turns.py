@@ -378,3 +378,22 @@ async def test_a_turn_that_another_node_has_shown_is_not_shown_again(tmp_path: P
                 if isinstance(shown, Entry) and shown.type == "session.status_idle":
                     break
         assert await another().start_of(found) == found.state.head
+
+
+@pytest.mark.parametrize(
+    ("bound", "problem"),
+    [("_MOST_WRITTEN", "bytes in one turn"), ("_MOST_ASKED", "answers in one turn")],
+)
+async def test_an_agent_that_says_or_asks_too_much_in_a_turn_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, problem: str
+):
+    monkeypatch.setattr(
+        f"roost.core.turn.{bound}", {"_MOST_WRITTEN": 1000, "_MOST_ASKED": -1}[bound]
+    )
+    async with node(tmp_path) as roost:
+        session = await roost.session()
+        entries = await roost.turn(session, script({"text": "word " * 1000}))
+        [error] = [entry for entry in entries if entry.type == "session.error"]
+        assert problem in error.fields["error"]["message"]
+        assert entries[-1].fields["stop_reason"] == {"type": "retries_exhausted"}
+        assert "agent.message" not in types(entries)

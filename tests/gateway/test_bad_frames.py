@@ -219,6 +219,19 @@ def test_a_client_that_does_not_answer_pings_is_let_go(server: LiveServer, api: 
         alive.until("ack")
 
 
+def test_a_client_that_pings_and_reads_no_answers_is_cut_off(server: LiveServer, api: Api) -> None:
+    settle(server)
+    before = resident(server)
+    pings = (b"\x89\xfd" + bytes(4) + b"x" * 125) * 1000
+    with silent(server, api.token()) as line:
+        line.settimeout(60)
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            for _ in range(2000):  # 260 MB, of which a few are taken
+                line.sendall(pings)
+    assert resident(server) - before < 60
+    settle(server)
+
+
 def test_a_socket_that_is_cut_leaves_nothing_behind(server: LiveServer, api: Api) -> None:
     session_id = api.session()
     settle(server)

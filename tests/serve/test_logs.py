@@ -58,3 +58,16 @@ def test_a_token_in_an_address_is_not_written(form, capsys: pytest.CaptureFixtur
     assert "secret" not in written
     assert written.count("token=") >= 2
     assert "sesn_1" in written
+
+
+def test_lines_of_a_kind_have_a_bound_and_others_are_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(logs, "_LINES_OF_ALL", 5)
+    logs.configure("text", "info")
+    for number in range(20):
+        logging.getLogger("x").warning("it broke: %s", number)
+    logging.getLogger("x").warning("something else")
+    written = capsys.readouterr().err
+    assert written.count("it broke") == 5
+    assert "something else" in written

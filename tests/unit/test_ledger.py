@@ -15,7 +15,14 @@ from roost.domain.ledger import Batch, Standby
 from roost.domain.pen import PLACE, Change
 from roost.domain.session import TABLE, Lease, Move, Pending, Spec, State, Status, step
 from roost.domain.usage import Usage
-from roost.errors import InvalidRequest, LeaseLost, QueueFull, SessionBusy, SessionClosed
+from roost.errors import (
+    InvalidRequest,
+    LeaseLost,
+    QueueFull,
+    QuotaExceeded,
+    SessionBusy,
+    SessionClosed,
+)
 
 NOW = 1_700_000_000_000_000
 LEASE = Lease("sesn_1", "node_1", 1)
@@ -196,6 +203,15 @@ def test_a_full_queue_refuses_the_whole_request():
     with pytest.raises(QueueFull):
         ledger.admit(state, [say("a"), say("b"), say("c")], NOW, 3)
     assert ledger.admit(state, [say("a"), say("b")], NOW, 3).state.queued == 3
+
+
+def test_a_log_takes_messages_up_to_a_bound_and_still_interrupts():
+    long = replace(claimed(), head=ledger.MOST_ENTRIES)
+    with pytest.raises(QuotaExceeded):
+        ledger.admit(long, [say("a")], NOW, 10)
+    assert ledger.admit(long, [Draft.of("user.interrupt")], NOW, 10).entries
+    shorter = replace(long, head=ledger.MOST_ENTRIES - 1)
+    assert ledger.admit(shorter, [say("a")], NOW, 10).entries
 
 
 def test_a_large_message_takes_more_than_one_place():

@@ -26,6 +26,7 @@ from roost.core.follow import Follow
 from roost.core.forks import Forks
 from roost.core.intake import Intake
 from roost.core.keys import Keyring
+from roost.core.large import Large
 from roost.core.logins import Logins
 from roost.core.nodes import Fleet
 from roost.core.resources import Resources
@@ -41,6 +42,8 @@ from roost.ports.buckets import Buckets
 from roost.ports.log import Log
 
 _UPLOADS: Final = 8  # times the largest upload, that all uploads under way may have together
+
+_LARGE_LISTING: Final = 2 * 1024 * 1024  # a page has one megabyte, and the event that made it full
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +103,11 @@ class Deps:
             writes_per_minute=self.settings.writes_per_minute,
             reads_per_minute=self.settings.reads_per_minute,
         )
+
+    @cached_property
+    def large(self) -> Large:
+        """How many listings of large events are put together at a time."""
+        return Large(over=_LARGE_LISTING)
 
     @cached_property
     def attempts(self) -> Attempts:

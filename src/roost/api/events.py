@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -61,13 +62,14 @@ async def listed(call: Call, session: Session) -> ASGIApp:
     if not call.query.get("include_rewound", False):
         as_of = session.state.head if query.as_of is None else query.as_of
         query = replace(query, hidden=hidden(session.state.rewinds, as_of))
-    entries, more = _cut(await call.deps.log.page(session.id, query), limit)
-    following = "null"
-    if more:
-        end = entries[-1]
-        word = Cursor(of=session.id, order=order, after=end.seq, at=end.at, as_of=query.as_of)
-        following = f'"{word.word()}"'
-    return _reply(b'{"data":[%b],"next_page":%b}' % (_joined(entries), following.encode()))
+    async with call.deps.large.page(partial(call.deps.log.page, session.id, query)) as found:
+        entries, more = _cut(found, limit)
+        following = "null"
+        if more:
+            end = entries[-1]
+            word = Cursor(of=session.id, order=order, after=end.seq, at=end.at, as_of=query.as_of)
+            following = f'"{word.word()}"'
+        return _reply(b'{"data":[%b],"next_page":%b}' % (_joined(entries), following.encode()))
 
 
 async def streamed(call: Call, session: Session) -> ASGIApp:

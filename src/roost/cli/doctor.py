@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import socket
 import statistics
 import time
@@ -28,11 +27,11 @@ from roost.config import Settings
 from roost.errors import BlobChanged, RoostError, SandboxFailed, StartupError
 from roost.harnesses.claude.launch import PINNED, bundled_cli
 from roost.sandboxes.choice import chosen
+from roost.serve.connections import MOST_FILES, most_files
 from roost.serve.database import is_postgres
 
 _SLOW_FSYNC_MS = 20
 _FEW_FILES = 4096
-_MANY_FILES = 65536
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse.sshfs", "afs", "lustre"}
 
 
@@ -113,16 +112,15 @@ def fsync(settings: Settings) -> Finding:
 
 
 def open_files(settings: Settings) -> Finding:
-    """Each open event stream is one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= soft < _FEW_FILES:
+    """Each connection is one. A server raises its soft limit, so the hard one counts."""
+    most = most_files()
+    if most < _FEW_FILES:
         return Finding(
             "warn",
-            f"at most {soft} open files, so about as many open streams",
-            f"Run `ulimit -n {min(hard, _MANY_FILES) if hard >= 0 else _MANY_FILES}` first, "
-            "or set LimitNOFILE in the service.",
+            f"a server may have {most} open files, so about as many connections",
+            f"Raise the hard limit to {MOST_FILES}: `ulimit -Hn` as root, or LimitNOFILE in the service.",
         )
-    return Finding("ok", f"at most {soft}" if soft >= 0 else "no limit")
+    return Finding("ok", f"a server may have {most}")
 
 
 def server(settings: Settings) -> Finding:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Final, Literal, Protocol
 
 import anyio
@@ -17,6 +19,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from roost.core.files import Phase, topic
 from roost.core.files import Status as Files
 from roost.core.follow import Merge
+from roost.core.large import Large
 from roost.core.outcome import Outcome, is_rest, outcome_of
 from roost.core.workspaces import Progress
 from roost.domain.events import WITHDRAWABLE, Entry, Preview
@@ -188,6 +191,7 @@ class Fanout:
         self._log = log
         self._sessions = sessions
         self._bell = bell
+        self._large = Large()
         self._channels: dict[str, Channel] = {}
         self._empty: dict[str, Channel] = {}
         self._board: Switchboard
@@ -243,15 +247,21 @@ class Fanout:
     async def catch_up(self, session_id: str, follower: Follower) -> None:
         """Show what the follower missed, at its own speed, until it is where the others are."""
         while True:
-            page = await self._log.read(session_id, follower.seq, _PAGE, _PAGE_BYTES)
-            for entry in page:
-                follower.entry(entry, await self._outcome(session_id, entry))
-            full = is_full(page, _PAGE, _PAGE_BYTES)
-            page.clear()
+            full = await self._show_page(session_id, follower)
             await follower.drained()
             channel = self._channels.get(session_id)
             if not full and (channel is None or channel.seq <= follower.seq):
                 return
+
+    async def _show_page(self, session_id: str, follower: Follower) -> bool:
+        """Show a follower the next page; gives whether more may follow."""
+        async with self._page(session_id, follower.seq) as page:
+            for entry in page:
+                follower.entry(entry, await self._outcome(session_id, entry))
+            return is_full(page, _PAGE, _PAGE_BYTES)
+
+    def _page(self, session_id: str, after: int) -> AbstractAsyncContextManager[list[Entry]]:
+        return self._large.page(partial(self._log.read, session_id, after, _PAGE, _PAGE_BYTES))
 
     def join(self, session_id: str, agent: AgentStatus, follower: Follower) -> None:
         """Show what happens from here on, until it leaves. The follower has caught up."""
@@ -325,16 +335,16 @@ class Fanout:
         channel.reading = False
 
     async def _read_page(self, session_id: str, channel: Channel) -> None:
-        entries = await self._log.read(session_id, channel.seq, _PAGE, _PAGE_BYTES)
-        if not entries and not channel.told:
-            await self._look(session_id, channel)
-        channel.told = False
-        for shown in channel.in_order(entries):
-            if isinstance(shown, Preview):
-                channel.show_preview(shown)
-            else:
-                channel.show_entry(shown, await self._outcome(session_id, shown))
-        channel.again = channel.again or is_full(entries, _PAGE, _PAGE_BYTES)
+        async with self._page(session_id, channel.seq) as entries:
+            if not entries and not channel.told:
+                await self._look(session_id, channel)
+            channel.told = False
+            for shown in channel.in_order(entries):
+                if isinstance(shown, Preview):
+                    channel.show_preview(shown)
+                else:
+                    channel.show_entry(shown, await self._outcome(session_id, shown))
+            channel.again = channel.again or is_full(entries, _PAGE, _PAGE_BYTES)
 
     async def _outcome(self, session_id: str, entry: Entry) -> Outcome | None:
         return await outcome_of(self._log, session_id, entry) if is_rest(entry) else None

@@ -13,12 +13,14 @@ import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import IO, Final
 
 from anyio import to_thread
 from msgspec.structs import replace
 
 from roost.core.access import Access, Act
+from roost.core.allowance import Allowance
 from roost.core.shelf import Shelf
 from roost.domain.events import Micros
 from roost.domain.file import PART, File, Part, file_of, part_key, prefix_of
@@ -35,6 +37,7 @@ from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.keys import Key
 
 _PAGE: Final = 1000
+_LEAST: Final = 1024  # bytes that a file counts in a quota, however small it is
 
 
 def now() -> Micros:
@@ -58,7 +61,7 @@ class FileStore:
         self._catalog = catalog
         self._blobs = blobs
         self._access = access
-        self._quota = quota
+        self._quota = Allowance(quota)
         self._clock = clock
 
     async def add(
@@ -81,14 +84,11 @@ class FileStore:
         return await self._kept(tenant, file, _pieces(data), created_by)
 
     async def copy(self, caller: Key, record: Record, scope: str) -> Record:
-        """A copy with an id of its own, which belongs to a session.
-
-        :raises StorageQuotaExceeded: :raises BlobsFailed: nothing is kept
-        """
+        """A copy with an id of its own, which belongs to a session. Raises as `add`."""
         return await self._copy(caller, record, scope, None)
 
     async def attach(self, caller: Key, record: Record, scope: str) -> Record:
-        """Such a copy, of a file that a message to the session names. :raises BlobsFailed:"""
+        """Such a copy, of a file that a message to the session names. Raises as `add`."""
         return await self._copy(caller, record, scope, record.id)
 
     async def _copy(self, caller: Key, record: Record, scope: str, attached: str | None) -> Record:
@@ -203,15 +203,18 @@ class FileStore:
             index += 1
 
     async def _check_quota(self, tenant: str, size: int) -> None:
-        if not self._quota:
-            return
+        size = max(size, _LEAST)
+        used = await self._quota.take(tenant, size, partial(self._used, tenant))
+        if used is not None:
+            raise StorageQuotaExceeded(
+                f"{used} bytes of files are kept, and {size} more would be over {self._quota.most}"
+            )
+
+    async def _used(self, tenant: str) -> int:
         used = 0
         async for record in self.walk(RecordQuery(kind="file", tenant=tenant)):
-            used += file_of(record.body).size
-        if used + size > self._quota:
-            raise StorageQuotaExceeded(
-                f"{used} bytes of files are kept, and {size} more would be over {self._quota}"
-            )
+            used += max(file_of(record.body).size, _LEAST)
+        return used
 
     async def walk(self, query: RecordQuery) -> AsyncGenerator[Record, None]:
         """All that a listing would show, over all its pages."""

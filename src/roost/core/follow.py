@@ -6,9 +6,9 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
+from functools import partial
 
-import anyio
-
+from roost.core.large import Large
 from roost.domain.events import Entry, Micros, Preview
 from roost.domain.session import Session, Status
 from roost.errors import NotFound
@@ -19,8 +19,6 @@ from roost.ports.sessions import Sessions
 
 _PAGE = 500
 _PAGE_BYTES = 128 * 1024  # of a page that a reader has not taken yet
-_LARGE = 1024 * 1024  # bytes of an entry that is shown to a few readers at a time only
-_LARGE_AT_ONCE = 4
 _MOST_REMEMBERED = 10_000
 
 
@@ -54,7 +52,7 @@ class Follow:
         self._sessions = sessions
         self._bell = bell
         self._seen = _Seen()
-        self._large = anyio.Semaphore(_LARGE_AT_ONCE)
+        self._large = Large()
         self._marks = marks
         self._heartbeat = heartbeat
         self._catch_up = int(catch_up * 1_000_000)
@@ -137,13 +135,9 @@ class Follow:
         if after is None:
             yield []
             return
-        entries = await self._log.read(session_id, after, _PAGE, _PAGE_BYTES)
-        if sum(len(entry.body) for entry in entries) < _LARGE:
+        read = partial(self._log.read, session_id, after, _PAGE, _PAGE_BYTES)
+        async with self._large.page(read) as entries:
             yield entries
-            return
-        del entries
-        async with self._large:
-            yield await self._log.read(session_id, after, _PAGE, _PAGE_BYTES)
 
     async def _note(self, session_id: str, entry: Entry) -> None:
         """It was shown. Other nodes are told of inputs, and of the end of a turn."""

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from roost.core.files import Files
 from roost.core.intake import inbox
+from roost.core.large import Large
 from roost.core.sessions import Lifecycle
 from roost.core.trust import Trust
 from roost.core.workspaces.snapshots import Origin
@@ -40,6 +42,7 @@ from roost.ports.log import EventQuery, Log, Receipt
 from roost.ports.sessions import Cutting, Rewinding, Sessions
 
 _PAGE = 1000
+_PAGE_BYTES = 256 * 1024
 _BEGINNINGS = ("roost.forked", "roost.imported")
 _REST_AND_WORD = (
     2  # entries after what a log begins with: that it rests, if need be, and where it is from
@@ -73,6 +76,7 @@ class Forks:
         self._harnesses = harnesses
         self._trust = trust
         self._files = files
+        self._large = Large()
 
     async def turns(self, caller: Key, session_id: str) -> list[dict[str, Any]]:
         """The finished turns of a session's conversation. :raises NotFound:"""
@@ -109,6 +113,7 @@ class Forks:
         async with (
             self._with_files(session.id, snapshot, target, shared),
             self._lifecycle.given_again(caller, session, target) as resources,
+            self._lifecycle.one_more(caller) as most,
         ):
             fork = await self._sessions.fork(
                 caller.tenant,
@@ -117,7 +122,7 @@ class Forks:
                 Cutting(session.id, stretches(session.state.rewinds, turn.last), turn.rests),
                 [said],
                 receipt=receipt,
-                max_sessions=self._lifecycle.most_sessions(caller),
+                max_sessions=most,
             )
         self._bell.ring(fork.id)
         return fork
@@ -236,16 +241,27 @@ class Forks:
     async def _turns(self, session: Session, end: int) -> list[Turn]:
         """Of the conversation whose last entry is `end`."""
         query = EventQuery(
-            types=TELLING, as_of=end, hidden=hidden(session.state.rewinds, end), limit=_PAGE
+            types=TELLING,
+            as_of=end,
+            hidden=hidden(session.state.rewinds, end),
+            limit=_PAGE,
+            most_bytes=_PAGE_BYTES,
         )
-        entries: list[Entry] = []
-        while page := await self._log.page(session.id, query):
-            entries += page
-            query = replace(query, after=page[-1].seq)
-        return turns_in(entries)
+        outline: list[Entry] = []
+        while True:
+            async with self._large.page(partial(self._log.page, session.id, query)) as page:
+                if not page:
+                    return turns_in(outline)
+                query = replace(query, after=page[-1].seq)
+                outline += [_without_text(e) for e in page if not (e.queued or e.withdrawn)]
 
     async def _entry(self, session: Session, seq: int) -> Entry:
         return (await self._log.read(session.id, seq - 1, 1))[0]
+
+
+def _without_text(entry: Entry) -> Entry:
+    """The entry as far as turns are told from it: what was said in all of a conversation is too much."""
+    return entry if entry.type == "session.status_idle" else replace(entry, body=b"{}")
 
 
 def _forked(session: Session, turn: Turn, end: Entry, params: Mapping[str, Any]) -> Spec:

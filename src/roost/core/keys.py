@@ -26,7 +26,9 @@ class Keyring:
         self._keys = keys
         self._known: OrderedDict[bytes, tuple[float, Key]] = OrderedDict()
         self._by_id: OrderedDict[str, tuple[float, Key]] = OrderedDict()
-        self._revoked: set[str] = set()  # here: a look-up under way must not bring one back
+        self._revoked: OrderedDict[str, None] = (
+            OrderedDict()
+        )  # here: a look-up under way must not bring one back
         self._changes = 0  # nor what a key could do before it was changed
 
     @staticmethod
@@ -117,7 +119,9 @@ class Keyring:
     async def revoke(self, key_id: str) -> Key:
         """From now on it opens nothing. :raises NotFound: no such key :raises LastAdministrator:"""
         key = await self._keys.revoke(key_id)
-        self._revoked.add(key.id)
+        self._revoked[key.id] = None
+        if len(self._revoked) > _MOST_CACHED:
+            self._revoked.popitem(last=False)  # its look-ups are long over
         self._known.pop(key.digest, None)
         self._by_id.pop(key.id, None)
         return key

@@ -45,6 +45,7 @@ from roost.ports.log import Receipt
 from roost.ports.sessions import Revised, SessionQuery, Sessions
 
 _OPTIONS = ("trust_level", "workspace", "mount_scope", "harness", "sandbox_fallback", "task_id")
+_COUNTED = 100  # new sessions of a tenant for which a large bound is looked at once
 _CHOICES = {
     "trust_level": get_args(TrustLevel),
     "mount_scope": get_args(MountScope),
@@ -81,6 +82,7 @@ class Lifecycle:
         self._harnesses = harnesses
         self._default_harness = default_harness
         self._max_sessions = max_sessions
+        self._uncounted: dict[str, int] = {}
         self._budgets = budgets or Budgets()
         self._trust = trust or Trust()
         self._pool = pool
@@ -116,6 +118,7 @@ class Lifecycle:
             self._offer(caller.tenant, spec) as offer,
             self._given(caller, offer.session_id, params) as resources,
             self._attached(caller, offer.session_id, drafts),
+            self.one_more(caller) as most,
         ):
             session = await self._sessions.create(
                 caller.tenant,
@@ -123,7 +126,7 @@ class Lifecycle:
                 replace(self._named(spec, offer.session_id), resources=resources),
                 drafts,
                 receipt=receipt,
-                max_sessions=self.most_sessions(caller),
+                max_sessions=most,
             )
             offer.accepted = session.id == offer.session_id
         if self._pool is not None:
@@ -144,10 +147,26 @@ class Lifecycle:
             raise IdempotencyMismatch() from None
         return made
 
-    def most_sessions(self, caller: Key) -> int | None:
-        """How many sessions the caller's tenant may have when this key makes one; None: any number."""
-        own = caller.limits.max_sessions
-        return (self._max_sessions if own is None else own) or None
+    @asynccontextmanager
+    async def one_more(self, caller: Key) -> AsyncGenerator[int | None, None]:
+        """Make a session in the body, of so many that the tenant may have; None: they need no counting.
+
+        A large bound is counted once for `_COUNTED` new sessions: counting takes as long as there are many.
+        """
+        own, tenant = caller.limits.max_sessions, caller.tenant
+        most = (self._max_sessions if own is None else own) or None
+        if most is None:
+            yield None
+        elif most < _COUNTED * 100:
+            yield most
+        elif self._uncounted.get(tenant, 0) > 0:
+            self._uncounted[tenant] -= 1
+            yield None
+        else:
+            yield most
+            self._uncounted[tenant] = (
+                _COUNTED - 1
+            )  # not if the body fails: the next is counted, too
 
     async def spec_of(self, caller: Key, params: Mapping[str, Any]) -> Spec:
         """What a session is made with that asks for this. Raises as `create` does."""

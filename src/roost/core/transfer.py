@@ -95,14 +95,17 @@ class Transfer:
             card = await to_thread.run_sync(bench.unpack, archive, now)
             spec, target = await self._spec(caller, card, params), mint("sesn")
             said = {"session_id": card.session_id} if card.session_id else {}
-            async with self._with_files(spec, bench, target, caller.tenant):
+            async with (
+                self._with_files(spec, bench, target, caller.tenant),
+                self._lifecycle.one_more(caller) as most,
+            ):
                 session = await self._sessions.plant(
                     caller.tenant,
                     target,
                     spec,
                     Planting(card.thread_id, bench.entries()),
                     [Draft.of("roost.imported", **said)],
-                    max_sessions=self._lifecycle.most_sessions(caller),
+                    max_sessions=most,
                 )
         self._bell.ring(session.id)
         return session

@@ -18,6 +18,9 @@ from roost.ports.harness import Conversation, Emit, Output, Rest, Show, Trouble
 from roost.ports.log import Log
 
 _log = logging.getLogger(__name__)
+_MOST_WRITTEN = 1024**3  # bytes that one turn adds to the log
+_ENTRY = 200  # bytes that an entry takes besides its body
+_MOST_ASKED = 10_000  # answers that an agent waits for, of one turn
 _LOOK_AGAIN = 5.0  # seconds; an interrupt whose ring was lost is found this late
 
 
@@ -35,6 +38,7 @@ class Turn:
         self._log = log
         self._bell = bell
         self._lease = lease
+        self._written = self._asked = 0
         self.look(state)
 
     @property
@@ -57,6 +61,7 @@ class Turn:
         :raises Terminated: the session is over
         """
         self.waits = False
+        self._written = self._asked = 0
         try:
             async with alongside(self._pass_on_interrupts, conversation):
                 return await self._log_outputs(conversation, inputs, again=again)
@@ -81,9 +86,23 @@ class Turn:
             async for output in outputs:
                 if isinstance(output, Rest):
                     return output.stop_reason
+                if problem := self._too_much(output):
+                    await self.fail(Trouble("agent_failed", problem, "exhausted"))
+                    return {"type": "retries_exhausted"}
                 await self._log_one(output)
         await self.fail(Trouble("agent_failed", "the agent stopped without a word", "exhausted"))
         return {"type": "retries_exhausted"}
+
+    def _too_much(self, output: Output) -> str | None:
+        """Why this must not be logged: what runs in a sandbox must not fill the log."""
+        if isinstance(output, Emit):
+            self._written += sum(len(draft.body) + _ENTRY for draft in output.drafts)
+            self._asked += len(output.blocks)
+        if self._written > _MOST_WRITTEN:
+            return f"the agent has said more than {_MOST_WRITTEN} bytes in one turn"
+        if self._asked > _MOST_ASKED:
+            return f"the agent has asked for more than {_MOST_ASKED} answers in one turn"
+        return None
 
     async def _log_one(self, output: Output) -> None:
         self.waits = False

@@ -20,7 +20,14 @@ from roost.domain.pen import KEPT_WAITING, Change, Pen
 from roost.domain.session import Lease, Move, Pending, Spec, State, Status
 from roost.domain.turns import Rewind
 from roost.domain.usage import Usage
-from roost.errors import Conflict, LeaseLost, QueueFull, SessionBusy, SessionClosed
+from roost.errors import (
+    Conflict,
+    LeaseLost,
+    QueueFull,
+    QuotaExceeded,
+    SessionBusy,
+    SessionClosed,
+)
 
 
 class Standby(msgspec.Struct, frozen=True):
@@ -52,6 +59,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     turn: bool | None = None
 
 
+MOST_ENTRIES = 1_000_000  # of a log that takes messages
 _RESERVE = 100  # places in a queue for interrupts and answers only
 
 
@@ -70,10 +78,16 @@ def admit(
 
     :raises SessionClosed: it is terminated
     :raises QueueFull: more inputs would wait than the operator allows, or more in them
+    :raises QuotaExceeded: the log has as many entries as it may
     :raises InvalidRequest: an answer to something the session does not wait for
     """
     if state.status is Status.TERMINATED:
         raise SessionClosed()
+    if state.head >= MOST_ENTRIES and any(draft.type == "user.message" for draft in drafts):
+        raise QuotaExceeded(
+            f"the log of this session has {state.head} entries, and takes no more messages",
+            hint="Go on in a new session.",
+        )
     pen = Pen(state, now)
     heard = _heard(pen, drafts, waiting)
     if pen.state.queued > max_queued and (state.queued or len(drafts) > max_queued):

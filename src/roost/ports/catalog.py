@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -23,6 +23,15 @@ Kind = Literal[
     "secret",
     "installation",
 ]
+
+BOUNDED: Final[frozenset[Kind]] = frozenset(
+    ("agent", "environment", "task", "skill", "workspace", "secret")
+)
+"""The kinds that requests make; the rest have bounds of their own."""
+
+MOST_RECORDS: Final = 100_000  # of one of these kinds and one tenant, archived ones included
+MOST_VERSIONS: Final = 10_000  # of one of these records, but for a task
+TASK_VERSIONS: Final = 100  # of a task: each run adds some, and nobody asks for the old ones
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +87,7 @@ class Catalog(Protocol):
         """A new record at version 1.
 
         :raises Conflict: `unique_name`, and a record that is not archived has `body["name"]`
+        :raises QuotaExceeded: the tenant has `MOST_RECORDS`
         """
         ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -11,6 +11,9 @@ from roost.domain.events import Draft, Entry, Micros
 from roost.domain.session import Session, Spec
 from roost.domain.turns import Stretch
 from roost.ports.log import Receipt
+
+MOST_KEPT: Final = 1_000_000
+"""Sessions of a tenant whose sessions are bounded at all, archived ones included."""
 
 
 class Revised(NamedTuple):
@@ -102,7 +105,7 @@ class Sessions(Protocol):
 
         With a receipt that is known, the session made then is returned and nothing is written.
 
-        :raises QuotaExceeded: the tenant has `max_sessions` that are not archived
+        :raises QuotaExceeded: the tenant has `max_sessions` that are not archived, or `MOST_KEPT`
         :raises NotFound: the tenant has no such workspace as the spec names
         :raises IdempotencyMismatch: a known key with another fingerprint
         """

@@ -38,7 +38,7 @@ Network = IPv4Network | IPv6Network
 IDLE_SECONDS: Final = 5
 """For which a connection is kept without a request."""
 
-_MOST_FILES: Final = 65_536
+MOST_FILES: Final = 65_536
 _RESERVE: Final = 64  # connections beyond the most, that health checks are answered on
 _LARGEST_HEAD: Final = 64 * 1024
 _MOST_HEADERS: Final = 200
@@ -55,10 +55,16 @@ def raise_file_limit() -> int:
     own.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-    if 0 <= soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return max(soft, wanted) if soft >= 0 else wanted
+    most = most_files()
+    if 0 <= soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most
+
+
+def most_files() -> int:
+    """How many open files a server that starts here will have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(soft, MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +98,7 @@ class Crowd(ServerState):
     def __init__(self, bounds: Bounds) -> None:
         super().__init__()
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        files = soft if 0 <= soft < _MOST_FILES else _MOST_FILES
+        files = soft if 0 <= soft < MOST_FILES else MOST_FILES
         self.bounds = bounds
         self.most = bounds.connections or max(1, files * 3 // 4)
         self.per_address = bounds.per_address or max(1, self.most // 2)

@@ -12,6 +12,7 @@ import msgspec
 
 _TOKEN = re.compile(r"(token=)[\w.%~-]+")  # one that opens WebSockets; they travel in addresses
 _LINES_PER_MINUTE = 10  # of one kind, of what a stranger can cause
+_LINES_OF_ALL = 6000  # of one kind, of anything else
 _MINUTE = 60.0
 _KINDS = 100
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {
@@ -27,12 +28,13 @@ def configure(form: Literal["auto", "json", "text"], level: str) -> None:
     if form == "auto":
         form = "text" if sys.stderr.isatty() else "json"
     handler = logging.StreamHandler(sys.stderr)
+    handler.filters[:] = [_Seldom(_LINES_OF_ALL)]
     handler.setFormatter(_Json() if form == "json" else _Text())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     from_strangers = logging.getLogger("uvicorn.error")
-    from_strangers.filters[:] = [_Seldom()]
+    from_strangers.filters[:] = [_Seldom(_LINES_PER_MINUTE)]
     for noisy in ("httpx2", "httpcore2", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
@@ -43,8 +45,9 @@ class _Seldom(logging.Filter):
     What uvicorn writes is about connections, and anybody can make a connection.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         super().__init__()
+        self._most = most
         self._kinds: dict[str, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -52,13 +55,13 @@ class _Seldom(logging.Filter):
         since, count = self._kinds.get(kind, (record.created, 0))
         left_out = 0
         if record.created - since >= _MINUTE:
-            since, left_out, count = record.created, max(0, count - _LINES_PER_MINUTE), 0
+            since, left_out, count = record.created, max(0, count - self._most), 0
         if len(self._kinds) >= _KINDS and kind not in self._kinds:
             self._kinds.clear()
         self._kinds[kind] = since, count + 1
         if left_out:
             record.msg = f"{record.msg} ({left_out} more such lines were left out)"
-        return count < _LINES_PER_MINUTE
+        return count < self._most
 
 
 def _extras(record: logging.LogRecord) -> dict[str, object]:

@@ -20,6 +20,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 import anyio
 import msgspec
+from anyio import to_thread
 
 from roost import __version__
 from roost.config import Settings
@@ -33,6 +34,7 @@ from roost.serve.wiring import Roost, assembled
 STARTUP_FAILURE = 3
 """Exit code of a server that could not start and would fail the same way again: do not restart it."""
 
+_MOST_THREADS = 40
 _SIOCGIFADDR = 0x8915  # netdevice(7)
 _EVERYWHERE = ("0.0.0.0", "::", "")
 _log = logging.getLogger(__name__)
@@ -52,7 +54,13 @@ def serve(settings: Settings) -> int:
     return STARTUP_FAILURE if failures else 0
 
 
+def bound_threads() -> None:
+    """Blocking work of all requests and sessions waits for a thread, rather than start any number."""
+    to_thread.current_default_thread_limiter().total_tokens = _MOST_THREADS
+
+
 async def _serve(settings: Settings) -> None:
+    bound_threads()
     prepare(settings.data)
     # Signals are caught before anything is open, so that a stop during the start is a stop, too.
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

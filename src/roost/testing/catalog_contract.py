@@ -11,7 +11,8 @@ import anyio
 import pytest
 
 from roost.domain.session import TrustLevel
-from roost.errors import Conflict, InvalidRequest, NotFound
+from roost.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
+from roost.ports import catalog as ports
 from roost.ports.catalog import Catalog, Kind, Record, RecordQuery
 from roost.testing.stage import TENANT, Stage
 from roost.testing.store_contract import StoreContract
@@ -39,6 +40,44 @@ class CatalogContract(StoreContract):
         assert added.created_at == added.updated_at
         assert added.archived_at is None
         assert await catalog.get("environment", TENANT, "env_1") == added
+
+    async def test_a_tenant_has_so_many_records_of_a_kind(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        catalog = stage.store.catalog
+        monkeypatch.setattr(ports, "MOST_RECORDS", 2)
+        await _add(catalog, "env_1")
+        await _add(catalog, "env_2")
+        await catalog.archive("environment", TENANT, "env_2")
+        with pytest.raises(QuotaExceeded):
+            await _add(catalog, "env_3")
+        await _add(catalog, "env_3", tenant="tenant_2")
+        await _add(catalog, "agent_1", kind="agent")
+        await catalog.delete("environment", TENANT, "env_1")
+        await _add(catalog, "env_4")
+
+    async def test_a_record_has_so_many_versions(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        catalog = stage.store.catalog
+        monkeypatch.setattr(ports, "MOST_VERSIONS", 2)
+        await _add(catalog, "env_1")
+        await catalog.change("environment", TENANT, "env_1", _always({"name": "b"}))
+        with pytest.raises(QuotaExceeded):
+            await catalog.change("environment", TENANT, "env_1", _always({"name": "c"}))
+        kept = await catalog.change("environment", TENANT, "env_1", _always({"name": "b"}))
+        assert kept.version == 2
+
+    async def test_a_task_keeps_its_newest_versions(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        catalog = stage.store.catalog
+        monkeypatch.setattr(ports, "TASK_VERSIONS", 2)
+        await _add(catalog, "task_1", kind="task")
+        for number in range(4):
+            await catalog.change("task", TENANT, "task_1", _always({"name": str(number)}))
+        kept = await catalog.versions("task", TENANT, "task_1", before=None, limit=9)
+        assert [record.version for record in kept] == [5, 4]
 
     async def test_another_tenant_s_record_or_another_kind_looks_like_none(
         self, stage: Stage

@@ -24,6 +24,7 @@ from roost.errors import (
     RoostError,
     SessionBusy,
 )
+from roost.ports import sessions as ports
 from roost.ports.log import EventQuery, Receipt
 from roost.ports.sessions import Revised, SessionQuery
 from roost.testing.stage import (
@@ -101,6 +102,19 @@ class SessionsContract(StoreContract):
             await sessions.find("sesn_4")
         await sessions.archive(TENANT, made[0])
         await sessions.create(TENANT, "sesn_4", spec(), max_sessions=3)
+
+    async def test_archived_sessions_have_a_bound_too(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ports, "MOST_KEPT", 2)
+        sessions = stage.store.sessions
+        made = [await stage.session() for _ in range(2)]
+        for session_id in made:
+            await sessions.archive(TENANT, session_id)
+        with pytest.raises(QuotaExceeded, match="archived"):
+            await sessions.create(TENANT, "sesn_3", spec(), max_sessions=3)
+        await sessions.delete(TENANT, made[0])
+        await sessions.create(TENANT, "sesn_3", spec(), max_sessions=3)
 
     async def test_a_quota_holds_for_sessions_made_at_once(self, stage: Stage) -> None:
         refused = 0

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from roost.domain.session import TrustLevel
+from roost.ports import catalog
 from roost.ports.catalog import Kind, Record, RecordQuery
 from roost.stores.postgres.database import Database
 from roost.stores.postgres.driver import Connection, numbered
@@ -22,9 +23,11 @@ _BY_NAME = numbered(records.BY_NAME)
 _VERSIONS = numbered(records.VERSIONS)
 _EVERY = numbered(records.EVERY.replace("? = ''", "CAST(? AS TEXT) = ''"))
 _NAMED = numbered(records.NAMED)
+_COUNT = numbered(records.COUNT)
 _ADD = numbered(records.ADD)
 _ADD_VERSION = numbered(records.ADD_VERSION)
 _ADVANCE = numbered(records.ADVANCE)
+_FORGET = numbered(records.FORGET)
 _ARCHIVE = numbered(records.ARCHIVE)
 _TOUCH = numbered(records.TOUCH)
 _BURY = numbered(records.BURY)
@@ -141,6 +144,7 @@ async def _add(
     name = body.get("name")
     if unique_name:
         await _check_name(kind, tenant, name, tx)
+    await _check_count(kind, tenant, tx)
     text = encode(body)
     [(num,)] = await tx.ask(_ADD, record_id, kind, tenant, name, by[0], tx.now, tx.now)
     await tx.ask(_ADD_VERSION, num, 1, tx.now, text, by[1])
@@ -151,6 +155,14 @@ async def _check_name(kind: Kind, tenant: str, name: str | None, tx: Transaction
     await tx.ask(_ONE_AT_A_TIME, f"{tenant} {kind} {name}")
     if await tx.ask(_NAMED, tenant, kind, name):
         raise records.name_taken(kind, name)
+
+
+async def _check_count(kind: Kind, tenant: str, tx: Transaction) -> None:
+    most = (
+        catalog.MOST_RECORDS
+    )  # not exactly: those who add at the same moment do not see each other
+    if kind in catalog.BOUNDED and (await tx.ask(_COUNT, tenant, kind, most))[0][0] >= most:
+        raise records.too_many(kind)
 
 
 async def _change(
@@ -170,11 +182,14 @@ async def _change(
     body = decode(text)
     if records.stays(record, body, ceiling):
         return record
+    records.check_versions(record)
     written = ceiling or record.ceiling or ""
     if unique_name and body.get("name") != record.body.get("name"):
         await _check_name(kind, tenant, body.get("name"), tx)
     await tx.ask(_ADD_VERSION, num, record.version + 1, tx.now, text, written)
     await tx.ask(_ADVANCE, record.version + 1, body.get("name"), tx.now, num)
+    if kind == "task":
+        await tx.ask(_FORGET, num, record.version + 1 - catalog.TASK_VERSIONS)
     return (await _newest(kind, tenant, record_id, tx))[1]
 
 

@@ -12,6 +12,7 @@ import msgspec
 from roost.domain import ledger
 from roost.domain.events import Draft, Entry
 from roost.domain.session import Session, Spec
+from roost.ports import sessions as ports
 from roost.ports.log import Receipt
 from roost.ports.sessions import Cutting, Planting, Revision, Rewinding, SessionQuery
 from roost.stores.postgres import history
@@ -55,6 +56,8 @@ SELECT count(*) FROM (
     SELECT 1 FROM sessions WHERE tenant = $1 AND archived_at IS NULL LIMIT $2
 ) AS counted
 """
+
+_COUNT_KEPT = numbered(sessions.COUNT_KEPT)
 
 # A tenant's workspace: whoever deletes it waits until the session that is to use it is made.
 _WORKSPACE = """
@@ -272,6 +275,9 @@ async def _check_quota(new: sessions.New, tx: Transaction) -> None:
     [(count,)] = await tx.ask(_COUNT, new.tenant, most)
     if count >= most:
         raise sessions.too_many(most)
+    [(count,)] = await tx.ask(_COUNT_KEPT, new.tenant, ports.MOST_KEPT)
+    if count >= ports.MOST_KEPT:
+        raise sessions.too_many_kept()
 
 
 async def _revise(

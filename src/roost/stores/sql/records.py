@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from roost.domain.session import TrustLevel, reaches
-from roost.errors import Conflict, NotFound
+from roost.errors import Conflict, NotFound, QuotaExceeded
+from roost.ports import catalog
 from roost.ports.catalog import Kind, Record, RecordQuery
 from roost.stores.sql.listing import Filter, Value
 from roost.stores.sql.rows import Row, decode
@@ -49,6 +50,11 @@ NAMED = """
 SELECT 1 FROM records WHERE tenant = ? AND kind = ? AND name = ? AND archived_at IS NULL LIMIT 1
 """
 
+# How many records of a kind a tenant has, archived ones too, as far as it matters.
+COUNT = """
+SELECT count(*) FROM (SELECT 1 FROM records WHERE tenant = ? AND kind = ? LIMIT ?) AS counted
+"""
+
 # A new record, without its first version.
 ADD = """
 INSERT INTO records (id, kind, tenant, name, created_by, version, created_at, updated_at)
@@ -62,6 +68,9 @@ INSERT INTO versions (record, version, updated_at, body, ceiling) VALUES (?, ?, 
 
 # The record stands at a new version.
 ADVANCE = "UPDATE records SET version = ?, name = ?, updated_at = ? WHERE num = ?"
+
+# Versions that nobody asks for go.
+FORGET = "DELETE FROM versions WHERE record = ? AND version <= ?"
 
 # The record, and its newest version with it, is archived.
 ARCHIVE = "UPDATE records SET archived_at = ?, updated_at = ? WHERE num = ?"
@@ -79,6 +88,23 @@ DELETE: Final = ("DELETE FROM records WHERE num = ?", "DELETE FROM versions WHER
 BURY = "INSERT INTO graves (kind, num, tenant, id, swept) VALUES (?, ?, ?, ?, 1)"
 
 NO_VERSION: Final = 2**62
+
+
+def too_many(kind: Kind) -> QuotaExceeded:
+    """The error that says so."""
+    return QuotaExceeded(
+        f"there are {catalog.MOST_RECORDS} records of the kind {kind!r} already, and no more are allowed",
+        hint="Delete some that are no longer needed; those that are archived count, too.",
+    )
+
+
+def check_versions(record: Record) -> None:
+    """:raises QuotaExceeded: it has as many versions as a record may"""
+    if record.kind in catalog.BOUNDED - {"task"} and record.version >= catalog.MOST_VERSIONS:
+        raise QuotaExceeded(
+            f"this {record.kind} has {record.version} versions, and no more are allowed",
+            hint="Create another one in its place.",
+        )
 
 
 def absent(kind: Kind, record_id: str, version: int | None = None) -> NotFound:

@@ -12,6 +12,7 @@ from roost.domain.ids import mint
 from roost.domain.pen import Change
 from roost.domain.session import Session, Spec, State, Status
 from roost.errors import IdempotencyMismatch, NotFound, QuotaExceeded, RoostError
+from roost.ports import sessions as ports
 from roost.ports.log import Receipt
 from roost.ports.sessions import Revised, Revision, Rewinding, Seen, SessionQuery
 from roost.stores.sql.listing import Filter, Value
@@ -80,6 +81,20 @@ def absent(session_id: str) -> NotFound:
 def no_workspace(workspace_id: str | None) -> NotFound:
     """The error that says so."""
     return NotFound(f"there is no workspace {workspace_id}")
+
+
+# How many sessions a tenant has, archived ones too, as far as it matters.
+COUNT_KEPT = """
+SELECT count(*) FROM (SELECT 1 FROM sessions WHERE tenant = ? LIMIT ?) AS counted
+"""
+
+
+def too_many_kept() -> QuotaExceeded:
+    """The error that says so."""
+    return QuotaExceeded(
+        f"{ports.MOST_KEPT} sessions are kept already, archived ones included, and no more are allowed",
+        hint="Delete archived sessions that are no longer needed.",
+    )
 
 
 def too_many(most: int) -> QuotaExceeded:

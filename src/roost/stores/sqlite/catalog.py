@@ -9,6 +9,7 @@ from typing import Any
 import apsw
 
 from roost.domain.session import TrustLevel
+from roost.ports import catalog
 from roost.ports.catalog import Kind, Record, RecordQuery
 from roost.stores.sql import records
 from roost.stores.sql.listing import POSITION, position
@@ -106,6 +107,7 @@ def _add(
     name = body.get("name")
     if unique_name:
         _check_name(kind, tenant, name, tx)
+    _check_count(kind, tenant, tx)
     text = encode(body)
     [(num,)] = tx.ask(records.ADD, (record_id, kind, tenant, name, by[0], tx.now, tx.now))
     tx.ask(records.ADD_VERSION, (num, 1, tx.now, text, by[1]))
@@ -115,6 +117,12 @@ def _add(
 def _check_name(kind: Kind, tenant: str, name: str | None, tx: Transaction) -> None:
     if tx.ask(records.NAMED, (tenant, kind, name)):
         raise records.name_taken(kind, name)
+
+
+def _check_count(kind: Kind, tenant: str, tx: Transaction) -> None:
+    most = catalog.MOST_RECORDS
+    if kind in catalog.BOUNDED and tx.ask(records.COUNT, (tenant, kind, most))[0][0] >= most:
+        raise records.too_many(kind)
 
 
 def _change(
@@ -133,11 +141,14 @@ def _change(
     body = decode(text)
     if records.stays(record, body, ceiling):
         return record
+    records.check_versions(record)
     written = ceiling or record.ceiling or ""
     if unique_name and body.get("name") != record.body.get("name"):
         _check_name(kind, tenant, body.get("name"), tx)
     tx.ask(records.ADD_VERSION, (num, record.version + 1, tx.now, text, written))
     tx.ask(records.ADVANCE, (record.version + 1, body.get("name"), tx.now, num))
+    if kind == "task":
+        tx.ask(records.FORGET, (num, record.version + 1 - catalog.TASK_VERSIONS))
     return _newest(kind, tenant, record_id, tx)[1]
 
 

@@ -14,6 +14,7 @@ from roost.domain import ledger
 from roost.domain.events import Draft, Entry
 from roost.domain.pen import Change
 from roost.domain.session import Session, Spec
+from roost.ports import sessions as ports
 from roost.ports.log import Receipt
 from roost.ports.sessions import Cutting, Planting, Revision, Rewinding, SessionQuery
 from roost.stores.sql import forks, sessions
@@ -272,6 +273,9 @@ def _check_quota(new: sessions.New, tx: Transaction) -> None:
     most = new.max_sessions
     if most is not None and tx.ask(_COUNT, (new.tenant, most))[0][0] >= most:
         raise sessions.too_many(most)
+    kept = ports.MOST_KEPT
+    if most is not None and tx.ask(sessions.COUNT_KEPT, (new.tenant, kept))[0][0] >= kept:
+        raise sessions.too_many_kept()
 
 
 def _revise(tenant: str, session_id: str, revision: Revision, tx: Transaction) -> Session:
