@@ -198,15 +198,15 @@ async def test_a_large_quota_is_counted_seldom_and_holds() -> None:
 
 async def test_copies_count_for_the_quota_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Resources, "check", lambda *given: None)  # nothing works on this session
-    async with house(tmp_path, max_stored_bytes=20) as roost:
-        made = await sent(roost, data=b"12345678")
+    async with house(tmp_path, max_stored_bytes=20_000) as roost:
+        made = await sent(roost, data=b"x" * 8_000)
         given = {"type": "file", "file_id": made["id"]}
         session = await roost.session(resources=[given])
         add = f"/v1/sessions/{session['id']}/resources"
         over = await roost.client.post(add, json=given)
         assert error_of(over, 400)["details"]["error_code"] == "storage_quota_exceeded"
         await roost.client.delete(f"/v1/files/{made['id']}")
-        await sent(roost, data=b"12345678")
+        await sent(roost, data=b"x" * 8_000)
 
 
 async def test_a_file_whose_time_is_up_is_gone_with_its_bytes(tmp_path: Path):

@@ -26,9 +26,8 @@ class Keyring:
         self._keys = keys
         self._known: OrderedDict[bytes, tuple[float, Key]] = OrderedDict()
         self._by_id: OrderedDict[str, tuple[float, Key]] = OrderedDict()
-        self._revoked: OrderedDict[str, None] = (
-            OrderedDict()
-        )  # here: a look-up under way must not bring one back
+        # Those revoked here: a look-up under way must not bring one back.
+        self._revoked: OrderedDict[str, None] = OrderedDict()
         self._changes = 0  # nor what a key could do before it was changed
 
     @staticmethod

@@ -163,10 +163,8 @@ class Lifecycle:
             self._uncounted[tenant] -= 1
             yield None
         else:
-            yield most
-            self._uncounted[tenant] = (
-                _COUNTED - 1
-            )  # not if the body fails: the next is counted, too
+            yield most  # if the body fails, the next one is counted, too
+            self._uncounted[tenant] = _COUNTED - 1
 
     async def spec_of(self, caller: Key, params: Mapping[str, Any]) -> Spec:
         """What a session is made with that asks for this. Raises as `create` does."""

@@ -158,9 +158,8 @@ async def _check_name(kind: Kind, tenant: str, name: str | None, tx: Transaction
 
 
 async def _check_count(kind: Kind, tenant: str, tx: Transaction) -> None:
-    most = (
-        catalog.MOST_RECORDS
-    )  # not exactly: those who add at the same moment do not see each other
+    # A few more may come to be: transactions that add at the same moment do not see each other.
+    most = catalog.MOST_RECORDS
     if kind in catalog.BOUNDED and (await tx.ask(_COUNT, tenant, kind, most))[0][0] >= most:
         raise records.too_many(kind)
 
