@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,11 @@ from tests.core.node import Node, message, node
 
 from roost.core import fanout as module
 from roost.core.fanout import AgentStatus, Fanout
+from roost.core.follow import Follow
 from roost.core.outcome import Outcome
 from roost.domain.events import Draft, Entry, Preview
 from roost.domain.ledger import Batch
+from roost.domain.session import Lease, Session
 from roost.errors import Unavailable
 
 
@@ -61,6 +63,7 @@ class Flaky:
         self._log = log
         self.failures = 0
         self.reads = 0
+        self.then: Callable[[], None] = lambda: None
 
     async def read(self, *asked: Any) -> Sequence[Entry]:
         self.reads += 1
@@ -68,6 +71,7 @@ class Flaky:
             self.failures -= 1
             raise Unavailable("the disk is away")
         found: Sequence[Entry] = await self._log.read(*asked)
+        self.then()
         return found
 
     def __getattr__(self, name: str) -> Any:
@@ -274,3 +278,111 @@ async def test_a_session_that_is_stopped_before_its_agent_is_up_is_asleep(tmp_pa
         await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
         await watcher.until(9)
         assert watcher.agents == ["asleep", "waking", "asleep"]
+
+
+class Hurried:
+    """Sessions that come to rest, and whose agents go to sleep, just before they are looked at."""
+
+    def __init__(self, roost: Node, lease: Lease) -> None:
+        self._roost = roost
+        self._lease = lease
+        self.rests = False
+
+    async def find(self, session_id: str) -> Session:
+        if self.rests:
+            self.rests = False
+            await to_sleep(self._roost, self._lease)
+        return await self._roost.store.sessions.find(session_id)
+
+
+async def to_sleep(roost: Node, lease: Lease) -> None:
+    head = (await roost.store.sessions.find(lease.session_id)).state.head
+    assert await roost.store.log.finish(lease, head, Batch(), {"type": "end_turn"}, keep=True)
+    await roost.store.log.release(lease)
+
+
+async def at_work(roost: Node) -> Lease:
+    log, session = roost.store.log, await roost.session(message("one"))
+    await log.renew("node_1", 60)
+    [lease] = await log.claim("node_1", 1)
+    await log.append(lease, Batch(takes=await log.inputs(session.id), turn=True))
+    return lease
+
+
+async def watching(roost: Node, fanout: Fanout, lease: Lease) -> Watcher:
+    watcher = Watcher()
+    await fanout.catch_up(lease.session_id, watcher)
+    fanout.join(lease.session_id, "running", watcher)
+    await has_looked(fanout, lease.session_id)
+    return watcher
+
+
+async def test_an_agent_that_rests_and_sleeps_behind_one_ring_is_asleep(tmp_path: Path) -> None:
+    async with following(tmp_path) as (roost, fanout, _):
+        lease = await at_work(roost)
+        watcher = await watching(roost, fanout, lease)
+        await to_sleep(roost, lease)
+        roost.bell.ring(lease.session_id)
+        await watcher.until((await roost.store.sessions.find(lease.session_id)).state.head)
+        await has_looked(fanout, lease.session_id)
+        assert watcher.agents == ["running", "idle", "asleep"]
+
+
+async def test_what_an_agent_does_is_not_told_before_the_entries_that_lead_there(
+    tmp_path: Path,
+) -> None:
+    async with following(tmp_path) as (roost, fanout, _):
+        lease = await at_work(roost)
+        watcher = await watching(roost, fanout, lease)
+        hurried = Hurried(roost, lease)
+        fanout._sessions = hurried  # type: ignore[assignment]
+        hurried.rests = True
+        roost.bell.ring(lease.session_id)
+        with anyio.fail_after(60):
+            while hurried.rests:  # noqa: ASYNC110 - nobody is told of that
+                await anyio.sleep(0.01)
+        await has_looked(fanout, lease.session_id)
+        assert watcher.seen[-1] == (await roost.store.sessions.find(lease.session_id)).state.head
+        assert watcher.agents == ["running", "idle", "asleep"]
+
+
+async def answered(roost: Node, lease: Lease, log: Flaky, after: int) -> None:
+    """An answer is in the log, and nobody has looked yet at what of it was shown before."""
+    answer = Draft.of("agent.message", content=[{"type": "text", "text": "x"}])
+    await roost.store.log.append(lease, Batch(drafts=[answer]))
+
+    def publish() -> None:
+        log.then = lambda: None
+        for text in ("", "x"):
+            preview = Preview(answer.id, "agent.message", text, after)
+            roost.bell.publish(lease.session_id, preview)
+
+    log.then = publish
+
+
+async def test_a_preview_is_shown_before_its_entry_also_if_both_come_at_once(
+    tmp_path: Path,
+) -> None:
+    async with following(tmp_path) as (roost, fanout, log):
+        lease = await at_work(roost)
+        watcher = await watching(roost, fanout, lease)
+        await answered(roost, lease, log, watcher.seq)
+        roost.bell.ring(lease.session_id)
+        await watcher.until(watcher.seq + 1)
+        assert watcher.seen[-3:] == ["", "x", watcher.seq]
+
+
+async def test_one_reader_is_shown_a_preview_before_its_entry_also_if_both_come_at_once(
+    tmp_path: Path,
+) -> None:
+    async with following(tmp_path) as (roost, _, log):
+        lease = await at_work(roost)
+        head = (await roost.store.sessions.find(lease.session_id)).state.head
+        await answered(roost, lease, log, head)
+        store = roost.store
+        follow = Follow(log, store.sessions, roost.bell, store.marks, heartbeat=9, catch_up=9)  # type: ignore[arg-type]
+        previews = frozenset({"agent.message"})
+        async with aclosing(follow.tail(lease.session_id, head, previews=previews)) as tail:
+            shown = [await anext(tail) for _ in range(3)]
+        assert [one.text if isinstance(one, Preview) else one for one in shown[:2]] == ["", "x"]
+        assert isinstance(shown[2], Entry)

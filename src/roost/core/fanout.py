@@ -336,26 +336,35 @@ class Fanout:
 
     async def _read_page(self, session_id: str, channel: Channel) -> None:
         async with self._page(session_id, channel.seq) as entries:
-            if not entries and not channel.told:
-                await self._look(session_id, channel)
-            channel.told = False
+            self._pass_on_previews()  # those of these entries were published before
+            told, channel.told = channel.told, False
             for shown in channel.in_order(entries):
                 if isinstance(shown, Preview):
                     channel.show_preview(shown)
                 else:
                     channel.show_entry(shown, await self._outcome(session_id, shown))
             channel.again = channel.again or is_full(entries, _PAGE, _PAGE_BYTES)
+            # Two rings may have become one: the agent of a session that rests may be asleep by now.
+            look = channel.agent == "idle" if entries else not told
+        if look:
+            await self._look(session_id, channel)
 
     async def _outcome(self, session_id: str, entry: Entry) -> Outcome | None:
         return await outcome_of(self._log, session_id, entry) if is_rest(entry) else None
 
     async def _look(self, session_id: str, channel: Channel) -> None:
-        """It rang, and nothing is new in the log: an agent went to sleep, or the session is gone."""
+        """What the log does not say: an agent went to sleep, or the session is gone."""
         try:
-            channel.move(await self.agent_of(await self._sessions.find(session_id)))
+            session = await self._sessions.find(session_id)
+            agent = await self.agent_of(session)
         except NotFound:
             for follower in list(channel.followers):
                 follower.gone()
+            return
+        if session.state.head == channel.seq:
+            channel.move(agent)
+        else:  # entries that are not shown yet come first, and say it themselves
+            channel.again = True
 
     def _close_empty(self) -> None:
         if not self._empty:

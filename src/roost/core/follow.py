@@ -108,8 +108,8 @@ class Follow:
             merge = Merge(previews)
             behind = True
             while True:
-                merge.add(ear.previews())
                 async with self._page(session_id, after if behind else None) as entries:
+                    merge.add(ear.previews())  # those of these entries were published before
                     for shown in merge.in_order(entries, after):
                         yield shown
                         if counts and isinstance(shown, Entry):

@@ -292,7 +292,7 @@ def _fence(state: State, lease: Lease) -> None:
 def _written(state: State, batch: Batch, now: Micros) -> Pen:
     pen = Pen(state, now)
     if batch.turn is False:
-        pen.state = replace(pen.state, turn=None, turned=0)
+        pen.state = replace(pen.state, turn=None)
     if batch.turn:
         pen.begin(batch.takes)
     else:

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import anyio
 import pytest
 from msgspec.structs import replace
@@ -150,6 +152,20 @@ class Withdrawing(StoreContract):
         await stage.log.accept(session_id, [interrupt()])
         assert (await stage.state(session_id)).turned == before.turned
 
+    async def test_a_runner_that_leaves_before_a_turn_begins_changes_no_place(
+        self, stage: Stage
+    ) -> None:
+        """The last turn is still the last one, also if an interrupt comes before another runner."""
+        session_id = await stage.idle()
+        before = await stage.state(session_id)
+        await stage.say(session_id)
+        [lease] = await stage.claim()
+        await stage.log.append(lease, Batch(turn=False))
+        await stage.log.release(lease)
+        await stage.log.accept(session_id, [interrupt()])
+        assert before.turned
+        assert (await stage.state(session_id)).turned == before.turned
+
     async def test_the_account_at_rest_has_the_budget(self, stage: Stage) -> None:
         budget = {"max_tokens": 7}
         session_id = await stage.session(message(), budget=budget)
@@ -227,12 +243,16 @@ class Withdrawing(StoreContract):
         assert (state.status is Status.RUNNING) == bool(waiting)
 
     async def test_against_a_runner_that_begins_each_input_has_one_fate(self, stage: Stage) -> None:
-        for _ in range(12):
+        for round in range(12):
             lease = await stage.running()
             fates: list[bool] = []
+            at_once = [
+                partial(self._begin, stage, lease, fates),
+                partial(stage.log.accept, lease.session_id, [interrupt()]),
+            ]
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._begin, stage, lease, fates)
-                tasks.start_soon(stage.log.accept, lease.session_id, [interrupt()])
+                for one in at_once[:: 1 if round % 2 else -1]:
+                    tasks.start_soon(one)
             [listed] = await stage.log.page(lease.session_id, EventQuery(types=["user.message"]))
             [began] = fates
             assert listed.withdrawn is not began
@@ -245,10 +265,12 @@ class Withdrawing(StoreContract):
             assert await stage.finish(lease) is not None
 
     async def _begin(self, stage: Stage, lease: Lease, fates: list[bool]) -> None:
+        """As a runner does: with nothing to hand over, no turn begins."""
+        waiting = await stage.log.inputs(lease.session_id)
         try:
-            await stage.take_all(lease)
+            if waiting:
+                await stage.log.append(lease, Batch(takes=waiting, turn=True))
         except NotWaiting:
             fates.append(False)
         else:
-            state = await stage.state(lease.session_id)
-            fates.append(state.turn is not None and state.turn != ())
+            fates.append(bool(waiting))
