@@ -19,7 +19,15 @@ from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Session
 from roost.errors import LeaseLost, SchemaTooNew, StartupError
 from roost.ports.bell import WORK
-from roost.stores.postgres import PostgresBell, PostgresStore, driver, migrate, opening, writer
+from roost.stores.postgres import (
+    PostgresBell,
+    PostgresStore,
+    driver,
+    migrate,
+    nodes,
+    opening,
+    writer,
+)
 from roost.stores.sql.steps import Migration
 from roost.testing.postgres import PASSWORD, PostgresServer
 from roost.testing.stage import TENANT, Stage, answer, message, numbers
@@ -46,6 +54,13 @@ async def together(*calls: Any) -> list[Any]:
         for n in range(len(calls)):
             tasks.start_soon(call, n)
     return outcomes
+
+
+HOLDER = """
+SELECT pid FROM pg_locks
+WHERE locktype = 'advisory' AND granted AND objid::bigint = hashtext('node_1')::bigint & 4294967295
+AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
 
 
 async def eventually(look: Callable[[], Awaitable[Any]]) -> Any:
@@ -319,15 +334,19 @@ async def test_a_node_that_dies_is_found_before_its_time_has_run_out(
 
 
 async def test_a_node_that_only_lost_its_connections_keeps_its_sessions(
-    postgres: PostgresServer, store: PostgresStore, url: str
+    postgres: PostgresServer, store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(nodes, "_SURE", 60)  # however long this machine takes to connect again
     await Stage(store).session(message())
     [lease] = await Stage(store).claim("node_1")
     async with PostgresStore.open(url) as other:
         await other.log.renew("node_2", 60)
+        holder = await eventually(lambda: postgres.do(HOLDER, url))
         for _ in range(3):
+            before = holder
             await postgres.cut(url)
-            await anyio.sleep(0.3)
+            while not holder or holder == before:
+                holder = await eventually(lambda: postgres.do(HOLDER, url))
             assert await other.log.claim("node_2", 5) == []
     await store.log.append(lease, Batch(drafts=[answer()]))
 

@@ -407,7 +407,7 @@ async def test_a_turn_begins_without_its_predecessors_snapshot_if_that_takes_too
     async with machine.at_work() as home:
         (home / "file").write_text("turn 1")
         machine.files.changed("w", 1)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await machine.files.begun("w")
         may_go_on.set()
         await machine.until_stored(1)

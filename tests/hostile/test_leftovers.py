@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
 import signal
 import subprocess
 import sys
@@ -75,7 +76,7 @@ async def test_a_bwrap_killed_in_its_first_moments_leaves_nothing(
 ) -> None:
     places = provider(use_cgroups=groups)
     for number in range(rounds):
-        word = f"{os.getpid()}.{number}"
+        word = secrets.token_hex(8)
         delay = moments.uniform(0, 0.005)
         async with (
             anyio.create_task_group() as tasks,
@@ -118,8 +119,8 @@ def test_a_server_killed_while_it_opens_a_place_leaves_nothing_that_a_sweep_does
 ) -> None:
     places = provider(use_cgroups=groups)
     anyio.run(places.check)
-    for number in range(rounds):
-        word = f"{os.getpid()}.{number}"
+    for _ in range(rounds):
+        word = secrets.token_hex(8)
         server = server_in_a_fork(places, tmp_path / "home", word)
         while not procfs.children(server):
             time.sleep(0.0005)

@@ -147,8 +147,8 @@ async def test_an_answer_that_nobody_reads_ends() -> None:
 
 
 async def test_an_answer_that_is_read_slowly_is_read_whole() -> None:
-    got = 0
-    async with listening(APP, "127.0.0.1", 0, bounds=SOON) as url, await _connected(url) as line:
+    got, bounds = 0, Bounds(unread_seconds=1.5)
+    async with listening(APP, "127.0.0.1", 0, bounds=bounds) as url, await _connected(url) as line:
         await line.send(b"GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         for _ in range(20):
             got += len(await line.receive(1024 * 1024))

@@ -250,6 +250,13 @@ class SessionsContract(StoreContract):
         assert numbers(await stage.all(other)) == [1, 2, 3, 4, 5, 6, 7]
 
     async def test_deleting_a_long_log_holds_nobody_up(self, stage: Stage) -> None:
+        """What else the machine has to do may hold somebody up, but hardly three times."""
+        for _ in range(3):
+            if (longest := await self._longest_wait(stage)) < 0.5:
+                return
+        assert longest < 0.5
+
+    async def _longest_wait(self, stage: Stage) -> float:
         lease = await stage.running()
         [*_, last] = await stage.take_all(lease)
         for _ in range(50):
@@ -263,8 +270,9 @@ class SessionsContract(StoreContract):
                 start = anyio.current_time()
                 await stage.say(other)
                 waits.append(anyio.current_time() - start)
-        assert max(waits) < 0.5
         assert await stage.all(lease.session_id) == []
+        await stage.log.accept(other, [Draft.of("user.interrupt")])  # nothing is left to claim
+        return max(waits)
 
     async def test_a_deleted_session_is_not_made_again_by_a_repeated_request(
         self, stage: Stage

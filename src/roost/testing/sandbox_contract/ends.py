@@ -32,7 +32,7 @@ class EndContract(Kit):
         async with provider.open(given) as sandbox:
             await sandbox.spawn(["sh", "-c", f"{Heart.daemon}; sleep 60"])
             await heart.begins()
-            assert await heart.beats()
+            await heart.goes_on()
         assert not await heart.beats()
 
     async def test_stop_kills_what_does_not_want_to_die(
@@ -191,7 +191,7 @@ class EndContract(Kit):
         async with self._held_elsewhere(theirs.home), provider.open(plan()) as sandbox:
             await heart.begins()
             await provider.sweep()
-            assert await heart.beats()
+            await heart.goes_on()
             assert (await shell(sandbox, "echo alive")).output == b"alive\n"
 
     @asynccontextmanager

@@ -115,6 +115,13 @@ class Heart:
             while not self._size():  # noqa: ASYNC110 - it is another process that writes
                 await anyio.sleep(0.01)
 
+    async def goes_on(self) -> None:
+        """Wait until it is written to once more."""
+        before = self._size()
+        with anyio.fail_after(60):
+            while self._size() == before:  # noqa: ASYNC110 - it is another process that writes
+                await anyio.sleep(0.01)
+
     async def ends(self) -> None:
         """Wait until it is not written to any more."""
         with anyio.fail_after(60):

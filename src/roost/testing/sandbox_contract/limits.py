@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import anyio
 import pytest
 
@@ -87,10 +89,11 @@ class LimitContract(Kit):
     async def test_a_file_does_not_grow_over_the_disk_limit(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
-        """Whatever writes it."""
+        """Whatever writes it. That all files together are over it may be noticed first."""
         given = plan(limits=Limits(disk_bytes=8 * MIB))
         async with provider.open(given) as sandbox:
-            assert (await shell(sandbox, "head -c 20000000 /dev/zero >big")).code != 0
+            with suppress(SandboxFailed):
+                assert (await shell(sandbox, "head -c 20000000 /dev/zero >big")).code != 0
         assert (given.workspace / "big").stat().st_size <= 8 * MIB
 
     async def test_all_files_together_do_not_stay_over_the_disk_limit(
