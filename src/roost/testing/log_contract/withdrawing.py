@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import anyio
 import pytest
 from msgspec.structs import replace
@@ -246,13 +244,12 @@ class Withdrawing(StoreContract):
         for round in range(12):
             lease = await stage.running()
             fates: list[bool] = []
-            at_once = [
-                partial(self._begin, stage, lease, fates),
-                partial(stage.log.accept, lease.session_id, [interrupt()]),
-            ]
             async with anyio.create_task_group() as tasks:
-                for one in at_once[:: 1 if round % 2 else -1]:
-                    tasks.start_soon(one)
+                if round % 2:
+                    tasks.start_soon(stage.log.accept, lease.session_id, [interrupt()])
+                tasks.start_soon(self._begin, stage, lease, fates)
+                if not round % 2:
+                    tasks.start_soon(stage.log.accept, lease.session_id, [interrupt()])
             [listed] = await stage.log.page(lease.session_id, EventQuery(types=["user.message"]))
             [began] = fates
             assert listed.withdrawn is not began
