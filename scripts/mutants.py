@@ -3,27 +3,35 @@
     make mutants ARGS='--count 60 --seed 1'
 
 Each fault is made alone, in a copy of the tree, so nothing is left of a run that is killed. The tests that
-guard its file run, the closest first, until one fails. What none of them notices is printed as a diff: read
-it, and write the test that fails, or say why no behaviour differs.
+guard its file run, the closest first, until one fails. `killed` means that this test failed again, alone, with
+the fault; `chance` that it did not. Where the tests could not even be collected (`broken`), no test has said
+anything, and the fault is not counted. What survived or died by chance is printed as a diff: read it, and write
+the test that fails, or say why no behaviour differs.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import ctypes
 import difflib
+import json
 import os
-import queue
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from roost.sandboxes import procfs
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _PYTHON: Final = str(ROOT / ".venv/bin/python")
@@ -96,6 +104,7 @@ _SWAPPED: Final[dict[type[ast.cmpop], str]] = {
     ast.In: "not in",
     ast.NotIn: "in",
 }
+_PR_SET_CHILD_SUBREAPER: Final = 36
 _UNTOUCHED: Final = ("_log.", "super().__init__")  # what is logged is no promise
 
 
@@ -124,7 +133,7 @@ class File:
 
     def mutants(self) -> Iterator[Mutant]:
         """All of them."""
-        for node in ast.walk(ast.parse(self.source)):
+        for node in _code(ast.parse(self.source)):
             for where, text in _faults(node, self._text):
                 start, end = self._span(where)
                 yield Mutant(self.path, where.lineno, start, end, text)  # type: ignore[attr-defined]
@@ -136,6 +145,17 @@ class File:
     def _text(self, node: ast.AST) -> str:
         start, end = self._span(node)
         return self.source[start:end].decode()
+
+
+def _code(node: ast.AST) -> Iterator[ast.AST]:
+    """What runs: imports for the type checker do not, and inside f-strings are mostly words for people."""
+    match node:
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.JoinedStr():
+            return
+        case _:
+            yield node
+            for child in ast.iter_child_nodes(node):
+                yield from _code(child)
 
 
 def _faults(node: ast.AST, text: Callable[[ast.AST], str]) -> Iterator[tuple[ast.AST, str]]:
@@ -156,27 +176,47 @@ def _other_ways(node: ast.AST, text: Callable[[ast.AST], str]) -> Iterator[tuple
     """The same condition or sum, the other way round."""
     match node:
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
-            if not isinstance(test, ast.Constant):
+            if not isinstance(test, ast.Constant) and not _is_turned_anyway(test):
                 yield test, f"(not ({text(test)}))"
         case ast.Compare(left=left, ops=[op], comparators=[right]):
-            yield node, f"({text(left)} {_SWAPPED[type(op)]} {text(right)})"
+            yield node, f"({_operand(left, text)} {_SWAPPED[type(op)]} {_operand(right, text)})"
         case ast.BoolOp(op=op, values=values):
             other = " or " if isinstance(op, ast.And) else " and "
             yield node, f"({other.join(f'({text(value)})' for value in values)})"
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as sign, right=right):
-            yield node, f"({text(left)} {'-' if isinstance(sign, ast.Add) else '+'} {text(right)})"
+            other = "-" if isinstance(sign, ast.Add) else "+"
+            yield node, f"({_operand(left, text)} {other} {_operand(right, text)})"
         case _:
             pass
 
 
-class Tree:
-    """A copy of the project, in which one fault at a time is made."""
+def _is_turned_anyway(test: ast.expr) -> bool:
+    """Whether the other operator is the same fault as `not`: one of the two is enough."""
+    ordered = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+    return isinstance(test, ast.Compare) and not any(isinstance(op, ordered) for op in test.ops)
 
-    green: Final[dict[str, bool]] = {}  # which test files pass without a fault, for all copies
+
+def _operand(node: ast.AST, text: Callable[[ast.AST], str]) -> str:
+    """With its brackets, which are not part of a node: `(n := f()) is None` compares `f()`."""
+    plain = (ast.Name, ast.Attribute, ast.Constant, ast.Call, ast.Subscript)
+    return text(node) if isinstance(node, plain) else f"({text(node)})"
+
+
+class Said(NamedTuple):
+    """What the tests said about a fault, and the test that noticed it."""
+
+    verdict: str
+    test: str = ""
+
+
+class Tree:
+    """A copy of the project, in which one fault at a time is made. It needs a process of its own: all
+    children of that are ended after each run."""
 
     def __init__(self, folder: Path, seconds: float) -> None:
         self._folder = folder
         self._seconds = seconds
+        self._took: dict[str, float | None] = {}  # by test file, without a fault; None if it fails
         wanted = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
             cwd=ROOT,
@@ -193,36 +233,96 @@ class Tree:
         argv = [_PYTHON, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash"]
         subprocess.run([*argv, "src", "tests"], cwd=folder, check=True)
 
-    def verdict(self, mutant: Mutant, source: bytes) -> str:
-        """`killed`, `killed by time`, or `survived`."""
+    def said(self, mutant: Mutant) -> Said:
+        """`survived`, `killed`, `chance` if that happened only once, or `broken` if no test could run."""
         guards = [guard for guard in dict.fromkeys(GUARDS[mutant.path]) if self._is_green(guard)]
+        if not guards:
+            return Said("broken", "every guard fails without a fault")
         path = self._folder / "src" / "roost" / mutant.path
+        source = path.read_bytes()
         path.write_bytes(mutant.made(source))
         try:
-            return {0: "survived", None: "killed by time"}.get(self._run(guards), "killed")
+            return self._judged(guards)
         finally:
             path.write_bytes(source)
 
+    def _judged(self, guards: list[str]) -> Said:
+        limit = self._seconds + 3 * sum(self._took[guard] or 0 for guard in guards)
+        match self._run([*guards, "--cache-clear"], limit):
+            case 0:
+                return Said("survived")
+            case None:
+                return Said("killed", f"took more than {limit:.0f} s")
+            case 1:
+                test = self._failed()
+                if "::" not in test:  # with `-x`, a file that cannot be imported is a failure, too
+                    return Said("broken", test)
+                again = self._run([*guards, "--last-failed", "--lfnf=none"], limit)
+                return Said("killed" if again in (1, None) else "chance", test)
+            case code:
+                return Said("broken", f"pytest ended with {code}")
+
     def _is_green(self, guard: str) -> bool:
         """Without a fault; what fails by itself guards nothing."""
-        if guard not in self.green:
-            self.green[guard] = self._run([guard]) == 0
-            if not self.green[guard]:
-                print(f"left out, it fails without any fault: {guard}", file=sys.stderr)
-        return self.green[guard]
+        if guard not in self._took:
+            begun = time.monotonic()
+            passed = self._run([guard], None) == 0
+            self._took[guard] = time.monotonic() - begun if passed else None
+            if not passed:
+                print(f"left out, it fails without any fault: {guard}", file=sys.stderr, flush=True)
+        return self._took[guard] is not None
 
-    def _run(self, guards: list[str]) -> int | None:
+    def _run(self, wanted: list[str], seconds: float | None) -> int | None:
         """What pytest ended with; None if that took too long."""
-        options = ["-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", "--store=sqlite"]
+        options = ["-q", "-x", "-p", "no:randomly", "--store=sqlite", f"--timeout={self._seconds}"]
         source = str(self._folder / "src")  # before the one that .venv points to
         environ = {**os.environ, "PYTHONPATH": source, "PYTHONDONTWRITEBYTECODE": "1"}
-        argv = [_PYTHON, "-m", "pytest", *options, *guards]
+        argv = [_PYTHON, "-m", "pytest", *options, *wanted]
+        # Not a pipe: a process that outlives the tests would hold it open, and we would wait for that.
+        none = subprocess.DEVNULL
         try:
             return subprocess.run(
-                argv, cwd=self._folder, env=environ, capture_output=True, timeout=self._seconds
+                argv,
+                cwd=self._folder,
+                env=environ,
+                stdin=none,
+                stdout=none,
+                stderr=none,
+                timeout=seconds,
             ).returncode
         except subprocess.TimeoutExpired:
             return None
+        finally:
+            _end_children()
+
+    def _failed(self) -> str:
+        found = self._folder / ".pytest_cache" / "v" / "cache" / "lastfailed"
+        return ", ".join(json.loads(found.read_text()))
+
+
+def _end_children() -> None:
+    """Also of those that the tests have left: they become ours when their parent ends, see `_begin`."""
+    while pids := procfs.children(os.getpid()):
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+_tree: Tree  # of this process
+
+
+def _begin(folder: str, seconds: float) -> None:
+    global _tree
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    own = Path(folder, str(os.getpid()))
+    own.mkdir()
+    _tree = Tree(own, seconds)
+
+
+def _judge(mutant: Mutant) -> Said:
+    return _tree.said(mutant)
 
 
 def main() -> int:
@@ -232,24 +332,17 @@ def main() -> int:
     everything = [mutant for file in files.values() for mutant in file.mutants()]
     sample = random.Random(asked.seed).sample(everything, min(asked.count, len(everything)))
     told: Counter[tuple[str, str]] = Counter()
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        trees: queue.SimpleQueue[Tree] = queue.SimpleQueue()
-        for number in range(asked.jobs):
-            trees.put(Tree(Path(folder, str(number)), asked.seconds))
-
-        def judge(mutant: Mutant) -> tuple[Mutant, str]:
-            tree = trees.get()
-            try:
-                return mutant, tree.verdict(mutant, files[mutant.path].source)
-            finally:
-                trees.put(tree)
-
-        with ThreadPoolExecutor(asked.jobs) as pool:
-            for mutant, verdict in pool.map(judge, sample):
-                told[mutant.path, verdict.split()[0]] += 1
-                print(f"{verdict:<15} src/roost/{mutant.path}:{mutant.line}", flush=True)
-                if verdict == "survived":
-                    print(_difference(mutant, files[mutant.path].source), flush=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="mutants-") as folder,
+        ProcessPoolExecutor(asked.jobs, None, _begin, (folder, asked.seconds)) as pool,
+    ):
+        for mutant, said in zip(sample, pool.map(_judge, sample), strict=True):
+            told[mutant.path, said.verdict] += 1
+            print(
+                f"{said.verdict:<9} src/roost/{mutant.path}:{mutant.line}  {said.test}", flush=True
+            )
+            if said.verdict != "killed":
+                print(_difference(mutant, files[mutant.path].source), flush=True)
     _print_table(told, asked.seed, len(everything))
     return 0
 
@@ -259,7 +352,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=60, help="how many faults")
     parser.add_argument("--seed", type=int, default=1, help="which ones")
     parser.add_argument("--only", default="", help="in files whose path has this in it")
-    parser.add_argument("--seconds", type=float, default=300, help="for the tests of one fault")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=90,
+        help="for one test; all of a fault have as many more than three times what they take without it",
+    )
     parser.add_argument("--jobs", type=int, default=2, help="how many at once")
     return parser.parse_args()
 
@@ -270,12 +368,15 @@ def _difference(mutant: Mutant, source: bytes) -> str:
 
 
 def _print_table(told: Counter[tuple[str, str]], seed: int, everything: int) -> None:
-    print(f"\n{'file':<34}{'faults':>7}{'killed':>7}{'survived':>9}")
+    verdicts = ("killed", "survived", "chance", "broken")
+    print(f"\n{'file':<34}" + "".join(f"{verdict:>9}" for verdict in verdicts))
     for path in sorted({path for path, _ in told}):
-        killed, survived = told[path, "killed"], told[path, "survived"]
-        print(f"{path:<34}{killed + survived:>7}{killed:>7}{survived:>9}")
-    killed = sum(count for (_, verdict), count in told.items() if verdict == "killed")
-    print(f"{killed} of {told.total()} killed; seed {seed}, out of {everything} possible faults")
+        print(f"{path:<34}" + "".join(f"{told[path, verdict]:>9}" for verdict in verdicts))
+    total = Counter(verdict for (_, verdict), count in told.items() for _ in range(count))
+    counted = told.total() - total["broken"]
+    print(
+        f"{total['killed']} of {counted} killed; seed {seed}, out of {everything} possible faults"
+    )
 
 
 if __name__ == "__main__":

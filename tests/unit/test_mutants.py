@@ -44,6 +44,10 @@ def test_every_test_that_guards_a_file_is_there(mutants: SimpleNamespace):
         ("def f():\n    return a + 1", {"return None", "(a - 1)"}),
         ("with S(shield=True):\n    b = a", {"False"}),
         ("_log.info(a)", set()),
+        ("if (n := f()) is None:\n    pass", {"((n := f()) is not None)"}),
+        ("a - (b + c)", {"(a + (b + c))", "(b - c)"}),
+        ("if TYPE_CHECKING:\n    f()", set()),
+        ("b = f'{a + 1}'", set()),
     ],
 )
 def test_a_line_is_broken_in_the_ways_that_lines_are(
@@ -53,6 +57,8 @@ def test_a_line_is_broken_in_the_ways_that_lines_are(
         return ast.get_source_segment(source, node) or ""
 
     found = {
-        fault for node in ast.walk(ast.parse(source)) for _, fault in mutants._faults(node, text)
+        fault
+        for node in mutants._code(ast.parse(source))
+        for _, fault in mutants._faults(node, text)
     }
     assert found == faults
