@@ -28,10 +28,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Final, NamedTuple
+from select import select
+from typing import Final, NamedTuple, NoReturn
 
-from roost.sandboxes import procfs
+import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _PYTHON: Final = str(ROOT / ".venv/bin/python")
@@ -104,7 +106,10 @@ _SWAPPED: Final[dict[type[ast.cmpop], str]] = {
     ast.In: "not in",
     ast.NotIn: "in",
 }
+_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_LIBRARIES: Final = ".libraries"
+_OWN: Final = ("roost", "tests", "conftest", "__main__", "__mp_main__")
 _UNTOUCHED: Final = ("_log.", "super().__init__")  # what is logged is no promise
 
 
@@ -274,26 +279,48 @@ class Tree:
 
     def _run(self, wanted: list[str], seconds: float | None) -> int | None:
         """What pytest ended with; None if that took too long."""
-        options = ["-q", "-x", "-p", "no:randomly", "--store=sqlite", f"--timeout={self._seconds}"]
-        source = str(self._folder / "src")  # before the one that .venv points to
-        environ = {**os.environ, "PYTHONPATH": source, "PYTHONDONTWRITEBYTECODE": "1"}
-        argv = [_PYTHON, "-m", "pytest", *options, *wanted]
-        # Not a pipe: a process that outlives the tests would hold it open, and we would wait for that.
-        none = subprocess.DEVNULL
+        # Only the code of this copy is imported anew: `import_libraries` has done the rest. Without
+        # `plain`, pytest would also rewrite all tests each time, for messages that nobody reads.
+        options = ["-q", "-x", "-p", "no:randomly", "--store=sqlite", "--assert=plain"]
+        tests = os.fork()
+        if not tests:
+            self._be_pytest([*options, f"--timeout={self._seconds}", *wanted])
+        ended = os.pidfd_open(tests)
         try:
-            return subprocess.run(
-                argv,
-                cwd=self._folder,
-                env=environ,
-                stdin=none,
-                stdout=none,
-                stderr=none,
-                timeout=seconds,
-            ).returncode
-        except subprocess.TimeoutExpired:
-            return None
+            if not select([ended], [], [], seconds)[0]:
+                return None
+            return os.waitstatus_to_exitcode(os.waitpid(tests, 0)[1])
         finally:
+            os.close(ended)
             _end_children()
+
+    def _be_pytest(self, argv: list[str]) -> NoReturn:
+        code = 3
+        try:
+            _end_with_parent()
+            # Not a pipe: a process that outlives the tests would hold it open, and we would wait for it.
+            with Path(self._folder, ".said").open("w") as out:
+                os.dup2(out.fileno(), 1)
+                os.dup2(out.fileno(), 2)
+            os.chdir(self._folder)
+            source = str(self._folder / "src")  # before the one that .venv points to
+            sys.path.insert(0, source)
+            os.environ.update(PYTHONPATH=source, PYTHONDONTWRITEBYTECODE="1")
+            code = int(pytest.main(argv))
+            if "--collect-only" in argv:
+                names = (name for name in sys.modules if name.partition(".")[0] not in _OWN)
+                Path(_LIBRARIES).write_text("\n".join(names))
+        finally:
+            os._exit(code)
+
+    def import_libraries(self) -> None:
+        """What the tests use beside the project: once, not for each fault."""
+        self._run(
+            [*{guard for guards in GUARDS.values() for guard in guards}, "--collect-only"], None
+        )
+        for name in (self._folder / _LIBRARIES).read_text().split():
+            with suppress(Exception):  # then each run will do it, as usual
+                import_module(name)
 
     def _failed(self) -> str:
         found = self._folder / ".pytest_cache" / "v" / "cache" / "lastfailed"
@@ -302,12 +329,18 @@ class Tree:
 
 def _end_children() -> None:
     """Also of those that the tests have left: they become ours when their parent ends, see `_begin`."""
-    while pids := procfs.children(os.getpid()):
-        for pid in pids:
+    found = Path(f"/proc/self/task/{os.getpid()}/children")
+    while pids := found.read_text().split():
+        for pid in map(int, pids):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
+
+
+def _end_with_parent() -> None:
+    """Also if that is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 _tree: Tree  # of this process
@@ -315,10 +348,12 @@ _tree: Tree  # of this process
 
 def _begin(folder: str, seconds: float) -> None:
     global _tree
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _end_with_parent()
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     own = Path(folder, str(os.getpid()))
     own.mkdir()
     _tree = Tree(own, seconds)
+    _tree.import_libraries()
 
 
 def _judge(mutant: Mutant) -> Said:
