@@ -203,6 +203,17 @@ async def test_a_key_has_so_many_logins_and_one_more_ends_the_oldest(
             await home.deps.logins.recognise(cookie)
 
 
+async def test_what_is_remembered_of_logins_has_a_bound(
+    home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logins, "_MOST_CACHED", 2)
+    _, secret = await home.keyring.create(tenant="tenant_1", name="me")
+    cookies = [(await home.deps.logins.begin(secret))[1] for _ in range(4)]
+    for cookie in cookies * 2:
+        assert (await home.deps.logins.recognise(cookie)).key.name == "me"
+        assert len(home.deps.logins._known) <= 2
+
+
 async def test_what_is_remembered_of_logouts_has_a_bound(
     home: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,15 @@ async def test_a_node_whose_database_is_gone_stops_all_the_same(
         roost.dispatcher.stop()
 
 
+async def test_a_node_that_was_stopped_is_known_to_be_gone_at_once(tmp_path: Path):
+    async with node(tmp_path, working=False, lease_seconds=600) as roost:
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(roost.dispatcher.run, 0)
+            assert await roost.store.nodes.lives(roost.dispatcher.node)
+            roost.dispatcher.stop()
+        assert not await roost.store.nodes.lives(roost.dispatcher.node)
+
+
 class Full:
     """A machine that has room for so many more; remembers how many were at work at most."""
 

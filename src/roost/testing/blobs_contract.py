@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -163,6 +164,14 @@ class FolderBlobsContract(BlobsContract):
         for path in left:
             found = await _found(opened(path / "blobs"), {"a/key": None, "head": None})
             assert set(found.values()) <= {old, new}, path
+
+    async def test_an_object_is_kept_though_its_folder_was_removed(
+        self, blobs: Blobs, tmp_path: Path
+    ) -> None:
+        await blobs.put("a/b/one", b"1")
+        shutil.rmtree(tmp_path / "blobs" / "a")
+        await blobs.put("a/b/two", b"2")
+        assert await blobs.get("a/b/two") == b"2"
 
     @pytest.mark.parametrize("sync", range(1, 6))
     async def test_an_object_is_durable_though_somebody_else_just_makes_its_folder(
