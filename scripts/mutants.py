@@ -90,7 +90,7 @@ GUARDS: Final[dict[str, list[str]]] = {
     "egress/upstream.py": ["tests/egress/test_secrets.py", "tests/egress/test_git.py", *_EGRESS],
     "egress/addresses.py": ["tests/egress/test_network.py", "tests/egress/test_hosts.py"],
     "egress/hosts.py": ["tests/egress/test_hosts.py", "tests/egress/test_network.py"],
-    "blobs/folder.py": ["tests/contracts/test_blobs.py", "tests/workspaces/test_folder.py"],
+    "blobs/folder.py": ["tests/contracts/test_blobs.py", "tests/workspaces/test_snapshots.py"],
 }
 """Which tests guard a file of `src/roost`, the closest first."""
 
@@ -271,7 +271,7 @@ class Tree:
         """Without a fault; what fails by itself guards nothing."""
         if guard not in self._took:
             begun = time.monotonic()
-            passed = self._run([guard], None) == 0
+            passed = any(self._run([guard], None) == 0 for _ in range(2))  # once may be the machine
             self._took[guard] = time.monotonic() - begun if passed else None
             if not passed:
                 print(f"left out, it fails without any fault: {guard}", file=sys.stderr, flush=True)
