@@ -120,13 +120,14 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stack = ExitStack()
-        self.portal: BlockingPortal = self.stack.enter_context(start_blocking_portal("asyncio"))
-        folder = self.stack.enter_context(tempfile.TemporaryDirectory())
-        self.path = Path(folder) / "roost.db"
         self.model: dict[str, Log] = {}
         self.living: set[str] = set()
-        self.open()
+        with ExitStack() as stack:
+            self.portal: BlockingPortal = stack.enter_context(start_blocking_portal("asyncio"))
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            self.path = Path(folder) / "roost.db"
+            self.open()
+            self.stack = stack.pop_all()  # if it cannot be opened, nobody tears it down
 
     def open(self) -> None:
         self.opened = self.portal.wrap_async_context_manager(SqliteStore.open(self.path))
