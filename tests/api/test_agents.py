@@ -202,6 +202,18 @@ async def test_an_archived_agent_is_hidden_and_cannot_be_changed(tmp_path: Path)
             "tools.0.configs.0.url_sources.user_input: only 'all' is served",
         ),
         (
+            {
+                "tools": [
+                    {**TOOLSET, "configs": [{"name": "web_fetch", "blocked_domains": ["a", "b/c"]}]}
+                ]
+            },
+            "tools.0.configs.0.blocked_domains.1: give a host",
+        ),
+        (
+            {"mcp_servers": [{"type": "url", "name": "x", "url": "https://127.1/mcp"}]},
+            "mcp_servers.0.url: the address has no host",
+        ),
+        (
             {"tools": [{"type": "mcp_toolset", "mcp_server_name": "x"}]},
             "tools.0.mcp_server_name: no server in `mcp_servers` is named 'x'",
         ),

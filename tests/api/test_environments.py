@@ -109,6 +109,19 @@ async def test_what_is_wrong_with_an_environment_is_named(
         assert message in error["message"]
 
 
+async def test_a_host_that_could_never_be_allowed_is_refused_with_a_hint(tmp_path: Path):
+    odd = ("", "*", "a b", "a\n", "https://a", "a:80", "a.", "127.1", "*.10.0.0.1", "::1", "\u00e4")
+    async with house(tmp_path) as roost:
+        made = await roost.environment()
+        for host in odd:
+            networking = {"type": "limited", "allowed_hosts": ["a.example", host]}
+            fields = {"name": "b", "config": {"type": "cloud", "networking": networking}}
+            for path in ("/v1/environments", f"/v1/environments/{made['id']}"):
+                error = error_of(await roost.client.post(path, json=fields), 400)
+                assert "config.networking.allowed_hosts.1: give a host" in error["message"], host
+                assert "`xn--`" in str(error), host
+
+
 async def test_the_type_of_a_config_never_changes(tmp_path: Path):
     async with house(tmp_path) as roost:
         made = await roost.environment()

@@ -97,7 +97,9 @@ async def test_logins_whose_time_is_over_are_swept(tmp_path: Path) -> None:
         assert len(page) <= 1
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "http://roost:81", "null", "roost"])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "http://roost:81", "null", "roost", "http://[roost"]
+)
 async def test_a_change_from_another_site_is_refused(home: House, origin: str) -> None:
     async with browser_of(home) as browser:
         refused = await browser.post(

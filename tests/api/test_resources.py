@@ -168,6 +168,12 @@ async def test_a_token_is_no_others_and_without_its_key_it_is_said_which_one_is_
         ({**REPOSITORY, "url": "https://user:pass@github.com/a/b"}, "resources.0.url"),
         ({**REPOSITORY, "url": "https://github.com/a/../../b"}, "resources.0.url"),
         ({**REPOSITORY, "url": "https://github.com/a/b?x=y"}, "resources.0.url"),
+        ({**REPOSITORY, "url": "https://github.com/a/b?"}, "resources.0.url"),
+        ({**REPOSITORY, "url": "https://github.com:port/a/b"}, "resources.0.url"),
+        (
+            {**REPOSITORY, "url": "https://999.1.1.1/a/b"},
+            "resources.0.url: the address has no host",
+        ),
         ({**REPOSITORY, "mount_path": "/etc/b"}, "mount_path"),
         ({**REPOSITORY, "mount_path": "/workspace/../b"}, "mount_path"),
         ({**REPOSITORY, "checkout": {"type": "branch", "name": "--upload-pack=x"}}, "checkout"),

@@ -153,6 +153,13 @@ def test_no_server_is_one_line_and_what_to_do(roost: Roost) -> None:
     ]
 
 
+@pytest.mark.parametrize("url", ["http://h:port", "http://999.1.1.1", "127.0.0.1:8700", "ftp://h"])
+def test_an_address_that_is_none_is_one_line_and_what_to_do(url: str) -> None:
+    with pytest.raises(Unavailable, match="is not the address of a server") as said:
+        Client(url, None).get("/v1/sessions")
+    assert "--url" in (said.value.hint or "")
+
+
 def test_the_servers_error_is_one_line_with_its_hint(roost: Roost, start: Start) -> None:
     start(Fake())
     code, _, err = roost("sessions", "show", "sesn_2")

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from tests.workspaces.s3_server import BUCKET, S3Server, free_ports, s3_server
 
+from roost.blobs.choice import chosen
 from roost.blobs.folder import FolderBlobs
 from roost.blobs.s3 import S3Blobs
 from roost.blobs.steady import SteadyBlobs
-from roost.errors import BlobsFailed
+from roost.config import Settings
+from roost.errors import BlobsFailed, StartupError
 from roost.ports.blobs import Blobs
 from roost.testing.blobs_contract import BlobsContract, FolderBlobsContract
 
@@ -58,3 +60,12 @@ class TestS3(BlobsContract):
         options = server.options | {"endpoint": f"http://127.0.0.1:{port}"}
         with pytest.raises(BlobsFailed):
             await S3Blobs(BUCKET, **options).get("object")
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://[bucket", "s3:///prefix", "file://host/path", "ftp://x", "x"]
+)
+def test_an_address_that_is_no_stores_stops_the_start_with_a_hint(url: str) -> None:
+    with pytest.raises(StartupError, match="ROOST_BLOBS_URL") as said:
+        chosen(Settings(blobs_url=url))
+    assert "s3://BUCKET" in (said.value.hint or "")

@@ -66,6 +66,20 @@ async def test_the_token_is_put_on_outside_and_only_for_its_repository(house: Ho
 
 
 @pytest.mark.parametrize(
+    "url", ["https://a.example:port/x", "https://a\tb.example/x", "https://999.1.1.1/x"]
+)
+async def test_a_repository_with_a_malformed_address_does_not_stop_the_others(
+    house: House, url: str
+):
+    """It is refused when it is given; one that is stored all the same is said to be malformed."""
+    both = [Repository(url=url, token=TOKEN), *repositories(house)]
+    async with house.opened(repositories=both) as inside, git(inside) as client:
+        refused = await client.get(f"/0{REFS}")
+        assert (refused.status_code, "malformed" in refused.text) == (404, True)
+        assert (await client.get(f"/1{REFS}")).status_code == 200
+
+
+@pytest.mark.parametrize(
     "line",
     [
         f"GET /2{REFS}",

@@ -275,6 +275,39 @@ async def test_cancelled_anywhere_an_opened_grant_leaves_nothing(house: House):
             await house.until(lambda: house.far.open == 0)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://a.example:port", "http://a.example:99999", "http://999.1.1.1", "http://[::1"),
+        *(
+            "http://user:secret@a.example",
+            "http://a.example/?x=y",
+            "http://a.example/v1?",
+            "http://",
+        ),
+        *(
+            "http://b\u00fccher.example",
+            "http://a.example/#x",
+            "http://evil[::1]",
+            "ftp://a.example",
+        ),
+    ],
+)
+async def test_a_malformed_address_of_a_model_stops_the_start_with_a_hint(house: House, url: str):
+    upstream = house.upstream(base_url=url)
+    with pytest.raises(StartupError, match="the address of 'anthropic'") as caught:
+        async with serving(house.options(upstreams={"anthropic": upstream})):
+            pass
+    assert caught.value.hint
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_package_host_that_is_none_stops_the_start(house: House):
+    with pytest.raises(StartupError, match=r"ROOST_PACKAGE_HOSTS: 'pypi\.\.org'"):
+        async with serving(house.options(package_hosts=["*.good.example", "pypi..org"])):
+            pass
+
+
 @pytest.mark.parametrize("odd", ["\t", "\n", "\r\n", "\0", " ", "\x7f", "\u2028"])
 async def test_an_address_with_a_control_character_stops_the_start(house: House, odd: str):
     upstream = house.upstream(base_url=f"http://a{odd}b.example")

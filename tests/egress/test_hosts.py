@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roost.domain.address import check_pattern
 from roost.egress.addresses import allowed, public
 from roost.egress.hosts import HostList, Target, target_of
 from roost.egress.refusal import Refusal
+from roost.errors import InvalidRequest
 
 
 def connect(text: str) -> Target:
@@ -149,6 +151,87 @@ def test_no_target_whatever_is_more_than_refused(text: bytes, method: bytes):
 def test_a_list_has_names_and_suffixes(host: str, permitted: bool):
     hosts = HostList(["Example.com", "*.wild.example", "10.9.8.7", "*.8.8"])
     assert hosts.has(connect(f"{host}:443")) is permitted
+
+
+LABELS = ("a", "B", "example", "EXAMPLE", "com", "xn--bcher-kva", "_x", "10", "0", "1", "0x7f")
+ODD = ("", ".", "*", ":80", "/", " ", "\n", "\0", "@", "\u00e4", "\u3002", "[", "%2e", "-", "?")
+names = st.lists(st.sampled_from(LABELS), min_size=1, max_size=5).map(".".join)
+patterns = st.tuples(st.sampled_from(["", "", "*.", "*"]), names, st.sampled_from(ODD)).map("".join)
+
+
+def is_taken(pattern: str) -> bool:
+    try:
+        check_pattern(pattern, "allowed_hosts.0")
+    except InvalidRequest as refused:
+        assert refused.message.startswith("allowed_hosts.0: give a host")
+        assert refused.hint
+        return False
+    return True
+
+
+def is_meant(pattern: str, host: str) -> bool:
+    """As a person reads it: label by label, and an address only by itself."""
+    wanted, labels = pattern.lower().split("."), host.lower().split(".")
+    if wanted[0] != "*":
+        return wanted == labels
+    below = len(labels) > len(wanted[1:]) and labels[-len(wanted[1:]) :] == wanted[1:]
+    return below and not labels[-1].isdigit()
+
+
+@given(patterns, names, st.sampled_from(["", "."]))
+def test_what_is_allowed_lets_through_what_a_person_reads_in_it_and_nothing_else(
+    pattern: str, host: str, dot: str
+):
+    if not is_taken(pattern):
+        return
+    assert set(pattern.removeprefix("*.").lower()) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-")
+    try:
+        target = connect(f"{host}{dot}:443")
+    except Refusal:
+        return  # it is no host in any case
+    assert HostList([pattern]).has(target) is is_meant(pattern, host)
+
+
+@given(patterns)
+def test_what_is_allowed_lets_something_through(pattern: str):
+    """What could never match is refused when it is given, not found out when it is needed."""
+    if is_taken(pattern):
+        assert HostList([pattern]).has(connect(f"{pattern.replace('*', 'x')}:443"))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("", "*", "*.", "**.a", "*.*.a", "a.*", "*a.com", "a.com.", ".a.com", "a..com", "-a.com"),
+        *("https://a.com", "a.com:443", "a.com/x", "user@a.com", "a b.com", "a.com\n", "a\0.com"),
+        *("b\u00fccher.example", "a\u3002com", "::1", "[::1]", "127.1", "0x7f000001", "256.1.1.1"),
+        *("*.0.0.1", "*.10.0.0.1", "a.1", f"{'a' * 64}.com", f"*.{'a.' * 126}a", f"{'a.' * 127}a"),
+    ],
+)
+def test_a_host_that_is_none_is_refused(pattern: str):
+    assert not is_taken(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a",
+        "A.Com",
+        "*.com",
+        "under_score.a",
+        "192.0.2.1",
+        "xn--bcher-kva.example",
+        f"{'a.' * 126}a",
+    ],
+)
+def test_a_host_is_taken(pattern: str):
+    assert is_taken(pattern)
+
+
+def test_an_address_of_ipv6_is_on_the_list_in_whatever_form_it_is_written():
+    hosts = HostList(["2606:4700:0:0:0:0:0:ABCD"])
+    assert hosts.has(connect("[2606:4700::abcd]:443"))
+    assert not hosts.has(connect("[2606:4700::abce]:443"))
 
 
 def test_an_empty_list_has_nothing():

@@ -40,7 +40,10 @@ def check_change(method: str, headers: Mapping[str, str], scheme: str, allowed: 
 
 def _is_own(origin: str, host: str, scheme: str) -> bool:
     # The scheme is not compared: behind a proxy that ends TLS, only the browser knows it.
-    page = urlsplit(origin)
+    try:
+        page = urlsplit(origin)
+    except ValueError:  # a bracket without its other one, for example
+        return False
     return bool(page.netloc) and _full(page.netloc, page.scheme) == _full(
         host, page.scheme or scheme
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from roost.blobs.folder import FolderBlobs
 from roost.blobs.s3 import S3Blobs
@@ -17,7 +17,7 @@ def folder_of(settings: Settings) -> Path | None:
     """The folder of this machine that it means, if it means one."""
     if settings.blobs_url is None:
         return settings.data.absolute() / "blobs"
-    parts = urlsplit(settings.blobs_url)
+    parts = _parts(settings.blobs_url)
     if parts.scheme == "file" and not parts.netloc and parts.path not in ("", "/"):
         return Path(parts.path)
     return None
@@ -31,10 +31,17 @@ def chosen(settings: Settings) -> Blobs:
     url = settings.blobs_url
     if (folder := folder_of(settings)) is not None:
         return SteadyBlobs(FolderBlobs(folder, least_free=settings.min_free_disk << 20))
-    parts = urlsplit(url or "")
+    parts = _parts(url or "")
     if parts.scheme == "s3" and parts.netloc:
         return SteadyBlobs(S3Blobs(parts.netloc, parts.path.strip("/")))
     raise StartupError(
         f"ROOST_BLOBS_URL: {url!r} is not a store this version knows",
         hint="It knows file:///PATH and s3://BUCKET/PREFIX.",
     )
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return SplitResult("", "", "", "", "")  # which no store has

@@ -39,15 +39,16 @@ class Client:
     def __init__(self, base_url: str, key: str | None) -> None:
         self.base_url = base_url
         headers = _HEADERS | ({"x-api-key": key} if key else {})
-        self._http = httpx2.Client(
-            base_url=base_url,
-            headers=headers,
-            timeout=_TIMEOUT,
-            # A proxy of the environment is for the outside; it cannot reach this machine's loopback.
-            trust_env=not base_url.startswith(_LOOPBACK),
-            # Reading all certificates takes longer than most commands; plain HTTP needs none.
-            verify=not base_url.startswith("http://"),
-        )
+        with self._understood():
+            self._http = httpx2.Client(
+                base_url=base_url,
+                headers=headers,
+                timeout=_TIMEOUT,
+                # A proxy of the environment is for the outside; it cannot reach this machine's loopback.
+                trust_env=not base_url.startswith(_LOOPBACK),
+                # Reading all certificates takes longer than most commands; plain HTTP needs none.
+                verify=not base_url.startswith("http://"),
+            )
 
     def __enter__(self) -> Client:
         return self
@@ -142,7 +143,12 @@ class Client:
                 f"no server at {self.base_url}",
                 hint="Start one with `roost serve` or `make up`, or name another with --url.",
             ) from error
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
+            raise Unavailable(
+                f"{self.base_url!r} is not the address of a server: {error}",
+                hint="Check --url and $ROOST_URL: it is such as http://127.0.0.1:8700.",
+            ) from error
+        except httpx2.HTTPError as error:
             said = str(error) or type(error).__name__
             raise Unavailable(f"the connection to {self.base_url} failed: {said}") from error
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Addresses that clients give: plain http ones, that mean the same to whoever reads them.
+"""Addresses and hosts that clients give: plain ones, that mean the same to whoever reads them.
 
 Parsers differ in what they forgive: some drop tabs and line feeds, some end a host at a backslash, some turn
 look-alike letters into others. What they would disagree on is refused here, before anything is made of it.
@@ -7,13 +7,24 @@ look-alike letters into others. What they would disagree on is refused here, bef
 from __future__ import annotations
 
 import re
+from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from roost.errors import InvalidRequest
 
-_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-_HOST: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?|\[[0-9A-Fa-f:.]+\]")
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+NAME: Final = rf"{_LABEL}(?:\.{_LABEL})*"
+"""A pattern: the form of a host's name, and of an IPv4 address."""
+
+_NAME: Final = re.compile(NAME)
+_BRACKETED: Final = re.compile(r"\[[0-9A-Fa-f:.]+\](:[0-9]+)?")
+_LONGEST_NAME: Final = 253
+_NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
+_FORM: Final = (
+    "Give one such as `https://example.com/path` or `https://192.0.2.1:8443`: a host's name, or its "
+    "address in the usual form, and a port from 1 to 65535 if it is not the usual one."
+)
 _PLAIN: Final = re.compile(r"[!-~]+")
 _NOT_IN_ADDRESSES: Final = frozenset('\\"<>^`{|}')
 
@@ -29,15 +40,60 @@ def checked(url: str, field: str) -> SplitResult:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        raise InvalidRequest(f"{field}: not an address") from None
+        raise InvalidRequest(f"{field}: not an address", hint=_FORM) from None
     if parts.scheme not in ("http", "https"):
-        raise InvalidRequest(f"{field}: the address must begin with https:// or http://")
+        raise InvalidRequest(
+            f"{field}: the address must begin with https:// or http://", hint=_FORM
+        )
     if "@" in parts.netloc:
         raise InvalidRequest(
             f"{field}: a name or a password cannot be part of the address",
             hint="Addresses are shown and logged; a repository has `authorization_token`.",
         )
-    named = f"[{host}]" if ":" in host else host
-    if not _HOST.fullmatch(named) or len(host) > 253 or port == 0 or parts.netloc.endswith(":"):
-        raise InvalidRequest(f"{field}: the address has no host, or not one that can be")
+    if not _is_known(parts.netloc, host) or port == 0 or parts.netloc.endswith(":"):
+        raise InvalidRequest(
+            f"{field}: the address has no host, or not one that can be", hint=_FORM
+        )
     return parts
+
+
+def check_pattern(pattern: str, field: str) -> None:
+    """A host, or all below one (`*.example.com`). :raises InvalidRequest: naming the field"""
+    # Something can be below it: nothing is below an address, or below a name that is as long as can be.
+    if is_host(f"x.{pattern[2:]}" if pattern.startswith("*.") else pattern):
+        return
+    raise InvalidRequest(
+        f"{field}: give a host such as `example.com` or `*.example.com`, without scheme, port or path",
+        hint="A host is a name without a dot at its end, or an IPv4 address such as `192.0.2.1`. Letters "
+        "beyond ASCII have a form that begins with `xn--`. `*` can only be in front of a name.",
+    )
+
+
+def is_host(text: str) -> bool:
+    """Whether it is a host's name, or an IPv4 address in its usual form."""
+    try:
+        literal(text)
+    except ValueError:
+        return False
+    return len(text) <= _LONGEST_NAME and _NAME.fullmatch(text) is not None
+
+
+def literal(name: str) -> IPv4Address | None:
+    """The address that a host is written as; None for a name.
+
+    A last label that is a number makes it an address, and then only the plain form will do: the
+    system's resolver also takes `127.1`, `0x7f000001` and `2130706433`.
+
+    :raises ValueError: it is an address in another form
+    """
+    return IPv4Address(name) if _NUMBER.fullmatch(name.rpartition(".")[2]) else None
+
+
+def _is_known(netloc: str, host: str) -> bool:
+    """Whether it is a host. What is beside brackets is left out by the one parser, and read by others."""
+    if "[" not in netloc:
+        return is_host(host.removesuffix("."))
+    try:
+        return bool(_BRACKETED.fullmatch(netloc) and IPv6Address(host))
+    except ValueError:
+        return False

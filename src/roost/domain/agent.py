@@ -327,12 +327,26 @@ def _check_configs(configs: Sequence[Body], at: str) -> None:
             raise InvalidRequest(
                 f"{at}.{i}.blocked_domains: cannot be combined with allowed_domains"
             )
+        for field in ("allowed_domains", "blocked_domains"):
+            _check_domains(config, field, f"{at}.{i}.{field}")
         for source, rule in (config.get("url_sources") or {}).items():
             if rule not in ("all", {"type": "all"}):
                 raise InvalidRequest(
                     f"{at}.{i}.url_sources.{source}: only 'all' is served",
                     hint="Use `allowed_domains`, or the environment's `networking`.",
                 )
+
+
+def _check_domains(config: Body, field: str, at: str) -> None:
+    """Each is a host. One that is none would keep nothing out, and nobody would be told."""
+    for i, domain in enumerate(config.get(field) or []):
+        host = domain.partition("/")[0] if config["name"] == "web_search" else domain
+        if not address.is_host(host):
+            raise InvalidRequest(
+                f"{at}.{i}: give a host such as `docs.example.com`, without scheme, port or `*`",
+                hint="It stands for itself and all below it. Letters beyond ASCII have a form that "
+                "begins with `xn--`. Only `web_search` takes a path behind it.",
+            )
 
 
 def _can_read(tools: Sequence[Body]) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, get_args
 
+from roost.domain import address
 from roost.domain.agent import merged
 from roost.domain.session import Fallback, MountScope, TrustLevel
 from roost.errors import ConfigTypeChanged, FieldNotServed, InvalidRequest
@@ -21,8 +21,6 @@ _DEFAULTS: Final = {
     "sandbox_fallback": get_args(Fallback),
 }
 _MANAGERS = ("apt", "cargo", "gem", "go", "npm", "pip")
-_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-_HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
 _UNRESTRICTED = {"type": "unrestricted"}
 _NO_PACKAGES: Body = {"type": "packages", **{manager: [] for manager in _MANAGERS}}
 
@@ -107,7 +105,8 @@ def _networking(given: Body | None, before: Body) -> Body:
         field: kept.get(field, default) if given.get(field) is None else given[field]
         for field, default in _LIMITED.items()
     }
-    _check_hosts(after["allowed_hosts"])
+    for i, host in enumerate(after["allowed_hosts"]):
+        address.check_pattern(host, f"config.networking.allowed_hosts.{i}")
     return after
 
 
@@ -126,13 +125,4 @@ def _refuse_packages(given: Body) -> None:
                 f"config.packages.{manager}: packages are not installed for an environment yet",
                 hint="Let the agent install them (`pip install`, `npm install`), or build an image "
                 "that has them: `roost image build`.",
-            )
-
-
-def _check_hosts(hosts: Sequence[str]) -> None:
-    for i, host in enumerate(hosts):
-        if len(host) > 253 or not _HOST.fullmatch(host):
-            raise InvalidRequest(
-                f"config.networking.allowed_hosts.{i}: give a host such as `example.com` or "
-                "`*.example.com`, without scheme, port or path"
             )

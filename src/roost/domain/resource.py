@@ -25,6 +25,7 @@ _LONGEST_PATH = 512
 _LONGEST_TOKEN = 4096
 _BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./@+-]{0,254}")
 _COMMIT = re.compile(r"[0-9a-fA-F]{7,64}")
+_NO_MORE = frozenset("?#")  # also with nothing behind them: what git asks for is put at the end
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]{1,128}(/[A-Za-z0-9_.-]{1,128}){0,8}")
 
 
@@ -60,8 +61,7 @@ def checked_url(url: str, allowed: Iterable[str], at: str) -> str:
     path = parts.path.strip("/")
     words = path.split("/")
     if (
-        parts.query
-        or parts.fragment
+        not _NO_MORE.isdisjoint(url)
         or not _REPOSITORY.fullmatch(path)
         or any(w in (".", "..") for w in words)
     ):

@@ -66,12 +66,15 @@ class GitRoad:
         index = int(found[1] or found[3]) if found else len(self._lines)
         if found is None or index >= len(self._lines):
             raise Refusal(404, "that is not a repository of this session")
+        line = self._lines[index]
+        if line is None:
+            raise Refusal(
+                404, "this repository's address is malformed: give it to the session again"
+            )
         headers = [pair for pair in request.headers if pair[0] in _CARRIED]
         target = (found[2] or found[4]).encode()
         body = await self._body(peer, request)
-        await self._forward(
-            peer, self._lines[index], Ask(request.method.decode(), target, headers, body)
-        )
+        await self._forward(peer, line, Ask(request.method.decode(), target, headers, body))
 
     async def _body(self, peer: Peer, request: h11.Request) -> bytes | AsyncIterable[bytes]:
         if request.method == b"GET":
@@ -126,8 +129,12 @@ class GitRoad:
             raise anyio.BrokenResourceError from None
 
 
-def _line(repository: Repository, client: Client) -> Line:
+def _line(repository: Repository, client: Client) -> Line | None:
+    """None if no connection can be made with its address: the session goes on with the others."""
     key = None if repository.token is None else SecretStr(repository.token)
     # No dialect of a model is spoken here; it only names what inside is told, which is not asked.
     upstream = Upstream(dialect="anthropic", base_url=repository.url, key=key, scheme="basic")
-    return Line(upstream, client)
+    try:
+        return Line(upstream, client)
+    except httpx2.InvalidURL:
+        return None

@@ -42,10 +42,9 @@ Handler = Callable[[ByteStream], Awaitable[None]]
 async def serving(options: Options) -> AsyncGenerator[HostEgress, None]:
     """The way out of this host, until the context ends.
 
-    :raises StartupError: the directory cannot be used, or an upstream's key or address is malformed
+    :raises StartupError: the directory cannot be used, or something in the options is malformed
     """
-    for name, upstream in options.upstreams.items():
-        upstream.check(name)
+    options.check()
     sockets.prepare(options.directory, _NAMES)
     async with anyio.create_task_group() as tasks:
         try:

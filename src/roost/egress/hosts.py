@@ -7,16 +7,14 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
 
+from roost.domain import address
 from roost.egress.refusal import Refusal
 
-_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-_NAME = rf"(?P<name>{_LABEL}(?:\.{_LABEL})*)\.?"
-_AUTHORITY = rf"(?:{_NAME}|\[(?P<six>[0-9A-Fa-f:.]{{2,45}})\])"
+_AUTHORITY = rf"(?:(?P<name>{address.NAME})\.?|\[(?P<six>[0-9A-Fa-f:.]{{2,45}})\])"
 _CONNECT = re.compile(rf"{_AUTHORITY}:(?P<port>[0-9]{{1,5}})")
 _ABSOLUTE = re.compile(
     rf"http://{_AUTHORITY}(?::(?P<port>[0-9]{{1,5}}))?(?P<path>[/?][!-~]*)?", re.IGNORECASE
 )
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 class Target(NamedTuple):
@@ -69,16 +67,9 @@ def _origin(path: str | None) -> str:
 
 
 def _literal(name: str | None, six: str | None) -> IPv4Address | IPv6Address | None:
-    """The address a host is written as; None for a name.
-
-    A last label that is a number makes it an address, and then only the plain form will do: the
-    system's resolver also takes `127.1`, `0x7f000001` and `2130706433`.
-    """
+    """The address a host is written as; None for a name."""
     try:
-        if six is not None:
-            return IPv6Address(six)
-        last = str(name).lower().rpartition(".")[2]
-        return IPv4Address(name) if _NUMBER.fullmatch(last) else None
+        return address.literal(str(name)) if six is None else IPv6Address(six)
     except ValueError:
         raise Refusal(400, "that is not an address in its usual form") from None
 
@@ -87,7 +78,7 @@ class HostList:
     """Names (`example.com`) and suffixes (`*.example.com`, which is not `example.com` itself)."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
-        plain = [host.lower().removesuffix(".") for host in hosts]
+        plain = [_plain(host) for host in hosts]
         self._names = frozenset(host for host in plain if not host.startswith("*."))
         self._suffixes = tuple(host[1:] for host in plain if host.startswith("*."))
 
@@ -97,3 +88,11 @@ class HostList:
             return True
         # A suffix is about names: `*.0.0.1` must not match an address.
         return target.literal is None and target.host.endswith(self._suffixes)
+
+
+def _plain(host: str) -> str:
+    """As `Target` has it: in small letters, and an IPv6 address in its shortest form."""
+    try:
+        return str(IPv6Address(host))
+    except ValueError:
+        return host.lower().removesuffix(".")

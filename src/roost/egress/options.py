@@ -11,8 +11,9 @@ from typing import Literal
 import msgspec
 from pydantic import SecretStr
 
+from roost.domain import address
 from roost.egress.dial import resolve
-from roost.errors import StartupError
+from roost.errors import InvalidRequest, StartupError
 
 MESSAGES_ROUTES = (
     "POST /v1/messages",
@@ -51,6 +52,11 @@ CARRIED_HEADERS = (
 gateways obey headers that name another target or another key, and would send ours there."""
 
 
+_ADDRESS = (
+    "It is such as `https://api.example.com` or `http://127.0.0.1:4000/gateway`; the key is apart."
+)
+
+
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     """A model's server, and the key for it.
 
@@ -80,7 +86,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
         return [(b"x-api-key", value)]
 
     def check(self, name: str) -> None:
-        """Refuse a key that no header can carry, before an HTTP library quotes it in an error.
+        """Refuse a malformed address, and a key that no header can carry: libraries quote it in errors.
 
         :raises StartupError: without the key in it
         """
@@ -89,10 +95,13 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
             raise StartupError(
                 f"the key for {name!r} is empty, or has a space or a line break in it"
             )
-        if not self.base_url.startswith(("http://", "https://")):
-            raise StartupError(f"the address of {name!r} must begin with http:// or https://")
-        if any(letter.isspace() or not letter.isprintable() for letter in self.base_url):
-            raise StartupError(f"the address of {name!r} has a space or a control character in it")
+        where = f"the address of {name!r}"
+        try:
+            address.checked(self.base_url, where)
+        except InvalidRequest as refused:
+            raise StartupError(refused.message, hint=_ADDRESS) from None
+        if not {"?", "#"}.isdisjoint(self.base_url):  # paths are put at its end
+            raise StartupError(f"{where}: it cannot have a query or a fragment", hint=_ADDRESS)
 
 
 def anthropic(base_url: str, key: SecretStr | None) -> Upstream:
@@ -152,3 +161,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     package_hosts: Sequence[str] = ()
     resolve: Resolver = resolve
     bounds: Bounds = Bounds()
+
+    def check(self) -> None:
+        """Refuse what no request could be sent with. :raises StartupError: it says what"""
+        for name, upstream in self.upstreams.items():
+            upstream.check(name)
+        for host in self.package_hosts:
+            try:
+                address.check_pattern(host, f"ROOST_PACKAGE_HOSTS: {host!r}")
+            except InvalidRequest as refused:
+                raise StartupError(refused.message, hint=refused.hint) from None

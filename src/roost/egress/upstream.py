@@ -27,7 +27,7 @@ _SHORTEST_PASSWORD = 6
 
 
 class Line:
-    """What one session asks of one upstream, with its key."""
+    """What one session asks of one upstream, with its key. :raises httpx2.InvalidURL: of a malformed address"""
 
     def __init__(self, upstream: Upstream, client: Client) -> None:
         self.upstream = upstream
@@ -40,8 +40,8 @@ class Line:
 
     @property
     def host(self) -> str:
-        """The upstream's name."""
-        return self._base.host
+        """The upstream's name, in ASCII: what cannot be written otherwise is no reason to fail."""
+        return self._base.raw_host.decode()
 
     @property
     def port(self) -> int:
