@@ -8,7 +8,7 @@ import itertools
 import socket
 import ssl
 import subprocess
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import anyio
 import httpx2
 import pytest
 from anyio.abc import ByteStream, SocketAttribute, SocketStream
-from anyio.streams.tls import TLSListener
+from anyio.streams.tls import TLSListener, TLSStream
 
 from roost.egress import client as module
 from roost.egress.client import Client
@@ -240,7 +240,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def secured(certificate: Path) -> AsyncGenerator[Far, None]:
+async def secured(
+    certificate: Path, talk: Callable[[TLSStream], Awaitable[None]] | None = None
+) -> AsyncGenerator[Far, None]:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
     far = Far()
@@ -248,7 +250,7 @@ async def secured(certificate: Path) -> AsyncGenerator[Far, None]:
     far.port = listener.extra(anyio.abc.SocketAttribute.local_port)
     secure = TLSListener(listener, context, standard_compatible=False)
     async with secure, anyio.create_task_group() as tasks:
-        tasks.start_soon(secure.serve, far._talk)
+        tasks.start_soon(secure.serve, talk or far._talk)
         yield far
         tasks.cancel_scope.cancel()
 
@@ -342,6 +344,57 @@ async def test_over_tls_it_is_not_either(
     monkeypatch.setattr(module, "_tls", lambda: trusting)
     async with secured(certificate) as far:
         await check_burst(far, Asker(Client(QUICK), f"https://localhost:{far.port}"), size)
+
+
+async def test_what_comes_in_a_record_of_its_own_behind_an_answer_is_not_either(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Both come in one segment: the second is received with the first, and nobody has decrypted it yet."""
+    trusting = ssl.create_default_context(cafile=certificate)
+    monkeypatch.setattr(module, "_tls", lambda: trusting)
+
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        assert isinstance(stream, TLSStream)
+        for text in (seen.body, b"forged"):
+            stream._ssl_object.write(HEAD + b"content-length: %d\r\n\r\n" % len(text) + text)
+        await stream.transport_stream.send(stream._write_bio.read())
+
+    async with secured(certificate) as far:
+        far.reply = reply
+        asker = Asker(Client(QUICK), f"https://localhost:{far.port}")
+        for number in range(3):
+            mine = b"request %d" % number
+            assert (await asker.ask(mine)).content == mine
+        assert far.connections == 3
+        await asker.client.close()
+
+
+@pytest.mark.parametrize("read", [1, 5])
+async def test_a_stream_over_tls_knows_of_what_it_was_given_and_nobody_has_read(
+    certificate: Path, read: int
+):
+    """A part of a record that is decrypted already, and a record that is not yet."""
+
+    async def talk(stream: TLSStream) -> None:
+        async with stream:
+            for text in (b"first", b"second"):
+                stream._ssl_object.write(text)
+            await stream.transport_stream.send(stream._write_bio.read())
+            await anyio.sleep_forever()
+
+    async with secured(certificate, talk) as far:
+        plain = await module._Network().connect_tcp("127.0.0.1", far.port)
+        stream = await plain.start_tls(ssl.create_default_context(cafile=certificate), "localhost")
+        assert await stream.read(read) == b"first"[:read]
+        within = module._within(stream)
+        assert isinstance(within, TLSStream)
+        decrypted, encrypted = within._ssl_object.pending(), within._read_bio.pending
+        assert (decrypted, encrypted > 0) == (5 - read, True)
+        assert stream.get_extra_info("is_readable")
+        if not decrypted:
+            assert await stream.read(100) == b"second"
+            assert not stream.get_extra_info("is_readable")
+        await stream.aclose()
 
 
 async def check_burst(far: Far, asker: Asker, size: int) -> None:
