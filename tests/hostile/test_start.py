@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -178,6 +179,65 @@ def test_only_what_everybody_may_read_is_taken_into_etc(tmp_path: Path) -> None:
     assert (made / "ssl" / "open.pem").read_text() == "certificate", (
         "a sandbox may be looking at it"
     )
+
+
+def _emptied(made: Path) -> None:
+    (made / "passwd").write_bytes(b"")  # as after a power cut
+
+
+def _half(made: Path) -> None:
+    (made / "ssl" / "open.pem").unlink()
+
+
+def _with_more(made: Path) -> None:
+    (made / "ld.so.preload").write_text("/tmp/evil.so")
+
+
+def _shut(made: Path) -> None:
+    (made / "passwd").chmod(0o600)
+
+
+def _opened(made: Path) -> None:
+    made.chmod(0o777)
+
+
+def _linked(made: Path) -> None:
+    made.symlink_to(made.rename(made.with_name("elsewhere")))
+
+
+def _dangling(made: Path) -> None:
+    _linked(made)
+    made.readlink().rename(made.with_name("gone"))
+
+
+def _a_file(made: Path) -> None:
+    made.rename(made.with_name("elsewhere"))
+    made.touch()
+
+
+@pytest.mark.parametrize(
+    "spoil", [_emptied, _half, _with_more, _shut, _opened, _linked, _dangling, _a_file]
+)
+def test_an_etc_that_is_not_what_its_name_says_is_made_again(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    source, state = tmp_path / "etc", tmp_path / "state"
+    (source / "ssl").mkdir(parents=True)
+    (source / "ssl" / "open.pem").write_text("certificate")
+    state.mkdir()
+    made = etc.prepare(state, source)
+    good = {
+        path.relative_to(made): path.is_file() and path.read_bytes() for path in made.rglob("*")
+    }
+    spoil(made)
+    again = etc.prepare(state, source)
+    assert again == made
+    assert (again.is_symlink(), again.stat().st_mode & 0o777) == (False, 0o755)
+    assert good == {
+        path.relative_to(made): path.is_file() and path.read_bytes() for path in made.rglob("*")
+    }
+    before = again.stat().st_ino
+    assert etc.prepare(state, source).stat().st_ino == before, "it is made again only once"
 
 
 async def test_a_state_directory_that_others_cannot_reach_is_refused(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+from roost.sandboxes.state import is_own
 
 _TAKEN: Final = (
     "alternatives ca-certificates* crypto-policies debian_version fonts java-* ld.so.* localtime "
@@ -40,14 +41,24 @@ Entry = bytes | str | None  # a file's content, where a link leads, or a directo
 def prepare(state: Path, source: Path = Path("/etc")) -> Path:
     """The directory to show as `/etc`. Blocks for some milliseconds, for more where it is not there yet.
 
-    Named by its content, so that servers share it and none changes it under a running sandbox.
+    Named by its content, so that servers share it and none changes it under a running sandbox. It is
+    compared with its name each time: a power cut leaves files empty, and cleaners of `/tmp` take some away.
+
+    :raises OSError: it cannot be made
     """
     wanted: dict[str, Entry] = dict(_taken(source))
     wanted |= {name: text.encode() for name, text in _WRITTEN.items()}
     ready = state / f"etc-{_digest(wanted)}"
-    if not ready.is_dir():
+    if not _is_whole(ready):
         _make(wanted, ready)
     return ready
+
+
+def _is_whole(ready: Path) -> bool:
+    try:
+        return is_own(ready) and ready.name == f"etc-{_digest(dict(_within(str(ready))))}"
+    except OSError:
+        return False
 
 
 def _taken(source: Path) -> Iterator[tuple[str, Entry]]:
@@ -63,11 +74,15 @@ def _readable(path: str, name: str) -> Iterator[tuple[str, Entry]]:
         yield name, os.readlink(path)  # noqa: PTH115 - hundreds of them, at each start
     elif stat.S_ISDIR(mode) and mode & stat.S_IXOTH:
         yield name, None
-        with os.scandir(path) as inside:
-            for inner in inside:
-                yield from _readable(inner.path, f"{name}/{inner.name}")
+        yield from _within(path, f"{name}/")
     elif stat.S_ISREG(mode) and mode & stat.S_IROTH:
         yield name, Path(path).read_bytes()
+
+
+def _within(path: str, prefix: str = "") -> Iterator[tuple[str, Entry]]:
+    with os.scandir(path) as inside:
+        for inner in inside:
+            yield from _readable(inner.path, f"{prefix}{inner.name}")
 
 
 def _digest(entries: dict[str, Entry]) -> str:
@@ -84,11 +99,23 @@ def _make(entries: dict[str, Entry], ready: Path) -> None:
         making.chmod(0o755)
         for name, entry in sorted(entries.items()):  # a directory is before what is in it
             _put(making / name, entry)
-        with suppress(OSError):  # it is there already: then it is the same
+        try:
             making.rename(ready)
-        ready.lstat()
+        except OSError:
+            _replace(ready, making)
     finally:
         shutil.rmtree(making, ignore_errors=True)
+
+
+def _replace(ready: Path, making: Path) -> None:
+    """What is there is put aside, and kept: a sandbox may be looking at it.
+
+    :raises OSError: it cannot be made
+    """
+    if _is_whole(ready):  # another server was quicker
+        return
+    ready.rename(Path(tempfile.mkdtemp(prefix="etc-old-", dir=ready.parent), ready.name))
+    making.rename(ready)
 
 
 def _put(target: Path, entry: Entry) -> None:

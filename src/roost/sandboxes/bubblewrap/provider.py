@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import secrets
-import stat
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -27,6 +26,7 @@ from roost.sandboxes.bubblewrap.stage import make_stage
 from roost.sandboxes.cgroups import Cgroups, Group
 from roost.sandboxes.hidden import make_room
 from roost.sandboxes.places import Places
+from roost.sandboxes.state import default_state
 
 DEFAULT_UIDS: Final = range(200_000, 265_536)
 _HINT: Final = (
@@ -196,15 +196,3 @@ def _disk_watch(plan: Plan, sandbox: BubblewrapSandbox, group: Group | None) -> 
 
     directories = {plan.home, plan.workspace, *writable}
     return DiskWatch(directories, limit, over, group.frozen if group is not None else nullcontext)
-
-
-def default_state() -> Path:
-    """Below `/run` for root; else a folder that is surely ours, as others may write where it lies."""
-    if os.geteuid() == 0:
-        return Path("/run/roost")
-    state = Path(tempfile.gettempdir(), f"roost-{os.geteuid()}")
-    state.mkdir(mode=0o700, exist_ok=True)
-    status = state.lstat()
-    if status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode):
-        return state
-    return Path(tempfile.mkdtemp(prefix="roost-"))

@@ -22,7 +22,7 @@ from roost.ports.sandbox import Plan, Sandbox
 from roost.sandboxes import marks
 from roost.sandboxes.bubblewrap.disk import DiskWatch
 from roost.sandboxes.bubblewrap.identity import Identity, Uids, settle
-from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS, default_state
+from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.bubblewrap.recipe import check_targets
 from roost.sandboxes.docker import recipe
 from roost.sandboxes.docker.engine import PLACE, Engine
@@ -31,6 +31,7 @@ from roost.sandboxes.docker.sandbox import DockerSandbox, Running
 from roost.sandboxes.docker.wire import Refused, Stream
 from roost.sandboxes.hidden import make_room
 from roost.sandboxes.places import Places
+from roost.sandboxes.state import default_state, write_whole
 
 _SECONDS_TO_START: Final = 120
 
@@ -186,7 +187,7 @@ class DockerProvider:
             return text
         state = self._state or default_state()
         file = state / f"seccomp-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-        await anyio.to_thread.run_sync(_write, file, text)
+        await anyio.to_thread.run_sync(write_whole, file, text)
         return file
 
     async def _start(self, plan: Plan, who: Identity, wanted: Mapping[str, Any]) -> Running:
@@ -219,8 +220,8 @@ class DockerProvider:
         state = self._state or default_state()
         folder = state / f"user-{who.uid}-{who.gid}"
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _write(folder / "passwd", recipe.passwd(who))
-        _write(folder / "group", recipe.group(who))
+        write_whole(folder / "passwd", recipe.passwd(who))
+        write_whole(folder / "group", recipe.group(who))
         (folder / recipe.EMPTY).mkdir(mode=0o555, exist_ok=True)
         return folder
 
@@ -229,16 +230,6 @@ class DockerProvider:
             await self._end(marks.orphaned)
         except Refused as refused:
             raise SandboxFailed(f"cannot sweep containers: {refused}") from refused
-
-
-def _write(file: Path, text: str) -> None:
-    """Whole or not at all, whoever else is writing the same."""
-    if file.exists():
-        return
-    part = file.with_name(f"{file.name}.{os.getpid()}")
-    part.write_text(text)
-    part.chmod(0o644)
-    part.rename(file)
 
 
 def _disk_watch(plan: Plan, sandbox: DockerSandbox) -> DiskWatch:
