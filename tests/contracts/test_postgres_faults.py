@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import shutil
-import tempfile
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -30,26 +28,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="roost-proxy-", dir="/tmp"))  # a socket's path is short
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-async def proxy(postgres: PostgresServer, place: Path) -> AsyncGenerator[Proxy]:
-    async with Proxy.before(postgres, place) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 async def proxied(
-    postgres: PostgresServer, place: Path, proxy: Proxy, url: str, monkeypatch: pytest.MonkeyPatch
+    proxied_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[PostgresStore]:
     monkeypatch.setattr(
         Sweep, "run", lambda self: anyio.lowlevel.checkpoint()
     )  # its commits are not to be cut
-    async with PostgresStore.open(url.replace(str(postgres.folder), str(place))) as store:
+    async with PostgresStore.open(proxied_url) as store:
         yield store
 
 

@@ -7,13 +7,10 @@ connection cut on either side, or its statement ended by the database. Then othe
 from __future__ import annotations
 
 import random
-import shutil
-import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -28,7 +25,6 @@ from roost.ports.sessions import SessionQuery
 from roost.stores.postgres import PostgresStore, database
 from roost.stores.postgres.database import Database
 from roost.stores.postgres.driver import Connection
-from roost.testing.postgres import PostgresServer
 from roost.testing.stage import Stage
 
 _CANCEL: Final = """
@@ -131,29 +127,14 @@ WORKS: Final = ("read", "write", "fail", "refused")
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="roost-proxy-", dir="/tmp"))  # a socket's path is short
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-async def proxy(postgres: PostgresServer, place: Path) -> AsyncGenerator[Proxy]:
-    async with Proxy.before(postgres, place) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-async def line(
-    postgres: PostgresServer, place: Path, proxy: Proxy, url: str, monkeypatch: pytest.MonkeyPatch
-) -> AsyncGenerator[Line]:
+async def line(proxied_url: str, url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Line]:
     monkeypatch.setattr(database, "_CONNECTIONS", 1)
     async with PostgresStore.open(url):
         pass  # it has its tables
     look = await asyncpg.connect(url)
     await look.execute("CREATE TABLE kept (n int)")
     try:
-        async with Database.open(url.replace(str(postgres.folder), str(place))) as opened:
+        async with Database.open(proxied_url) as opened:
             yield Line(opened, look)
     finally:
         await look.close()

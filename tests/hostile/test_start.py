@@ -181,6 +181,13 @@ def test_only_what_everybody_may_read_is_taken_into_etc(tmp_path: Path) -> None:
     )
 
 
+def _all_in(made: Path) -> dict[Path, tuple[int, bytes | None]]:
+    return {
+        path: (path.stat().st_mode, path.read_bytes() if path.is_file() else None)
+        for path in made.rglob("*")
+    }
+
+
 def _emptied(made: Path) -> None:
     (made / "passwd").write_bytes(b"")  # as after a power cut
 
@@ -226,16 +233,12 @@ def test_an_etc_that_is_not_what_its_name_says_is_made_again(
     (source / "ssl" / "open.pem").write_text("certificate")
     state.mkdir()
     made = etc.prepare(state, source)
-    good = {
-        path.relative_to(made): path.is_file() and path.read_bytes() for path in made.rglob("*")
-    }
+    good = _all_in(made)
     spoil(made)
     again = etc.prepare(state, source)
     assert again == made
     assert (again.is_symlink(), again.stat().st_mode & 0o777) == (False, 0o755)
-    assert good == {
-        path.relative_to(made): path.is_file() and path.read_bytes() for path in made.rglob("*")
-    }
+    assert _all_in(made) == good
     before = again.stat().st_ino
     assert etc.prepare(state, source).stat().st_ino == before, "it is made again only once"
 

@@ -200,10 +200,11 @@ class Crowd(ServerState):
         return "" if trusted else group_of(host)
 
 
-class HttpLine(HttpToolsProtocol):
-    """An HTTP connection that is held only as long as its client does its part."""
+class Counted(asyncio.Protocol):
+    """A `Line`, in front of one of uvicorn's protocols: counted until it is lost, with what it leaves unread."""
 
-    crowd: Crowd
+    transport: asyncio.Transport
+    client: tuple[str, int] | None
 
     def __init__(
         self,
@@ -212,12 +213,32 @@ class HttpLine(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        super().__init__(config, server_state, app_state, _loop)  # type: ignore[call-arg]
         self.crowd = server_state
-        self._refusal: RoostError | None = None
-        self._deadline: asyncio.TimerHandle | None = None
-        self._reading: asyncio.TimerHandle | None = None
-        self._head: int | None = 0  # bytes of a head so far; None while a body comes
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is not counted any more."""
+        self.crowd.leave(self)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """What it leaves unread counts with that of all others."""
+        super().pause_writing()
+        self.crowd.filled(self)
+
+    def resume_writing(self) -> None:
+        """It has read most of it."""
+        super().resume_writing()
+        self.crowd.emptied(self)
+
+
+class HttpLine(Counted, HttpToolsProtocol):
+    """An HTTP connection that is held only as long as its client does its part."""
+
+    _refusal: RoostError | None = None
+    _deadline: asyncio.TimerHandle | None = None
+    _reading: asyncio.TimerHandle | None = None
+    _head: int | None = 0  # bytes of a head so far; None while a body comes
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The head of the first request is waited for."""
@@ -232,7 +253,6 @@ class HttpLine(HttpToolsProtocol):
         """Nothing is waited for any more."""
         self._disarm()
         self._stop_reading()
-        self.crowd.leave(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -300,13 +320,11 @@ class HttpLine(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """From here on the client has to read."""
         super().pause_writing()
-        self.crowd.filled(self)
         self._look_later()
 
     def resume_writing(self) -> None:
         """It did."""
         super().resume_writing()
-        self.crowd.emptied(self)
         self._stop_reading()
 
     def _refuse(self, error: RoostError) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251 - the types of uvicorn's protocols
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
-from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import SecurityError
 from websockets.frames import Frame
@@ -15,7 +13,7 @@ from websockets.protocol import State
 
 from roost.errors import HeadTooLarge, InvalidRequest
 from roost.gateway.line import EXTENSION
-from roost.serve.connections import Crowd, answer
+from roost.serve.connections import Counted, answer
 
 _UPGRADE: Final = 101
 _POLICY: Final = 1008
@@ -26,19 +24,10 @@ _PATIENCE: Final = (
 )
 
 
-class WebSocketLine(WebSocketsSansIOProtocol):
+class WebSocketLine(Counted, WebSocketsSansIOProtocol):
     """A `gateway.line.Line`. Built on uvicorn's inside: the version is pinned, and tests hold it."""
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: Crowd,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self.crowd = server_state
-        self._heard = 0.0
+    _heard = 0.0
 
     @property
     def heard(self) -> float:
@@ -65,16 +54,6 @@ class WebSocketLine(WebSocketsSansIOProtocol):
         self.transport.write(answer(HeadTooLarge(message) if large else InvalidRequest(message)))
         self.transport.close()
 
-    def pause_writing(self) -> None:
-        """What it leaves unread counts with that of all others."""
-        super().pause_writing()
-        self.crowd.filled(self)
-
-    def resume_writing(self) -> None:
-        """It has read most of it."""
-        super().resume_writing()
-        self.crowd.emptied(self)
-
     def handle_connect(self, event: Request) -> None:
         """The application finds its line in the scope."""
         self._heard = self.loop.time()
@@ -84,7 +63,6 @@ class WebSocketLine(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Without the circle from the scope back to here, which the garbage collector would find late."""
-        self.crowd.leave(self)
         if hasattr(self, "scope"):
             self._extensions().pop(EXTENSION, None)
         super().connection_lost(exc)
