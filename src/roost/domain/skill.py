@@ -29,6 +29,7 @@ MOST_VERSIONS: Final = 100
 
 _DEEPEST = 16
 _LONGEST_PATH = 512
+_LONGEST_NAME = 255  # bytes, not characters: that is what disks count
 _LARGEST_MANIFEST = 1024 * 1024
 _LONGEST_HEAD = 16 * 1024
 _DEEPEST_HEAD = 50  # brackets in brackets: the time that the parser takes grows with their square
@@ -144,6 +145,8 @@ def _below_one_directory(uploads: Sequence[File]) -> tuple[list[File], str]:
 def _parts(path: str) -> list[str]:
     parts = path.split("/")
     plain = all(_PART.fullmatch(part) and part not in (".", "..") for part in parts)
+    longest = max(len(part.encode(errors="replace")) for part in parts)
+    plain = plain and longest <= _LONGEST_NAME
     if not plain or len(parts) > _DEEPEST or len(path.encode(errors="replace")) > _LONGEST_PATH:
         raise InvalidRequest(f"files: {path[:200]!r} is not a path that a skill may have")
     return parts
