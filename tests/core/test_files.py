@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -261,6 +261,28 @@ async def test_files_of_a_node_that_died_may_be_behind_until_a_turn_has_ended_el
     assert row is not None and row.state is SyncState.IDLE
     async with machine.at_work(6):
         assert not machine.files.may_be_behind("w")
+
+
+async def test_what_was_stored_before_weights_were_noted_is_weighed_by_the_next_server(
+    machine: Machine, store: SqliteStore
+):
+    session = await Stage(store).session()
+    mine = replace(machine, workspace=session)
+    async with mine.at_work() as home:
+        (home / "file").write_bytes(os.urandom(10_000))
+        mine.files.changed(session, 1)
+    weight = await store.workspaces.weight(TENANT)
+    await store.workspaces.weigh(session, 0)  # as an older version has left it
+    again = replace(machine, workspace=session, bell=LocalBell())
+
+    async def weighed() -> bool:
+        return await store.workspaces.weight(TENANT) == weight > 10_000
+
+    assert not await weighed()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(again.files.run)
+        await again.until(weighed)
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("where", ["here", "here, and nothing was stored", "with its node"])

@@ -284,11 +284,12 @@ class Files:
 
     async def run(self) -> None:
         """Store what an earlier server, or a failing store, has left unstored; remove what belonged to
-        deleted sessions. Until cancelled.
+        deleted sessions; weigh what an older version has stored. Until cancelled.
         """
         while True:
             left = 0
-            for tidy in (self._recover_all, self._remove_all, self._strays.remove):
+            tidying = (self._recover_all, self._remove_all, self._strays.remove, self._weigh_all)
+            for tidy in tidying:
                 try:
                     left += await tidy() or 0
                 except (RoostError, OSError) as error:
@@ -348,6 +349,11 @@ class Files:
                 _log.warning("cannot store what was left: %s", error, extra=about)
                 self._tell(row.id, phase="sync_failed")
         return failed
+
+    async def _weigh_all(self) -> None:
+        """What was stored before weights were noted counts for its tenant, too."""
+        for row in await self._rows.unweighed():
+            await self._rows.weigh(row.id, await self._snapshots.weight(row.id))
 
     async def _remove_all(self) -> None:
         for row in await self._rows.orphans():

@@ -76,6 +76,12 @@ class Workspaces(Protocol):
         """
         ...
 
+    async def unweighed(self) -> Sequence[Workspace]:
+        """Rows that say there is a snapshot, and not how many bytes those take: from before that was noted.
+        A thousand at most. Called now and then by each node.
+        """
+        ...
+
     async def elsewhere(self, session_id: str, node: str) -> bool:
         """Whether another node that lives has this session, or is where its files were last. Called when
         somebody asks for files that are not stored and not on this node.

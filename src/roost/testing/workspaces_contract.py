@@ -83,6 +83,16 @@ class WorkspacesContract(StoreContract):
         await rows.forget(session_id)
         assert await rows.weight(TENANT) == 0
 
+    async def test_what_has_snapshots_and_was_never_weighed_is_found_until_it_is(
+        self, stage: Stage
+    ) -> None:
+        rows = stage.store.workspaces
+        for name, sequence in (("w1", 0), ("w2", 3), ("w3", 1)):
+            await rows.note(replace(await rows.hold(name, "copy_1", 1), sequence=sequence))
+        assert [row.id for row in await rows.unweighed()] == ["w2", "w3"]
+        await rows.weigh("w2", 7)
+        assert [row.id for row in await rows.unweighed()] == ["w3"]
+
     async def test_a_named_workspace_weighs_for_its_tenant(self, stage: Stage) -> None:
         rows, catalog = stage.store.workspaces, stage.store.catalog
         await catalog.add("workspace", TENANT, "wksp_1", {"name": "notes"}, unique_name=True)

@@ -83,6 +83,10 @@ class PostgresWorkspaces:
     async def weigh(self, workspace_id: str, weight: int) -> None:
         await self._writer.alone(lambda db: db.execute(_WEIGH, weight, workspace_id))
 
+    async def unweighed(self) -> Sequence[Workspace]:
+        rows = await self._database.read(lambda db: db.fetch(workspaces.UNWEIGHED))
+        return [workspaces.row_of(row) for row in rows]
+
     async def elsewhere(self, session_id: str, node: str) -> bool:
         [(found,)] = await self._database.read(lambda db: db.fetch(_ELSEWHERE, session_id, node))
         return bool(found)

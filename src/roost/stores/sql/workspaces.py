@@ -25,6 +25,9 @@ UNSYNCED: Final = f"{SELECT} WHERE state <> 'idle' ORDER BY updated_at"
 # Rows that say there is a snapshot, the newest ids first.
 STORED: Final = f"{SELECT} WHERE sequence > 0 AND (? = '' OR id < ?) ORDER BY id DESC LIMIT ?"
 
+# Those of them that nobody has weighed.
+UNWEIGHED: Final = f"{SELECT} WHERE sequence > 0 AND bytes = 0 ORDER BY id LIMIT 1000"
+
 # Rows whose session, or named workspace, is gone. One that is not idle may be in use: its session may still
 # be being made. One that was made for a fork was never in use, and a fork that takes longer was given up.
 ORPHANS: Final = (

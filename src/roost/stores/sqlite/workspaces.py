@@ -58,6 +58,9 @@ class SqliteWorkspaces:
     async def weigh(self, workspace_id: str, weight: int) -> None:
         await self._writer.do(lambda tx: tx.ask(workspaces.WEIGH, (weight, workspace_id)))
 
+    async def unweighed(self) -> Sequence[Workspace]:
+        return await self._readers.ask(_unweighed)
+
     async def elsewhere(self, session_id: str, node: str) -> bool:
         """One server has this database, and it is the one that asks."""
         return False
@@ -159,6 +162,10 @@ def _latest(workspace_id: str, db: apsw.Connection) -> Sequence[Heard]:
 
 def _unsynced(db: apsw.Connection) -> Sequence[Workspace]:
     return [workspaces.row_of(row) for row in db.execute(workspaces.UNSYNCED)]
+
+
+def _unweighed(db: apsw.Connection) -> Sequence[Workspace]:
+    return [workspaces.row_of(row) for row in db.execute(workspaces.UNWEIGHED)]
 
 
 def _stored(before: str, limit: int, db: apsw.Connection) -> Sequence[Workspace]:
