@@ -160,6 +160,21 @@ async def test_a_question_is_put_to_the_client_and_its_answer_to_the_agent(
     assert desk.texts() == ["Done."]
 
 
+async def test_a_call_that_its_tool_cannot_take_waits_for_nobody(house: Housed):
+    """The CLI refuses such an input by itself, and never asks whether the call may be made."""
+    desk = Board(house, agent("always_ask"))
+    question = {"question": "Which?", "options": [{"label": "Red"}]}
+    asks = {"tool": "AskUserQuestion", "input": {"questions": [question]}}
+    wrong = {"tool": "Bash", "input": {"cmd": "ls"}}
+    assert await desk.run(desk.say(script(asks, wrong, {"text": "Done."}))) == END
+    assert desk.pending == []
+    calls = [*desk.events("agent.custom_tool_use"), *desk.events("agent.tool_use")]
+    results = desk.events("agent.tool_result")
+    assert [result.fields["tool_use_id"] for result in results] == [call.id for call in calls]
+    assert all(result.fields["is_error"] for result in results)
+    assert desk.texts() == ["Done."]
+
+
 async def test_an_interrupt_stops_a_running_tool(house: Housed):
     desk = Board(house, agent())
     slow = "echo begun > begun.txt; python3 -c 'import time; time.sleep(600)'"

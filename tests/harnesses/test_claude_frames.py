@@ -32,9 +32,15 @@ from roost.harnesses.claude.frames import Reading
 from roost.harnesses.claude.ids import Ids
 from roost.harnesses.claude.launch import Launch, bundled_cli
 from roost.harnesses.claude.past import Past
+from roost.harnesses.claude.shapes import CanUseTool
 from roost.harnesses.claude.tools import Toolbox
 from roost.harnesses.claude.unknown import Unknown
 from roost.ports.harness import Emit, Show, Trouble
+
+
+def results_of(*names: str) -> dict[str, Any]:
+    results = [{"type": "tool_result", "tool_use_id": f"t{n}", "content": "x"} for n in names]
+    return {"type": "user", "message": {"content": results}}
 
 
 class TestReading:
@@ -105,16 +111,10 @@ class TestReading:
         assert (trouble.error, trouble.retry) == ("model_overloaded_error", "retrying")
 
     def test_calls_are_told_apart_by_who_answers_them(self):
-        reading = self.reading(toolset("always_ask"), mcp_toolset("docs"), custom("lookup"))
+        tools = toolset("always_ask"), mcp_toolset("docs"), custom("lookup")
+        calls = calls_of(agent(*tools, servers=("docs",)))
+        reading = Reading(IDS, calls)
         names = ["Bash", "mcp__docs__find", "lookup", "AskUserQuestion"]
-        reading = Reading(
-            IDS,
-            calls_of(
-                agent(
-                    toolset("always_ask"), mcp_toolset("docs"), custom("lookup"), servers=("docs",)
-                )
-            ),
-        )
         blocks = [{"type": "tool_use", "id": f"t{n}", "name": n, "input": {}} for n in names]
         emits = [o for o in reading.take(said(*blocks)) if isinstance(o, Emit)][1:]
         assert told(list(emits)) == [
@@ -126,9 +126,21 @@ class TestReading:
         assert [block.kind for emit in emits for block in emit.blocks] == [
             *("confirmation", "confirmation", "custom_tool", "custom_tool")
         ]
-        results = [{"type": "tool_result", "tool_use_id": f"t{n}", "content": "x"} for n in names]
-        returned = reading.take({"type": "user", "message": {"content": results}})
+        for name in names:
+            calls.permission(name, CanUseTool(name, f"t{name}", {}))
+        returned = reading.take(results_of(*names))
         assert told(returned)[-2:] == ["agent.tool_result", "agent.mcp_tool_result"]
+
+    def test_nobody_is_waited_for_once_the_cli_has_refused_a_call_without_asking(self):
+        calls = calls_of(agent(toolset("always_ask"), custom("lookup")))
+        reading = Reading(IDS, calls)
+        names = ["Bash", "lookup", "AskUserQuestion"]
+        blocks = [{"type": "tool_use", "id": f"t{n}", "name": n, "input": {}} for n in names]
+        asked = [o for o in reading.take(said(*blocks)) if isinstance(o, Emit) and o.blocks]
+        returned = [o for o in reading.take(results_of(*names)) if isinstance(o, Emit)]
+        assert told(list(returned))[-3:] == ["agent.tool_result"] * 3
+        unblocked = [event_id for emit in returned for event_id in emit.unblocks]
+        assert unblocked == [emit.blocks[0].event_id for emit in asked]
 
     def test_a_compaction_is_told(self):
         outputs = self.reading().take({"type": "system", "subtype": "compact_boundary"})

@@ -112,15 +112,25 @@ class Turn:
                 self._bell.publish(self._lease.session_id, preview)
             case Emit(drafts, aside=True):
                 await self.append(Batch(drafts=drafts))
-            case Emit(drafts, spent, blocks):
-                recovered = self._status is Status.RESCHEDULING
-                self._status = Status.RUNNING
-                move = Move.RECOVER if recovered else None
-                await self.append(Batch(drafts=drafts, spent=spent, blocks=blocks, move=move))
+            case Emit():
+                await self._log_work(output)
             case Trouble():
                 await self.fail(output)
             case Rest():
                 pass
+
+    async def _log_work(self, emit: Emit) -> None:
+        recovered = self._status is Status.RESCHEDULING
+        self._status = Status.RUNNING
+        await self.append(
+            Batch(
+                drafts=emit.drafts,
+                spent=emit.spent,
+                blocks=emit.blocks,
+                unblocks=emit.unblocks,
+                move=Move.RECOVER if recovered else None,
+            )
+        )
 
     async def fail(self, trouble: Trouble) -> None:
         """Log a failure, and what it means for the session. :raises Terminated: the end of it"""

@@ -28,7 +28,8 @@ AGENTS_OWN: Final = frozenset({".claude"})
 
 
 class Emit(msgspec.Struct, frozen=True):
-    """Events to log. `spent` is what they cost; `blocks` are those the session must wait for.
+    """Events to log. `spent` is what they cost; `blocks` are those the session must wait for, and
+    `unblocks` the ids of earlier ones that it need not wait for any more, though nobody has answered them.
 
     What is said `aside` tells nothing of how the agent fares: one that is trying again still does.
     """
@@ -37,6 +38,7 @@ class Emit(msgspec.Struct, frozen=True):
     spent: Usage | None = None
     blocks: Sequence[Pending] = ()
     aside: bool = False
+    unblocks: Sequence[str] = ()
 
 
 class Show(msgspec.Struct, frozen=True):

@@ -185,10 +185,11 @@ class Desk:
 
     def _log(self, output: Output) -> None:
         match output:
-            case Emit(drafts, spent, blocks):
+            case Emit(drafts, spent, blocks, unblocks=unblocks):
                 for draft in drafts:
                     self._check(self._write(draft))
-                self.pending += blocks
+                kept = [pending for pending in self.pending if pending.event_id not in unblocks]
+                self.pending = [*kept, *blocks]
                 self.spent = self.spent.plus(spent or Usage())
             case Trouble(error, message, retry):
                 self._check(self._write(trouble(error, message, retry)))

@@ -74,6 +74,7 @@ class Calls:
         self._made: dict[str, Call] = {}
         self._answers: dict[str, Entry] = {}
         self._asking: dict[str, _Asking] = {}
+        self._asked: set[str] = set()
         self._running: set[str] = set()
         self._lost: dict[tuple[Tool, str], str] = {}
         self._refused: dict[str, str] = {}
@@ -121,6 +122,14 @@ class Calls:
             self._asking.pop(call.event_id, None)
         return call
 
+    def never_asked(self, tool_use_id: str) -> bool:
+        """Whether a call waits for somebody though the CLI has not asked: its input may be one that the
+        tool does not take, which the CLI tells the agent by itself.
+        """
+        call = self._made.get(tool_use_id)
+        waits = call is not None and call.waits and call.event_id not in self._answers
+        return waits and tool_use_id not in self._asked
+
     def prompted(self) -> None:
         """Note that a new prompt was given: what was open before it stays open for ever."""
         self.open.clear()
@@ -163,6 +172,7 @@ class Calls:
 
     def permission(self, request_id: str, asked: CanUseTool) -> Reply | None:
         """The answer to a request for permission; None if somebody has to be asked first."""
+        self._asked.add(asked.tool_use_id)
         call, _ = self.make(asked.tool_use_id, asked.tool_name, asked.input)
         reason = self._refused.get(asked.tool_use_id)
         decision = _deny(reason) if reason else self._decision(call, asked.input)

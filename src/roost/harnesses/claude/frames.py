@@ -60,14 +60,21 @@ class Scribe:
 
     def returned(self, said: Said) -> list[Emit]:
         """What its calls have come to. A client's own results are in the log already."""
-        emits = []
-        for block in said.blocks:
-            call = self._calls.returned(block.tool_use_id) if block.type == "tool_result" else None
-            if call is not None and not call.tool.answered_by_client:
-                event_id = self._ids.result(block.tool_use_id)
-                failed = bool(block.is_error)
-                emits.append(Emit([result_of(call, event_id, block.content, is_error=failed)]))
-        return emits
+        results = [block for block in said.blocks if block.type == "tool_result"]
+        emits = [self._result(block) for block in results]
+        return [emit for emit in emits if emit is not None]
+
+    def _result(self, block: Block) -> Emit | None:
+        call = self._calls.returned(block.tool_use_id)
+        if call is None:
+            return None
+        # The CLI has refused it without asking anybody: nobody's answer would be heard any more.
+        unblocks = [call.event_id] if self._calls.never_asked(block.tool_use_id) else []
+        if call.tool.answered_by_client and not unblocks:
+            return None
+        event_id, failed = self._ids.result(block.tool_use_id), bool(block.is_error)
+        result = result_of(call, event_id, block.content, is_error=failed)
+        return Emit([result], unblocks=unblocks)
 
     def _block(self, message: Message, block: Block) -> Emit | None:
         if block.type == "tool_use":
