@@ -146,6 +146,7 @@ async def test_a_session_whose_workspace_was_deleted_ends(tmp_path: Path):
         entries = await roost.until(session, "session.status_terminated")
         [said] = [e.fields["error"] for e in entries if e.type == "session.error"]
         assert (said["code"], said["retry_status"]) == ("workspace_deleted", {"type": "terminal"})
+        assert "was deleted. Its files are gone" in said["message"]
 
 
 class DeletedGate(Gate):

@@ -66,18 +66,25 @@ def test_an_approval_is_asked_for_on_a_card_and_can_be_refused_with_a_reason(per
 def test_a_question_is_answered_with_a_choice(person: Person):
     person.log_in()
     person.begin_session("Ask me")
-    options = [{"label": "Blue", "description": "like the sky"}, {"label": "Green"}]
-    question = {"question": "Which colour?", "header": "Colour", "options": options}
-    asked = {
-        "tool": "AskUserQuestion",
-        "input": {"questions": [{**question, "multiSelect": False}]},
-    }
-    person.say(script(asked, {"text": "Thank you."}))
+    options = [
+        {"label": "Blue", "description": "like the sky"},
+        {"label": "Green", "description": "like grass"},
+    ]
+    question = {"question": "Which colour?", "header": "Colour", "multiSelect": False}
+    # The agent's program refuses a question without choices by itself: nobody is asked that one.
+    wrong = {"tool": "AskUserQuestion", "input": {"questions": [question]}}
+    asked = {"tool": "AskUserQuestion", "input": {"questions": [{**question, "options": options}]}}
+    person.say(script(wrong, asked, {"text": "Thank you."}))
     card = person.page.get_by_role("group", name="The agent asks")
+    expect(card).to_contain_text("Blue")
+    expect(person.log.locator(".call")).to_contain_text("failed")
     card.get_by_text("Blue").click()
     person.shoot("question")
+    person.waits_until("Waits for you")
+    expect(person.log.locator(".said-agent")).to_have_count(0)
     card.get_by_role("button", name="Answer").click()
     person.hears("Thank you.")
+    person.waits_until("Idle")
 
 
 def test_an_interrupt_stops_the_turn_and_withdraws_what_was_queued(person: Person):

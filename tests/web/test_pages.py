@@ -40,6 +40,8 @@ def test_every_page_fits_its_width_and_can_be_read(person: Person, width: int, s
         person.page.wait_for_load_state("networkidle")
         overhang = "document.documentElement.scrollWidth - window.innerWidth"
         assert person.page.evaluate(overhang) <= 0, path
+        cut = "all => all.filter((it) => it.scrollWidth > it.clientWidth).map((it) => it.innerText)"
+        assert person.page.locator(".mantine-Badge-label").evaluate_all(cut) == [], path
         assert violations(person) == [], path
         named = path.replace(session_id, "x").replace(task, "x").partition("?")
         person.shoot(f"{width}-{scheme}{named[0].replace('/', '-')}{'-open' if named[1] else ''}")
@@ -150,6 +152,8 @@ def test_an_administrator_is_not_offered_to_revoke_the_key_they_use(person: Pers
     person.page.goto(f"{person.server.url}/keys")
     mine = person.page.get_by_role("listitem").filter(has_text="the key you are using")
     expect(mine).to_contain_text("administrator")
+    shown = f"the key you are using{person.server.key[:9]}…{person.server.key[-4:]} · admin"
+    expect(mine).to_contain_text(shown)
     expect(mine.get_by_role("button", name="Edit")).to_be_visible()
     expect(mine.get_by_role("button", name="Revoke")).to_have_count(0)
     other = person.page.get_by_role("listitem").filter(has_text="another")
@@ -171,11 +175,11 @@ def test_the_secret_of_a_new_key_can_be_read_whole_on_a_phone(person: Person, wi
     assert box["x"] + box["width"] <= width
 
 
-@pytest.mark.parametrize("path", ["/nowhere", "/sessions/sesn_1/nowhere"])
-def test_an_address_without_a_page_says_so(person: Person, path: str):
+def test_an_address_without_a_page_says_so(person: Person):
     person.log_in()
-    person.page.goto(person.server.url + path)
-    expect(person.page.get_by_role("heading", name="Page not found")).to_be_visible()
+    for path in ("/nowhere", "/sessions/sesn_1/nowhere", "/sessions/sesn_1", "/tasks/task_1"):
+        person.page.goto(person.server.url + path)
+        expect(person.page.get_by_role("heading", name="Page not found")).to_be_visible()
     person.page.get_by_role("link", name="See all sessions").click()
     expect(person.page.get_by_role("heading", name="Sessions")).to_be_visible()
     person.complaints.clear()  # the browser notes that there is no such session
@@ -292,6 +296,14 @@ def test_what_waits_for_somebody_comes_first_and_is_said_wherever_they_are(perso
     assert violations(person) == []
     page.get_by_role("link", name="Sessions").click()
     expect(page.get_by_role("listitem").first).to_contain_text("Needs you")
+    page.get_by_role("link", name="Newer 0").click()
+    send = page.get_by_role("button", name="Send")
+    place = "it => it.getBoundingClientRect().toJSON()"
+    for width in (1100, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        expect(send).to_be_visible()
+        below, above = send.evaluate(place), note.evaluate(place)
+        assert above["bottom"] <= below["top"], "it lies on where a message is sent"
     note.get_by_role("link", name="Answer it").click()
     page.wait_for_url(f"**/sessions/{ask.id}")
     page.get_by_role("button", name="Allow").click()
@@ -350,10 +362,13 @@ def test_everything_that_is_tapped_in_the_chat_is_as_large_as_a_finger(person: P
     page.get_by_role("button", name="Send").click()
     person.hears("Hello.")
     expect(page.get_by_role("button", name="Fork here")).to_be_visible()
-    person.page.get_by_label("Message", exact=True).fill(script(bash("ls"), {"text": "Done."}))
+    long = bash("ls " + "--and-so-on " * 9 + "--and-all-of-it-is-in-sight")
+    person.page.get_by_label("Message", exact=True).fill(script(long, {"text": "Done."}))
     page.get_by_role("button", name="Send").click()
     for name in ("Allow", "Deny", "Rename", "Menu", "Interrupt", "Send", "Attach pictures"):
         expect(page.get_by_role("button", name=name, exact=True)).to_be_visible()
+    command = page.locator(".waiting pre")
+    assert command.evaluate("it => it.scrollWidth - it.clientWidth") <= 0
     small = """() => [...document.querySelectorAll("button, [role=tab], .waiting input")]
         .map((it) => ({ it, box: it.getBoundingClientRect() }))
         .filter(({ it, box }) => it.checkVisibility() && box.width > 1 && Math.min(box.width, box.height) < 44)

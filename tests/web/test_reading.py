@@ -28,6 +28,14 @@ TABLE = """| Region | Revenue | Comment |
 | Northumberland | 1,204,000 | extraordinarily satisfactory |
 | Westmorland | 987,654,321 | unremarkable |
 """
+OTHERS = f"""
+- [x] done
+- [ ] not done
+
+```py
+{"a_long_line_of_code, " * 9}
+```
+"""
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +65,11 @@ def at_the_end(person: Person) -> None:
 def test_words_and_numbers_of_a_table_stay_whole(person: Person, width: int):
     person.log_in()
     person.enter_session("Table")
-    person.say(script({"text": TABLE}))
+    person.say(script({"text": TABLE + OTHERS}))
     cells = person.log.locator("td, th")
     expect(cells).to_have_count(9)
     person.waits_until("Idle")
+    assert violations(person) == []
     broken = cells.evaluate_all(
         """cells => cells.flatMap((cell) => {
             const text = cell.firstChild;
@@ -106,6 +115,20 @@ def _cents(person: Person, session_id: str) -> int:
     return int(cost["amount"])
 
 
+def picture_comes(person: Person) -> None:
+    """What is shown grows just after it was scrolled to its end, as if a picture had come."""
+    person.log.evaluate("""async (box) => {
+        const frame = () => new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)));
+        box.scrollBy(0, -20);
+        await frame();
+        box.scrollBy(0, 20);
+        box.firstElementChild.style.paddingBottom = "400px";
+        await frame();
+    }""")
+    person.page.wait_for_timeout(100)
+    expect(person.page.get_by_role("button", name="Jump to latest")).to_have_count(0)
+
+
 @pytest.mark.parametrize("width", [390])
 def test_the_end_stays_in_sight_when_the_screen_shrinks(person: Person, width: int):
     person.log_in()
@@ -118,6 +141,7 @@ def test_the_end_stays_in_sight_when_the_screen_shrinks(person: Person, width: i
     at_the_end(person)
     person.page.set_viewport_size({"width": width, "height": 430})
     at_the_end(person)
+    picture_comes(person)
     person.page.set_viewport_size({"width": 844, "height": 390})
     at_the_end(person)
     person.log.evaluate("box => box.scrollTo({top: 0})")
@@ -127,21 +151,25 @@ def test_the_end_stays_in_sight_when_the_screen_shrinks(person: Person, width: i
     assert from_the_end(person) > 500  # who reads above is left alone
 
 
-def test_a_message_that_is_not_sent_yet_is_in_sight(person: Person):
+def test_a_message_or_an_answer_that_is_not_sent_yet_is_shown_as_such(person: Person):
     person.log_in()
-    person.enter_session("Away")
-    person.say(script({"text": LONG}))
-    person.hears("Paragraph 59 of a long answer.")
-    person.waits_until("Idle")
+    person.enter_session("Away", policy="always_ask")
+    person.say(script(bash("ls", text=LONG), {"text": "Listed."}))
+    allow = person.page.get_by_role("button", name="Allow")
+    expect(allow).to_be_visible()
     person.server.kill()
     try:
         expect(person.page.get_by_text("No connection to the server")).to_be_visible()
+        allow.click()
+        expect(person.log.get_by_text("Sending your answer")).to_be_visible()
+        expect(allow).to_be_disabled()  # a second answer would be refused
         person.say("\n".join(f"line {n}" for n in range(12)))
-        expect(person.log.get_by_text("sending")).to_be_visible()
+        expect(person.log.get_by_text("sending", exact=True)).to_be_visible()
         at_the_end(person)
     finally:
         person.server.start()  # the others need it
-    expect(person.log.get_by_text("sending")).to_have_count(0)
+    person.hears("Listed.")
+    expect(person.log.get_by_text("sending", exact=True)).to_have_count(0)
 
 
 @pytest.mark.parametrize(("width", "touch"), [(390, True)])

@@ -192,6 +192,15 @@ def test_a_task_is_made_run_followed_and_has_an_outcome(person: Person):
     expect(page.get_by_text("No tasks yet.")).to_be_visible()
 
 
+def test_a_task_whose_agent_waits_for_somebody_says_so(person: Person):
+    person.log_in()
+    fields = person.make_parts("always_ask")
+    task = person.make_task("Careful", description=script(bash("ls"), {"text": "x"}), **fields)
+    person.make(f"/roost/v1/tasks/{task}/runs")
+    person.page.goto(f"{person.server.url}/tasks")
+    expect(row(person, "Careful")).to_contain_text("Waits for you")
+
+
 def test_a_workspace_is_made_shared_used_and_deleted(person: Person):
     person.log_in()
     person.make_parts()
@@ -242,7 +251,9 @@ def test_a_workspace_is_made_shared_used_and_deleted(person: Person):
     page.goto(f"{person.server.url}/workspaces")
     card.get_by_role("button", name="Delete").click()
     dialog.get_by_role("button", name="Delete the workspace").click()
-    expect(page.get_by_role("alert")).to_be_visible()
+    refusal = page.get_by_role("alert").filter(has_text="The workspace is used by a session.")
+    expect(refusal).to_be_visible()
+    assert violations(person) == []
     person.shoot("workspace-in-use")
     dialog.get_by_label("Also if sessions still use it.").check(force=True)
     dialog.get_by_role("button", name="Delete the workspace").click()

@@ -492,4 +492,4 @@ def _name_of(error: Exception) -> str:
 
 def _in_words(error: Exception) -> str:
     hint = error.hint if isinstance(error, RoostError) else None
-    return f"{error}. {hint}" if hint else str(error) or type(error).__name__
+    return f"{str(error).removesuffix('.')}. {hint}" if hint else str(error) or type(error).__name__

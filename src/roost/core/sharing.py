@@ -176,7 +176,7 @@ class SharedWorkspaces:
     async def _tell(self, record: Record) -> None:
         """Say in each session's log that its workspace is gone."""
         text = (
-            f"the workspace {record.body['name']!r} was deleted, and this session's files with it"
+            f"The workspace {record.body['name']!r} was deleted, and this session's files with it."
         )
         said = trouble("workspace_deleted", text, "exhausted")
         query = SessionQuery(tenant=record.tenant, workspace=record.id, limit=_AT_ONCE)

@@ -3,6 +3,7 @@
 import { notifications } from "@mantine/notifications";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 
+import { sentence } from "../parts/words";
 import { all, ApiError, get, post, remove } from "./http";
 import type { Agent, Environment, Key, Me, Page, Session, Task, TaskRun, Workspace } from "./types";
 
@@ -82,7 +83,7 @@ export function complain(error: unknown): void {
   const known = error instanceof ApiError;
   notifications.show({
     color: "red",
-    title: error instanceof Error ? error.message : "That did not work.",
+    title: error instanceof Error ? sentence(error.message) : "That did not work.",
     message: (known && error.hint) || "",
     autoClose: 10_000,
   });

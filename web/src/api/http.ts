@@ -18,6 +18,11 @@ export class ApiError extends Error {
   }
 }
 
+/** Whether there is no such thing as was asked for. */
+export function isGone(error: unknown): boolean {
+  return error instanceof ApiError && error.status === 404;
+}
+
 /** A form is sent as it is, anything else as JSON; what comes is JSON, or bytes where that is asked for. */
 export async function request<T>(method: string, path: string, body?: unknown, wanted: "json" | "bytes" = "json"): Promise<T> {
   const plain = body === undefined || body instanceof FormData;

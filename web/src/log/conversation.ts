@@ -15,6 +15,7 @@ import {
   type Preview,
   type SessionUsage,
 } from "./events";
+import { sentence } from "../parts/words";
 
 export type CallState = "running" | "waiting" | "done" | "failed" | "denied" | "interrupted" | "unknown";
 
@@ -254,7 +255,7 @@ function changeCall(state: Conversation, id: string | undefined, change: (call: 
 
 function troubled(state: Conversation, event: LogEvent): void {
   const retry = event.error?.retry_status?.type === "retrying";
-  const text = event.error?.message ?? "Something went wrong.";
+  const text = sentence(event.error?.message ?? "something went wrong");
   const before = newest(state);
   const again = before?.kind === "note" && before.tone === "retry" ? before : undefined;
   if (again !== undefined) state.items.splice(state.items.indexOf(again), 1);

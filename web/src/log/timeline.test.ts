@@ -30,8 +30,9 @@ it("measures the model, the tools, and how long somebody was waited for", () => 
   expect(second?.to).toBeUndefined();
 });
 
+const spent = (second: number, cents: number) => event("session.usage", second, { usage: { list_cost: { amount: `${cents}`, currency: "USD" } } });
+
 it("says what each turn has cost, and where it ended", () => {
-  const spent = (second: number, cents: number) => event("session.usage", second, { usage: { list_cost: { amount: `${cents}`, currency: "USD" } } });
   const turns = turnsOf([
     event("session.status_running", 1),
     spent(2, 3),
@@ -43,4 +44,27 @@ it("says what each turn has cost, and where it ended", () => {
     spent(8, 9),
   ]);
   expect(turns.map(({ cents, end }) => [cents, end])).toEqual([[7, "end"], [2, undefined]]);
+});
+
+const over = (second: number) => event("session.status_idle", second, { stop_reason: { type: "end_turn" } });
+
+it("does not charge a turn for what was paid in turns that were rewound, or in another session", () => {
+  const before = [event("session.status_running", 1), spent(2, 30), over(3)];
+  const later = [event("session.status_running", 10), spent(11, 90), over(12), event("session.status_running", 20), spent(21, 95), over(22)];
+  const cost = (events: LogEvent[]) => turnsOf(events).map(({ cents }) => cents);
+  expect(cost([...before, event("roost.rewound", 4), ...later])).toEqual([30, undefined, 5]);
+  expect(cost([...before, event("roost.forked", 4), event("session.status_running", 10), spent(11, 20)])).toEqual([30, 20]);
+});
+
+it.each([[7, 8], [8, 7]])("says that a turn was interrupted, and not that its tool failed (result at %d, interrupt at %d)", (result, interrupt) => {
+  const events = [
+    event("session.status_running", 1),
+    event("agent.tool_use", 2, { id: "call", name: "bash" }),
+    event("agent.tool_result", result, { tool_use_id: "call", is_error: true, processed_at: at(7) }),
+    event("user.interrupt", interrupt, { processed_at: at(7) }),
+    over(9),
+  ].sort((one, other) => one.seq - other.seq);
+  const [turn] = turnsOf(events);
+  expect(turn?.outcome).toBe("interrupted");
+  expect(turn?.bars.at(-1)).toMatchObject({ label: "bash", failed: false });
 });

@@ -3,7 +3,7 @@
  * lie the start of the agent, the model's requests, the tools, the retries and the waits for a person, each with its length.
  */
 
-import { answeredCall, CALLS, timeOf, type LogEvent, type ModelUsage } from "./events";
+import { answeredCall, CALLS, REWOUND, timeOf, type LogEvent, type ModelUsage } from "./events";
 
 export type BarKind = "wake" | "model" | "tool" | "wait" | "retry";
 
@@ -22,6 +22,8 @@ export interface Turn {
   from: number;
   to?: number;
   outcome?: string;
+  /** Somebody has stopped it. What ran then has not failed. */
+  interrupted?: boolean;
   /** The event with which it ended. */
   end?: string;
   bars: Bar[];
@@ -31,6 +33,7 @@ export interface Turn {
 }
 
 const WAKE = "wake";
+const AT_ONCE = 1000; // milliseconds
 const NOTHING: ModelUsage = {
   input_tokens: 0,
   output_tokens: 0,
@@ -47,8 +50,8 @@ export function turnsOf(events: Iterable<LogEvent>): Turn[] {
 class Reader {
   turns: Turn[] = [];
   private open = new Map<string, Bar>();
-  private spent = 0; // cents, up to the last account that was given
-  private spentBefore = 0; // and when the newest turn began
+  private spent: number | undefined = 0; // cents, up to the last account that was given, if it is known
+  private spentBefore: number | undefined = 0; // and when the newest turn began
 
   take(event: LogEvent): void {
     const at = timeOf(event);
@@ -89,13 +92,21 @@ class Reader {
         return this.begin(turn, "model", event.id, "model", at);
       case "span.model_request_end":
         add(turn.usage, event.model_usage);
-        return this.end(event.model_request_start_id, at, event.is_error === true);
+        return this.end(event.model_request_start_id, at, event.is_error === true && !turn.interrupted);
       case "user.tool_confirmation":
         return this.answered(turn, event, at);
       case "agent.tool_result":
       case "agent.mcp_tool_result":
       case "user.custom_tool_result":
-        return this.end(answeredCall(event), at, event.is_error === true);
+        return this.end(answeredCall(event), at, event.is_error === true && !turn.interrupted);
+      case "user.interrupt":
+        return this.interrupted(turn, at);
+      case "roost.forked":
+        this.spent = 0; // what is before was another session's, and paid there
+        return;
+      case REWOUND:
+        this.spent = undefined; // the session has paid for turns that are not here
+        return;
       case "session.usage":
         return this.account(turn, event);
       case "session.status_rescheduled":
@@ -118,7 +129,14 @@ class Reader {
     const cost = event.usage?.list_cost;
     if (cost === undefined) return;
     this.spent = Number(cost.amount);
-    turn.cents = this.spent - this.spentBefore;
+    turn.cents = this.spentBefore === undefined ? undefined : this.spent - this.spentBefore;
+  }
+
+  /** It may be listed just before what it has stopped is over, or just after. */
+  private interrupted(turn: Turn, at: number): void {
+    if (turn.to !== undefined && turn.outcome !== "requires_action") return;
+    turn.interrupted = true;
+    for (const bar of turn.bars) if (bar.to !== undefined && at - bar.to < AT_ONCE) bar.failed = false;
   }
 
   private begin(turn: Turn, kind: BarKind, id: string, label: string, at: number): void {
@@ -143,10 +161,11 @@ class Reader {
   private rest(turn: Turn, event: LogEvent, at: number): void {
     turn.to = at;
     turn.outcome = event.stop_reason?.type ?? "ended";
+    if (turn.interrupted && turn.outcome === "end_turn") turn.outcome = "interrupted";
     turn.end = turn.outcome === "requires_action" ? undefined : event.id;
     for (const [id, bar] of this.open) {
       const waits = bar.kind === "wait" && turn.outcome === "requires_action";
-      if (!waits) this.end(id, at, bar.kind === "tool");
+      if (!waits) this.end(id, at, bar.kind === "tool" && !turn.interrupted);
     }
   }
 }

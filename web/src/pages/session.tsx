@@ -5,6 +5,7 @@ import { useEffect, useState, type FormEvent } from "react";
 import { Link, useNavigate, useParams } from "react-router";
 
 import { changes, useChange, useSession, useWorkspaces } from "../api/hooks";
+import { isGone } from "../api/http";
 import type { Session } from "../api/types";
 import { useLiveSession, type LiveSession } from "../live/session";
 import { Chat } from "../parts/chat";
@@ -27,7 +28,7 @@ export function SessionPage() {
   // What it has cost is the server's sum: the conversation's own falls when the session goes back.
   const { usage, status } = live.conversation;
   useEffect(() => void queries.invalidateQueries({ queryKey: ["session", id] }), [queries, id, usage, status]);
-  if (!VIEWS.includes(view)) return <NotFoundPage />;
+  if (!VIEWS.includes(view) || isGone(session.error)) return <NotFoundPage />;
   return (
     <Loaded query={session}>
       {(found) => (
@@ -99,7 +100,7 @@ function Title({ session }: { session: Session }) {
   };
   if (draft !== undefined) {
     return (
-      <form onSubmit={save}>
+      <form onSubmit={save} style={{ flex: "1 1 240px", maxWidth: 480 }}>
         <TextInput size="xs" aria-label="Title" value={draft} onChange={(event) => setDraft(event.currentTarget.value)} onBlur={() => setDraft(undefined)} autoFocus />
       </form>
     );

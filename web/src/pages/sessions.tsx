@@ -36,7 +36,7 @@ export function SessionsPage() {
     >
       <Group mb="sm">
         <TextInput
-          flex={1}
+          flex="1 1 260px"
           placeholder="Search by title, agent or workspace"
           aria-label="Search sessions"
           leftSection={<Search size={16} aria-hidden />}

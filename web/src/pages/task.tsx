@@ -3,17 +3,20 @@ import { CircleAlert } from "lucide-react";
 import { Link, useNavigate, useParams } from "react-router";
 
 import { changes, useChange, useTask, useTaskRuns } from "../api/hooks";
+import { isGone } from "../api/http";
 import type { Task, TaskRun } from "../api/types";
 import { Prose } from "../parts/markdown";
 import { Loaded, Page } from "../parts/page";
 import { FormButton, Nothing, SureButton } from "../parts/resource";
 import { StatusBadge } from "../parts/status";
 import { ago, lasted } from "../parts/words";
-import { RunButton, TaskForm } from "./tasks";
+import { NotFoundPage } from "./not-found";
+import { RunButton, TaskForm, TaskStatus } from "./tasks";
 
 export function TaskPage() {
   const { id = "" } = useParams();
   const task = useTask(id);
+  if (isGone(task.error)) return <NotFoundPage />;
   return <Loaded query={task}>{(found) => <TaskView task={found} />}</Loaded>;
 }
 
@@ -22,7 +25,7 @@ function TaskView({ task }: { task: Task }) {
     <Page title={task.title} actions={<Actions task={task} />}>
       <Stack>
         <Group gap="xs">
-          <StatusBadge status={task.status} />
+          <TaskStatus task={task} />
           <Text size="sm" c="dimmed">
             changed {ago(task.updated_at)} · <Anchor component={Link} to="/tasks" underline="always">all tasks</Anchor>
           </Text>

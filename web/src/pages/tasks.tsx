@@ -2,7 +2,7 @@ import { Button, Group, Select, Stack, Text, Textarea, TextInput } from "@mantin
 import { useState, type FormEvent } from "react";
 import { useNavigate } from "react-router";
 
-import { changes, useAgents, useChange, useEnvironments, useTasks } from "../api/hooks";
+import { changes, useAgents, useChange, useEnvironments, useTasks, useWaitingSessions } from "../api/hooks";
 import type { Task } from "../api/types";
 import { Loaded, Page } from "../parts/page";
 import { PlacementFields, usePlacement, useSubmit } from "../parts/placement";
@@ -33,11 +33,17 @@ export function TasksPage() {
   );
 }
 
+/** How a task stands: one that works may wait for somebody. */
+export function TaskStatus({ task }: { task: Task }) {
+  const waits = useWaitingSessions().data?.data.some((session) => session.task_id === task.id);
+  return <StatusBadge status={task.status === "running" && waits ? "waiting" : task.status} />;
+}
+
 function About({ task }: { task: Task }) {
   return (
     <Stack gap={4} mt={4}>
       <Group gap="xs">
-        <StatusBadge status={task.status} />
+        <TaskStatus task={task} />
         <Text size="xs">{ago(task.updated_at)}</Text>
       </Group>
       {(task.outcome ?? task.description) && (

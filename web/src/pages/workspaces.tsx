@@ -1,4 +1,4 @@
-import { ActionIcon, Button, Checkbox, Group, NumberInput, Radio, Select, Stack, Switch, Text, Textarea, TextInput } from "@mantine/core";
+import { ActionIcon, Button, Checkbox, Group, NumberInput, Radio, Select, SimpleGrid, Stack, Switch, Text, Textarea, TextInput } from "@mantine/core";
 import { X } from "lucide-react";
 import { useState, type FormEvent } from "react";
 
@@ -133,11 +133,11 @@ function WorkspaceForm({ workspace, done }: { workspace?: Workspace; done: () =>
             <Radio value="workspace+vault" label="The workspace, and the vault to read" />
           </Group>
         </Radio.Group>
-        <Group grow align="flex-start">
+        <SimpleGrid cols={{ base: 1, xs: 3 }}>
           <NumberInput label="Most gigabytes" placeholder="no limit" min={0.001} value={quota} onChange={setQuota} />
           <NumberInput label="Snapshots kept" min={1} max={10_000} allowDecimal={false} value={kept} onChange={setKept} />
           <NumberInput label="Days kept" placeholder="no limit" min={1} max={36_500} allowDecimal={false} value={days} onChange={setDays} />
-        </Group>
+        </SimpleGrid>
         <Button type="submit" loading={create.isPending || update.isPending} disabled={levels.length === 0}>
           Save
         </Button>
@@ -167,7 +167,7 @@ function Sharing({ id }: { id: string }) {
           const name = one.type === "everyone" ? "Every key of this tenant" : nameOf(one.key_id);
           return (
             <Group key={to} component="li" justify="space-between" wrap="nowrap">
-              <Text size="sm" truncate>
+              <Text size="sm" miw={0} style={{ overflowWrap: "anywhere" }}>
                 <b>{name}</b> {labelOf(one.access)}
               </Text>
               <ActionIcon variant="default" aria-label={`Take it away from ${name}`} onClick={() => give(to, "none")} loading={share.isPending}>
@@ -179,9 +179,9 @@ function Sharing({ id }: { id: string }) {
       </Stack>
       <Group align="flex-end">
         {isAdmin ? (
-          <Select label="Who" data={people} value={whom} onChange={setWhom} allowDeselect={false} searchable flex={1} />
+          <Select label="Who" data={people} value={whom} onChange={setWhom} allowDeselect={false} searchable flex="1 1 200px" />
         ) : (
-          <TextInput label="Who (a key's id, or “everyone”)" value={whom ?? ""} onChange={(event) => setWhom(event.currentTarget.value)} flex={1} />
+          <TextInput label="Who (a key's id, or “everyone”)" value={whom ?? ""} onChange={(event) => setWhom(event.currentTarget.value)} flex="1 1 200px" />
         )}
         <Select label="May" data={ACCESS} value={access} onChange={(value) => setAccess(value ?? "write")} allowDeselect={false} />
         <Button onClick={() => whom !== null && give(whom, access)} loading={share.isPending}>

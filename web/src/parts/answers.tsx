@@ -13,12 +13,19 @@ export interface Answers {
   result: (call: Call, text: string) => void;
 }
 
-export function WaitingCard({ call, answers }: { call: Call; answers: Answers }) {
-  if (!call.custom) return <PermissionCard call={call} answers={answers} />;
-  return call.name === "AskUserQuestion" ? <QuestionCard call={call} answers={answers} /> : <ResultCard call={call} answers={answers} />;
+interface Waiting {
+  call: Call;
+  answers: Answers;
+  /** Its answer is on the way: a second one would be refused. */
+  sent: boolean;
 }
 
-function Card({ icon, title, children }: { icon: ReactNode; title: string; children: ReactNode }) {
+export function WaitingCard(waiting: Waiting) {
+  if (!waiting.call.custom) return <PermissionCard {...waiting} />;
+  return waiting.call.name === "AskUserQuestion" ? <QuestionCard {...waiting} /> : <ResultCard {...waiting} />;
+}
+
+function Card({ icon, title, sent, children }: { icon: ReactNode; title: string; sent: boolean; children: ReactNode }) {
   return (
     <Paper withBorder p="md" className="waiting" role="group" aria-label={title}>
       <Stack gap="sm">
@@ -26,19 +33,24 @@ function Card({ icon, title, children }: { icon: ReactNode; title: string; child
           {icon}
           <Text fw={600}>{title}</Text>
         </Group>
-        {children}
+        <fieldset disabled={sent}>{children}</fieldset>
+        {sent && (
+          <Text size="xs" role="status">
+            Sending your answer…
+          </Text>
+        )}
       </Stack>
     </Paper>
   );
 }
 
-function PermissionCard({ call, answers }: { call: Call; answers: Answers }) {
+function PermissionCard({ call, answers, sent }: Waiting) {
   const [reason, setReason] = useState("");
   const [draft, setDraft] = useState<string>();
   const changed = draft === undefined ? undefined : readBack(call, draft);
   const wrong = draft !== undefined && changed === undefined;
   return (
-    <Card icon={<Hand size={18} aria-hidden />} title={`May the agent use ${call.name}?`}>
+    <Card icon={<Hand size={18} aria-hidden />} title={`May the agent use ${call.name}?`} sent={sent}>
       {draft === undefined ? (
         <CallInput call={call} />
       ) : (
@@ -92,7 +104,7 @@ interface Question {
   multiSelect?: boolean;
 }
 
-function QuestionCard({ call, answers }: { call: Call; answers: Answers }) {
+function QuestionCard({ call, answers, sent }: Waiting) {
   const questions = (call.input.questions as Question[] | undefined) ?? [];
   const [chosen, setChosen] = useState<Record<string, string | string[]>>({});
   const complete = questions.every(({ question }) => (chosen[question] ?? "").length > 0);
@@ -101,7 +113,7 @@ function QuestionCard({ call, answers }: { call: Call; answers: Answers }) {
     answers.result(call, JSON.stringify({ answers: chosen }));
   };
   return (
-    <Card icon={<CircleHelp size={18} aria-hidden />} title="The agent asks">
+    <Card icon={<CircleHelp size={18} aria-hidden />} title="The agent asks" sent={sent}>
       <form onSubmit={submit}>
         <Stack>
           {questions.map((question) => (
@@ -144,10 +156,10 @@ function Choices({ question, chosen, choose }: { question: Question; chosen?: st
   );
 }
 
-function ResultCard({ call, answers }: { call: Call; answers: Answers }) {
+function ResultCard({ call, answers, sent }: Waiting) {
   const [text, setText] = useState("");
   return (
-    <Card icon={<Hand size={18} aria-hidden />} title={`The agent calls ${call.name}, a tool of yours`}>
+    <Card icon={<Hand size={18} aria-hidden />} title={`The agent calls ${call.name}, a tool of yours`} sent={sent}>
       <CallInput call={call} />
       <Textarea label="Its result" autosize minRows={2} value={text} onChange={(event) => setText(event.currentTarget.value)} />
       <Button onClick={() => answers.result(call, text)} style={{ alignSelf: "flex-start" }}>

@@ -88,7 +88,7 @@ export function CallInput({ call }: { call: Call }) {
   const { command, old_string, new_string, file_path, content } = call.input as Record<string, string | undefined>;
   if (old_string !== undefined && new_string !== undefined) return <Diff path={file_path} before={old_string} after={new_string} />;
   if (content !== undefined && file_path !== undefined) return <Diff path={file_path} before="" after={content} />;
-  return <Code block>{command ?? JSON.stringify(call.input, null, 2)}</Code>;
+  return <Code block className="whole">{command ?? JSON.stringify(call.input, null, 2)}</Code>;
 }
 
 export function Diff({ path, before, after }: { path?: string; before: string; after: string }) {

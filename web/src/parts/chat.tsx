@@ -13,6 +13,7 @@ import { Prose } from "./markdown";
 import { Picture, ShownSession } from "./picture";
 import { TurnActions } from "./turn-actions";
 
+const SLOW = 5000; // milliseconds that a first connection may take
 const NEAR = 80; // pixels from the end within which a reader follows what comes
 
 export function Chat({ live, session, ended }: { live: LiveSession; session: Session; ended: boolean }) {
@@ -46,7 +47,7 @@ export function Chat({ live, session, ended }: { live: LiveSession; session: Ses
           )}
           <ShownSession value={session.id}>
             {conversation.items.map((item) => (
-              <ItemView key={item.id} item={item} live={live} session={session} waits={waits} />
+              <ItemView key={item.id} item={item} live={live} session={session} delay={over ? "never read: the session has ended" : waits ? "queued until you have answered above; an interrupt withdraws it" : "queued"} />
             ))}
           </ShownSession>
           {sending.map((frame) => (
@@ -112,6 +113,7 @@ function useFollow(first: string | undefined, ...changes: unknown[]) {
   const ref = useRef<HTMLDivElement>(null);
   const [following, setFollowing] = useState(true);
   const before = useRef({ first, height: 0 });
+  const top = useRef(0);
   useLayoutEffect(() => {
     const box = ref.current;
     if (box === null) return;
@@ -135,15 +137,20 @@ function useFollow(first: string | undefined, ...changes: unknown[]) {
   }, [...changes, following]);
   const onScroll = () => {
     const box = ref.current;
-    if (box) setFollowing(box.scrollHeight - box.scrollTop - box.clientHeight < NEAR);
+    if (box === null) return;
+    const near = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
+    // A picture that has come moves the end away, and nobody has scrolled up.
+    const up = box.scrollTop < top.current;
+    top.current = box.scrollTop;
+    if (near || up) setFollowing(near);
   };
   return { ref, following, onScroll, toLatest };
 }
 
-function ItemView({ item, live, session, waits }: { item: Item; live: LiveSession; session: Session; waits: boolean }) {
+function ItemView({ item, live, session, delay }: { item: Item; live: LiveSession; session: Session; delay: string }) {
   switch (item.kind) {
     case "user":
-      return <UserSaid said={item} waits={waits} />;
+      return <UserSaid said={item} delay={delay} />;
     case "agent":
       return (
         <div className={`said-agent ${item.streaming ? "cursor" : ""}`} data-streaming={item.streaming}>
@@ -157,7 +164,7 @@ function ItemView({ item, live, session, waits }: { item: Item; live: LiveSessio
         </Text>
       );
     case "call":
-      return item.state === "waiting" ? <WaitingCard call={item} answers={live} /> : <CallCard call={item} />;
+      return item.state === "waiting" ? <WaitingCard call={item} answers={live} sent={live.unsent.some((frame) => "requestId" in frame && frame.requestId === item.id)} /> : <CallCard call={item} />;
     case "note":
       return <NoteView note={item} />;
     case "turn-end":
@@ -165,7 +172,8 @@ function ItemView({ item, live, session, waits }: { item: Item; live: LiveSessio
   }
 }
 
-function UserSaid({ said, waits }: { said: Said; waits: boolean }) {
+/** `delay`: why the agent has not read it yet, if it has not. */
+function UserSaid({ said, delay }: { said: Said; delay: string }) {
   return (
     <div className={`said-user ${said.queued ? "queued" : ""} ${said.withdrawn ? "withdrawn" : ""}`}>
       {said.images.map((block, nth) => (
@@ -174,7 +182,7 @@ function UserSaid({ said, waits }: { said: Said; waits: boolean }) {
       {said.text !== "" && <p>{said.text}</p>}
       {said.queued && (
         <Badge size="xs" variant="transparent" tt="none" leftSection={<Clock size={11} aria-hidden />}>
-          {waits ? "queued until you have answered above; an interrupt withdraws it" : "queued"}
+          {delay}
         </Badge>
       )}
       {said.withdrawn && (
@@ -223,9 +231,12 @@ function Working({ live }: { live: LiveSession }) {
 
 function ConnectionBar({ state }: { state: Connection }) {
   const [late, setLate] = useState(false);
+  const lost = useRef(false);
   useEffect(() => {
-    // A connection that comes back at once is nobody's concern.
-    const timer = setTimeout(() => setLate(state !== "connected"), state === "connected" ? 0 : 600);
+    if (state !== "connecting") lost.current = state !== "connected";
+    // A connection that comes back at once is nobody's concern, nor is a slow one that is only being made.
+    const patience = state === "connected" ? 0 : state === "connecting" && !lost.current ? SLOW : 600;
+    const timer = setTimeout(() => setLate(state !== "connected"), patience);
     return () => clearTimeout(timer);
   }, [state]);
   if (!late || state === "connected") return null;

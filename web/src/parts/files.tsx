@@ -122,7 +122,7 @@ function Entries({ session, path, directory, shown, ended }: { session: string; 
             <Table.Th w={90} ta="right">
               Size
             </Table.Th>
-            <Table.Th w={120} visibleFrom="sm">
+            <Table.Th w={120} visibleFrom="sm" className="changed">
               Changed
             </Table.Th>
             <Table.Th w={44}>
@@ -159,7 +159,7 @@ function EntryRow({ session, path, entry, chosen, ended }: { session: string; pa
         </Group>
       </Table.Td>
       <Table.Td ta="right">{entry.kind === "file" ? bytes(entry.size_bytes) : ""}</Table.Td>
-      <Table.Td visibleFrom="sm">{ago(entry.modified_at)}</Table.Td>
+      <Table.Td visibleFrom="sm" className="changed">{ago(entry.modified_at)}</Table.Td>
       <Table.Td>{entry.path !== null && <EntryMenu session={session} entry={entry} ended={ended} />}</Table.Td>
     </Table.Tr>
   );

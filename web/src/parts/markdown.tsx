@@ -21,6 +21,7 @@ export const Prose = memo(function Prose({ text }: { text: string }) {
             </a>
           ),
           img: ({ alt, src }) => <AnswerPicture src={src} alt={alt} />,
+          input: ({ checked }) => <input type="checkbox" checked={checked} disabled aria-label={checked ? "done" : "not done"} />,
           pre: ({ children }) => <pre tabIndex={0}>{children}</pre>,
           table: ({ children }) => (
             <div className="wide" tabIndex={0}>

@@ -3,6 +3,8 @@ import type { UseQueryResult } from "@tanstack/react-query";
 import { CircleAlert } from "lucide-react";
 import type { ReactNode } from "react";
 
+import { sentence } from "./words";
+
 /** A page with a heading and what can be done there. */
 export function Page({ title, actions, children }: { title: string; actions?: ReactNode; children: ReactNode }) {
   return (
@@ -24,7 +26,7 @@ export function Loaded<T>({ query, children }: { query: UseQueryResult<T>; child
   if (query.error !== null) {
     return (
       <Alert color="red" icon={<CircleAlert size={18} />} title="This could not be loaded">
-        {query.error.message}
+        {sentence(query.error.message)}
       </Alert>
     );
   }

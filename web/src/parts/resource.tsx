@@ -7,7 +7,7 @@ export function ThingCard({ name, to, about, archived = false, actions }: { name
   return (
     <Card withBorder padding="sm" component="li">
       <Group justify="space-between" align="flex-start">
-        <Stack gap={2} miw={0} flex={1}>
+        <Stack gap={2} miw={0} flex="1 1 240px">
           <Text fw={600} truncate>
             {to === undefined ? (
               name

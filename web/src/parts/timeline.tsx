@@ -17,6 +17,7 @@ const LANES: Record<BarKind, { row: number; colour: string; word: string }> = {
 
 const OUTCOMES: Record<string, string> = {
   end_turn: "finished",
+  interrupted: "interrupted",
   requires_action: "waits for you",
   retries_exhausted: "given up",
   budget_reached: "out of budget",

@@ -5,7 +5,7 @@ import type { Agent, Toolset } from "../api/types";
 const TOOLSET = "agent_toolset_20260401";
 
 export const POLICIES = [
-  { value: "auto", label: "Reads by itself, asks before it changes anything" },
+  { value: "auto", label: "Asks before it changes anything" },
   { value: "always_ask", label: "Asks before every tool" },
   { value: "always_allow", label: "Runs its tools by itself" },
   { value: "none", label: "No built-in tools" },

@@ -21,17 +21,19 @@ const STEPS: [Intl.RelativeTimeFormatUnit, number][] = [
 export function ago(iso: string, now = Date.now()): string {
   const seconds = (Date.parse(iso) - now) / 1000;
   for (const [unit, size] of STEPS) {
-    if (Math.abs(seconds) >= size) return RELATIVE.format(Math.round(seconds / size), unit);
+    if (Math.abs(seconds) >= size) return RELATIVE.format(Math.trunc(seconds / size), unit);
   }
   return "just now";
 }
 
 export function lasted(milliseconds: number): string {
-  if (milliseconds < 1000) return `${Math.max(0, Math.round(milliseconds))} ms`;
-  const seconds = milliseconds / 1000;
-  if (seconds < 60) return `${seconds.toFixed(1)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
-  return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
+  if (milliseconds < 999.5) return `${Math.max(0, Math.round(milliseconds))} ms`;
+  const tenths = Math.round(milliseconds / 100);
+  if (tenths < 600) return `${(tenths / 10).toFixed(1)} s`;
+  const seconds = Math.round(milliseconds / 1000); // rounded first: 119.7 s are not 1 min 60 s
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+  const minutes = Math.round(seconds / 60);
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 export function tokens(count: number | undefined): string {
@@ -44,10 +46,16 @@ export function money(cents: number, currency = "USD"): string {
   return cents < 1 ? `< ${format.format(0.01)}` : format.format(cents / 100);
 }
 
+/** What a server says, as a sentence: some of it comes without a capital or an end. */
+export function sentence(said: string): string {
+  const begun = /^[a-z]+[ ,]/.test(said) ? said[0]!.toUpperCase() + said.slice(1) : said;
+  return /[\p{L}\p{N})'"”`]$/u.test(begun) ? `${begun}.` : begun;
+}
+
 const SIZES = ["bytes", "kB", "MB", "GB", "TB"];
 
 export function bytes(count: number): string {
   let [size, step] = [count, 0];
-  while (size >= 1000 && step < SIZES.length - 1) [size, step] = [size / 1000, step + 1];
+  while (Math.round(size) >= 1000 && step < SIZES.length - 1) [size, step] = [size / 1000, step + 1];
   return `${step === 0 || size >= 100 ? Math.round(size) : size.toFixed(1)} ${SIZES[step]}`;
 }
