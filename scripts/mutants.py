@@ -53,7 +53,7 @@ GUARDS: Final[dict[str, list[str]]] = {
     "stores/sql/sheet.py": _STORE,
     "stores/sqlite/log.py": _STORE,
     "stores/sqlite/nodes.py": _STORE,
-    "core/intake.py": _WORK,
+    "core/intake.py": ["tests/core/test_intake.py", *_WORK],
     "core/handover.py": ["tests/core/test_handover.py", *_WORK],
     "core/runner.py": [*_WORK, "tests/core/test_turn_files.py", "tests/core/test_commons.py"],
     "core/turn.py": _WORK,

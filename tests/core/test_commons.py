@@ -50,11 +50,12 @@ class Machine:
     store: SqliteStore
     node: str
     bell: Bell = field(default_factory=LocalBell)
+    pace: Pace = QUICK
 
     def __post_init__(self) -> None:
         self.snapshots = Snapshots(FolderBlobs(self.folder.parent / "blobs"))
         rows, tree = self.store.workspaces, self._tree
-        self.files = Files(self.snapshots, rows, tree, self.bell, pace=QUICK)
+        self.files = Files(self.snapshots, rows, tree, self.bell, pace=self.pace)
         self.commons = Commons(
             *(self.files, self.snapshots, rows, self.store.catalog, self.bell, tree),
             node=self.node,
@@ -126,6 +127,18 @@ async def test_who_comes_later_joins_and_the_last_to_leave_stores_everything(
         assert newest == {"one": b"1", "two": b"2"}
         async with machine.join():
             assert (await row_of(store)).generation == 2
+
+
+async def test_the_end_of_a_turn_is_stored_without_waiting_for_quiet(
+    tmp_path: Path, store: SqliteStore
+):
+    slow = Pace(quiet=600, longest=600, pauses=(), flush=20, turn=600)
+    here = Machine(tmp_path / "a", store, "node_a", pace=slow)
+    async with here.running() as machine, machine.join():
+        (machine.place / "file").write_text("1")
+        machine.commons.ended(W, "sesn_1", 5)
+        with anyio.fail_after(20):
+            assert await machine.files.snapshot_of(W, 5, 5, "sesn_1")
 
 
 async def test_a_workspace_is_on_one_node_until_its_last_session_there_leaves(

@@ -400,6 +400,17 @@ async def test_whoever_asks_for_a_turn_while_the_agent_goes_to_sleep_gets_it(
     assert [snapshot and snapshot.mark for snapshot in found] == [1]
 
 
+async def test_nobody_waits_for_a_turn_that_nobody_stores(tmp_path: Path, store: SqliteStore):
+    pace = Pace(turn=600)
+    machine = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"), pace)
+    with anyio.fail_after(20):
+        assert await machine.files.snapshot_of("w", 1, 1) is None
+        async with machine.at_work() as home:
+            (home / "file").write_text("of no turn")
+        assert await machine.stored()
+        assert await machine.files.snapshot_of("w", 1, 1) is None
+
+
 async def _set_soon(event: anyio.Event) -> None:
     await anyio.sleep(0.2)
     event.set()

@@ -198,6 +198,22 @@ def test_an_interrupt_closes_a_question_and_the_session_rests():
     assert change.entries[-1].fields["stop_reason"] == {"type": "end_turn"}
 
 
+@pytest.mark.parametrize(
+    ("reason", "left"), [("budget_reached", (1,)), ("retries_exhausted", None)]
+)
+def test_an_interrupt_ends_a_turn_that_was_cut_off_unless_the_budget_did_that(
+    reason: str, left: tuple[int, ...] | None
+):
+    first = ledger.admit(idle(), [say("go")], NOW, 10)
+    begun = Batch(takes=first.opened, turn=True)
+    state = ledger.work(ledger.take(first.state, "node_1"), LEASE, begun, NOW).state
+    stopped = Batch(turn=True)  # to be taken again
+    change = ledger.rest(state, LEASE, state.head, stopped, {"type": reason}, NOW, keep=False)
+    assert change is not None and change.state.turn == (1,)
+    after = ledger.admit(change.state, [Draft.of("user.interrupt")], NOW, 10).state
+    assert (after.status, after.turn) == (Status.IDLE, left)
+
+
 def test_a_full_queue_refuses_the_whole_request():
     state = claimed()
     with pytest.raises(QueueFull):

@@ -401,6 +401,16 @@ async def test_a_deleted_workspace_leaves_nothing_but_the_note_that_it_was(world
     assert await world.keys() == {"workspaces/w/head"}
 
 
+async def test_that_a_workspace_was_never_seen_is_noted_once_and_only_if_asked_for(world: World):
+    await world.snapshots.delete("never")
+    assert await world.keys() == set()
+    await world.snapshots.delete("never", surely=True)
+    head = await world.snapshots.head("never")
+    assert head.deleted
+    await world.snapshots.delete("never", surely=True)
+    assert await world.snapshots.head("never") == head
+
+
 async def test_a_damaged_snapshot_is_refused_and_the_place_is_as_it_was(world: World):
     (world.home / "file.bin").write_bytes(os.urandom(50_000))
     taken = await world.take()
