@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from httpx2._transports import default as transports
+from hypothesis import HealthCheck, settings
 
 from tests.parts import MissingParts, need
 
@@ -26,6 +27,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # A client reads all the machine's certificates, also for `http://`: that takes longer than many a test.
 transports.create_ssl_context = cache(transports.create_ssl_context)
+
+# How long one example takes is a matter of what else the machine has to do.
+settings.register_profile(
+    "roost", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("roost")
 
 _SHARED = {"server", "browser", "target"}
 

@@ -26,7 +26,7 @@ from roost.ports.egress import Account, Endpoints, Grant, Refused
 KEY = "sk-ant-REAL-0123456789-abcdefghijklmnopqrstuvwxyz"
 LOOPBACK = (ip_network("127.0.0.0/8"),)
 QUICK = Bounds(
-    head_seconds=0.4,
+    head_seconds=1,
     body_seconds=1,
     keep_alive_seconds=5,
     linger_seconds=0.2,

@@ -169,7 +169,7 @@ PUSH = b"POST /0/git-receive-pack HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000
 
 async def test_pushes_that_stall_are_not_held_in_memory(house: House):
     """64 of 1 MB each, to a server that does not read them: they wait in the sandbox."""
-    patient = msgspec.structs.replace(QUICK, body_seconds=60)
+    patient = Bounds()
     taken = 0
 
     async def push() -> None:

@@ -121,10 +121,13 @@ async def _finish_all(stage: Stage) -> None:
 
 def kill_again_and_again(path: Path, kills: int, chance: random.Random) -> None:
     acknowledged = Acknowledged()
-    for run in range(kills):
+    for run in range(kills * 10):
         run_and_kill(path, run, chance, acknowledged)
-    assert len(acknowledged.entries) > kills * SESSIONS, "too little was done to mean anything"
-    print(f"{kills} kills, {len(acknowledged.entries)} acknowledged")
+        if run + 1 >= kills and len(acknowledged.entries) > kills * SESSIONS:
+            break  # as many as asked for, or more where too little was done to mean anything
+    else:
+        pytest.fail("hardly anything is ever acknowledged")
+    print(f"{run + 1} kills, {len(acknowledged.entries)} acknowledged")
     anyio.run(verify, path, acknowledged, chance)
 
 

@@ -96,7 +96,9 @@ class Talk:
 
     def __init__(self, address: str, **more: Any) -> None:
         self._open = ExitStack()
-        connecting = connect(address, max_size=None, compression=None, **more)
+        # It does not ask whether the server is there: on a busy machine an answer may take long.
+        usual = {"max_size": None, "compression": None, "ping_interval": None}
+        connecting = connect(address, **{**usual, **more})
         self.connection = self._open.enter_context(connecting)
         self.seen: list[Json] = []
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -24,7 +26,7 @@ _made = count(1)
 
 
 class LiveServer:
-    """`roost serve` on a free port. Survives `kill` and `start` with the same data directory.
+    """`roost serve` on a free port. Survives `kill` and `start` with the same data directory and port.
 
     The environment holds only what is given, so that no key or setting of the machine leaks in. Unless
     asked to, it starts no agents that no test has asked for (`ROOST_POOL`), and does not mind what else the
@@ -37,6 +39,7 @@ class LiveServer:
     def __init__(self, data: Path, **environ: str) -> None:
         self.data = data
         self.url = ""
+        self._port = _held_port(self)
         wanted = ("PATH", _MEASURES) if next(_made) <= _MEASURED else ("PATH",)
         passed_on = {name: os.environ[name] for name in wanted if name in os.environ}
         self._environ = {
@@ -91,7 +94,7 @@ class LiveServer:
         """Start the process and wait until it is ready."""
         self.data.mkdir(parents=True, exist_ok=True)
         (self.data / "server.json").unlink(missing_ok=True)
-        command = [*self.prefix, sys.executable, "-m", "roost", "serve", "--port", self._port()]
+        command = [*self.prefix, sys.executable, "-m", "roost", "serve", "--port", str(self._port)]
         with (self.data / "server.log").open("ab") as output:
             self._process = subprocess.Popen(
                 [*command, "--data", str(self.data)],
@@ -118,10 +121,6 @@ class LiveServer:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(seconds)
 
-    def _port(self) -> str:
-        # The same port after a restart, so that clients that reconnect find the server again.
-        return self.url.rpartition(":")[2] or "0"
-
     def _wait_until_ready(self, deadline: float) -> None:
         assert self._process is not None, "not started"
         while time.monotonic() < deadline:
@@ -139,3 +138,17 @@ class LiveServer:
             return httpx2.get(f"{self.url}/readyz", verify=False).status_code == 200
         except (OSError, msgspec.DecodeError, httpx2.HTTPError):
             return False
+
+
+def _held_port(owner: object) -> int:
+    """A port for as long as `owner` is there: clients that reconnect find the server again.
+
+    It is bound and not listened at, so that the server can have it and nobody is given it by chance
+    while that is down: on a busy machine hundreds of others look for one meanwhile.
+    """
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        weakref.finalize(owner, os.close, bound.detach())
+    return port
