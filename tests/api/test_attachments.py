@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.api.dying import HOUR, Killed, Later, Writes, notes
 from tests.api.house import House, error_of, house, message
 from tests.api.test_files import objects, sent
 
@@ -262,3 +263,95 @@ async def test_who_sees_a_session_sees_the_files_that_its_messages_name(tmp_path
         assert (await viewer.get(f"{at}/{image['id']}/content")).content == PNG
         await roost.post(permissions, {"everyone": True, "access": "none"})
         error_of(await viewer.get(f"{at}/{image['id']}/content"), 404)
+
+
+LARGE = PNG + bytes(100_000)
+
+
+async def shown_to(roost: House, session: Any, image: Any) -> bytes:
+    """What a session that has this image in its conversation shows of it, to people and to its agent."""
+    path = f"/roost/v1/sessions/{session['id']}/attachments/{image['id']}/content"
+    answer = await roost.client.get(path)
+    assert answer.status_code == 200, answer.text
+    assert (await given(roost, session))[-1]["source"] == base64_of("image/png", answer.content)
+    return answer.content
+
+
+async def forked(roost: House, session: Any, **fields: Any) -> Any:
+    return await roost.post(f"/roost/v1/sessions/{session['id']}/fork", fields)
+
+
+async def holds(roost: House) -> int:
+    return len(await roost.store.catalog.every("file_hold", limit=99))
+
+
+async def test_a_fork_has_the_files_of_its_conversation_and_nobody_pays_twice(tmp_path: Path):
+    async with house(tmp_path, max_stored_bytes=3 * len(LARGE) - 10_000) as roost:
+        image, session = await sent(roost, "a.png", LARGE), await roost.session()
+        await roost.post(events_of(session), said(naming("image", image)))
+        await roost.rest(session)
+        child = await forked(roost, session)
+        grandchild = await forked(roost, child)
+        assert len(objects(tmp_path)) == 2
+        await sent(roost, "b.txt", bytes(len(LARGE) // 2))
+        for file in (image, *await copies(roost, session)):
+            await roost.client.delete(f"/v1/files/{file['id']}")
+        await roost.client.delete(f"/v1/sessions/{session['id']}")
+        for fork in (child, grandchild):
+            assert await shown_to(roost, fork, image) == LARGE
+        refused = await roost.client.post("/v1/files", files={"file": ("c", bytes(2 * len(LARGE)))})
+        assert error_of(refused, 400)["details"]["error_code"] == "storage_quota_exceeded"
+        await roost.client.delete(f"/v1/sessions/{child['id']}")
+        assert await shown_to(roost, grandchild, image) == LARGE
+        await roost.client.delete(f"/v1/sessions/{grandchild['id']}")
+        assert (len(objects(tmp_path)), await holds(roost), await notes(roost)) == (1, 0, 0)
+
+
+async def test_a_fork_has_nothing_that_was_named_after_its_turn(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        first, second = [await sent(roost, name, PNG) for name in ("a.png", "b.png")]
+        session = await roost.session()
+        for image in (first, second):
+            await roost.post(events_of(session), said(naming("image", image)))
+            await roost.rest(session)
+        fork = await forked(roost, session, at=1)
+        assert [copy["filename"] for copy in await copies(roost, fork)] == ["a.png"]
+        assert await shown_to(roost, fork, first) == PNG
+
+
+@pytest.mark.parametrize("first", ["original", "fork"])
+async def test_wherever_a_fork_or_a_delete_dies_no_bytes_are_lost_and_none_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+):
+    """Dies at each write in turn; hours later, whoever is there has its files, and nothing else is kept."""
+    async with house(tmp_path) as roost:
+        died = 0
+        while True:
+            image, session = await sent(roost, "a.png", PNG), await roost.session()
+            await roost.post(events_of(session), said(naming("image", image)))
+            await roost.rest(session)
+            await roost.client.delete(f"/v1/files/{image['id']}")
+            with monkeypatch.context() as patch:
+                writes = Writes(patch, died + 1)
+                writes.count(roost.deps.filestore._blobs, "put", "delete")
+                writes.count(roost.store.catalog, "add", "change", "delete")
+                writes.count(roost.store.sessions, "fork")
+                try:
+                    fork = await forked(roost, session)
+                    gone = session if first == "original" else fork
+                    await roost.client.delete(f"/v1/sessions/{gone['id']}")
+                except Killed:
+                    died += 1
+                    whole = False
+                else:
+                    whole = True
+            await Later(roost, 2 * HOUR).keeper.look()
+            left = (await roost.get("/v1/sessions"))["data"]
+            for each in left:
+                assert await shown_to(roost, each, image) == PNG, died
+            for each in left:
+                await roost.client.delete(f"/v1/sessions/{each['id']}")
+            assert (objects(tmp_path), await holds(roost), await notes(roost)) == ([], 0, 0), died
+            if whole:
+                break
+        assert died >= 8

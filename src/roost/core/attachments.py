@@ -6,6 +6,8 @@ The log has the name that the client gave. A crash after the copy and before the
 next try finds.
 
     copy (note → bytes → record) → ★ entry → … → the agent is given the bytes
+
+A fork has what its conversation names from the session that it came from, for as long as it lives itself.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from roost.domain.attachment import (
     named_in,
     shown,
 )
-from roost.domain.events import Draft, Entry
+from roost.domain.events import Draft, Entry, Micros
 from roost.domain.file import file_of
 from roost.domain.session import Session
 from roost.errors import InvalidRequest, NotFound
@@ -67,6 +69,25 @@ class Attachments:
             self._keeper.making(caller.tenant, session_id),
             self.kept(caller, session_id, drafts, at),
         ):
+            yield
+
+    @asynccontextmanager
+    async def given_again(
+        self, caller: Key, source: Session, target: str, until: Micros
+    ) -> AsyncGenerator[None, None]:
+        """What messages to one session have named up to then, also for one that the body makes."""
+        copies = await self._copies(source.tenant, source.id)
+        named = [
+            copy
+            for copy in copies.values()
+            if copy.body.get("held") or copy.created_at <= until  # what a fork came with is older
+        ]
+        if not named:
+            yield
+            return
+        async with self._keeper.making(caller.tenant, target):
+            for copy in named:
+                await self._store.share(caller, copy, target)
             yield
 
     @asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -98,8 +99,8 @@ class Expected:
                 )
                 for version in versions
             ]
-        parts = range(len(file_of(record.body).parts))
-        keys = [part_key(record.id, index) for index in parts]
+        file = file_of(record.body)
+        keys = [part_key(file.held or record.id, index) for index in range(len(file.parts))]
         give_up = partial(self._give_up_file, record)
         return [Thing(kind="files", keys=keys, give_up=give_up)] if keys else []
 
@@ -111,11 +112,10 @@ class Expected:
 
     async def _give_up_file(self, record: Record) -> None:
         """What is left of its bytes is removed by whoever looks at the shelf next."""
-        note = await self._shelf.note(record.tenant, file=record.id, deleted=True)
-        try:
-            await self._catalog.delete("file", record.tenant, record.id)
-        except NotFound:
-            await self._shelf.settle(note)
+        await self._shelf.note(record.tenant, file=record.id, deleted=True)
+        if file_of(record.body).held is None:  # one that shares its bytes is removed with its hold
+            with suppress(NotFound):
+                await self._catalog.delete("file", record.tenant, record.id)
 
     async def _give_up_version(self, record: Record, version_id: str) -> None:
         def without(now: Record) -> dict[str, Any]:

@@ -5,6 +5,13 @@ removed, a note of it is put on a shelf that is looked through now and then. So 
 half done is found by its note: bytes without a record are removed, and a record never lacks its bytes.
 
     upload:  note → bytes → record → no note          delete:  note → no record → no bytes → no note
+
+A fork's messages name files that the session it came from has copies of. It gets records of its own with the
+same bytes, which are counted once in a quota, and stay until the last record that has them goes. A hold is
+a record that is named like the file whose bytes they are:
+
+    share:  record → hold → is the other's claim still there? if not, no record
+    delete:  no hold → no bytes, if nobody else has them → no record
 """
 
 from __future__ import annotations
@@ -33,7 +40,7 @@ from roost.errors import (
     Unavailable,
 )
 from roost.ports.blobs import Blobs
-from roost.ports.catalog import Catalog, Record, RecordQuery
+from roost.ports.catalog import Catalog, Kind, Record, RecordQuery
 from roost.ports.keys import Key
 
 _PAGE: Final = 1000
@@ -94,9 +101,42 @@ class FileStore:
     async def _copy(self, caller: Key, record: Record, scope: str, attached: str | None) -> Record:
         """It is no output of the session, even if the original was one of another's."""
         await self._check_quota(record.tenant, file_of(record.body).size)
-        own = {"name": scope, "expires_at": None, "origin": None, "attached": attached}
+        own = {
+            "name": scope,
+            "attached": attached,
+            **dict.fromkeys(("expires_at", "origin", "held")),
+        }
         file = replace(file_of(record.body), **own)
         return await self._kept(record.tenant, file, self.content(record), caller.principal)
+
+    async def share(self, caller: Key, record: Record, scope: str) -> None:
+        """Let another session have a session's copy, with the same bytes, which nobody pays for twice.
+
+        Nothing happens if that is just being removed.
+        """
+        held = record.body.get("held") or record.id
+        body = replace(file_of(record.body), name=scope, held=held).body
+        made, tenant = mint("file"), record.tenant
+        await self._catalog.add(
+            "file", tenant, made, body, unique_name=False, created_by=caller.principal
+        )
+        hold = {"name": held, "file": made}
+        await self._catalog.add("file_hold", tenant, _hold_of(made), hold, unique_name=False)
+        # Whoever removes that one takes its claim away first, and then looks for holds.
+        if not await self._has_claim(record):
+            await self.drop(tenant, made)
+
+    async def _has_claim(self, record: Record) -> bool:
+        held = record.body.get("held") is not None
+        kind: Kind = "file_hold" if held else "file"
+        return await self._is_there(kind, record.tenant, _hold_of(record.id) if held else record.id)
+
+    async def _is_there(self, kind: Kind, tenant: str, record_id: str) -> bool:
+        try:
+            await self._catalog.get(kind, tenant, record_id)
+        except NotFound:
+            return False
+        return True
 
     async def seen(self, caller: Key, file_id: str, act: Act = "see") -> Record:
         """A file, if the caller may do that with it. :raises NotFound: :raises Forbidden: see `Access`"""
@@ -152,7 +192,7 @@ class FileStore:
     async def part(self, record: Record, index: int) -> bytes:
         """A part's bytes. :raises BlobsFailed: :raises SnapshotCorrupt: not what was stored"""
         part = file_of(record.body).parts[index]
-        data = await self._blobs.get(part_key(record.id, index))
+        data = await self._blobs.get(part_key(record.body.get("held") or record.id, index))
         if len(data) != part.size or _digest(data) != part.digest:
             raise SnapshotCorrupt(f"a part of {record.id} is damaged")
         return data
@@ -163,13 +203,28 @@ class FileStore:
             yield await self.part(record, index)
 
     async def drop(self, tenant: str, file_id: str) -> None:
-        """Remove a file's record, then its bytes; whatever of them there is."""
-        with suppress(NotFound):
-            await self._catalog.delete("file", tenant, file_id)
-        await self.drop_bytes(file_id)
+        """Remove a file's record, then its bytes, unless others have them; whatever of it there is."""
+        try:
+            held = (await self._catalog.get("file", tenant, file_id)).body.get("held")
+        except NotFound:
+            held = None
+        if held is None:
+            await self._forget("file", tenant, file_id)
+            await self._drop_bytes(tenant, file_id)
+            return
+        await self._forget("file_hold", tenant, _hold_of(file_id))
+        await self._drop_bytes(tenant, held)
+        await self._forget("file", tenant, file_id)  # last: until then, this is done again
 
-    async def drop_bytes(self, file_id: str) -> None:
-        """Remove what is stored of a file that has no record."""
+    async def _forget(self, kind: Kind, tenant: str, record_id: str) -> None:
+        with suppress(NotFound):
+            await self._catalog.delete(kind, tenant, record_id)
+
+    async def _drop_bytes(self, tenant: str, file_id: str) -> None:
+        """Remove what is stored as this file, if it has no record any more, and nobody holds it."""
+        in_use = await self._is_there("file", tenant, file_id)
+        if in_use or await self._catalog.named("file_hold", tenant, file_id):
+            return
         found = await self._blobs.list(prefix_of(file_id))
         await self._blobs.delete([stored.key for stored in found])
 
@@ -211,9 +266,16 @@ class FileStore:
             )
 
     async def _used(self, tenant: str) -> int:
-        used = 0
+        used, counted = (
+            0,
+            set[str](),
+        )  # the newest come first: those that share before what they share
         async for record in self.walk(RecordQuery(kind="file", tenant=tenant)):
-            used += max(file_of(record.body).size, _LEAST)
+            held = record.body.get("held")
+            size = 0 if (held or record.id) in counted else file_of(record.body).size
+            used += max(size, _LEAST)
+            if held is not None:
+                counted.add(held)
         return used
 
     async def walk(self, query: RecordQuery) -> AsyncGenerator[Record, None]:
@@ -242,6 +304,10 @@ class Reader:
         if self._held is None or self._held[0] != index:
             self._held = (index, await self._store.part(self._record, index))
         return self._held[1][at : at + size]
+
+
+def _hold_of(file_id: str) -> str:
+    return f"hold_{file_id}"
 
 
 def _size(data: IO[bytes]) -> int:

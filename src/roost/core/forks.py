@@ -112,7 +112,7 @@ class Forks:
         )
         async with (
             self._with_files(session.id, snapshot, target, shared),
-            self._lifecycle.given_again(caller, session, target) as resources,
+            self._lifecycle.given_again(caller, session, target, end.at) as resources,
             self._lifecycle.one_more(caller) as most,
         ):
             fork = await self._sessions.fork(

@@ -23,7 +23,7 @@ from roost.core.taskboard import Taskboard
 from roost.core.trust import Trust
 from roost.domain.agent import merged, overridden, snapshot
 from roost.domain.environment import RESERVED, defaults_of
-from roost.domain.events import Draft
+from roost.domain.events import Draft, Micros
 from roost.domain.ids import conversation_id, mint
 from roost.domain.session import Fallback, MountScope, Session, Spec, Status, TrustLevel
 from roost.domain.task import TOOL
@@ -227,11 +227,16 @@ class Lifecycle:
 
     @asynccontextmanager
     async def given_again(
-        self, caller: Key, session: Session, target: str
+        self, caller: Key, session: Session, target: str, until: Micros
     ) -> AsyncGenerator[list[dict[str, Any]], None]:
-        """What a session was given, for another one that the body makes."""
+        """What a session was given, and what its messages had named by then, for another one that the body
+        makes.
+        """
         asked = await self._resources.again(session) if self._resources else []
-        async with self._given(caller, target, {"resources": asked}) as resources:
+        attached: AbstractAsyncContextManager[None] = nullcontext()
+        if self._attachments is not None:
+            attached = self._attachments.given_again(caller, session, target, until)
+        async with attached, self._given(caller, target, {"resources": asked}) as resources:
             yield resources
 
     def _given(

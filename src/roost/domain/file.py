@@ -32,7 +32,8 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     """A file's record. `name` is what records are found by: the session it belongs to, if any.
 
     `origin` is where the session has it from: the path it had there, and what it looked like. `attached` is
-    the file that a message to the session names, of which this is the session's copy.
+    the file that a message to the session names, of which this is the session's copy. `held` is the file whose
+    bytes this one has, if that is another one.
     """
 
     filename: str
@@ -42,6 +43,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: Micros | None = None
     origin: str | None = None
     attached: str | None = None
+    held: str | None = None
 
     @property
     def size(self) -> int:

@@ -20,6 +20,7 @@ Kind = Literal[
     "workspace",
     "file",
     "file_note",
+    "file_hold",
     "secret",
     "installation",
 ]
