@@ -259,6 +259,21 @@ async def test_a_bucket_has_an_id_too(store: SqliteStore, tmp_path: Path, server
             await of(other, ours).check()
 
 
+async def test_a_bucket_that_was_emptied_takes_nothing_and_loses_nothing(
+    store: SqliteStore, server: S3Server
+):
+    bucket = S3Blobs(BUCKET, "emptied", **server.options)
+    mine = of(store, bucket)
+    await mine.start()
+    guarded = GuardedBlobs(bucket, mine.check)
+    await guarded.put("files/a", b"x")
+    await bucket.delete(["installation", "files/a"])
+    for ask in (guarded.put("files/b", b"x"), guarded.get("files/a"), guarded.delete(["files/a"])):
+        with pytest.raises(WrongBlobs):
+            await ask
+    assert await bucket.list("") == []
+
+
 async def test_a_server_does_not_start_with_a_store_that_is_not_its_own(tmp_path: Path):
     blobs = FolderBlobs(tmp_path / "blobs")
     await blobs.swap("installation", b'{"id":"inst_another"}', None)
