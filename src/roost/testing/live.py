@@ -124,8 +124,8 @@ class LiveServer:
     def _wait_until_ready(self, deadline: float) -> None:
         assert self._process is not None, "not started"
         while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                raise RuntimeError(f"the server exited:\n{self.output}")
+            if (code := self._process.poll()) is not None:
+                raise RuntimeError(f"the server exited with {code}:\n{self.output}")
             if self._is_ready():
                 return
             time.sleep(0.02)
