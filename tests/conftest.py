@@ -106,6 +106,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("databases", kinds, indirect=True, scope="module")
 
 
+_OTHER_PROCESSES = {"faults", "gateway", "hostile", "journeys", "nodes", "sdk", "web"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Being measured doubles what a test costs. So it is left out where the code that is tested runs in
+    processes of its own, and where a test of the API that is measured on one store runs on the other.
+    """
+    for item in items:
+        params = (
+            item.callspec.params
+            if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+            else {}
+        )
+        room = item.path.parent.name
+        if room in _OTHER_PROCESSES or (room == "api" and params.get("databases") == "postgres"):
+            item.add_marker("no_cover")
+
+
 @pytest.fixture(scope="session")
 def copies(postgres: PostgresServer) -> Generator[Copies, None, None]:
     """Databases on the tests' PostgreSQL."""
