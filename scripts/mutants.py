@@ -39,6 +39,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 _PYTHON: Final = str(ROOT / ".venv/bin/python")
 _CORE = ("turns", "interrupts", "handover", "lost_rings", "drain", "dispatch", "places")
 _WORK: Final = [f"tests/core/test_{name}.py" for name in _CORE]
+_RUNS: Final = [f"tests/core/test_{name}.py" for name in ("wakes", "broken_agents", "runs")]
 _STORE: Final = ["tests/contracts/test_sqlite_contracts.py", "tests/contracts/test_sqlite_store.py"]
 _FOLLOW: Final = ["tests/core/test_turns.py", "tests/core/test_lost_rings.py"]
 _PLACES: Final = ["tests/core/test_places.py", "tests/core/test_trust.py"]
@@ -55,10 +56,15 @@ GUARDS: Final[dict[str, list[str]]] = {
     "stores/sqlite/nodes.py": _STORE,
     "core/intake.py": ["tests/core/test_intake.py", *_WORK],
     "core/handover.py": ["tests/core/test_handover.py", *_WORK],
-    "core/runner.py": [*_WORK, "tests/core/test_turn_files.py", "tests/core/test_commons.py"],
+    "core/runner.py": [
+        *_WORK,
+        *_RUNS,
+        "tests/core/test_turn_files.py",
+        "tests/core/test_commons.py",
+    ],
     "core/turn.py": _WORK,
     "core/rest.py": ["tests/core/test_handover.py", *_WORK],
-    "core/dispatch.py": ["tests/core/test_dispatch.py", "tests/core/test_drain.py", *_WORK],
+    "core/dispatch.py": ["tests/core/test_dispatch.py", "tests/core/test_drain.py", *_WORK, *_RUNS],
     "core/member.py": ["tests/core/test_drain.py", *_WORK],
     "core/follow.py": [*_FOLLOW, "tests/core/test_fanout.py", "tests/api/test_stream.py"],
     "core/fanout.py": ["tests/core/test_fanout.py"],

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from tests.core.node import Node, message, node, texts
 from tests.core.test_places import Door, Housed, Landlord
 
@@ -146,6 +147,23 @@ async def test_sessions_that_wait_for_a_room_keep_nobody_else_from_starting(tmp_
         roost.bell.ring("begin")
         assert len(texts(await roost.until(quick, "session.status_idle"))) == 1
         assert await statuses(roost, homeless) == {Status.RESCHEDULING}
+
+
+async def test_a_start_that_failed_keeps_nobody_else_from_starting_until_it_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("roost.core.runner._PAUSES", (600,))
+    landlord = Landlord()
+    landlord.sold = 1
+    async with slow_house(tmp_path, landlord, most=1) as (roost, slow):
+        failed = await roost.session(message("Hello"), harness="housed")
+        roost.bell.ring("begin")
+        await roost.until(failed, "session.status_rescheduled")
+        other = await roost.session(message("Hello"), harness="housed")
+        await slow.until_opened(1)
+        assert slow.opened == [other.id]
+        slow.come_up(0)
+        assert len(texts(await roost.until(other, "session.status_idle"))) == 1
 
 
 async def test_a_session_that_waits_out_a_pause_gives_its_place_to_another(tmp_path: Path):

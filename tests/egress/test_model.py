@@ -151,10 +151,11 @@ async def test_a_large_answer_and_a_large_request_pass(house: House):
     assert house.far.seen[0].json() == {"model": "claude-x", "text": text}
 
 
-async def test_a_request_over_the_limit_is_refused_in_the_words_of_the_api(house: House):
+@pytest.mark.parametrize("size", [1_000, 2_000_000])  # in one part, and in many
+async def test_a_request_over_the_limit_is_refused_in_the_words_of_the_api(house: House, size: int):
     bounds = msgspec.structs.replace(house.options().bounds, body_bytes=1000)
     async with house.opened({"bounds": bounds}) as inside:
-        response = await inside.ask(text="x" * 2_000_000)
+        response = await inside.ask(text="x" * size)
     assert response.status_code == 413
     assert response.json()["error"]["type"] == "request_too_large"
     assert house.far.seen == []
