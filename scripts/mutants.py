@@ -44,6 +44,7 @@ _STORE: Final = ["tests/contracts/test_sqlite_contracts.py", "tests/contracts/te
 _FOLLOW: Final = ["tests/core/test_turns.py", "tests/core/test_lost_rings.py"]
 _PLACES: Final = ["tests/core/test_places.py", "tests/core/test_trust.py"]
 _FILES: Final = ["tests/core/test_files.py", "tests/core/test_turn_files.py"]
+_SNAPSHOTS: Final = ["tests/workspaces/test_snapshots.py", *_FILES, "tests/core/test_commons.py"]
 _KEYS: Final = ["tests/core/test_revocations.py", "tests/api/test_logins.py"]
 _EGRESS: Final = [f"tests/egress/test_{name}.py" for name in ("model", "budget", "host", "network")]
 
@@ -74,8 +75,8 @@ GUARDS: Final[dict[str, list[str]]] = {
     "core/sync.py": [*_FILES, "tests/core/test_commons.py"],
     "core/copies.py": _FILES,
     "core/commons.py": ["tests/core/test_commons.py", "tests/core/test_shared_turns.py"],
-    "core/workspaces/snapshots.py": ["tests/workspaces/test_snapshots.py", *_FILES],
-    "core/workspaces/heads.py": ["tests/workspaces/test_snapshots.py", *_FILES],
+    "core/workspaces/snapshots.py": _SNAPSHOTS,
+    "core/workspaces/heads.py": _SNAPSHOTS,
     "core/workspaces/restore.py": ["tests/workspaces/test_snapshots.py", *_FILES],
     "core/keys.py": [*_KEYS, "tests/api/test_access.py"],
     "core/logins.py": _KEYS,

@@ -178,6 +178,15 @@ async def test_wrong_keys_without_end_close_their_address_and_no_other() -> None
         attempts.check(free, "another")
 
 
+async def test_a_listing_shows_the_ends_of_a_long_secret_and_nothing_of_a_short_one(
+    home: House,
+) -> None:
+    long, short = "l" * 9 + "-" * 19 + "long", "s" * 31
+    for secret, shown in ((long, "lllllllll…long"), (short, "…")):
+        key, _ = await home.keyring.create(tenant="tenant_1", name="me", secret=secret)
+        assert key.hint == shown
+
+
 async def test_a_key_is_not_logged_out(home: House) -> None:
     error_of(await home.client.post("/auth/logout"), 403)
     assert (await home.client.get("/auth/me")).json()["expires_at"] is None
