@@ -412,3 +412,20 @@ async def test_of_a_download_that_nobody_reads_one_piece_is_read(tmp_path: Path)
         assert len(pieces) == 1
         assert pieces[0] <= 256 * 1024
         assert read == [0]
+
+
+async def test_who_gives_up_making_a_session_leaves_nothing_of_it(tmp_path: Path):
+    async with house(tmp_path) as roost:
+        keeper, forgotten = Later(roost, 0).keeper, list[str]()
+
+        async def forget(tenant: str, session_id: str) -> None:
+            await anyio.lowlevel.checkpoint()
+            forgotten.append(session_id)
+
+        keeper.also.append(forget)
+        with anyio.CancelScope() as given_up:
+            async with keeper.making("tenant_1", "sesn_1"):
+                given_up.cancel()
+                await anyio.lowlevel.checkpoint()
+        assert forgotten == ["sesn_1"]
+        assert await notes(roost) == 0

@@ -311,6 +311,7 @@ async def test_a_runner_hands_messages_over_one_session_after_the_other(tmp_path
         second = await here.session(message("me too"), workspace=W)
         waited = await here.until(second, "session.error")
         assert "queued behind" in waited[-1].fields["error"]["message"]
+        here.bell.ring(W)  # it looks again, and says nothing again
         done = await here.until(second, "session.status_idle")
         assert len([entry for entry in done if entry.type == "session.error"]) == 1
         taken = [entry for entry in done if entry.type == "user.message" and not entry.queued]
@@ -325,6 +326,22 @@ async def test_a_runner_hands_messages_over_one_session_after_the_other(tmp_path
         rested = await here.until(second, "session.status_idle", seq)
         assert [e.seq > seq for e in rested if e.withdrawn] == [True]
         assert await here.store.log.inputs(second.id) == []
+
+
+async def test_what_is_said_with_an_interrupt_waits_for_its_turn_and_that_is_said(tmp_path: Path):
+    def gate_of(store: SqliteStore, bell: Bell) -> Gate:
+        return Machine(tmp_path / "a", store, "node_a", bell).gate
+
+    async with node(tmp_path, gate_of=gate_of) as here:
+        await setup(here.store, writers="serialised")
+        first = await here.session(message('SCRIPT[{"text": "late", "delay": 600}]'), workspace=W)
+        await here.until(first, "user.message", 1)  # the second entry of it: it is taken up
+        second = await here.session(message("me too"), workspace=W)
+        await here.until(second, "session.error")
+        sent = [Draft.of("user.interrupt"), message("instead")]
+        accepted = await here.intake.accept(second.id, sent)
+        told = await here.until(second, "session.error", accepted.entries[-1].seq)
+        assert "queued behind" in told[-1].fields["error"]["message"]
 
 
 # Quota

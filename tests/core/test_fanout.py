@@ -211,6 +211,20 @@ async def test_what_rang_and_was_lost_is_found(
         assert watcher.agents[-1] == "waking"
 
 
+async def test_what_does_not_fit_in_one_page_follows_without_another_ring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PAGE", 2)
+    async with following(tmp_path) as (roost, fanout, _):
+        session = await roost.session()
+        watcher = Watcher()
+        fanout.join(session.id, "asleep", watcher)
+        await has_looked(fanout, session.id)
+        await roost.say(session, *"abcde")
+        await watcher.until(7)
+        assert watcher.seen == list(range(1, 8))
+
+
 async def test_who_left_is_shown_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -479,3 +479,18 @@ async def test_only_a_missing_sandbox_that_sessions_usually_get_is_worth_a_warni
         )
         await places.sweep()
     assert [record.levelname for record in caplog.records].count("WARNING") == warnings
+
+
+async def test_nothing_is_left_of_a_session_that_never_was(tmp_path: Path):
+    async with house(tmp_path, Landlord(), blobs=FolderBlobs(tmp_path / "blobs")) as roost:
+        places = roost.dispatcher._runner._places
+        assert places is not None and places._files is not None
+        home = tmp_path / "vault" / ".workspaces" / "sesn_never"
+        home.mkdir(parents=True)
+        async with places._files.open("sesn_never", 1):
+            pass
+        assert await roost.store.workspaces.find("sesn_never") is not None
+        await places.remove("sesn_never")
+        assert await roost.store.workspaces.find("sesn_never") is None
+        for folder in ("vault", "notes"):
+            assert list((tmp_path / folder).rglob("*sesn_never*")) == []

@@ -398,3 +398,16 @@ async def test_an_agent_that_says_or_asks_too_much_in_a_turn_is_stopped(
         assert problem in error.fields["error"]["message"]
         assert entries[-1].fields["stop_reason"] == {"type": "retries_exhausted"}
         assert "agent.message" not in types(entries)
+
+
+async def test_other_nodes_are_told_that_an_input_was_shown_and_not_of_every_entry(tmp_path: Path):
+    async with node(tmp_path, working=False, heartbeat=0.01) as roost:
+        session = await roost.session(message("Hello"))
+        seen = 0
+        async with aclosing(roost.follow.tail(session.id, 0, counts=True)) as tail:
+            async for shown in tail:
+                if not isinstance(shown, Entry):
+                    break  # it has been quiet since
+                seen = shown.seq
+        assert seen == 3
+        assert await roost.store.marks.up_to(session.id) == 1
