@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.json import encode
 from tests.api.house import error_of, house
 from tests.api.test_forks import talked_to
-from tests.unit.test_archives import CARD, LOG, deepest_of, named, tar_of
+from tests.unit.test_archives import CARD, LOG, deepest_of, in_each_other, named, tar_of
 
 from roost.core.history import history
 from roost.domain.archive import Card
@@ -88,7 +88,10 @@ async def test_an_archive_grants_nothing_that_the_request_does_not_ask_for(tmp_p
             error_of(await low.post("/roost/v1/sessions/import", **sent, data=asked), 403)
 
 
-async def test_directories_without_end_are_refused_and_the_server_starts_again(tmp_path: Path):
+@in_each_other
+async def test_directories_without_end_are_refused_and_the_server_starts_again(
+    tmp_path: Path, levels: int
+):
     nest = [(named("files" + "/d" * depth, tarfile.DIRTYPE), b"") for depth in range(1, 2100)]
     data = tar_of([CARD, LOG, *nest])
     async with house(tmp_path) as there:
@@ -98,7 +101,7 @@ async def test_directories_without_end_are_refused_and_the_server_starts_again(t
         assert "fewer levels" in error["details"]["hint"]
         assert list((tmp_path / "transfer").iterdir()) == []
     (tmp_path / "transfer" / "left").mkdir()
-    with deepest_of(tmp_path / "transfer" / "left", 15_000):
+    with deepest_of(tmp_path / "transfer" / "left", levels):
         pass
     async with house(tmp_path) as there:
         assert (await there.get("/v1/sessions"))["data"] == []

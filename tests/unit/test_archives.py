@@ -120,6 +120,12 @@ CARD = (named("about.json"), msgspec.json.encode(Card(sdk_session_id=UUID)))
 LOG = (named("log.jsonl"), b"")
 
 
+in_each_other = pytest.mark.parametrize(
+    "levels", [3_000, pytest.param(15_000, marks=pytest.mark.chaos)]
+)
+"""Directories: more than a path has room for, or a program can call itself."""
+
+
 @contextmanager
 def deepest_of(folder: Path, depth: int) -> Generator[int, None, None]:
     """So many directories in each other; the innermost is open."""
@@ -203,9 +209,12 @@ def test_directories_deeper_than_any_path_are_refused_and_nothing_is_left(tmp_pa
     assert list((tmp_path / "b").iterdir()) == []
 
 
-def test_of_directories_deeper_than_any_path_an_archive_has_what_has_one(tmp_path: Path):
+@in_each_other
+def test_of_directories_deeper_than_any_path_an_archive_has_what_has_one(
+    tmp_path: Path, levels: int
+):
     def fill(bench: FolderBench) -> None:
-        with deepest_of(bench.folder, 15_000):
+        with deepest_of(bench.folder, levels):
             pass
 
     data = made(tmp_path / "a", fill)
@@ -215,10 +224,11 @@ def test_of_directories_deeper_than_any_path_an_archive_has_what_has_one(tmp_pat
     assert list((tmp_path / "a").iterdir()) == []
 
 
-def test_what_a_killed_server_has_left_is_removed_however_deep_it_is(tmp_path: Path):
+@in_each_other
+def test_what_a_killed_server_has_left_is_removed_however_deep_it_is(tmp_path: Path, levels: int):
     left = tmp_path / "a" / "left"
     left.mkdir(parents=True)
-    with deepest_of(left, 15_000):
+    with deepest_of(left, levels):
         pass
     archives(tmp_path / "a")
     assert not left.exists()

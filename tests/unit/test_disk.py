@@ -6,16 +6,17 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.unit.test_archives import deepest_of
+from tests.unit.test_archives import deepest_of, in_each_other
 
 from roost import disk
 from roost.disk import remove
 
 
-def test_a_tree_deeper_than_any_path_is_removed(tmp_path: Path):
+@in_each_other
+def test_a_tree_deeper_than_any_path_is_removed(tmp_path: Path, levels: int):
     top = tmp_path / "top"
     top.mkdir()
-    with deepest_of(top, 15_000) as at:
+    with deepest_of(top, levels) as at:
         os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=at))
     remove(top)
     assert not top.exists()
