@@ -62,3 +62,31 @@ def test_a_line_is_broken_in_the_ways_that_lines_are(
         for _, fault in mutants._faults(node, text)
     }
     assert found == faults
+
+
+@pytest.mark.parametrize(
+    ("ended", "failed", "verdict"),
+    [
+        ([0], "", "survived"),
+        ([1, 1], "test_a.py::test_b", "killed"),
+        ([1, 0], "test_a.py::test_b", "chance"),
+        ([1], "test_a.py", "broken"),  # it could not even be imported
+        ([2], "", "broken"),
+        ([None], "", "killed"),  # it went on for ever
+    ],
+)
+def test_killed_is_what_a_test_notices_twice(
+    mutants: SimpleNamespace, ended: list[int | None], failed: str, verdict: str
+):
+    class Tree(mutants.Tree):  # type: ignore[name-defined]
+        def __init__(self) -> None:
+            self._seconds, self._took = 1, {"test_a.py": 1}
+
+        def _run(self, wanted: list[str], seconds: float | None) -> int | None:
+            return ended.pop(0)
+
+        def _failed(self) -> str:
+            return failed
+
+    assert Tree()._judged(["test_a.py"]).verdict == verdict
+    assert ended == []
