@@ -3,10 +3,10 @@
     make mutants ARGS='--count 60 --seed 1'
 
 Each fault is made alone, in a copy of the tree, so nothing is left of a run that is killed. The tests that
-guard its file run, the closest first, until one fails. `killed` means that this test failed again, alone, with
-the fault; `chance` that it did not. Where the tests could not even be collected (`broken`), no test has said
-anything, and the fault is not counted. What survived or died by chance is printed as a diff: read it, and write
-the test that fails, or say why no behaviour differs.
+guard its file run, the closest first, until one fails. `killed` means that this test, alone, fails again with
+the fault and passes without; `chance` that it does not. Where the tests could not even be collected (`broken`),
+no test has said anything, and the fault is not counted. What survived or died by chance is printed as a diff:
+read it, and write the test that fails, or say why no behaviour differs.
 """
 
 from __future__ import annotations
@@ -254,9 +254,12 @@ class Tree:
         source = path.read_bytes()
         path.write_bytes(mutant.made(source))
         try:
-            return self._judged(guards)
+            said = self._judged(guards)
         finally:
             path.write_bytes(source)
+        if said.verdict == "killed" and "::" in said.test and self._run([said.test], None) != 0:
+            return Said("chance", said.test)  # it fails without the fault as well, at present
+        return said
 
     def _judged(self, guards: list[str]) -> Said:
         limit = self._seconds + 3 * sum(self._took[guard] or 0 for guard in guards)
@@ -269,7 +272,7 @@ class Tree:
                 test = self._failed()
                 if "::" not in test:  # with `-x`, a file that cannot be imported is a failure, too
                     return Said("broken", test)
-                again = self._run([*guards, "--last-failed", "--lfnf=none"], limit)
+                again = self._run([test], limit)
                 return Said("killed" if again in (1, None) else "chance", test)
             case code:
                 return Said("broken", f"pytest ended with {code}")
