@@ -45,6 +45,14 @@ def test_the_least_that_anybody_allows_holds():
     assert budgets.of(session(limit(900))).max_cost == Decimal(2)
 
 
+def test_a_new_session_has_the_budget_it_was_given_if_its_model_has_a_price():
+    budgets = Budgets(None, PRICES)
+    assert budgets.new(limit(150), "m-20260101") == limit(150)
+    assert budgets.new(None, "another") is None
+    with pytest.raises(BudgetRefused):
+        budgets.new(limit(150), "another")
+
+
 def test_of_two_counts_the_larger_one_holds():
     """The way out misses what a crash cut off; the log misses what the agent did not ask for."""
     spent = Spent(requests=3, tokens=10, cost=Decimal(1))
