@@ -137,9 +137,13 @@ def test_the_doctor_believes_the_running_server_and_not_its_own_shell(tmp_path: 
     said = {"url": NOBODY, "pid": os.getpid(), "model": "http://model.test"}
     (tmp_path / "server.json").write_text(json.dumps(said))
     assert doctor.model(Settings(data=tmp_path)).level == "ok"
-    (tmp_path / "server.json").write_text(json.dumps(said | {"model": "scripted"}))
+    (tmp_path / "server.json").write_text(json.dumps(said | {"model": "scripted (set a key)"}))
     with_key = Settings(data=tmp_path, anthropic_api_key="k")  # type: ignore[arg-type]
-    assert doctor.model(with_key).level == "warn"
+    found = doctor.model(with_key)
+    assert (found.level, found.said) == (
+        "warn",
+        "the running server answers from the scripted model",
+    )
     (tmp_path / "server.json").write_text(json.dumps(said | {"pid": 2**22 + 1}))
     assert doctor.model(with_key).level == "ok"
 

@@ -197,8 +197,12 @@ def test_a_task_whose_agent_waits_for_somebody_says_so(person: Person):
     fields = person.make_parts("always_ask")
     task = person.make_task("Careful", description=script(bash("ls"), {"text": "x"}), **fields)
     person.make(f"/roost/v1/tasks/{task}/runs")
+    person.make_task(
+        "Tidy", description="## Goal\n\n- all `tests` are **green**\n- see [why](/docs)"
+    )
     person.page.goto(f"{person.server.url}/tasks")
     expect(row(person, "Careful")).to_contain_text("Waits for you")
+    expect(row(person, "Tidy")).to_contain_text("Goal all tests are green see why")  # no Markdown
 
 
 def test_a_workspace_is_made_shared_used_and_deleted(person: Person):
@@ -252,7 +256,7 @@ def test_a_workspace_is_made_shared_used_and_deleted(person: Person):
     card.get_by_role("button", name="Delete").click()
     dialog.get_by_role("button", name="Delete the workspace").click()
     refusal = page.get_by_role("alert").filter(has_text="The workspace is used by a session.")
-    expect(refusal).to_be_visible()
+    expect(refusal).to_contain_text("tick the box to delete it all the same")
     assert violations(person) == []
     person.shoot("workspace-in-use")
     dialog.get_by_label("Also if sessions still use it.").check(force=True)

@@ -158,7 +158,7 @@ def _running_model(said: str) -> Finding:
     if "scripted" not in said:
         return Finding("ok", f"the running server uses: {said}")
     fix = "Start it with ANTHROPIC_API_KEY set for a real one."
-    return Finding("warn", f"the running server answers from the {said}", fix)
+    return Finding("warn", "the running server answers from the scripted model", fix)
 
 
 def clock(settings: Settings) -> Finding:

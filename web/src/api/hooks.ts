@@ -89,6 +89,12 @@ export function complain(error: unknown): void {
   });
 }
 
+/** The server's hint names a parameter of its API, which in this app is a box to tick. */
+function inUse(error: unknown): never {
+  if (!(error instanceof ApiError) || error.status !== 409) throw error;
+  throw new ApiError(error.status, error.message, "Archive or delete its sessions first, or tick the box to delete it all the same.", error.code);
+}
+
 export const changes = {
   login: (key: string) => post("/auth/login", { api_key: key }),
   logout: () => post("/auth/logout"),
@@ -126,7 +132,7 @@ export const changes = {
     const { id, ...body } = given;
     return post<Workspace>(`/roost/v1/workspaces/${id}`, body);
   },
-  deleteWorkspace: (given: { id: string; force: boolean }) => remove(`/roost/v1/workspaces/${given.id}?force=${given.force}`),
+  deleteWorkspace: (given: { id: string; force: boolean }) => remove(`/roost/v1/workspaces/${given.id}?force=${given.force}`).catch(inUse),
   shareWorkspace: (given: { id: string } & Record<string, unknown>) => {
     const { id, ...body } = given;
     return post<Workspace>(`/roost/v1/workspaces/${id}/permissions`, body);

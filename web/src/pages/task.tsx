@@ -7,6 +7,7 @@ import { isGone } from "../api/http";
 import type { Task, TaskRun } from "../api/types";
 import { Prose } from "../parts/markdown";
 import { Loaded, Page } from "../parts/page";
+import { Plain } from "../parts/plain";
 import { FormButton, Nothing, SureButton } from "../parts/resource";
 import { StatusBadge } from "../parts/status";
 import { ago, lasted } from "../parts/words";
@@ -120,7 +121,7 @@ function RunCard({ run, known }: { run: TaskRun; known: boolean }) {
       )}
       {!known && run.outcome !== null && run.outcome !== "" && (
         <Text size="sm" mt="xs" lineClamp={3}>
-          {run.outcome}
+          <Plain text={run.outcome} />
         </Text>
       )}
     </Card>

@@ -6,6 +6,7 @@ import { changes, useAgents, useChange, useEnvironments, useTasks, useWaitingSes
 import type { Task } from "../api/types";
 import { Loaded, Page } from "../parts/page";
 import { PlacementFields, usePlacement, useSubmit } from "../parts/placement";
+import { Plain } from "../parts/plain";
 import { FormButton, ThingCard, Things } from "../parts/resource";
 import { StatusBadge } from "../parts/status";
 import { ago } from "../parts/words";
@@ -48,7 +49,7 @@ function About({ task }: { task: Task }) {
       </Group>
       {(task.outcome ?? task.description) && (
         <Text size="sm" lineClamp={2}>
-          {task.outcome ?? task.description}
+          <Plain text={task.outcome ?? task.description} />
         </Text>
       )}
     </Stack>

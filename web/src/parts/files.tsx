@@ -122,7 +122,7 @@ function Entries({ session, path, directory, shown, ended }: { session: string; 
             <Table.Th w={90} ta="right">
               Size
             </Table.Th>
-            <Table.Th w={120} visibleFrom="sm" className="changed">
+            <Table.Th w={140} visibleFrom="sm" className="changed">
               Changed
             </Table.Th>
             <Table.Th w={44}>

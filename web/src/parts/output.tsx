@@ -21,7 +21,7 @@ export function Output({ text, failed }: { text: string; failed: boolean }) {
   return (
     <Stack gap="xs">
       <ScrollArea.Autosize mah={whole === undefined ? 320 : 640} type="auto" viewportProps={{ tabIndex: 0 }}>
-        <Code block color={failed ? "red.1" : undefined} c={failed ? "dark.9" : undefined}>
+        <Code block className={failed ? "failed" : undefined}>
           {shortened(whole ?? text, whole === undefined ? LONGEST : LONGEST_WHOLE)}
         </Code>
       </ScrollArea.Autosize>

@@ -12,7 +12,7 @@ export function ThingCard({ name, to, about, archived = false, actions }: { name
             {to === undefined ? (
               name
             ) : (
-              <Anchor component={Link} to={to} c="inherit">
+              <Anchor component={Link} to={to} c="inherit" inherit>
                 {name}
               </Anchor>
             )}

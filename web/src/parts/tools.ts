@@ -21,7 +21,15 @@ export function policyOf(agent: Agent): string {
 }
 
 export function policyLabel(agent: Agent): string {
-  return POLICIES.find(({ value }) => value === policyOf(agent))?.label.toLowerCase() ?? "";
+  const label = POLICIES.find(({ value }) => value === policyOf(agent))?.label.toLowerCase() ?? "";
+  const free = policyOf(agent) === "always_ask" ? freeTools(agent) : [];
+  return free.length > 0 ? `${label} except ${free.join(", ")}` : label;
+}
+
+/** The built-in tools that are allowed by name, whatever holds for the others. */
+function freeTools(agent: Agent): string[] {
+  const configs = agent.tools.find((one) => one.type === TOOLSET)?.configs ?? [];
+  return configs.filter((one) => one.enabled && one.permission_policy.type === "always_allow").map(({ name }) => name);
 }
 
 /** The tools with another policy for the built-in ones; whatever else the agent has stays. */
