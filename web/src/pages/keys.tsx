@@ -30,7 +30,7 @@ export function KeysPage() {
                 about={
                   <Group gap="xs">
                     {key.id === me?.key_id && <b>the key you are using</b>}
-                    {key.hint} · {key.role} · tenant {key.tenant} · {key.role === "user" && key.sees === "own" ? "sees its own" : "sees all"} · made {ago(key.created_at)} ·
+                    {key.hint} · {key.role} · tenant {key.tenant} · {key.role === "user" && key.sees === "own" ? "sees its own" : "sees all"} · made {ago(key.created_at)}
                     <Group gap="xs" component="span" wrap="nowrap">
                       trusted up to <TrustBadge trust={key.trust_ceiling} />
                     </Group>
