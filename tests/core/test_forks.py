@@ -113,8 +113,9 @@ async def ten_turns(here: Node) -> Session:
 
 
 async def remembered(here: Node, session: Session) -> list[str]:
-    """What the model is sent of what people said, before the next message."""
-    await here.turn(session, "What have I said?")
+    """What the model is sent of what people said, before the next message, which has a script of its own: a
+    slow one that is still in the conversation would be played again."""
+    await here.turn(session, 'What have I said? SCRIPT[{"text": "This."}]')
     sent = here.model.requests[-1].body["messages"]
     said = [block["text"] for m in sent if m["role"] == "user" for block in m["content"]]
     return said[:-1]
@@ -225,7 +226,7 @@ async def test_a_withdrawn_message_is_told_neither_in_a_fork_nor_after_a_rewind(
         behind = await here.say(session, "withdrawn word")
         await here.intake.accept(session.id, [Draft.of("user.interrupt")])
         await here.until(session, "session.status_idle", slow)
-        await here.turn(session, "word3")
+        await here.turn(session, 'word3 SCRIPT[{"text": "Yes."}]')
         listed = await here.store.log.page(session.id, EventQuery(types=["user.message"]))
         assert [entry.withdrawn for entry in listed] == [False, False, True, False]
         [gone] = [entry for entry in listed if entry.withdrawn]
