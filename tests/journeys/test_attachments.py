@@ -76,8 +76,8 @@ def test_the_bytes_of_a_messages_files_arrive_at_the_model_and_stay_in_its_memor
         chat.client.beta.sessions.events.send(chat.session.id, events=[event])
         for file in files:
             chat.client.beta.files.delete(file.id)
-        chat.wait_for("session.status_idle")
-        assert said(chat.events())[-1] == "I see."
+        while said(chat.events())[-1:] != ["I see."]:  # on a busy machine, that is a second turn
+            chat.wait_until_idle()
         sources = [
             {
                 "type": "base64",

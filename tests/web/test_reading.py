@@ -115,6 +115,15 @@ def _cents(person: Person, session_id: str) -> int:
     return int(cost["amount"])
 
 
+def resize(person: Person, width: int, height: int) -> None:
+    """Returns when that is drawn: who scrolls in the very moment of it is taken back to the end."""
+    person.page.set_viewport_size({"width": width, "height": height})
+    person.page.wait_for_function(f"() => innerWidth === {width} && innerHeight === {height}")
+    person.page.evaluate("""async () => {
+        for (const _ of [1, 2, 3]) await new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)));
+    }""")
+
+
 def picture_comes(person: Person) -> None:
     """What is shown grows just after it was scrolled to its end, as if a picture had come."""
     person.log.evaluate("""async (box) => {
@@ -139,14 +148,14 @@ def test_the_end_stays_in_sight_when_the_screen_shrinks(person: Person, width: i
     card = person.page.get_by_role("group", name="May the agent use bash?")
     expect(card).to_be_visible()
     at_the_end(person)
-    person.page.set_viewport_size({"width": width, "height": 430})
+    resize(person, width, 430)
     at_the_end(person)
     picture_comes(person)
-    person.page.set_viewport_size({"width": 844, "height": 390})
+    resize(person, 844, 390)
     at_the_end(person)
     person.log.evaluate("box => box.scrollTo({top: 0})")
     expect(person.page.get_by_role("button", name="Jump to latest")).to_be_visible()
-    person.page.set_viewport_size({"width": width, "height": 430})
+    resize(person, width, 430)
     person.page.wait_for_timeout(200)
     assert from_the_end(person) > 500  # who reads above is left alone
 
