@@ -266,10 +266,8 @@ class FileStore:
             )
 
     async def _used(self, tenant: str) -> int:
-        used, counted = (
-            0,
-            set[str](),
-        )  # the newest come first: those that share before what they share
+        # The newest come first: those that share before what they share.
+        used, counted = 0, set[str]()
         async for record in self.walk(RecordQuery(kind="file", tenant=tenant)):
             held = record.body.get("held")
             size = 0 if (held or record.id) in counted else file_of(record.body).size

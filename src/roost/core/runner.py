@@ -216,9 +216,7 @@ class Runner:
         with watch, self._bell.listen(inbox(session_id)) as ear:
             while True:
                 session, inputs = await self._sessions.with_inputs(session_id)
-                if (
-                    watch.cancel_called
-                ):  # it is open by now, and nobody may end what it does from here
+                if watch.cancel_called:  # it is open by now: nobody may end what it does from here
                     return None
                 if session.state.status is Status.IDLE or interrupts_in(inputs):
                     return opening.cancel()
