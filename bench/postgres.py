@@ -42,7 +42,7 @@ from roost.testing.stage import Stage, message
 SAID = "It takes a fairly ordinary sentence or two to make an event of the usual size. " * 3
 EVENT = Draft.of("user.message", content=[{"type": "text", "text": SAID}])
 LEASE = 10.0  # seconds; a server's default
-LOOK_AGAIN = 2.0  # seconds; as `core/dispatch`
+LOOK_AGAIN = 2.0  # seconds; as `core/work/dispatch`
 PAGE = 500
 TABLE = """
 CREATE TABLE IF NOT EXISTS bare (session bigint, seq bigint, at bigint, queued boolean, taken bigint,

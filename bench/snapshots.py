@@ -28,8 +28,8 @@ import anyio
 from roost.sandboxes.tree.remove import remove
 
 from roost.blobs.folder import FolderBlobs
-from roost.core.workspaces import Snapshots
-from roost.core.workspaces.restore import restored
+from roost.core.snapshots.restore import restored
+from roost.core.snapshots.snapshots import Snapshots
 from roost.domain.snapshot import Snapshot
 from roost.sandboxes.tree import LocalTree
 

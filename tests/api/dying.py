@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.api.house import House
 
-from roost.core.filekeeper import FileKeeper
-from roost.core.filestore import FileStore
-from roost.core.shelf import SHELF
+from roost.core.files.intents import SHELF
+from roost.core.files.janitor import FileJanitor
+from roost.core.files.store import FileStore
 from roost.ports.catalog import RecordQuery
 
 HOUR = 3600 * 1_000_000
@@ -48,7 +48,7 @@ class Later:
         clock = lambda: inner._clock() + later  # noqa: E731
         self.store = FileStore(roost.store.catalog, inner._blobs, inner._access, clock=clock)
         own = roost.store.catalog, roost.store.sessions, roost.deps.skills.heed
-        self.keeper = FileKeeper(self.store, *own, clock=clock)
+        self.keeper = FileJanitor(self.store, *own, clock=clock)
 
 
 async def notes(roost: House) -> int:

@@ -23,32 +23,32 @@ from roost.api.tokens import Tokens
 from roost.blobs.folder import FolderBlobs
 from roost.blobs.guarded import GuardedBlobs
 from roost.config import Settings, words
-from roost.core.access import Access
-from roost.core.attachments import Attachments
-from roost.core.browse import Browse
-from roost.core.budgets import Budgets
-from roost.core.catalog import Agents, Environments
-from roost.core.commons import Commons
-from roost.core.filekeeper import FileKeeper
-from roost.core.files import Files
-from roost.core.filestore import FileStore
-from roost.core.follow import Follow
-from roost.core.forks import Forks
-from roost.core.installation import Installation
-from roost.core.intake import Intake
-from roost.core.keys import Keyring
-from roost.core.logins import Logins
-from roost.core.nodes import Fleet
-from roost.core.outputs import Outputs
-from roost.core.resources import Resources
-from roost.core.runs import Runs
-from roost.core.sessions import Lifecycle
-from roost.core.sharing import SharedWorkspaces
-from roost.core.skills import Skills
-from roost.core.taskboard import Taskboard
-from roost.core.transfer import Transfer
-from roost.core.trust import Trust
-from roost.core.workspaces import Snapshots
+from roost.core.access.keys import Keyring
+from roost.core.access.logins import Logins
+from roost.core.access.sessions import SessionAccess
+from roost.core.access.workspaces import NamedWorkspaces
+from roost.core.files.attachments import Attachments
+from roost.core.files.installation import Installation
+from roost.core.files.janitor import FileJanitor
+from roost.core.files.outputs import Outputs
+from roost.core.files.resources import Resources
+from roost.core.files.store import FileStore
+from roost.core.read.follow import Follow
+from roost.core.records.agents import Agents, Environments
+from roost.core.records.skills import Skills
+from roost.core.records.tasks import Tasks
+from roost.core.sandbox.budgets import Budgets
+from roost.core.sessions.forks import Forks
+from roost.core.sessions.lifecycle import Lifecycle
+from roost.core.sessions.task_runs import Runs
+from roost.core.sessions.transfer import Transfer
+from roost.core.sessions.trust import Trust
+from roost.core.snapshots.snapshots import Snapshots
+from roost.core.work.nodes import Fleet
+from roost.core.workspaces.browse import Browse
+from roost.core.workspaces.local import LocalWorkspaces
+from roost.core.workspaces.shared import SharedWorkspaces
+from roost.core.write.intake import Intake
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Session
 from roost.errors import Unavailable
@@ -177,8 +177,8 @@ async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
         blobs = GuardedBlobs(folder, installation.check)
         skills = Skills(store.catalog, BlobSkills(blobs, FolderSkills(data / "skills")))
         browse = _browse(data, store, blobs, bell, least_free)
-        workspaces = SharedWorkspaces(store.catalog, store.sessions, store.keys, bell)
-        access = Access(store.sessions, workspaces)
+        workspaces = NamedWorkspaces(store.catalog, store.sessions, store.keys, bell)
+        access = SessionAccess(store.sessions, workspaces)
         filestore = FileStore(store.catalog, blobs, access, quota=wanted.max_stored_bytes)
         own = skills, browse, filestore, data
         deps = _deps(wanted, store, own, bell, keyring, ready, made)
@@ -193,8 +193,8 @@ def _browse(data: Path, store: Store, blobs: Blobs, bell: Bell, least_free: int)
         return LocalTree(data / "homes" / workspace_id, data / "copies", range(0))
 
     snapshots = Snapshots(blobs)
-    files = Files(snapshots, store.workspaces, tree_of, bell)
-    commons = Commons(
+    files = LocalWorkspaces(snapshots, store.workspaces, tree_of, bell)
+    commons = SharedWorkspaces(
         *(files, snapshots, store.workspaces, store.catalog, bell, tree_of), node="node_1"
     )
 
@@ -222,7 +222,7 @@ def _deps(
     made: list[House],
 ) -> Deps:
     skills, browse, filestore, data = own
-    keeper = FileKeeper(filestore, store.catalog, store.sessions, skills.heed)
+    keeper = FileJanitor(filestore, store.catalog, store.sessions, skills.heed)
     shown = FolderShown(data / "session-files", range(0))
     outputs = Outputs(filestore, shown, store.sessions)
     urls = words(settings.git_urls)
@@ -233,8 +233,8 @@ def _deps(
     )
     attachments = Attachments(filestore, keeper)
     agents, environments = Agents(store.catalog, skills), Environments(store.catalog)
-    tasks = Taskboard(store.catalog, bell)
-    workspaces = SharedWorkspaces(store.catalog, store.sessions, store.keys, bell)
+    tasks = Tasks(store.catalog, bell)
+    workspaces = NamedWorkspaces(store.catalog, store.sessions, store.keys, bell)
     scripted = ScriptedHarness("http://127.0.0.1:1", "none", retries=0, retry_seconds=1)
     harnesses, trust = {"scripted": scripted}, Trust(words(settings.trust_levels))
     lifecycle = Lifecycle(

@@ -14,7 +14,7 @@ from tests.api.dying import HOUR, Killed, Later, Writes, notes
 from tests.api.house import House, error_of, house, message
 from tests.api.test_files import objects, sent
 
-from roost.core.attachments import ShowingFiles
+from roost.core.files.attachments import ShowingFiles
 from roost.domain.attachment import MOST_IMAGE, MOST_TEXT, MOST_TOGETHER
 from roost.domain.events import Draft, Entry
 from roost.ports.harness import Brief, Output, Rest

@@ -16,9 +16,9 @@ from anthropic.types import beta
 from tests.api.dying import HOUR, Killed, Later, Writes, notes
 from tests.api.house import TENANT, House, client_of, error_of, house, official
 
-from roost.core.allowance import Allowance
-from roost.core.resources import Resources
-from roost.core.shelf import SHELF
+from roost.core.files.allowance import Allowance
+from roost.core.files.intents import SHELF
+from roost.core.files.resources import Resources
 from roost.domain.file import PART, File, named
 from roost.errors import (
     BlobsFailed,

@@ -46,7 +46,7 @@ async def test_turns_are_told_from_pages_that_are_bounded_by_bytes(
         for _ in range(4):
             await there.say(session, "x" * 50_000)
             await there.rest(session)
-        monkeypatch.setattr("roost.core.forks._PAGE_BYTES", 60_000)
+        monkeypatch.setattr("roost.core.sessions.forks._PAGE_BYTES", 60_000)
         log, sizes = there.deps.forks._log, []
         page = log.page
 

@@ -11,7 +11,7 @@ import pytest
 from tests.api.house import HEADERS, House, error_of, house
 
 from roost.api.attempts import Attempts
-from roost.core import logins
+from roost.core.access import logins
 from roost.errors import RateLimited, Unauthenticated
 from roost.ports.catalog import RecordQuery
 

@@ -12,7 +12,7 @@ from tests.api.house import TENANT, House, error_of, house, official
 from tests.api.test_files import notes, objects, sent
 from tests.stores import holds
 
-from roost.core.resources import Resources
+from roost.core.files.resources import Resources
 from roost.domain.session import Spec
 from roost.errors import CannotUnseal, InvalidRequest
 from roost.ports.catalog import RecordQuery

@@ -431,7 +431,7 @@ async def test_an_archived_agent_takes_no_new_sessions(tmp_path: Path):
 async def test_a_large_bound_of_sessions_is_counted_seldom_and_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.sessions._COUNTED", 2)
+    monkeypatch.setattr("roost.core.sessions.lifecycle._COUNTED", 2)
     async with house(tmp_path, max_sessions=200) as roost:
         asked: list[int | None] = []
         sessions = roost.deps.lifecycle._sessions

@@ -21,7 +21,7 @@ from tests.api.house import (
     skill_files,
 )
 
-from roost.core.skills import Skills
+from roost.core.records.skills import Skills
 from roost.domain.skill import Bundle, File
 from roost.errors import Unavailable
 from roost.ports.keys import Key

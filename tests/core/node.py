@@ -9,13 +9,13 @@ from pathlib import Path
 
 import anyio
 
-from roost.core.dispatch import Dispatcher
-from roost.core.follow import Follow
-from roost.core.gate import Gate
-from roost.core.handover import Handover
-from roost.core.intake import Intake
-from roost.core.member import Member
-from roost.core.runner import Runner
+from roost.core.read.follow import Follow
+from roost.core.work.dispatch import Dispatcher
+from roost.core.work.nodes import NodeLease
+from roost.core.work.runner import Runner
+from roost.core.work.workspace_queue import WorkspaceQueue
+from roost.core.write.intake import Intake
+from roost.core.write.standby import StandbyRunners
 from roost.domain.events import Draft, Entry
 from roost.domain.ids import mint
 from roost.domain.session import Session, Spec
@@ -39,7 +39,7 @@ class Node:
     follow: Follow
     dispatcher: Dispatcher
     model: ScriptedModel
-    handover: Handover
+    handover: StandbyRunners
 
     async def session(self, *drafts: Draft, harness: str = "scripted", **more: str) -> Session:
         spec = Spec(agent=AGENT, environment_id="env_1", harness=harness, **more)
@@ -91,7 +91,9 @@ async def node(
     lease_seconds: float = 3,
     working: bool = True,
     bell: Bell | None = None,
-    gate_of: Callable[[SqliteStore, Bell], Gate] = lambda store, bell: Gate(store.log, bell),
+    gate_of: Callable[[SqliteStore, Bell], WorkspaceQueue] = lambda store, bell: WorkspaceQueue(
+        store.log, bell
+    ),
 ) -> AsyncGenerator[Node, None]:
     model = scripted_model()
     async with (
@@ -108,13 +110,13 @@ async def node(
             {"scripted": scripted, **(harnesses or {})},
             gate=gate_of(store, bell),
         )
-        member = Member(mint("node"), store.log, store.nodes, bell, lease_seconds=lease_seconds)
+        member = NodeLease(mint("node"), store.log, store.nodes, bell, lease_seconds=lease_seconds)
         dispatcher = Dispatcher(
             member, store.log, bell, runner, max_runners=max_runners, drain_seconds=drain_seconds
         )
         if working:
             await tasks.start(dispatcher.run, stop_seconds)
-        handover = Handover()
+        handover = StandbyRunners()
         yield Node(
             store,
             bell,

@@ -93,7 +93,7 @@ async def test_what_is_queued_behind_a_turn_that_breaks_the_agent_is_gone_on_wit
 async def test_a_turn_is_taken_again_in_new_sandboxes_until_it_has_lost_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ):
-    monkeypatch.setattr("roost.core.runner._PAUSES", (0.01, 0.01, 0.01))
+    monkeypatch.setattr("roost.core.work.runner._PAUSES", (0.01, 0.01, 0.01))
     odd = Odd()
     odd.breaks_at, odd.breaks_times = "one", times
     odd.breaks_with = SandboxFailed("it was killed from outside")
@@ -112,7 +112,7 @@ async def test_a_turn_is_taken_again_in_new_sandboxes_until_it_has_lost_too_many
 async def test_each_turn_has_its_own_count_of_lost_sandboxes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.runner._PAUSES", (0.01, 0.01, 0.01))
+    monkeypatch.setattr("roost.core.work.runner._PAUSES", (0.01, 0.01, 0.01))
     odd = Odd()
     odd.breaks_with = SandboxFailed("it was killed from outside")
     async with node(tmp_path, harnesses={"odd": odd}) as roost:

@@ -20,13 +20,13 @@ from tests.workspaces.trees import UIDS
 from tests.workspaces.whole import WRITE, look_at_all, torn_in
 
 from roost.blobs.folder import FolderBlobs
-from roost.core.commons import Commons
-from roost.core.files import Files
-from roost.core.gate import Gate
-from roost.core.intake import Intake
-from roost.core.sync import Pace
-from roost.core.turn import Turn
-from roost.core.workspaces import Snapshots
+from roost.core.snapshots.snapshots import Snapshots
+from roost.core.work.turn import LeasedLog
+from roost.core.work.workspace_queue import WorkspaceQueue
+from roost.core.workspaces.local import LocalWorkspaces
+from roost.core.workspaces.shared import SharedWorkspaces
+from roost.core.workspaces.sync import SyncPace
+from roost.core.write.intake import Intake
 from roost.domain.events import Draft
 from roost.domain.session import Lease, Session
 from roost.domain.snapshot import Head, Hold, Snapshot
@@ -39,7 +39,7 @@ from roost.stores.sqlite import SqliteStore
 from roost.testing.stage import TENANT, Stage, message, types
 
 W = "wksp_1"
-QUICK = Pace(quiet=0.03, longest=0.1, pauses=(0.01,), flush=20)
+QUICK = SyncPace(quiet=0.03, longest=0.1, pauses=(0.01,), flush=20)
 
 
 @dataclass
@@ -50,17 +50,17 @@ class Machine:
     store: SqliteStore
     node: str
     bell: Bell = field(default_factory=LocalBell)
-    pace: Pace = QUICK
+    pace: SyncPace = QUICK
 
     def __post_init__(self) -> None:
         self.snapshots = Snapshots(FolderBlobs(self.folder.parent / "blobs"))
         rows, tree = self.store.workspaces, self._tree
-        self.files = Files(self.snapshots, rows, tree, self.bell, pace=self.pace)
-        self.commons = Commons(
+        self.files = LocalWorkspaces(self.snapshots, rows, tree, self.bell, pace=self.pace)
+        self.commons = SharedWorkspaces(
             *(self.files, self.snapshots, rows, self.store.catalog, self.bell, tree),
             node=self.node,
         )
-        self.gate = Gate(self.store.log, self.bell, rows, self.commons)
+        self.gate = WorkspaceQueue(self.store.log, self.bell, rows, self.commons)
         self.place = self.folder / "homes" / W
         self.place.mkdir(parents=True, exist_ok=True)
 
@@ -79,15 +79,15 @@ class Machine:
     def join(self) -> Any:
         return self.commons.join(TENANT, W)
 
-    async def until_waits(self, lease: Lease, turn: Turn) -> None:
+    async def until_waits(self, lease: Lease, turn: LeasedLog) -> None:
         with anyio.fail_after(30), self.bell.listen(lease.session_id) as ear:
             while not turn.waits:
                 await ear.wait(0.05)
 
-    async def turn(self, lease: Lease) -> tuple[Session, Turn]:
+    async def turn(self, lease: Lease) -> tuple[Session, LeasedLog]:
         session = await self.store.sessions.find(lease.session_id)
         state = session.state
-        return session, Turn(self.store.log, self.bell, lease, state)
+        return session, LeasedLog(self.store.log, self.bell, lease, state)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ async def test_who_comes_later_joins_and_the_last_to_leave_stores_everything(
 async def test_the_end_of_a_turn_is_stored_without_waiting_for_quiet(
     tmp_path: Path, store: SqliteStore
 ):
-    slow = Pace(quiet=600, longest=600, pauses=(), flush=20, turn=600)
+    slow = SyncPace(quiet=600, longest=600, pauses=(), flush=20, turn=600)
     here = Machine(tmp_path / "a", store, "node_a", pace=slow)
     async with here.running() as machine, machine.join():
         (machine.place / "file").write_text("1")
@@ -299,7 +299,7 @@ async def test_an_interrupt_ends_the_wait_of_a_turn_that_was_cut_off(
 async def test_a_runner_hands_messages_over_one_session_after_the_other(tmp_path: Path):
     machines: list[Machine] = []
 
-    def gate_of(store: SqliteStore, bell: Bell) -> Gate:
+    def gate_of(store: SqliteStore, bell: Bell) -> WorkspaceQueue:
         machines.append(Machine(tmp_path / "a", store, "node_a", bell))
         return machines[0].gate
 
@@ -329,7 +329,7 @@ async def test_a_runner_hands_messages_over_one_session_after_the_other(tmp_path
 
 
 async def test_what_is_said_with_an_interrupt_waits_for_its_turn_and_that_is_said(tmp_path: Path):
-    def gate_of(store: SqliteStore, bell: Bell) -> Gate:
+    def gate_of(store: SqliteStore, bell: Bell) -> WorkspaceQueue:
         return Machine(tmp_path / "a", store, "node_a", bell).gate
 
     async with node(tmp_path, gate_of=gate_of) as here:
@@ -376,7 +376,7 @@ async def test_over_its_quota_no_turn_begins_until_there_is_room(
         assert types(await stage.all(session.id)).count("session.error") == 3
 
 
-async def _passes(machine: Machine, session: Session, turn: Turn) -> None:
+async def _passes(machine: Machine, session: Session, turn: LeasedLog) -> None:
     with anyio.fail_after(30):
         while not await machine.gate.passed(session, turn, 1):
             pass

@@ -9,8 +9,8 @@ import anyio
 import pytest
 from tests.core.node import message, node, texts
 
-from roost.core.dispatch import Dispatcher
-from roost.core.intake import inbox
+from roost.core.work.dispatch import Dispatcher
+from roost.core.write.intake import inbox
 from roost.domain.session import Lease
 from roost.errors import LeaseLost, Unavailable
 from roost.ports.bell import WORK
@@ -69,7 +69,7 @@ async def test_a_node_whose_database_is_gone_stops_all_the_same(
         await anyio.sleep(3600 if silent else 0)
         raise Unavailable("the connection was refused")
 
-    monkeypatch.setattr("roost.core.member._GOODBYE_SECONDS", 0.01)
+    monkeypatch.setattr("roost.core.work.nodes._GOODBYE_SECONDS", 0.01)
     async with node(tmp_path, working=False) as roost, anyio.create_task_group() as tasks:
         await tasks.start(roost.dispatcher.run, 0)
         monkeypatch.setattr(roost.dispatcher.member._log, "renew", refuse)

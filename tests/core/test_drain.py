@@ -10,7 +10,7 @@ import anyio
 import pytest
 from tests.core.node import Node, message, node, texts
 
-from roost.core.nodes import Fleet
+from roost.core.work.nodes import Fleet
 from roost.domain.session import Lease, Session, Status
 from roost.errors import Conflict, NotFound
 from roost.ports.nodes import About

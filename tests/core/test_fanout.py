@@ -11,10 +11,10 @@ import anyio
 import pytest
 from tests.core.node import Node, message, node
 
-from roost.core import fanout as module
-from roost.core.fanout import AgentStatus, Fanout
-from roost.core.follow import Follow
-from roost.core.outcome import Outcome
+from roost.core.read import fanout as module
+from roost.core.read.fanout import AgentStatus, Fanout
+from roost.core.read.follow import Follow
+from roost.core.read.outcome import Outcome
 from roost.domain.events import Draft, Entry, Preview
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Session

@@ -15,10 +15,10 @@ import pytest
 from tests.workspaces.trees import UIDS
 
 from roost.blobs.folder import FolderBlobs
-from roost.core.copies import Past, copies_in
-from roost.core.files import Files, Status, topic
-from roost.core.sync import Pace
-from roost.core.workspaces import Snapshots
+from roost.core.snapshots.snapshots import Snapshots
+from roost.core.workspaces.copies import WorkspacePast, copies_in
+from roost.core.workspaces.local import LocalWorkspaces, SyncStatus, topic
+from roost.core.workspaces.sync import SyncPace
 from roost.disk import remove
 from roost.domain.events import Draft
 from roost.domain.snapshot import Snapshot
@@ -40,8 +40,8 @@ from roost.stores.sqlite import SqliteStore
 from roost.testing.faulty_blobs import Fault, FaultyBlobs
 from roost.testing.stage import TENANT, Stage
 
-QUICK = Pace(quiet=0.05, longest=0.2, pauses=(0.01, 0.01), flush=5)
-LAZY = Pace(quiet=60, longest=60, pauses=(), flush=5)
+QUICK = SyncPace(quiet=0.05, longest=0.2, pauses=(0.01, 0.01), flush=5)
+LAZY = SyncPace(quiet=60, longest=60, pauses=(), flush=5)
 
 
 @dataclass
@@ -51,18 +51,18 @@ class Machine:
     folder: Path
     store: SqliteStore
     blobs: Blobs
-    pace: Pace = LAZY
+    pace: SyncPace = LAZY
     bell: LocalBell = field(default_factory=LocalBell)
-    told: list[Status] = field(default_factory=list)
+    told: list[SyncStatus] = field(default_factory=list)
     workspace: str = "w"
     most_of_tenant: int = 0
     elsewhere: bool = True
-    past_of: Callable[[str], Awaitable[Past]] | None = None
+    past_of: Callable[[str], Awaitable[WorkspacePast]] | None = None
 
     def __post_init__(self) -> None:
         self.snapshots = Snapshots(self.blobs)
         given = {"past_of": self.past_of} if self.past_of else {}
-        self.files = Files(
+        self.files = LocalWorkspaces(
             self.snapshots,
             self.store.workspaces,
             self._tree,
@@ -401,7 +401,7 @@ async def test_whoever_asks_for_a_turn_while_the_agent_goes_to_sleep_gets_it(
 
 
 async def test_nobody_waits_for_a_turn_that_nobody_stores(tmp_path: Path, store: SqliteStore):
-    pace = Pace(turn=600)
+    pace = SyncPace(turn=600)
     machine = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"), pace)
     with anyio.fail_after(20):
         assert await machine.files.snapshot_of("w", 1, 1) is None
@@ -428,7 +428,7 @@ async def test_what_is_written_after_a_turn_belongs_to_it_and_replaces_its_snaps
 async def test_a_turn_begins_without_its_predecessors_snapshot_if_that_takes_too_long(
     tmp_path: Path, store: SqliteStore
 ):
-    pace = Pace(quiet=60, longest=60, pauses=(), flush=5, turn=0.05)
+    pace = SyncPace(quiet=60, longest=60, pauses=(), flush=5, turn=0.05)
     machine = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"), pace)
     put, may_go_on = machine.blobs.put, anyio.Event()
 
@@ -449,7 +449,7 @@ async def test_a_turn_begins_without_its_predecessors_snapshot_if_that_takes_too
 
 async def test_nobody_waits_for_a_store_that_fails(tmp_path: Path, store: SqliteStore):
     down = FaultyBlobs(FolderBlobs(tmp_path / "blobs"), lambda call: "refused")
-    pace = Pace(quiet=60, longest=60, pauses=(60,), flush=0.1, turn=60)
+    pace = SyncPace(quiet=60, longest=60, pauses=(60,), flush=0.1, turn=60)
     machine = Machine(tmp_path / "first", store, down, pace)
     async with machine.at_work():
         with anyio.fail_after(20):
@@ -470,8 +470,8 @@ async def test_a_turn_that_was_not_stored_when_the_server_died_is_stored_with_it
     await store.workspaces.hold("w", row.copy, 3)  # and nobody is left to store it
     (home / "file").write_text("turn 2")
 
-    async def past_of(workspace_id: str) -> Past:
-        return Past(mark=22)
+    async def past_of(workspace_id: str) -> WorkspacePast:
+        return WorkspacePast(mark=22)
 
     later = Machine(tmp_path / "first", store, machine.blobs, past_of=past_of)
     await recovered(later)
@@ -651,7 +651,7 @@ async def test_dying_between_any_two_steps_of_a_restore_means_restoring_again(
     async with machine.at_work() as home:
         (home / "file").write_text("mine")
     where = {
-        "sign": "roost.core.files.sign",
+        "sign": "roost.core.workspaces.local.sign",
         "hold": "roost.stores.sqlite.workspaces._hold",
         "replace": "roost.sandboxes.tree.stage.LocalStaging.replace",
     }[step]
@@ -684,7 +684,7 @@ async def test_dying_between_any_two_steps_of_a_rewind_means_going_back_all_the_
         pass
     async with machine.files_of_a_turn(2, generation=2) as home:
         (home / "more").write_text("of turn 2")
-    rewind, where = Past(rewound=10, to=1), another if elsewhere else machine
+    rewind, where = WorkspacePast(rewound=10, to=1), another if elsewhere else machine
     where.home.mkdir(parents=True, exist_ok=True)
     with monkeypatch.context() as patched:
         if step != "nothing":
@@ -693,7 +693,7 @@ async def test_dying_between_any_two_steps_of_a_rewind_means_going_back_all_the_
                 async with where.files.open("w", 3, rewind):
                     pass
 
-    async def past_of(workspace_id: str) -> Past:
+    async def past_of(workspace_id: str) -> WorkspacePast:
         return rewind
 
     fresh = Machine(where.folder, store, where.blobs, past_of=past_of)
@@ -720,7 +720,7 @@ async def test_a_snapshot_that_is_pinned_is_there_however_many_follow(machine: M
         async with machine.files_of_a_turn(turn, generation=turn):
             pass
     await machine.snapshots.tidy("w")
-    async with machine.files.open("w", 9, Past(rewound=10, to=1)):
+    async with machine.files.open("w", 9, WorkspacePast(rewound=10, to=1)):
         assert (machine.home / "file").read_text() == "turn 1"
     assert (await machine.snapshots.head("w")).holds == ()
 
@@ -731,7 +731,7 @@ async def test_a_rewind_to_a_snapshot_that_is_gone_is_an_error_and_changes_nothi
     async with machine.files_of_a_turn(2):
         pass
     with pytest.raises(NotFound):
-        async with machine.files.open("w", 2, Past(rewound=10, to=1)):
+        async with machine.files.open("w", 2, WorkspacePast(rewound=10, to=1)):
             pytest.fail("there is nothing to go back to")
     assert (machine.home / "file").read_text() == "turn 2"
 
@@ -810,8 +810,8 @@ async def row_of(store: SqliteStore, workspace: str) -> Workspace:
 
 
 DEATHS = {
-    "head": "roost.core.workspaces.heads.seal",
-    "sign": "roost.core.files.sign",
+    "head": "roost.core.snapshots.heads.seal",
+    "sign": "roost.core.workspaces.local.sign",
     "hold": "roost.stores.sqlite.workspaces._hold",
     "replace": "roost.sandboxes.tree.stage.LocalStaging.replace",
 }
@@ -966,7 +966,7 @@ async def test_what_cannot_be_stored_is_told_and_made_good_while_the_agent_is_aw
 ):
     faults: list[Fault | None] = ["refused"]
     blobs = FaultyBlobs(FolderBlobs(tmp_path / "blobs"), lambda call: faults[0] if faults else None)
-    pace = Pace(quiet=0.05, longest=0.2, pauses=(0.01, 0.01), again=0.05, flush=5)
+    pace = SyncPace(quiet=0.05, longest=0.2, pauses=(0.01, 0.01), again=0.05, flush=5)
     machine = Machine(tmp_path / "first", store, blobs, pace)
     said: list[Draft] = []
 
@@ -993,7 +993,7 @@ async def test_what_cannot_be_stored_is_told_and_made_good_while_the_agent_is_aw
 async def test_what_was_not_stored_when_the_agent_slept_is_stored_without_a_restart(
     tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.files._TRY_AGAIN", 0.05)
+    monkeypatch.setattr("roost.core.workspaces.local._TRY_AGAIN", 0.05)
     faults: list[Fault | None] = ["refused"]
     blobs = FaultyBlobs(FolderBlobs(tmp_path / "blobs"), lambda call: faults[0] if faults else None)
     machine = Machine(tmp_path / "first", store, blobs, QUICK)
@@ -1070,7 +1070,7 @@ async def test_a_tenant_that_is_full_stores_nothing_more_and_others_do(
 async def test_a_full_tenant_is_told_by_name_and_goes_on_once_the_bound_is_raised(
     machine: Machine, store: SqliteStore
 ):
-    pace = Pace(quiet=0.05, longest=0.2, pauses=(60,), again=0.05, flush=5)
+    pace = SyncPace(quiet=0.05, longest=0.2, pauses=(60,), again=0.05, flush=5)
     small = Machine(machine.folder, store, machine.blobs, pace, most_of_tenant=MIB)
     stage = Stage(store)
     await fill(small, await stage.session())

@@ -12,11 +12,11 @@ from tests.core.node import TENANT, Node, message, node, texts, types
 from tests.core.test_files import Machine
 
 from roost.blobs.folder import FolderBlobs
-from roost.core.catalog import Agents, Environments
-from roost.core.copies import Past
-from roost.core.forks import Forks
-from roost.core.sessions import Lifecycle
-from roost.core.trust import Trust
+from roost.core.records.agents import Agents, Environments
+from roost.core.sessions.forks import Forks
+from roost.core.sessions.lifecycle import Lifecycle
+from roost.core.sessions.trust import Trust
+from roost.core.workspaces.copies import WorkspacePast
 from roost.domain.events import Draft
 from roost.domain.session import Session
 from roost.errors import InvalidRequest, NotFound, SessionBusy, SnapshotGone
@@ -75,7 +75,9 @@ async def test_a_fork_that_has_done_nothing_yet_is_a_place_to_fork_at_and_to_go_
         going_back._files = machine.files
         going_back._harnesses = {"scripted": _Program("", "", retries=0, retry_seconds=0)}
 
-        async def turn(session: Session, generation: int, text: str, past: Past | None) -> str:
+        async def turn(
+            session: Session, generation: int, text: str, past: WorkspacePast | None
+        ) -> str:
             home = machine.folder / "homes" / session.id
             home.mkdir(parents=True, exist_ok=True)
             async with machine.files.open(session.id, generation, past):
@@ -98,7 +100,7 @@ async def test_a_fork_that_has_done_nothing_yet_is_a_place_to_fork_at_and_to_go_
         third = await going_back.fork(KEY, first.id, {"at": 1}, None)
         assert await turn(third, 2, "of the third", None) == "turn 1"
         rewound = await going_back.rewind(KEY, first.id, {"to": 1})
-        assert await turn(first, 3, "on from there", Past.of(rewound.state)) == "turn 1"
+        assert await turn(first, 3, "on from there", WorkspacePast.of(rewound.state)) == "turn 1"
         # Of turns before the one it began at, a fork has the conversation and not the files.
         late = await going_back.fork(KEY, session.id, {"at": 2}, None)
         with pytest.raises(SnapshotGone):

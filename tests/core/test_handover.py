@@ -13,7 +13,7 @@ from tests.core.node import TENANT, Node, message, node, texts, types
 from tests.core.test_places import Housed, Landlord, house
 from tests.striking import cancelled
 
-from roost.core.handover import Handover
+from roost.core.write.standby import StandbyRunners
 from roost.domain.events import Draft, Entry
 from roost.domain.ledger import Batch, Standby
 from roost.domain.session import Lease, Session, State
@@ -131,7 +131,7 @@ async def test_an_agent_that_failed_as_its_turn_ended_answers_what_is_said_next(
 
 @pytest.mark.parametrize("begins", [True, False])
 async def test_a_runner_that_leaves_waits_for_what_is_on_its_way_to_it(begins: bool):
-    handover = Handover()
+    handover = StandbyRunners()
     on_its_way, may_commit = anyio.Event(), anyio.Event()
 
     async def give() -> None:
@@ -153,7 +153,7 @@ async def test_a_runner_that_leaves_waits_for_what_is_on_its_way_to_it(begins: b
 
 
 async def test_nobody_stands_by_in_a_shared_workspace():
-    handover = Handover()
+    handover = StandbyRunners()
     shared = replace(SESSION, spec=spec(workspace="wksp_1"))
     async with handover.standing_by(LEASE, shared):
         with handover.to(shared.id) as hands:

@@ -16,7 +16,7 @@ from tests.workspaces.s3_server import BUCKET, S3Server, s3_server
 from roost.blobs.folder import FolderBlobs
 from roost.blobs.guarded import GuardedBlobs
 from roost.blobs.s3 import S3Blobs
-from roost.core.installation import Installation
+from roost.core.files.installation import Installation
 from roost.disk import remove
 from roost.domain.file import File, Part, part_key
 from roost.domain.ids import mint
@@ -218,7 +218,7 @@ async def test_the_operator_may_adopt_a_store_and_give_up_what_it_lacks(
 async def test_a_store_that_is_away_is_looked_at_again_and_until_then_nothing_is_ready(
     store: SqliteStore, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.installation._LOOK_AGAIN", 0.01)
+    monkeypatch.setattr("roost.core.files.installation._LOOK_AGAIN", 0.01)
     away = True
     faulty = FaultyBlobs(blobs, lambda _: "refused" if away else None)
     mine = of(store, faulty)

@@ -22,9 +22,9 @@ from tests.core.test_pool import inn
 from tests.core.test_revocations import two
 from tests.core.test_runs import ended, office
 
-from roost.core.follow import Pause
-from roost.core.gate import Gate
-from roost.core.intake import Intake
+from roost.core.read.follow import Pause
+from roost.core.work.workspace_queue import WorkspaceQueue
+from roost.core.write.intake import Intake
 from roost.domain.events import Draft, Entry
 from roost.domain.session import Session
 from roost.ports.bell import Bell
@@ -161,7 +161,7 @@ async def test_a_node_works_again_though_nobody_told_it_that_it_need_not_drain(t
 
 
 async def test_a_turn_that_waits_for_its_workspace_begins_though_the_ring_was_lost(tmp_path: Path):
-    def gate_of(store: SqliteStore, bell: Bell) -> Gate:
+    def gate_of(store: SqliteStore, bell: Bell) -> WorkspaceQueue:
         return Machine(tmp_path / "a", store, "node_a", bell).gate
 
     async with node(tmp_path, working=False, bell=deaf(), gate_of=gate_of) as roost:
@@ -226,7 +226,7 @@ async def test_what_a_login_has_open_ends_though_the_ring_was_lost(tmp_path: Pat
 async def test_a_run_ends_though_every_ring_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.runs._LOOK_AGAIN", 0.05)
+    monkeypatch.setattr("roost.core.sessions.task_runs._LOOK_AGAIN", 0.05)
     async with node(tmp_path, bell=deaf()) as roost, office(roost) as desk:
         task = await desk.task(said("All done."))
         await desk.runs.start(desk.key, task.id, {}, None)
@@ -238,7 +238,7 @@ async def test_a_run_ends_though_every_ring_was_lost(
 async def test_an_agent_is_started_ahead_though_the_ring_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.pool._QUIET", 0)
+    monkeypatch.setattr("roost.core.work.prestart._QUIET", 0)
     async with inn(tmp_path, bell=deaf()) as house:
         await house.create()
         with anyio.fail_after(SOON):

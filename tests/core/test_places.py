@@ -12,14 +12,14 @@ import pytest
 from tests.core.node import TENANT, Node, message, node, texts, types
 
 from roost.blobs.folder import FolderBlobs
-from roost.core.attachments import ShowingFiles
-from roost.core.files import Files
-from roost.core.networking import networking_of
-from roost.core.nodes import Fleet
-from roost.core.places import Places
-from roost.core.runner import Runner
-from roost.core.warmth import Warmth
-from roost.core.workspaces import Snapshots
+from roost.core.files.attachments import ShowingFiles
+from roost.core.sandbox.networking import networking_of
+from roost.core.sandbox.sandboxes import Sandboxes
+from roost.core.snapshots.snapshots import Snapshots
+from roost.core.work.idle import WarmAgents
+from roost.core.work.nodes import Fleet
+from roost.core.work.runner import Runner
+from roost.core.workspaces.local import LocalWorkspaces
 from roost.disk import remove
 from roost.domain.budget import Spent
 from roost.domain.events import Draft, Entry
@@ -137,14 +137,14 @@ async def house(
     blobs: Blobs | None = None,
 ) -> AsyncGenerator[Node, None]:
     async with node(data, bell=bell) as roost:
-        places = Places(
+        places = Sandboxes(
             *(landlord, door or Door(), roost.store.catalog),
             vault=data / "vault",
             forwarder=Path("/forward"),
             files=_files(data, roost, blobs) if blobs else None,
         )
         scripted = roost.dispatcher._runner._harnesses["scripted"]
-        warmth = Warmth(roost.bell, seconds=sleep_after, most=most)
+        warmth = WarmAgents(roost.bell, seconds=sleep_after, most=most)
         store = roost.store
         roost.dispatcher._runner = Runner(
             *(store.log, store.sessions, roost.bell, {"housed": housed(scripted)}, places, warmth),
@@ -153,18 +153,18 @@ async def house(
         yield roost
 
 
-def _files(data: Path, roost: Node, blobs: Blobs) -> Files:
+def _files(data: Path, roost: Node, blobs: Blobs) -> LocalWorkspaces:
     def tree_of(workspace_id: str) -> LocalTree:
         return LocalTree(data / "vault" / ".workspaces" / workspace_id, data / "notes", range(0))
 
-    return Files(Snapshots(blobs), roost.store.workspaces, tree_of, roost.bell)
+    return LocalWorkspaces(Snapshots(blobs), roost.store.workspaces, tree_of, roost.bell)
 
 
 @pytest.mark.parametrize("wrong", ["away", "empty"])
 async def test_while_the_store_is_wrong_the_input_waits_and_goes_on_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ):
-    monkeypatch.setattr("roost.core.runner._STORE_LOOKS", 0.05)
+    monkeypatch.setattr("roost.core.work.runner._STORE_LOOKS", 0.05)
     right, is_right = FolderBlobs(tmp_path / "blobs"), True
     away = FaultyBlobs(right, lambda _: None if is_right else "refused")
     empty = FolderBlobs(tmp_path / "empty")
@@ -203,7 +203,7 @@ async def test_while_the_store_is_wrong_the_input_waits_and_goes_on_by_itself(
 async def test_waiting_for_the_store_can_be_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.runner._STORE_LOOKS", 0.05)
+    monkeypatch.setattr("roost.core.work.runner._STORE_LOOKS", 0.05)
     async with house(tmp_path, Landlord(), blobs=FolderBlobs(tmp_path / "empty")) as roost:
         session = await roost.session(harness="housed")
         await roost.store.workspaces.hold(
@@ -236,7 +236,7 @@ class Unreadable:
 async def test_a_message_whose_files_cannot_be_read_waits_with_its_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harness: str, interrupted: bool
 ):
-    monkeypatch.setattr("roost.core.runner._STORE_LOOKS", 0.02)
+    monkeypatch.setattr("roost.core.work.runner._STORE_LOOKS", 0.02)
     store = Unreadable()
     opened = house(tmp_path, Landlord()) if harness == "housed" else node(tmp_path)
     async with opened as roost:
@@ -311,7 +311,7 @@ async def test_a_new_place_has_spent_what_the_ones_before_it_have(tmp_path: Path
 async def test_where_there_is_no_room_the_input_waits_and_goes_on_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.vacancy._LOOK_AGAIN", 0.05)
+    monkeypatch.setattr("roost.core.work.vacancy._LOOK_AGAIN", 0.05)
     landlord = Landlord(vacant=False)
     async with house(tmp_path, landlord) as roost:
         session = await roost.session(message("Hello?"), harness="housed")
@@ -331,7 +331,7 @@ async def test_where_there_is_no_room_the_input_waits_and_goes_on_by_itself(
 async def test_a_room_that_is_gone_when_it_is_opened_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.runner._PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("roost.core.work.runner._PAUSES", (0.0, 0.0, 0.0))
     landlord = Landlord()
     async with house(tmp_path, landlord) as roost:
         landlord.sold = 2
@@ -345,7 +345,7 @@ async def test_a_room_that_is_gone_when_it_is_opened_is_asked_for_again(
 async def test_a_room_that_never_opens_leaves_the_input_in_the_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.runner._PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("roost.core.work.runner._PAUSES", (0.0, 0.0, 0.0))
     landlord = Landlord()
     async with house(tmp_path, landlord) as roost:
         landlord.sold = 4
@@ -474,7 +474,7 @@ async def test_only_a_missing_sandbox_that_sessions_usually_get_is_worth_a_warni
     given = [NoEngine(missing) if each.name == missing else each for each in (usual, another)]
     async with node(tmp_path) as roost:
         catalog, forwarder = roost.store.catalog, Path("/forward")
-        places = Places(
+        places = Sandboxes(
             *(given[0], Door(), catalog), vault=tmp_path, forwarder=forwarder, others=given[1:]
         )
         await places.sweep()

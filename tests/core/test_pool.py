@@ -14,12 +14,12 @@ from tests.core.node import AGENT, TENANT, Node, node, texts
 from tests.core.test_places import Door, Housed, Landlord
 from tests.core.test_wakes import Slow
 
-from roost.core.notes import Notes
-from roost.core.places import Places
-from roost.core.pool import Pool
-from roost.core.runner import Runner
-from roost.core.wakes import Wakes
-from roost.core.warmth import Warmth
+from roost.core.sandbox.reports import SandboxReports
+from roost.core.sandbox.sandboxes import Sandboxes
+from roost.core.work.idle import WarmAgents
+from roost.core.work.prestart import Prestart
+from roost.core.work.runner import Runner
+from roost.core.work.start_limit import StartLimit
 from roost.domain.session import Session, Spec
 from roost.errors import QuotaExceeded
 from roost.ports.bell import Bell
@@ -28,7 +28,7 @@ from roost.ports.egress import Networking, Refused
 SPEC = Spec(agent=AGENT, environment_id="env_1", harness="housed", title="first")
 
 
-class Lodgings(Places):
+class Lodgings(Sandboxes):
     """Places whose environments have no catalog."""
 
     reach = Networking()
@@ -40,7 +40,7 @@ class Lodgings(Places):
 @dataclass
 class Inn:
     node: Node
-    pool: Pool
+    pool: Prestart
     landlord: Landlord
     places: Lodgings
     room: list[int]
@@ -77,8 +77,8 @@ async def inn(data: Path, *, size: int = 1, bell: Bell | None = None) -> AsyncGe
         vault = data / "vault"
         places = Lodgings(landlord, Door(), store.catalog, vault=vault, forwarder=Path("/forward"))
         harnesses = {"housed": Housed(roost.dispatcher._runner._harnesses["scripted"])}
-        wakes = Wakes(bell, 9)
-        pool = Pool(
+        wakes = StartLimit(bell, 9)
+        pool = Prestart(
             store.log,
             store.sessions,
             bell,
@@ -90,7 +90,7 @@ async def inn(data: Path, *, size: int = 1, bell: Bell | None = None) -> AsyncGe
             seconds=60,
             room=lambda: room[0],
         )
-        warmth = Warmth(bell, seconds=0, most=9)
+        warmth = WarmAgents(bell, seconds=0, most=9)
         roost.dispatcher._runner = Runner(
             store.log, store.sessions, bell, harnesses, places, warmth, wakes, pool
         )
@@ -101,8 +101,8 @@ async def inn(data: Path, *, size: int = 1, bell: Bell | None = None) -> AsyncGe
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roost.core.pool._QUIET", 0)
-    monkeypatch.setattr("roost.core.pool._LOOK_AGAIN", 0.02)
+    monkeypatch.setattr("roost.core.work.prestart._QUIET", 0)
+    monkeypatch.setattr("roost.core.work.prestart._LOOK_AGAIN", 0.02)
 
 
 async def test_the_next_session_of_the_same_kind_gets_the_agent_that_waits(tmp_path: Path):
@@ -253,7 +253,7 @@ async def test_what_a_place_is_refused_is_told_to_the_session_that_has_it(tmp_pa
         await house.ready()
         (spare,) = house.pool._spares
         await spare.refused(refused)
-        spare.notes = Notes(hear, spare.spent)
+        spare.notes = SandboxReports(hear, spare.spent)
         await spare.refused(refused)
         assert heard == [refused]
 

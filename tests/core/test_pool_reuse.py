@@ -22,8 +22,8 @@ from tests.core.test_places import Landlord, Room
 from tests.core.test_pool import SPEC, Inn, at_once, inn  # noqa: F401 - a fixture
 from tests.striking import WAYS, End, Way, cancelled
 
-from roost.core.notes import Notes
-from roost.core.pool import Spare
+from roost.core.sandbox.reports import SandboxReports
+from roost.core.work.prestart import PrestartedAgent
 from roost.domain.ids import mint
 from roost.domain.session import Lease, Session, Spec
 from roost.errors import QuotaExceeded, Unavailable
@@ -67,7 +67,7 @@ class History:
         self.count = 0
 
     async def create(self, spec: Spec = SPEC, tenant: str = TENANT) -> Session:
-        """As `core.sessions` does."""
+        """As `core.sessions.lifecycle` does."""
         async with self.pool.offer(tenant, spec) as offer:
             self._check_offer(offer.session_id, tenant)
             made = await self.house.node.store.sessions.create(tenant, offer.session_id, spec)
@@ -117,13 +117,13 @@ async def history(data: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator
     async with inn(data) as house:
         like = await house.node.store.sessions.create(TENANT, mint("sesn"), SPEC)
         past = History(house, landlord, like)
-        begin = Spare.__init__
+        begin = PrestartedAgent.__init__
 
-        def begun(spare: Spare, like: Session) -> None:
+        def begun(spare: PrestartedAgent, like: Session) -> None:
             past.started[like.id] = like.tenant
             begin(spare, like)
 
-        monkeypatch.setattr(Spare, "__init__", begun)
+        monkeypatch.setattr(PrestartedAgent, "__init__", begun)
         yield past
 
 
@@ -166,7 +166,9 @@ async def test_a_runner_that_is_cancelled_as_it_takes_an_agent_ends_it(
             pass
 
         async def work() -> None:
-            async with pool.taken(Lease(made.id, "n", 1), made, Notes(quiet, quiet)) as found:
+            async with pool.taken(
+                Lease(made.id, "n", 1), made, SandboxReports(quiet, quiet)
+            ) as found:
                 assert found is None or made.id in past.landlord.rooms
                 await checkpoint()
             assert made.id not in past.landlord.rooms

@@ -9,9 +9,8 @@ import pytest
 from tests.core.node import message, node
 from tests.striking import cancelled
 
-from roost.core.history import handed_over
-from roost.core.rest import Rest, Work
-from roost.core.warmth import Warmth
+from roost.core.work.history import handed_over
+from roost.core.work.idle import Idle, WarmAgents, Work
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Session
 from roost.testing.stage import END_TURN
@@ -23,8 +22,8 @@ async def test_a_runner_at_rest_that_is_cancelled_leaves_nothing_to_the_next(
 ):
     """`speaks`: somebody says something in the same moment, which then is for the next runner."""
     async with node(tmp_path, working=False) as roost:
-        handover, warmth = roost.handover, Warmth(roost.bell, seconds=60, most=9)
-        rest = Rest(roost.store.sessions, roost.bell, warmth, handover)
+        handover, warmth = roost.handover, WarmAgents(roost.bell, seconds=60, most=9)
+        rest = Idle(roost.store.sessions, roost.bell, warmth, handover)
         for at in range(1, 50):
             lease, session = await _at_rest(roost.store)
             async with anyio.create_task_group() as tasks:
@@ -62,7 +61,7 @@ async def _at_rest(store) -> tuple[Lease, Session]:  # type: ignore[no-untyped-d
 
 
 async def _next(  # type: ignore[no-untyped-def]
-    rest: Rest, roost, lease: Lease, session: Session, at: int, *, said: bool
+    rest: Idle, roost, lease: Lease, session: Session, at: int, *, said: bool
 ) -> Work:
     found: list[Work | None] = []
 

@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
-from roost.core.keys import Keyring
-from roost.core.logins import Logins
-from roost.core.revocations import Opener, Revocations
+from roost.core.access.keys import Keyring
+from roost.core.access.logins import Logins
+from roost.core.access.revocations import Opener, Revocations
 from roost.errors import Unauthenticated
 from roost.ports.bell import Bell
 from roost.stores.bell import LocalBell
@@ -165,7 +165,7 @@ async def test_a_look_at_a_key_that_is_changed_meanwhile_does_not_bring_back_wha
 async def test_what_is_remembered_of_revoked_keys_has_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.keys._MOST_CACHED", 3)
+    monkeypatch.setattr("roost.core.access.keys._MOST_CACHED", 3)
     async with SqliteStore.open(tmp_path / "roost.db") as store:
         keyring = Keyring(store.keys)
         for number in range(10):

@@ -12,13 +12,14 @@ import anyio
 import pytest
 from tests.core.node import TENANT, Node, node
 
-from roost.core import runs as module
-from roost.core.catalog import Agents, Environments
-from roost.core.intake import Intake
-from roost.core.keys import Keyring
-from roost.core.runs import Runs
-from roost.core.sessions import Lifecycle
-from roost.core.taskboard import Errands, Taskboard
+from roost.core.access.keys import Keyring
+from roost.core.records.agents import Agents, Environments
+from roost.core.records.tasks import Tasks
+from roost.core.sessions.lifecycle import Lifecycle
+from roost.core.sessions.lifecycle import task_runs as module
+from roost.core.sessions.task_runs import Runs
+from roost.core.work.server_tools import ServerTools
+from roost.core.write.intake import Intake
 from roost.domain import task
 from roost.domain.events import Draft
 from roost.domain.ledger import Batch
@@ -76,7 +77,7 @@ class Office:
         catalog = Fragile(store.catalog, fuse, ("add", "change", "delete"))
         agents, environments = Agents(store.catalog), Environments(store.catalog)
         self.key = key
-        self.board = Taskboard(store.catalog, roost.bell)
+        self.board = Tasks(store.catalog, roost.bell)
         scripted = ScriptedHarness("http://127.0.0.1:1", "none", retries=0, retry_seconds=1)
         lifecycle = Lifecycle(
             store.sessions,
@@ -121,7 +122,7 @@ async def office(roost: Node, fuse: Fuse | None = None) -> AsyncGenerator[Office
         tasks.cancel_scope.cancel()
 
 
-async def ended(board: Taskboard, task_id: str) -> Record:
+async def ended(board: Tasks, task_id: str) -> Record:
     with anyio.fail_after(60):
         while True:
             record = await board.get(TENANT, task_id)
@@ -269,9 +270,9 @@ async def test_a_call_to_the_server_counts_once_though_its_answer_was_lost(tmp_p
             fuse = Fuse(1, when)
             fragile: Any = Fragile(intake, fuse, ("accept",))
             with pytest.raises(Crash):
-                await Errands(roost.store.log, fragile, desk.board).carry_out(waiting)
+                await ServerTools(roost.store.log, fragile, desk.board).carry_out(waiting)
             await desk.board.update(desk.key, task.id, {"title": "Edited since"})
-        assert await Errands(roost.store.log, intake, desk.board).carry_out(waiting)
+        assert await ServerTools(roost.store.log, intake, desk.board).carry_out(waiting)
         record = await desk.board.get(TENANT, task.id)
         assert record.body["title"] == "Edited since"  # and not what the call said, once more
         entries = await roost.store.log.read(session.id, 0, 100)
@@ -279,7 +280,7 @@ async def test_a_call_to_the_server_counts_once_though_its_answer_was_lost(tmp_p
         assert [answer["task"]["title"] for answer in answers] == ["New"] or len(answers) == 1
         rested = await roost.store.sessions.find(session.id)
         assert not rested.state.pending
-        assert not await Errands(roost.store.log, intake, desk.board).carry_out(rested)
+        assert not await ServerTools(roost.store.log, intake, desk.board).carry_out(rested)
 
 
 @pytest.mark.parametrize("given", [{}, {"title": ""}, {"status": "done"}, {"title": 5}, {"x": "y"}])
@@ -294,7 +295,7 @@ async def test_a_call_that_is_wrong_changes_nothing_and_says_so(tmp_path: Path, 
         blocks = [Pending(call.id, "custom_tool")]
         await roost.store.log.append(lease, Batch(drafts=[call], blocks=blocks))
         session = await roost.store.sessions.find("sesn_1")
-        assert await Errands(roost.store.log, roost.intake, desk.board).carry_out(session)
+        assert await ServerTools(roost.store.log, roost.intake, desk.board).carry_out(session)
         assert (await desk.board.get(TENANT, task.id)).version == 1
         answer = (await roost.store.log.read("sesn_1", 0, 100))[-1].fields
         assert answer["is_error"]

@@ -15,7 +15,7 @@ from tests.workspaces.trees import UIDS
 from tests.workspaces.whole import look_at_all
 
 from roost.blobs.folder import FolderBlobs
-from roost.core.commons import shared_past
+from roost.core.workspaces.shared import shared_past
 from roost.domain.session import Lease
 from roost.domain.sync import SyncState
 from roost.sandboxes.tree import LocalTree
@@ -232,10 +232,10 @@ async def test_an_archive_has_what_a_fork_would_have_and_writes_nothing(
 
 
 DEATHS = {
-    "row": "roost.core.workspaces.snapshots.Snapshots.unite",
-    "pack": "roost.core.workspaces.snapshots.Snapshots._store_load",
-    "manifest": "roost.core.workspaces.snapshots.Snapshots._store_manifest",
-    "head": "roost.core.workspaces.heads.seal",
+    "row": "roost.core.snapshots.snapshots.Snapshots.unite",
+    "pack": "roost.core.snapshots.snapshots.Snapshots._store_load",
+    "manifest": "roost.core.snapshots.snapshots.Snapshots._store_manifest",
+    "head": "roost.core.snapshots.heads.seal",
     "session": "",
 }
 STEPS = [

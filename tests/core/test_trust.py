@@ -12,9 +12,9 @@ import pytest
 from tests.core.node import AGENT, TENANT, Node, message, node, texts, types
 from tests.core.test_places import Door, Housed, Landlord
 
-from roost.core.places import Places
-from roost.core.runner import Runner
-from roost.core.trust import Trust
+from roost.core.sandbox.sandboxes import Sandboxes
+from roost.core.sessions.trust import Trust
+from roost.core.work.runner import Runner
 from roost.domain.ids import mint
 from roost.domain.session import Session, Spec, TrustLevel
 from roost.errors import Forbidden, InvalidRequest, SandboxUnavailable
@@ -51,7 +51,7 @@ class Estate:
         self.docker, self.bubblewrap = Named("docker"), Named("bubblewrap")
         self.host = Named("host")
         self.levels = levels
-        self.places = Places(
+        self.places = Sandboxes(
             self.docker,
             Door(),
             catalog,
@@ -207,7 +207,7 @@ async def test_a_mount_scope_shows_the_vault_without_what_sessions_have(tmp_path
 async def test_a_level_that_is_no_longer_offered_waits_and_goes_on_when_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: TrustLevel
 ):
-    monkeypatch.setattr("roost.core.vacancy._LOOK_AGAIN", 0.05)
+    monkeypatch.setattr("roost.core.work.vacancy._LOOK_AGAIN", 0.05)
     async with manor(tmp_path) as (roost, estate):
         estate.levels.remove(level)
         session = await begun(roost, trust_level=level)

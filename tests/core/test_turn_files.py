@@ -14,12 +14,12 @@ from tests.workspaces.trees import UIDS
 from tests.workspaces.whole import look_at_all
 
 from roost.blobs.folder import FolderBlobs
-from roost.core.files import Files
-from roost.core.places import Places
-from roost.core.runner import Runner
-from roost.core.sync import Pace
-from roost.core.warmth import Warmth
-from roost.core.workspaces import Snapshots
+from roost.core.sandbox.sandboxes import Sandboxes
+from roost.core.snapshots.snapshots import Snapshots
+from roost.core.work.idle import WarmAgents
+from roost.core.work.runner import Runner
+from roost.core.workspaces.local import LocalWorkspaces
+from roost.core.workspaces.sync import SyncPace
 from roost.domain.events import Entry
 from roost.ports.harness import Brief, Conversation, Output
 from roost.sandboxes.tree import LocalTree
@@ -65,23 +65,25 @@ class Writing(Housed):
 
 
 @asynccontextmanager
-async def writing(data: Path) -> AsyncGenerator[tuple[Node, Writing, Files, HeldSnapshots], None]:
+async def writing(
+    data: Path,
+) -> AsyncGenerator[tuple[Node, Writing, LocalWorkspaces, HeldSnapshots], None]:
     async with node(data) as roost:
         snapshots, homes = HeldSnapshots(FolderBlobs(data / "blobs")), data / "vault/.workspaces"
-        files = Files(
+        files = LocalWorkspaces(
             snapshots,
             roost.store.workspaces,
             lambda id: LocalTree(homes / id, data / "notes", UIDS),
             roost.bell,
-            pace=Pace(turn=60),
+            pace=SyncPace(turn=60),
         )
         catalog, vault = roost.store.catalog, data / "vault"
-        places = Places(
+        places = Sandboxes(
             *(Landlord(), Door(), catalog), vault=vault, forwarder=Path("/forward"), files=files
         )
         agent = Writing(roost.dispatcher._runner._harnesses["scripted"])
         agent.homes = homes
-        warmth, store = Warmth(roost.bell, seconds=60, most=9), roost.store
+        warmth, store = WarmAgents(roost.bell, seconds=60, most=9), roost.store
         roost.dispatcher._runner = Runner(
             *(store.log, store.sessions, roost.bell, {"housed": agent}, places, warmth),
             handover=roost.handover,

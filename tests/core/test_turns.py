@@ -10,9 +10,9 @@ import anyio
 import pytest
 from tests.core.node import TENANT, Node, message, node, texts, types
 
-from roost.core.follow import Follow, Pause
-from roost.core.gate import Gate
-from roost.core.turn import Turn
+from roost.core.read.follow import Follow, Pause
+from roost.core.work.turn import LeasedLog
+from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.domain.events import Draft, Entry, Preview
 from roost.domain.ledger import Batch
 from roost.domain.session import Session, Status
@@ -138,7 +138,7 @@ async def test_a_conversation_that_is_too_large_costs_the_turn_and_not_the_sessi
 
 
 async def test_a_session_whose_workspace_was_deleted_ends(tmp_path: Path):
-    def gate_of(store: SqliteStore, bell: LocalBell) -> Gate:
+    def gate_of(store: SqliteStore, bell: LocalBell) -> WorkspaceQueue:
         return DeletedGate(store.log, bell)
 
     async with node(tmp_path, gate_of=gate_of) as roost:
@@ -149,10 +149,10 @@ async def test_a_session_whose_workspace_was_deleted_ends(tmp_path: Path):
         assert "was deleted. Its files are gone" in said["message"]
 
 
-class DeletedGate(Gate):
+class DeletedGate(WorkspaceQueue):
     """The way into a workspace that is gone."""
 
-    async def passed(self, session: Session, turn: Turn, since: int) -> bool:
+    async def passed(self, session: Session, turn: LeasedLog, since: int) -> bool:
         raise WorkspaceDeleted()
 
 
@@ -389,7 +389,7 @@ async def test_an_agent_that_says_or_asks_too_much_in_a_turn_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, problem: str
 ):
     monkeypatch.setattr(
-        f"roost.core.turn.{bound}", {"_MOST_WRITTEN": 1000, "_MOST_ASKED": -1}[bound]
+        f"roost.core.work.turn.{bound}", {"_MOST_WRITTEN": 1000, "_MOST_ASKED": -1}[bound]
     )
     async with node(tmp_path) as roost:
         session = await roost.session()

@@ -13,9 +13,9 @@ import pytest
 from tests.core.node import Node, message, node, texts
 from tests.core.test_places import Door, Housed, Landlord
 
-from roost.core.places import Places
-from roost.core.runner import Runner
-from roost.core.wakes import Wakes
+from roost.core.sandbox.sandboxes import Sandboxes
+from roost.core.work.runner import Runner
+from roost.core.work.start_limit import StartLimit
 from roost.domain.events import Entry
 from roost.domain.session import Session, Status
 from roost.ports.bell import WORK
@@ -79,7 +79,7 @@ async def slow_house(
     """A node that begins to work only when it is told to."""
     async with node(data, working=False) as roost:
         store = roost.store
-        places = Places(
+        places = Sandboxes(
             landlord, Door(), store.catalog, vault=data / "vault", forwarder=Path("/forward")
         )
         scripted = roost.dispatcher._runner._harnesses["scripted"]
@@ -90,7 +90,7 @@ async def slow_house(
             roost.bell,
             {"housed": slow, "scripted": scripted},
             places,
-            wakes=Wakes(roost.bell, most),
+            wakes=StartLimit(roost.bell, most),
         )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_run_when_rung, roost)
@@ -152,7 +152,7 @@ async def test_sessions_that_wait_for_a_room_keep_nobody_else_from_starting(tmp_
 async def test_a_start_that_failed_keeps_nobody_else_from_starting_until_it_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.runner._PAUSES", (600,))
+    monkeypatch.setattr("roost.core.work.runner._PAUSES", (600,))
     landlord = Landlord()
     landlord.sold = 1
     async with slow_house(tmp_path, landlord, most=1) as (roost, slow):
@@ -189,7 +189,7 @@ async def test_only_so_many_wait_on_top_of_those_that_work(tmp_path: Path):
 
 async def test_a_start_that_ended_twice_counts_once():
     bell = LocalBell()
-    wakes = Wakes(bell, 2)
+    wakes = StartLimit(bell, 2)
     wakes.expect("a")
     wakes.expect("a")
     await wakes.begin("a")

@@ -21,7 +21,7 @@ from tests.workspaces.s3_server import BUCKET, s3_server
 
 from roost.blobs.folder import FolderBlobs
 from roost.blobs.s3 import S3Blobs
-from roost.core.workspaces import Snapshots
+from roost.core.snapshots.snapshots import Snapshots
 from roost.ports.blobs import Blobs
 from roost.testing.live import LiveServer
 from roost.testing.postgres import PostgresServer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from roost.config import Settings
-from roost.core.keys import Keyring
+from roost.core.access.keys import Keyring
 from roost.errors import StartupError, Unauthenticated
 from roost.serve.first_start import ensure_administrator, prepare
 from roost.stores.sqlite import SqliteStore

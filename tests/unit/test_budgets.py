@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from roost.config import Settings
-from roost.core.budgets import Budgets
+from roost.core.sandbox.budgets import Budgets
 from roost.domain.budget import Budget, Price, Spent, monetary, price_of
 from roost.domain.events import Draft
 from roost.domain.session import Session, Spec, State

@@ -12,7 +12,7 @@ import httpx2
 from tests.journeys.chat import Chat, bash, printed, script
 from tests.workspaces.whole import WRITE, look_at_all, torn_in
 
-from roost.core.workspaces import Snapshots
+from roost.core.snapshots.snapshots import Snapshots
 from roost.testing.live import LiveServer
 
 # Whose secrets are in any file that can be read; then the names in the workspace.

@@ -14,7 +14,7 @@ import anyio
 from tests.workspaces.trees import put_back, tree
 
 from roost.blobs.folder import FolderBlobs
-from roost.core.workspaces import Snapshots
+from roost.core.snapshots.snapshots import Snapshots
 from roost.errors import WorkspaceTooLarge
 from roost.ports.sandbox import Plan
 from roost.sandboxes.bubblewrap import BubblewrapProvider

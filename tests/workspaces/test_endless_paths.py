@@ -15,7 +15,7 @@ from tests.unit.test_archives import CARD, LOG, named, tar_of
 from tests.workspaces.trees import put_back, tree
 
 from roost.blobs.folder import FolderBlobs
-from roost.core.workspaces import Snapshots
+from roost.core.snapshots.snapshots import Snapshots
 from roost.disk import remove
 
 NAMES = {"deep": ["d"] * 15_000, "long": ["d" * 255] * 200}

@@ -18,8 +18,8 @@ from tests.workspaces.trees import QUICK, Gardener, picture, put_back, tree
 from roost.blobs.folder import FolderBlobs
 from roost.blobs.s3 import S3Blobs
 from roost.blobs.steady import SteadyBlobs
-from roost.core.workspaces import Snapshots
-from roost.core.workspaces.garbage import collect
+from roost.core.snapshots.garbage import collect
+from roost.core.snapshots.snapshots import Snapshots
 from roost.errors import BlobsFailed
 from roost.ports.blobs import Blobs
 from roost.serve.http import listening
@@ -33,7 +33,7 @@ HTTP_FAULTS = ["500", "503", "slow", "cut", "wrong answer", "wrong question", "a
 def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("roost.domain.packs.LOAD", 100_000)
     monkeypatch.setattr("roost.domain.packs.FRAME", 30_000)
-    monkeypatch.setattr("roost.core.workspaces.fetch._PAUSE", 0.0)
+    monkeypatch.setattr("roost.core.snapshots.fetch._PAUSE", 0.0)
 
 
 @pytest.fixture

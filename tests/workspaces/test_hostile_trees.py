@@ -21,8 +21,8 @@ from tests.parts import need
 from tests.workspaces.trees import picture, put_back, tree
 
 from roost.blobs.folder import FolderBlobs
-from roost.core.workspaces import Snapshots, Taken
-from roost.core.workspaces.gather import Limits
+from roost.core.snapshots.gather import GatherLimits
+from roost.core.snapshots.snapshots import Snapshots, TakenSnapshot
 from roost.disk import remove
 from roost.domain.packs import Load
 from roost.domain.snapshot import (
@@ -50,7 +50,7 @@ def snapshots(tmp_path: Path) -> Snapshots:
     return Snapshots(FolderBlobs(tmp_path / "blobs"))
 
 
-async def taken_and_put_back(snapshots: Snapshots, home: Path) -> Taken:
+async def taken_and_put_back(snapshots: Snapshots, home: Path) -> TakenSnapshot:
     taken = await snapshots.take("w", tree(home), 1)
     await put_back(snapshots, taken.snapshot, home.parent / "again")
     return taken
@@ -169,7 +169,7 @@ async def test_a_tree_deeper_than_any_path_is_cut_there_and_reported(
 
 
 async def test_too_many_files_are_refused_without_reading_them_all(home: Path, tmp_path: Path):
-    small = Snapshots(FolderBlobs(tmp_path / "blobs"), limits=Limits(entries=100))
+    small = Snapshots(FolderBlobs(tmp_path / "blobs"), limits=GatherLimits(entries=100))
     for number in range(300):
         (home / f"{number}").write_bytes(b"x")
     with pytest.raises(WorkspaceTooLarge):

@@ -8,14 +8,14 @@ from typing import Any
 
 from tests.api.house import TENANT, House, house
 
-from roost.core.outputs import Bounds, Outputs
+from roost.core.files.outputs import OutputLimits, Outputs
 from roost.sandboxes.shown import FolderShown
 
 
 async def outputs_of(roost: House, folder: Path, **bounds: int) -> tuple[Any, Outputs, Path]:
     session = await roost.store.sessions.get(TENANT, (await roost.session())["id"])
     shown = FolderShown(folder / "session-files", range(0))
-    made = Outputs(roost.deps.filestore, shown, roost.store.sessions, Bounds(**bounds))
+    made = Outputs(roost.deps.filestore, shown, roost.store.sessions, OutputLimits(**bounds))
     return session, made, await shown.outputs(session.id)
 
 

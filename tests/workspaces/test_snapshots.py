@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tests.workspaces.trees import QUICK, Gardener, picture, put_back, tree
 
 from roost.blobs.folder import FolderBlobs
-from roost.core.workspaces import Progress, Snapshots
-from roost.core.workspaces.garbage import collect
-from roost.core.workspaces.gather import Limits
-from roost.core.workspaces.restore import restored
+from roost.core.snapshots.garbage import collect
+from roost.core.snapshots.gather import GatherLimits
+from roost.core.snapshots.restore import RestoreProgress, restored
+from roost.core.snapshots.snapshots import Snapshots
 from roost.domain.snapshot import Head
 from roost.errors import DiskFull, LeaseLost, NotFound, SnapshotCorrupt, WorkspaceTooLarge
 from roost.ports.blobs import Blobs, Pointer, Stored
@@ -32,7 +32,7 @@ def small_packs_and_short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that small trees have several packs, and files need not rest long to be believed."""
     monkeypatch.setattr("roost.domain.packs.LOAD", 200_000)
     monkeypatch.setattr("roost.domain.packs.FRAME", 50_000)
-    monkeypatch.setattr("roost.core.workspaces.gather._CUT", 0x3)
+    monkeypatch.setattr("roost.core.snapshots.gather._CUT", 0x3)
     monkeypatch.setattr("roost.sandboxes.tree.walk._TOO_RECENT", 10_000_000)
 
 
@@ -160,7 +160,7 @@ def test_a_restore_that_was_cut_off_goes_on_and_comes_to_the_same(seed: int, fil
         snapshots = Snapshots(FolderBlobs(folder / "blobs"))
         taken = await snapshots.take("w", tree(home), 1)
 
-        def dies(progress: Progress) -> None:
+        def dies(progress: RestoreProgress) -> None:
             if progress.files >= files:
                 raise Death
 
@@ -430,10 +430,10 @@ async def test_progress_is_told_from_nothing_to_all(world: World):
     for number in range(30):
         (world.home / f"{number}.bin").write_bytes(os.urandom(30_000))
     taken = await world.take()
-    told: list[Progress] = []
+    told: list[RestoreProgress] = []
     await put_back(world.snapshots, taken.snapshot, world.folder / "again", told.append)
-    assert told[0] == Progress(0, 30, 0, 900_000)
-    assert told[-1] == Progress(30, 30, 900_000, 900_000)
+    assert told[0] == RestoreProgress(0, 30, 0, 900_000)
+    assert told[-1] == RestoreProgress(30, 30, 900_000, 900_000)
     assert len(told) > 3
     assert told == sorted(told, key=lambda progress: progress.bytes)
 
@@ -451,7 +451,7 @@ async def test_what_was_in_the_place_can_be_kept_aside(world: World):
 async def test_a_workspace_with_too_many_files_is_refused(world: World):
     for number in range(12):
         (world.home / f"{number}").touch()
-    small = Snapshots(world.blobs, limits=Limits(entries=10))
+    small = Snapshots(world.blobs, limits=GatherLimits(entries=10))
     with pytest.raises(WorkspaceTooLarge):
         await small.take("w", world.tree, 1)
     assert await world.snapshots.head("w") == Head()

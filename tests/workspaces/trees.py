@@ -11,8 +11,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from roost.core.workspaces import Snapshots
-from roost.core.workspaces.restore import OnProgress, restored
+from roost.core.snapshots.restore import OnProgress, restored
+from roost.core.snapshots.snapshots import Snapshots
 from roost.domain.snapshot import Snapshot
 from roost.sandboxes.tree import LocalTree
 

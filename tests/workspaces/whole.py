@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 
-from roost.core.workspaces import Snapshots
+from roost.core.snapshots.snapshots import Snapshots
 
 WRITE = """
 import hashlib, os, random, sys, time

@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 
-from roost.core.keys import digest_of
+from roost.core.access.keys import digest_of
 from roost.errors import RateLimited
 
 _WRONG_PER_MINUTE: Final = 10

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from roost.core.keys import Keyring
-from roost.core.logins import Login, Logins
+from roost.core.access.keys import Keyring
+from roost.core.access.logins import Login, Logins
 from roost.errors import InvalidRequest, NotFound, Unauthenticated
 from roost.ports.keys import Key
 

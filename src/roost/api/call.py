@@ -17,8 +17,8 @@ from starlette.types import Receive, Scope
 
 from roost.api.bodies import Take
 from roost.api.deps import Deps
-from roost.core.access import Act
-from roost.core.logins import Login
+from roost.core.access.logins import Login
+from roost.core.access.sessions import Act
 from roost.domain.session import Session
 from roost.errors import Forbidden, InvalidRequest, RequestTooSlow, TooLarge
 from roost.ports.keys import Key

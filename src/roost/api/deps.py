@@ -16,27 +16,27 @@ from roost.api.rates import Rates
 from roost.api.sse import Streams
 from roost.api.tokens import Tokens
 from roost.config import Settings
-from roost.core.access import Access
-from roost.core.attachments import Attachments
-from roost.core.browse import Browse
-from roost.core.budgets import Budgets
-from roost.core.catalog import Agents, Environments
-from roost.core.filestore import FileStore
-from roost.core.follow import Follow
-from roost.core.forks import Forks
-from roost.core.intake import Intake
-from roost.core.keys import Keyring
-from roost.core.large import Large
-from roost.core.logins import Logins
-from roost.core.nodes import Fleet
-from roost.core.resources import Resources
-from roost.core.revocations import Revocations
-from roost.core.runs import Runs
-from roost.core.sessions import Lifecycle
-from roost.core.sharing import SharedWorkspaces
-from roost.core.skills import Skills
-from roost.core.taskboard import Taskboard
-from roost.core.transfer import Transfer
+from roost.core.access.keys import Keyring
+from roost.core.access.logins import Logins
+from roost.core.access.revocations import Revocations
+from roost.core.access.sessions import SessionAccess
+from roost.core.access.workspaces import NamedWorkspaces
+from roost.core.files.attachments import Attachments
+from roost.core.files.resources import Resources
+from roost.core.files.store import FileStore
+from roost.core.read.follow import Follow
+from roost.core.read.large_events import LargeEvents
+from roost.core.records.agents import Agents, Environments
+from roost.core.records.skills import Skills
+from roost.core.records.tasks import Tasks
+from roost.core.sandbox.budgets import Budgets
+from roost.core.sessions.forks import Forks
+from roost.core.sessions.lifecycle import Lifecycle
+from roost.core.sessions.task_runs import Runs
+from roost.core.sessions.transfer import Transfer
+from roost.core.work.nodes import Fleet
+from roost.core.workspaces.browse import Browse
+from roost.core.write.intake import Intake
 from roost.ports.bell import Bell
 from roost.ports.buckets import Buckets
 from roost.ports.log import Log
@@ -72,8 +72,8 @@ class Deps:
     keyring: Keyring
     logins: Logins
     tokens: Tokens
-    tasks: Taskboard
-    workspaces: SharedWorkspaces
+    tasks: Tasks
+    workspaces: NamedWorkspaces
     runs: Runs
     registry: CollectorRegistry
     ready: Callable[[], Awaitable[dict[str, Any]]]
@@ -85,7 +85,7 @@ class Deps:
     streams: Streams = field(default_factory=Streams)
 
     @property
-    def access(self) -> Access:
+    def access(self) -> SessionAccess:
         """Who may do what."""
         return self.lifecycle.access
 
@@ -105,9 +105,9 @@ class Deps:
         )
 
     @cached_property
-    def large(self) -> Large:
+    def large(self) -> LargeEvents:
         """How many listings of large events are put together at a time."""
-        return Large(over=_LARGE_LISTING)
+        return LargeEvents(over=_LARGE_LISTING)
 
     @cached_property
     def attempts(self) -> Attempts:

@@ -7,7 +7,7 @@ from starlette.types import ASGIApp
 from roost.api import views
 from roost.api.call import Call, reply
 from roost.api.paging import record_page, record_query
-from roost.core.ceilings import check_defaults
+from roost.core.access.permissions import check_defaults
 
 
 async def create(call: Call) -> ASGIApp:

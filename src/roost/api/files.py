@@ -17,8 +17,8 @@ from roost.api.call import Call, reply
 from roost.api.download import Sending, guard, span_in
 from roost.api.paging import DEFAULT_PAGE, record_page, record_query
 from roost.api.uploads import parts_of
-from roost.core.access import may_see
-from roost.core.filestore import Reader
+from roost.core.access.permissions import may_see
+from roost.core.files.store import Reader
 from roost.domain.file import File, file_of, lifetime, named
 from roost.errors import InvalidRequest, NotFound
 from roost.ports.catalog import Record, RecordQuery

@@ -9,7 +9,7 @@ from pydantic import Field
 from starlette.types import ASGIApp
 
 from roost.api.call import Call, administrators_only, reply
-from roost.core.ceilings import may_ask_for
+from roost.core.access.permissions import may_ask_for
 from roost.domain.events import iso
 from roost.domain.session import TrustLevel
 from roost.errors import Forbidden, InvalidRequest, NotFound, OwnKey

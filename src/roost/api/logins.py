@@ -12,7 +12,7 @@ from roost.api.auth import COOKIE
 from roost.api.call import Call, reply
 from roost.api.origins import check_origin
 from roost.api.tokens import Pass
-from roost.core.logins import Login
+from roost.core.access.logins import Login
 from roost.domain.events import Micros, iso
 from roost.errors import Forbidden, NotFound, Unauthenticated
 from roost.ports.keys import Key

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp
 
 from roost.api.call import Call, reply
 from roost.api.paging import Cursor, cursor_in, page
-from roost.core.resources import found
+from roost.core.files.resources import found
 from roost.domain.resource import MOST
 from roost.domain.session import Session
 

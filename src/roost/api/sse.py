@@ -19,7 +19,7 @@ from anyio import CancelScope
 from starlette.types import Receive, Scope, Send
 
 from roost.api.errors import envelope
-from roost.core.follow import Follow, Pause, Shown
+from roost.core.read.follow import Follow, Pause, Shown
 from roost.domain.events import Draft, Entry, Preview, iso
 from roost.domain.session import Session, Status
 from roost.errors import RoostError, TooManyStreams

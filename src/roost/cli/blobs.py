@@ -8,7 +8,7 @@ import anyio
 
 from roost.blobs.choice import chosen
 from roost.config import Settings
-from roost.core.installation import Installation
+from roost.core.files.installation import Installation
 from roost.serve.database import opened
 from roost.serve.first_start import prepare
 

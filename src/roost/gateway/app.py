@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from roost.api.deps import Deps
 from roost.api.errors import refusal
-from roost.core.fanout import Fanout
+from roost.core.read.fanout import Fanout
 from roost.domain.ids import mint
 from roost.errors import RoostError, TooManySockets
 from roost.gateway import speech

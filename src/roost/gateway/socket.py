@@ -13,10 +13,10 @@ from starlette.types import Receive
 
 from roost.api.deps import Deps
 from roost.api.inbound import drafts_of, receipts_of
-from roost.core.fanout import AgentStatus, Fanout
-from roost.core.files import Phase
-from roost.core.outcome import Outcome
-from roost.core.workspaces import Progress
+from roost.core.read.fanout import AgentStatus, Fanout
+from roost.core.read.outcome import Outcome
+from roost.core.snapshots.restore import RestoreProgress
+from roost.core.workspaces.local import Phase
 from roost.domain.events import Entry, Preview
 from roost.domain.session import Session
 from roost.errors import (
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class Socket:
-    """A client on the line. Follows its session, as `core.fanout.Follower`."""
+    """A client on the line. Follows its session, as `core.read.fanout.Follower`."""
 
     __slots__ = (
         "_agent",
@@ -137,7 +137,7 @@ class Socket:
             before, self._agent = self._agent, status
             self.send(speech.agent_frames(before, status, cause))
 
-    def files(self, phase: Phase, progress: Progress | None) -> None:
+    def files(self, phase: Phase, progress: RestoreProgress | None) -> None:
         """What becomes of its files."""
         self.send(speech.files(phase, progress))
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from roost.core.fanout import AgentStatus
-from roost.core.files import Phase
-from roost.core.outcome import Outcome
-from roost.core.workspaces import Progress
+from roost.core.read.fanout import AgentStatus
+from roost.core.read.outcome import Outcome
+from roost.core.snapshots.restore import RestoreProgress
+from roost.core.workspaces.local import Phase
 from roost.domain.events import Entry, Preview
 from roost.domain.task import TOOL
 from roost.errors import RateLimited, RoostError
@@ -100,7 +100,7 @@ def connection(status: str) -> bytes:
     return frame({"type": "connection_status", "status": status, "sandboxStatus": status})
 
 
-def files(phase: Phase, progress: Progress | None) -> bytes:
+def files(phase: Phase, progress: RestoreProgress | None) -> bytes:
     """The `session_status` message."""
     message: Json = {"type": "session_status", "status": phase}
     if phase == "restoring" and progress is not None:

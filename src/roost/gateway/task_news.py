@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from anyio.abc import TaskStatus
 
-from roost.core.taskboard import Taskboard, topic
+from roost.core.records.tasks import Tasks, topic
 from roost.domain.task import FIELDS
 from roost.errors import NotFound, RoostError
 from roost.gateway.speech import frame
@@ -32,7 +32,7 @@ class Reader(Protocol):
 class TaskNews:
     """One ear for all tasks whose sessions are followed; nothing wakes while nobody changes one."""
 
-    def __init__(self, tasks: Taskboard, bell: Bell) -> None:
+    def __init__(self, tasks: Tasks, bell: Bell) -> None:
         self._tasks = tasks
         self._bell = bell
         self._board: Switchboard

@@ -1,7 +1,7 @@
 """How one kind of agent is driven.
 
 A `Harness` opens a `Conversation` for a session; the conversation takes turns. What comes out of a
-turn is a stream of outputs, written to the log by `core/turn` in the order they come. A harness
+turn is a stream of outputs, written to the log by `core/work/turn` in the order they come. A harness
 keeps no state that the log or the session's home does not have: killed at any moment, it is opened
 again and goes on.
 """
@@ -107,7 +107,7 @@ class Conversation(Protocol):
     def turn(self, inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
         """Give the agent these inputs and yield what it does until it rests.
 
-        Called by `core/turn` for one turn at a time. Each input's id is its idempotency key: with
+        Called by `core/work/turn` for one turn at a time. Each input's id is its idempotency key: with
         `again` the same inputs may have been given before a crash, and must not be acted on twice.
         Closing the generator abandons the turn.
         """
@@ -116,8 +116,8 @@ class Conversation(Protocol):
     async def up(self) -> bool:
         """Wait until its program, started ahead or by the first turn, is up; whether it is (still).
 
-        Called from other tasks: by `core/runner`, since only so many may come up at once, and by
-        `core/pool`.
+        Called from other tasks: by `core/work/runner`, since only so many may come up at once, and by
+        `core/work/prestart`.
         """
         ...
 
@@ -140,7 +140,7 @@ class Harness(Protocol):
         ...
 
     def open(self, brief: Brief) -> AbstractAsyncContextManager[Conversation]:
-        """Start the agent for a session. Called by `core/runner` once per lease.
+        """Start the agent for a session. Called by `core/work/runner` once per lease.
 
         :raises RoostError: it cannot be started; the session says so and waits
         """

@@ -89,7 +89,7 @@ class Log(Protocol):
     ) -> Accepted:
         """Append inputs from a client, all or none; wake the session if they make work.
 
-        Called by `core/intake` for each request that carries events. With receipts (empty, or one
+        Called by `core/write/intake` for each request that carries events. With receipts (empty, or one
         slot per draft) the known ones are not written again; their first entries are returned. With
         a runner that stands by, its turn begins in the same transaction, if it can. An interrupt
         withdraws what waits in the same transaction: each input was taken up before, or never is.
@@ -103,7 +103,7 @@ class Log(Protocol):
     async def claim(self, node: str, limit: int) -> list[Lease]:
         """Take up to `limit` sessions that have work and no living runner, oldest wait first.
 
-        Called by `core/dispatch` whenever it has room and was rung, and now and then in case a ring
+        Called by `core/work/dispatch` whenever it has room and was rung, and now and then in case a ring
         was lost. Raises each one's generation: every older lease is dead from here on.
 
         :raises LeaseLost: the node's own lease has run out; it must `renew` first
@@ -113,13 +113,13 @@ class Log(Protocol):
     async def renew(self, node: str, ttl: float) -> None:
         """Say that the node lives, for `ttl` seconds from the store's now.
 
-        Called by `core/dispatch` three times per `ttl`. Sessions whose owner's time has run out can
+        Called by `core/work/dispatch` three times per `ttl`. Sessions whose owner's time has run out can
         be claimed by others. A `ttl` of 0 says that the node is gone.
         """
         ...
 
     async def append(self, lease: Lease, batch: Batch) -> list[Entry]:
-        """Write what a runner did. Called by `core/turn` before anybody is shown it.
+        """Write what a runner did. Called by `core/work/turn` before anybody is shown it.
 
         :raises LeaseLost: the session was claimed by another since, or deleted; nothing is written
         :raises NotWaiting: an input it takes was taken up or withdrawn already; nothing is written
@@ -137,7 +137,7 @@ class Log(Protocol):
     ) -> list[Entry] | None:
         """Go idle, if the log still ends at `seen`; None (and nothing written) if it does not.
 
-        Called by `core/runner` when the agent rests and no input waits. `keep` holds the lease, for
+        Called by `core/work/runner` when the agent rests and no input waits. `keep` holds the lease, for
         a runner that stays warm; without it the lease ends here.
 
         :raises LeaseLost: the session was claimed by another since, or deleted
@@ -145,7 +145,7 @@ class Log(Protocol):
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Hand the session back, as it stands. Called by `core/dispatch` when the server stops."""
+        """Hand the session back, as it stands. Called by `core/work/dispatch` when the server stops."""
         ...
 
     async def inputs(self, session_id: str, types: Sequence[str] = ()) -> list[Entry]:

@@ -1,6 +1,6 @@
 """How far a session was shown to programs that keep no cursor: a hint that all servers have.
 
-Nothing is lost with it but a turn that is shown twice, or once more: see `core/follow`.
+Nothing is lost with it but a turn that is shown twice, or once more: see `core/read/follow`.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Nodes(Protocol):
     async def tell(self, node: str, about: About) -> bool:
         """Write down what a node says of itself; gives whether it is to drain.
 
-        Called by `core/member` after each renewal of its lease. Of a node without a lease, nothing is kept.
+        Called by `core/work/nodes` after each renewal of its lease. Of a node without a lease, nothing is kept.
         """
         ...
 
@@ -70,7 +70,7 @@ class Nodes(Protocol):
         ...
 
     async def lives(self, node: str) -> bool:
-        """Whether a node's lease holds. Called by `core/fanout` for each session that somebody begins to
+        """Whether a node's lease holds. Called by `core/read/fanout` for each session that somebody begins to
         follow and that has an owner.
         """
         ...

@@ -14,16 +14,16 @@ import anyio
 from pydantic import SecretStr
 
 from roost.config import Settings, words
-from roost.core.browse import Browse
-from roost.core.budgets import Budgets
-from roost.core.commons import Commons, shared_past
-from roost.core.copies import Past, copies_in
-from roost.core.files import Files
-from roost.core.places import OnAccount, Places
-from roost.core.resources import Resources
-from roost.core.skills import Skills
-from roost.core.trust import Trust
-from roost.core.workspaces import Snapshots
+from roost.core.files.resources import Resources
+from roost.core.records.skills import Skills
+from roost.core.sandbox.budgets import Budgets
+from roost.core.sandbox.sandboxes import OnAccount, Sandboxes
+from roost.core.sessions.trust import Trust
+from roost.core.snapshots.snapshots import Snapshots
+from roost.core.workspaces.browse import Browse
+from roost.core.workspaces.copies import WorkspacePast, copies_in
+from roost.core.workspaces.local import LocalWorkspaces
+from roost.core.workspaces.shared import SharedWorkspaces, shared_past
 from roost.domain.session import Session, TrustLevel
 from roost.egress import host as egress
 from roost.egress.options import USUAL_PORTS, Options, anthropic
@@ -65,10 +65,10 @@ class Workforce:
 
     harnesses: Mapping[str, Harness]
     default: str
-    places: Places
+    places: Sandboxes
     trust: Trust
-    files: Files
-    commons: Commons
+    files: LocalWorkspaces
+    commons: SharedWorkspaces
     browse: Browse
     archives: Archives
     budgets: Budgets
@@ -92,7 +92,7 @@ async def workforce(
         levels = cast(list[TrustLevel], words(settings.trust_levels))
         vault = (settings.vault or settings.data / "vault").absolute()
         files, commons = _files(settings, vault, store, blobs, bell, node)
-        places = Places(
+        places = Sandboxes(
             chosen(settings),
             way_out,
             store.catalog,
@@ -135,15 +135,15 @@ def _egress(settings: Settings, model: Model) -> Options:
 
 def _files(
     settings: Settings, vault: Path, store: Store, blobs: Blobs, bell: Bell, node: str
-) -> tuple[Files, Commons]:
+) -> tuple[LocalWorkspaces, SharedWorkspaces]:
     notes = settings.data.absolute() / "copies"
 
     def tree_of(workspace_id: str) -> LocalTree:
         return LocalTree(vault / ".workspaces" / workspace_id, notes, DEFAULT_UIDS)
 
-    async def past_of(workspace_id: str) -> Past:
+    async def past_of(workspace_id: str) -> WorkspacePast:
         try:
-            return Past.of((await store.sessions.find(workspace_id)).state)
+            return WorkspacePast.of((await store.sessions.find(workspace_id)).state)
         except NotFound:
             return await shared_past(rows, store.log, workspace_id)
 
@@ -152,7 +152,7 @@ def _files(
 
     snapshots = Snapshots(blobs, most_bytes=settings.max_snapshot_bytes)
     rows = store.workspaces
-    files = Files(
+    files = LocalWorkspaces(
         snapshots,
         rows,
         tree_of,
@@ -162,7 +162,7 @@ def _files(
         here=here,
         most_of_tenant=settings.max_tenant_bytes,
     )
-    return files, Commons(files, snapshots, rows, store.catalog, bell, tree_of, node=node)
+    return files, SharedWorkspaces(files, snapshots, rows, store.catalog, bell, tree_of, node=node)
 
 
 def _archives(settings: Settings) -> FolderArchives:
@@ -174,7 +174,9 @@ def _archives(settings: Settings) -> FolderArchives:
     return FolderArchives(folder, tree_at, most=most, least_free=least_free)
 
 
-def _browse(vault: Path, files: Files, commons: Commons, least_free: int) -> Browse:
+def _browse(
+    vault: Path, files: LocalWorkspaces, commons: SharedWorkspaces, least_free: int
+) -> Browse:
     def folder_of(session: Session) -> LocalFolder:
         workspace = session.spec.workspace
         hidden = AGENTS_OWN if workspace is None else frozenset()

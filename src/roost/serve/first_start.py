@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 from roost.config import Settings
-from roost.core.keys import Keyring
+from roost.core.access.keys import Keyring
 from roost.disk import make_folder, sync_folder
 from roost.domain.ids import mint
 from roost.errors import Conflict, StartupError, Unauthenticated

@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from roost.core.dispatch import Dispatcher
-from roost.core.pool import Pool
+from roost.core.work.dispatch import Dispatcher
+from roost.core.work.prestart import Prestart
 from roost.sandboxes.machine import Machine
 
 _Counts = dict[str, tuple[str, Callable[[], float]]]
 
 
 def count_node(
-    registry: CollectorRegistry, dispatcher: Dispatcher, pool: Pool, machine: Machine
+    registry: CollectorRegistry, dispatcher: Dispatcher, pool: Prestart, machine: Machine
 ) -> None:
     """Gauges of one server, and those that carry the node's name."""
     counts: _Counts = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from roost.config import Settings
-from roost.core.budgets import Budgets
+from roost.core.sandbox.budgets import Budgets
 from roost.domain.budget import Budget, Price, Prices
 from roost.errors import StartupError
 

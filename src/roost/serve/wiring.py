@@ -27,37 +27,37 @@ from roost.api.tokens import Tokens
 from roost.blobs import choice as blobs
 from roost.blobs.guarded import GuardedBlobs
 from roost.config import Settings, words
-from roost.core.access import Access
-from roost.core.announce import AnnouncedLog
-from roost.core.attachments import Attachments, ShowingFiles
-from roost.core.catalog import Agents, Environments
-from roost.core.dispatch import Dispatcher
-from roost.core.fanout import Fanout
-from roost.core.filekeeper import FileKeeper
-from roost.core.filestore import FileStore
-from roost.core.follow import Follow
-from roost.core.forks import Forks
-from roost.core.gate import Gate
-from roost.core.handover import Handover
-from roost.core.installation import Installation
-from roost.core.intake import Intake
-from roost.core.keys import Keyring
-from roost.core.logins import Logins
-from roost.core.member import Member
-from roost.core.nodes import Fleet
-from roost.core.outputs import Bounds, Outputs
-from roost.core.pool import Pool
-from roost.core.resources import Resources
-from roost.core.runner import Runner
-from roost.core.runs import Runs
-from roost.core.sessions import Lifecycle
-from roost.core.sharing import SharedWorkspaces
-from roost.core.skills import Skills
-from roost.core.taskboard import Errands, Taskboard
-from roost.core.tasks import alongside
-from roost.core.transfer import Transfer
-from roost.core.wakes import Wakes
-from roost.core.warmth import Warmth
+from roost.core.access.keys import Keyring
+from roost.core.access.logins import Logins
+from roost.core.access.sessions import SessionAccess
+from roost.core.access.workspaces import NamedWorkspaces
+from roost.core.concurrency import alongside
+from roost.core.files.attachments import Attachments, ShowingFiles
+from roost.core.files.installation import Installation
+from roost.core.files.janitor import FileJanitor
+from roost.core.files.outputs import OutputLimits, Outputs
+from roost.core.files.resources import Resources
+from roost.core.files.store import FileStore
+from roost.core.read.fanout import Fanout
+from roost.core.read.follow import Follow
+from roost.core.records.agents import Agents, Environments
+from roost.core.records.skills import Skills
+from roost.core.records.tasks import Tasks
+from roost.core.sessions.forks import Forks
+from roost.core.sessions.lifecycle import Lifecycle
+from roost.core.sessions.task_runs import Runs
+from roost.core.sessions.transfer import Transfer
+from roost.core.work.dispatch import Dispatcher
+from roost.core.work.idle import WarmAgents
+from roost.core.work.nodes import Fleet, NodeLease
+from roost.core.work.prestart import Prestart
+from roost.core.work.runner import Runner
+from roost.core.work.server_tools import ServerTools
+from roost.core.work.start_limit import StartLimit
+from roost.core.work.workspace_queue import WorkspaceQueue
+from roost.core.write.announced_log import AnnouncedLog
+from roost.core.write.intake import Intake
+from roost.core.write.standby import StandbyRunners
 from roost.disk import free
 from roost.domain.ids import mint
 from roost.errors import DiskFull, Unavailable
@@ -85,7 +85,7 @@ class Drain:
     While it stops, nobody can begin to follow; whatever else is asked is answered until the end.
     """
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: NodeLease) -> None:
         self.stopping = False
         self.streams = Streams()
         self._member = member
@@ -112,7 +112,7 @@ class Roost:
 
     app: ASGIApp
     dispatcher: Dispatcher
-    pool: Pool
+    pool: Prestart
     drain: Drain
     admin_key: Path
     model: str
@@ -127,9 +127,9 @@ class _Ground:
     bell: Bell
     registry: CollectorRegistry
     skills: Skills
-    workspaces: SharedWorkspaces
+    workspaces: NamedWorkspaces
     filestore: FileStore
-    keeper: FileKeeper
+    keeper: FileJanitor
     resources: Resources
     attachments: Attachments
     hands: Workforce
@@ -143,13 +143,13 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
     """Open everything in order; close it in reverse when the context ends."""
     async with _ground(settings) as ground:
         store, bell, hands = ground.store, ground.bell, ground.hands
-        tasks = Taskboard(store.catalog, bell)
+        tasks = Tasks(store.catalog, bell)
         fanout = Fanout(store.log, store.sessions, bell, store.nodes, hands.files.status)
         log = AnnouncedLog(store.log, fanout.committed)
-        handover = Handover()
+        handover = StandbyRunners()
         intake = Intake(log, bell, max_queued=settings.max_queued, handover=handover)
         member = _member(ground)
-        errands = Errands(store.log, intake, tasks)
+        errands = ServerTools(store.log, intake, tasks)
         dispatcher, pool = _workers(ground, member, log, errands, handover)
         keyring, drain = Keyring(store.keys), Drain(member)
         admin_key = await ensure_administrator(keyring, settings)
@@ -176,10 +176,10 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
         kept = GuardedBlobs(chosen, installation.check)
         unpacked = FolderSkills(settings.data.absolute() / "skills")
         skills = Skills(store.catalog, BlobSkills(kept, unpacked))
-        workspaces = SharedWorkspaces(store.catalog, store.sessions, store.keys, bell)
-        access = Access(store.sessions, workspaces)
+        workspaces = NamedWorkspaces(store.catalog, store.sessions, store.keys, bell)
+        access = SessionAccess(store.sessions, workspaces)
         filestore = FileStore(store.catalog, kept, access, quota=settings.max_stored_bytes)
-        keeper = FileKeeper(filestore, store.catalog, store.sessions, skills.heed)
+        keeper = FileJanitor(filestore, store.catalog, store.sessions, skills.heed)
         resources = _resources(settings, store, filestore, keeper)
         attachments = Attachments(filestore, keeper)
         async with (
@@ -201,19 +201,19 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
 
 
 def _resources(
-    settings: Settings, store: SharedStore, filestore: FileStore, keeper: FileKeeper
+    settings: Settings, store: SharedStore, filestore: FileStore, keeper: FileJanitor
 ) -> Resources:
     shown = FolderShown(settings.data.absolute() / "session-files", DEFAULT_UIDS)
-    bounds = Bounds(largest=settings.max_file_bytes)
+    bounds = OutputLimits(largest=settings.max_file_bytes)
     outputs = Outputs(filestore, shown, store.sessions, bounds)
     urls = words(settings.git_urls)
     parts = (filestore, keeper, store.catalog, store.sessions, shown, outputs)
     return Resources(*parts, master_keys(settings), urls=urls)
 
 
-def _member(ground: _Ground) -> Member:
+def _member(ground: _Ground) -> NodeLease:
     settings, store = ground.settings, ground.store
-    return Member(
+    return NodeLease(
         ground.node,
         store.log,
         store.nodes,
@@ -223,14 +223,14 @@ def _member(ground: _Ground) -> Member:
 
 
 def _workers(
-    ground: _Ground, member: Member, log: Log, errands: Errands, handover: Handover
-) -> tuple[Dispatcher, Pool]:
+    ground: _Ground, member: NodeLease, log: Log, errands: ServerTools, handover: StandbyRunners
+) -> tuple[Dispatcher, Prestart]:
     settings, store, bell, hands = ground.settings, ground.store, ground.bell, ground.hands
     # What is started ahead counts as kept awake: so there is always room for it.
     most = max(1, settings.max_live - settings.pool)
-    warmth = Warmth(bell, seconds=settings.sleep_after, most=most)
-    wakes = Wakes(bell, settings.max_wakes or 2 * (os.cpu_count() or 1))
-    pool = Pool(
+    warmth = WarmAgents(bell, seconds=settings.sleep_after, most=most)
+    wakes = StartLimit(bell, settings.max_wakes or 2 * (os.cpu_count() or 1))
+    pool = Prestart(
         store.log,
         store.sessions,
         bell,
@@ -245,7 +245,7 @@ def _workers(
     runner = Runner(
         *(log, store.sessions, bell, hands.harnesses, hands.places),
         *(warmth, wakes, pool, errands, hands.budgets),
-        Gate(log, bell, store.workspaces, hands.commons),
+        WorkspaceQueue(log, bell, store.workspaces, hands.commons),
         handover,
     )
     dispatcher = Dispatcher(
@@ -268,7 +268,7 @@ def _workers(
     return dispatcher, pool
 
 
-def _about(fixed: About, dispatcher: Dispatcher, pool: Pool) -> About:
+def _about(fixed: About, dispatcher: Dispatcher, pool: Prestart) -> About:
     return replace(
         fixed,
         sessions=dispatcher.running,
@@ -283,9 +283,9 @@ def _lifecycle(
     ground: _Ground,
     agents: Agents,
     environments: Environments,
-    tasks: Taskboard,
-    pool: Pool,
-    workspaces: SharedWorkspaces,
+    tasks: Tasks,
+    pool: Prestart,
+    workspaces: NamedWorkspaces,
 ) -> Lifecycle:
     hands = ground.hands
     return Lifecycle(
@@ -310,9 +310,9 @@ def _lifecycle(
 def _deps(
     ground: _Ground,
     intake: Intake,
-    tasks: Taskboard,
+    tasks: Tasks,
     dispatcher: Dispatcher,
-    pool: Pool,
+    pool: Prestart,
     keyring: Keyring,
     drain: Drain,
     secret: bytes,

@@ -1,9 +1,1 @@
-"""Workspaces that outlive their disk: snapshots of their files, restored wherever they are needed.
-
-`gather` reads a tree, `snapshots` stores and finds, `restore` puts back, `garbage` tidies up.
-"""
-
-from roost.core.workspaces.restore import Progress
-from roost.core.workspaces.snapshots import Snapshots, Taken
-
-__all__ = ["Progress", "Snapshots", "Taken"]
+"""The files that sessions work in: here already, restored first, or shared with others."""

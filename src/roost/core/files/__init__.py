@@ -1,0 +1,1 @@
+"""Bytes that clients upload and agents put out, kept in the blob store."""

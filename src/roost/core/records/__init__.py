@@ -1,0 +1,1 @@
+"""Agents, environments, skills and tasks: records of the catalog, created, versioned and archived."""

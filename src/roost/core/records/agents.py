@@ -1,0 +1,161 @@
+"""Agents and environments: created, versioned, archived."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from roost.core.access.permissions import check_owner
+from roost.core.records.skills import Skills
+from roost.domain import agent, environment
+from roost.domain.ids import mint
+from roost.errors import EnvironmentArchived, EnvironmentNotFound, InvalidRequest, NotFound
+from roost.ports.catalog import Catalog, Record, RecordQuery
+from roost.ports.keys import Key
+
+
+class Agents:
+    """Agents have versions; a session keeps the one it was created with."""
+
+    def __init__(self, catalog: Catalog, skills: Skills | None = None) -> None:
+        self._catalog = catalog
+        self._skills = skills
+
+    async def pinned(
+        self, tenant: str, params: Mapping[str, Any], at: str = ""
+    ) -> Mapping[str, Any]:
+        """The params with the versions that the skills in them now stand for.
+
+        :raises InvalidRequest: a skill does not exist
+        """
+        if self._skills is None or not params.get("skills"):
+            return params
+        skills = await self._skills.pinned(tenant, params["skills"], f"{at}skills")
+        return {**params, "skills": skills}
+
+    async def create(self, caller: Key, params: Mapping[str, Any]) -> Record:
+        """A new agent at version 1, the caller's. :raises InvalidRequest: naming the field"""
+        body = agent.created(await self.pinned(caller.tenant, params))
+        return await self._catalog.add(
+            "agent",
+            caller.tenant,
+            mint("agent"),
+            body,
+            unique_name=False,
+            created_by=caller.principal,
+            ceiling=caller.trust_ceiling,
+        )
+
+    async def get(self, tenant: str, agent_id: str, version: int | None = None) -> Record:
+        """The newest version, or the one asked for. :raises NotFound:"""
+        try:
+            return await self._catalog.get("agent", tenant, agent_id, version)
+        except NotFound:
+            which = agent_id if version is None else f"{agent_id} version {version}"
+            raise NotFound(f"agent {which} was not found") from None
+
+    async def page(self, query: RecordQuery) -> list[Record]:
+        """A page of agents at their newest versions."""
+        return await self._catalog.page(query)
+
+    async def versions(
+        self, tenant: str, agent_id: str, *, before: int | None, limit: int
+    ) -> list[Record]:
+        """An agent's versions below `before`, newest first. :raises NotFound:"""
+        await self.get(tenant, agent_id)
+        return await self._catalog.versions("agent", tenant, agent_id, before=before, limit=limit)
+
+    async def update(self, caller: Key, agent_id: str, params: Mapping[str, Any]) -> Record:
+        """A new version, if anything changes. `version` in the params guards against overwriting.
+
+        :raises NotFound: :raises NotTheOwner: :raises InvalidRequest: archived, or a field that is wrong
+        :raises Conflict: the version is another one by now
+        """
+
+        def change(record: Record) -> dict[str, Any]:
+            if record.archived_at is not None:
+                raise InvalidRequest(f"agent {agent_id} is archived and cannot be updated")
+            return agent.updated(record.body, params)
+
+        check_owner(caller, await self.get(caller.tenant, agent_id))
+        params = await self.pinned(caller.tenant, params)
+        return await self._catalog.change(
+            "agent",
+            caller.tenant,
+            agent_id,
+            change,
+            expected=params.get("version"),
+            ceiling=caller.trust_ceiling,
+        )
+
+    async def archive(self, caller: Key, agent_id: str) -> Record:
+        """One way; again: the same answer. :raises NotFound: :raises NotTheOwner:"""
+        check_owner(caller, await self.get(caller.tenant, agent_id))
+        return await self._catalog.archive("agent", caller.tenant, agent_id)
+
+
+class Environments:
+    """Environments are changed in place; their names are unique among those not archived."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    async def create(self, caller: Key, params: Mapping[str, Any]) -> Record:
+        """A new environment, the caller's.
+
+        :raises InvalidRequest: naming the field :raises Conflict: its name
+        """
+        body = environment.created(params)
+        return await self._catalog.add(
+            "environment",
+            caller.tenant,
+            mint("env"),
+            body,
+            unique_name=True,
+            created_by=caller.principal,
+            ceiling=caller.trust_ceiling,
+        )
+
+    async def get(self, tenant: str, environment_id: str) -> Record:
+        """:raises EnvironmentNotFound: absent, or another tenant's"""
+        try:
+            return await self._catalog.get("environment", tenant, environment_id)
+        except NotFound:
+            raise EnvironmentNotFound(f"environment {environment_id} was not found") from None
+
+    async def page(self, query: RecordQuery) -> list[Record]:
+        """A page of environments."""
+        return await self._catalog.page(query)
+
+    async def update(self, caller: Key, environment_id: str, params: Mapping[str, Any]) -> Record:
+        """Change what is given; sandboxes made from now on have it.
+
+        :raises EnvironmentNotFound: :raises NotTheOwner: :raises EnvironmentArchived: :raises InvalidRequest:
+        """
+
+        def change(record: Record) -> dict[str, Any]:
+            if record.archived_at is not None:
+                raise EnvironmentArchived(
+                    f"environment {environment_id} is archived and cannot be updated"
+                )
+            return environment.updated(record.body, params)
+
+        check_owner(caller, await self.get(caller.tenant, environment_id))
+        return await self._catalog.change(
+            "environment",
+            caller.tenant,
+            environment_id,
+            change,
+            unique_name=True,
+            ceiling=caller.trust_ceiling,
+        )
+
+    async def archive(self, caller: Key, environment_id: str) -> Record:
+        """No new sessions on it; one way. :raises EnvironmentNotFound: :raises NotTheOwner:"""
+        check_owner(caller, await self.get(caller.tenant, environment_id))
+        return await self._catalog.archive("environment", caller.tenant, environment_id)
+
+    async def delete(self, caller: Key, environment_id: str) -> None:
+        """:raises EnvironmentNotFound: :raises NotTheOwner: :raises Conflict: a session uses it"""
+        check_owner(caller, await self.get(caller.tenant, environment_id))
+        await self._catalog.delete("environment", caller.tenant, environment_id)

@@ -1,0 +1,88 @@
+"""How far a session is trusted, and which kind of place that gives it: settled once, when it is made.
+
+Nothing that happens later changes it. A sandbox that is missing, a follow-up that names another level
+or none, an operator who no longer offers the level: the session waits, and stays what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from roost.core.access.permissions import may_ask_for
+from roost.core.sandbox.sandboxes import Sandboxes
+from roost.domain.session import SANDBOXED_ONLY, Spec, TrustLevel
+from roost.errors import Forbidden, InvalidRequest, SandboxUnavailable
+from roost.ports.egress import Networking
+from roost.ports.keys import Key
+
+
+class Trust:
+    """What this server offers to new sessions."""
+
+    def __init__(
+        self, levels: Sequence[TrustLevel] = SANDBOXED_ONLY, places: Sandboxes | None = None
+    ) -> None:
+        self._levels = levels
+        self._places = places
+
+    def check(self, caller: Key, spec: Spec) -> None:
+        """Whether the caller may have such a session, and such a fallback, on this server.
+
+        :raises Forbidden: it is more than the key may ask for
+        :raises InvalidRequest: the server does not offer it
+        """
+        self._check_level(caller, spec.trust_level, "trust_level")
+        if spec.sandbox_fallback == "vault" or spec.sandbox_fallback == "full":
+            self._check_level(caller, spec.sandbox_fallback, "sandbox_fallback")
+        elif self._places is not None and spec.sandbox_fallback is not None:
+            self._places.check_kind(spec.sandbox_fallback)
+
+    def offered(self, caller: Key) -> list[TrustLevel]:
+        """The levels that a new session of the caller's may have on this server."""
+        return [level for level in self._levels if may_ask_for(caller, level)]
+
+    async def placed(self, spec: Spec, networking: Networking) -> Spec:
+        """The spec with the kind of place the session gets: the server's own, or the named fallback.
+
+        :raises SandboxUnavailable: there is none to be had
+        :raises InvalidRequest: the environment sets limits that nobody could hold it to
+        """
+        if self._places is None:
+            raise SandboxUnavailable("this server has no sandboxes")
+        given = self._places.assigned(spec)
+        try:
+            await self._places.check(given)
+        except SandboxUnavailable as missing:
+            given = _fallen_back(spec, missing)
+            await self._places.check(given)
+        if given.sandbox == "host" and networking.kind == "limited":
+            raise InvalidRequest(
+                f"trust_level: {given.trust_level!r} runs on the host, where the environment's "
+                "limited networking cannot be enforced",
+                hint="Use an environment with unrestricted networking, or a sandboxed session.",
+            )
+        return given
+
+    def _check_level(self, caller: Key, level: TrustLevel, field: str) -> None:
+        if not may_ask_for(caller, level):
+            raise Forbidden(
+                f"{field}: this key may ask for {caller.trust_ceiling!r} at most, not {level!r}"
+            )
+        if level not in self._levels:
+            raise InvalidRequest(
+                f"{field}: this server does not offer {level!r}",
+                hint=f"It offers: {', '.join(self._levels)}. The operator sets ROOST_TRUST_LEVELS.",
+            )
+
+
+def _fallen_back(spec: Spec, missing: SandboxUnavailable) -> Spec:
+    """As the caller named it. A place on the host is a trust level, and is recorded as one."""
+    match spec.sandbox_fallback:
+        case "bubblewrap" | "docker" if spec.trust_level == "sandboxed":
+            return replace(spec, sandbox=spec.sandbox_fallback)
+        case "vault" | "full" if spec.trust_level == "sandboxed":
+            return replace(spec, sandbox="host", trust_level=spec.sandbox_fallback)
+        case _:
+            raise missing

@@ -1,0 +1,204 @@
+"""Leg 2a: claim sessions that have work, and run as many at once as this node may.
+
+Recovery is this and nothing else: a session whose runner died is claimed like any other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import anyio
+from anyio import CancelScope
+from anyio.abc import TaskGroup
+
+from roost.core.work.nodes import NodeLease
+from roost.core.work.runner import Runner
+from roost.domain.session import Lease
+from roost.errors import LeaseLost, RoostError
+from roost.ports.bell import WORK, Bell
+from roost.ports.log import Log
+from roost.ports.nodes import HEAD_START
+
+_log = logging.getLogger(__name__)
+_LOOK_AGAIN = 2.0  # seconds; work whose ring was lost is found this late
+_BREATHE = 1.0  # seconds before a session whose runner failed may be claimed again
+
+
+class Capacity(Protocol):
+    """What the machine has to give; asked before each claim."""
+
+    def room(self) -> int:
+        """For how many more agents there is memory and time."""
+        ...
+
+    def short(self) -> bool:
+        """Whether there is no memory for another one; then agents at rest are ended, one at each look."""
+        ...
+
+
+class _Plenty:
+    def room(self) -> int:
+        return 1_000_000
+
+    def short(self) -> bool:
+        return False
+
+
+class Dispatcher:
+    """The work of one node, as far as the machine has memory and time for it."""
+
+    def __init__(
+        self,
+        member: NodeLease,
+        log: Log,
+        bell: Bell,
+        runner: Runner,
+        *,
+        max_runners: int,
+        drain_seconds: float = 0,
+        machine: Capacity | None = None,
+    ) -> None:
+        self.node = member.node
+        self.running = 0
+        self.member = member
+        self._log = log
+        self._bell = bell
+        self._runner = runner
+        self._max_runners = max_runners
+        self._drain_seconds = drain_seconds
+        self._machine = machine or _Plenty()
+        self._leases: set[CancelScope] = set()
+        self._stopping = False
+
+    async def run(self, stop_seconds: float, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Work until `stop`, then let runners finish for `stop_seconds` and hand back the rest."""
+        await self.member.join()
+        async with anyio.create_task_group() as alive:
+            alive.start_soon(self.member.run)
+            alive.start_soon(self._drain_whenever_asked)
+            async with anyio.create_task_group() as runners:
+                task_status.started()
+                await self._claim_while_wanted(runners)
+                await self._hand_over(stop_seconds, lambda: True)
+                runners.cancel_scope.cancel()
+            alive.cancel_scope.cancel()
+        await self.member.leave()
+
+    @property
+    def busy(self) -> int:
+        """How many sessions are worked on now: not those whose agent is only kept warm, nor those that
+        only wait. Of the latter there may be as many again, and no more: each has a process.
+        """
+        waiting = min(self._runner.waiting, self._max_runners)
+        return self.running - self._runner.resting - waiting
+
+    @property
+    def waking(self) -> int:
+        """How many agents are being started now."""
+        return len(self._runner.wakes)
+
+    def stop(self) -> None:
+        """Claim nothing more; `run` winds down."""
+        self._stopping = True
+        self._bell.ring(WORK)
+
+    async def _claim_while_wanted(self, runners: TaskGroup) -> None:
+        heard = False
+        with self._bell.listen(WORK) as ear:
+            while not self._stopping:
+                for lease in await self._claim():
+                    self.running += 1
+                    self._runner.wakes.expect(lease.session_id)
+                    runners.start_soon(self._run, lease)
+                # What was just rung for may be left to another node, for a moment.
+                heard = await ear.wait(2 * HEAD_START if heard else _LOOK_AGAIN)
+                ear.rung()
+
+    @property
+    def room(self) -> int:
+        """How many more sessions this node would claim now. One is always tried: only what is at work
+        already can have taken the room away.
+        """
+        if self.member.draining or self._stopping:
+            return 0
+        wanted = min(self._max_runners - self.busy, self._runner.wakes.free)
+        return min(wanted, max(self._machine.room(), 1 - self.busy)) if wanted > 0 else 0
+
+    async def _claim(self) -> list[Lease]:
+        if self._machine.short():
+            self._runner.make_room()
+        room = self.room
+        if not room:
+            return []
+        try:
+            return await self._log.claim(self.node, room)
+        except LeaseLost:
+            await self.member.renew()
+        except RoostError as error:
+            _log.error("cannot claim: %s", error.message, extra={"action": "claim"})
+        return []
+
+    async def _run(self, lease: Lease) -> None:
+        about = {"session": lease.session_id, "generation": lease.generation}
+        _log.info("runner starts", extra={"action": "claim", **about})
+        scope = CancelScope()
+        self._leases.add(scope)
+        try:
+            with scope:
+                await self._runner.run(lease)
+        except Exception:  # noqa: BLE001 - one session's fault must not end the others
+            _log.exception("runner failed", extra={"action": "fail", **about})
+            await anyio.sleep(_BREATHE)
+        finally:
+            self.running -= 1
+            self._leases.discard(scope)
+            self._runner.wakes.end(lease.session_id)
+            with anyio.CancelScope(shield=True):
+                await self._hand_back(lease)
+            self._bell.ring(lease.session_id)  # whoever follows it may show that its agent sleeps
+            self._bell.ring(WORK)
+
+    async def _hand_back(self, lease: Lease) -> None:
+        """No harm where the lease ended already; else the next claim goes on from the log."""
+        try:
+            await self._log.release(lease)
+        except RoostError as error:
+            _log.warning(
+                "cannot hand back: %s",
+                error.message,
+                extra={"action": "release", "session": lease.session_id},
+            )
+
+    async def _drain_whenever_asked(self) -> None:
+        """While this node is to drain, its sessions go to others: those at rest at once, the others
+        after their turn, and when that takes too long, in the middle of it.
+        """
+        drained = False
+        with self._bell.listen(WORK) as ear:
+            while True:
+                if self.member.draining and not drained:
+                    await self._hand_over(self._drain_seconds, lambda: self.member.draining)
+                    drained = self.member.draining
+                elif drained and not self.member.draining:
+                    drained = False
+                    self._runner.leaving(False)
+                await ear.wait(_LOOK_AGAIN)
+                ear.rung()
+
+    async def _hand_over(self, seconds: float, wanted: Callable[[], bool]) -> None:
+        """Let runners come to the end of their turn for some seconds, and take what is left from them.
+
+        The next claim of these sessions, here or at another node, goes on from the log.
+        """
+        self._runner.leaving(True)
+        with anyio.move_on_after(seconds), self._bell.listen(WORK) as ear:
+            while wanted() and (self.busy or self._runner.resting):
+                await ear.wait(_LOOK_AGAIN)
+                ear.rung()
+        if not wanted():
+            self._runner.leaving(False)
+            return
+        for scope in list(self._leases):
+            scope.cancel()

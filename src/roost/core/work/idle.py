@@ -1,0 +1,110 @@
+"""Idle sessions: which agents stay started, and waiting for the next input beside one.
+
+An agent that is kept started answers at once, and costs memory. So those used last are kept, for a
+while, and no more than so many; the others are ended. A session whose agent was ended has no process and
+no memory: rows and files only. The next input starts it again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import anyio
+from msgspec.structs import replace
+
+from roost.core.work.inputs import is_changed
+from roost.core.write.intake import inbox
+from roost.core.write.standby import StandbyRunners
+from roost.domain.events import Entry
+from roost.domain.session import Lease, Session, Status
+from roost.ports.bell import WORK, Bell
+from roost.ports.sessions import Sessions
+
+
+class WarmAgents:
+    """The idle agents of this node that are still started."""
+
+    def __init__(self, bell: Bell, *, seconds: float, most: int) -> None:
+        self.seconds = seconds
+        self._bell = bell
+        self._most = most
+        self._closed = False
+        self._resting: OrderedDict[str, bool] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._resting)
+
+    def may_stay(self, session_id: str) -> bool:
+        """Whether its agent may stay started; not once others needed the place."""
+        return not self._closed and self._resting.get(session_id, False)
+
+    def give_up_one(self) -> None:
+        """Send the one that idled for longest to sleep."""
+        for session_id, stays in self._resting.items():
+            if stays:
+                self._resting[session_id] = False
+                self._bell.ring(inbox(session_id))
+                return
+
+    def close(self, closed: bool) -> None:
+        """Keep nobody any more: every agent that idles is to end. Or keep them again."""
+        self._closed = closed
+        for session_id in self._resting if closed else ():
+            self._bell.ring(inbox(session_id))
+
+    @contextmanager
+    def resting(self, session_id: str) -> Generator[None, None, None]:
+        """While its agent idles. One that idled for longer is sent to sleep if there are too many."""
+        self._resting[session_id] = True
+        staying = [other for other, stays in self._resting.items() if stays]
+        for other in staying[: max(0, len(staying) - self._most)]:
+            self._resting[other] = False
+            self._bell.ring(inbox(other))
+        try:
+            yield
+        finally:
+            self._resting.pop(session_id, None)  # an older runner may have gone first
+
+
+_LOOK_AGAIN = 30.0  # seconds; a wake whose ring was lost is found this late
+
+
+class Work(NamedTuple):
+    """A session, and the inputs it has not taken up; or those that its turn has `begun` with."""
+
+    session: Session
+    inputs: Sequence[Entry]
+    begun: bool = False
+
+
+class Idle:
+    """Waits for work, in the warmth."""
+
+    def __init__(
+        self, sessions: Sessions, bell: Bell, warmth: WarmAgents, handover: StandbyRunners | None
+    ) -> None:
+        self._sessions = sessions
+        self._bell = bell
+        self._warmth = warmth
+        self._handover = handover or StandbyRunners()
+
+    async def until_work(self, lease: Lease, before: Session) -> Work | None:
+        """What there is to do when it has work again; None when its agent is to sleep, or to start anew."""
+        with self._bell.listen(inbox(before.id)) as ear, self._warmth.resting(before.id):
+            self._bell.ring(WORK)  # a place to work has become free
+            until = anyio.current_time() + self._warmth.seconds
+            while self._warmth.may_stay(before.id) and anyio.current_time() < until:
+                session, inputs = await self._sessions.with_inputs(before.id)
+                if session.state.status is Status.TERMINATED or is_changed(before, session):
+                    return None
+                if session.state.status is not Status.IDLE:
+                    return Work(session, inputs)
+                async with self._handover.standing_by(lease, session) as hands:
+                    await ear.wait(min(_LOOK_AGAIN, until - anyio.current_time()))
+                    ear.rung()
+                if hands.begun is not None:
+                    return Work(replace(session, state=hands.begun), hands.inputs, begun=True)
+        return None

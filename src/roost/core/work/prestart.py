@@ -1,0 +1,371 @@
+"""Agents that are started before their session is made.
+
+The next session is likely to be like the last one: of the same tenant, agent and environment. So an agent
+for it is started while nobody waits: in a place of its own, under an id that no session has yet. A
+session that is then made with exactly the same definition gets that id, and with it the agent.
+
+Nothing depends on this. What is started here has been told nothing and is known by nobody; when the
+server dies it is gone, and a session that was given its id starts an agent like any other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+from msgspec.structs import replace
+
+from roost.core.sandbox.reports import SandboxReports
+from roost.core.sandbox.sandboxes import Sandboxes
+from roost.core.work.history import history
+from roost.core.work.start_limit import StartLimit
+from roost.domain.budget import Budget, Spent
+from roost.domain.ids import mint
+from roost.domain.session import Lease, Session, Spec
+from roost.errors import NotFound, RoostError, Unavailable
+from roost.ports.bell import Bell
+from roost.ports.egress import Networking, Refused
+from roost.ports.harness import Brief, Conversation, Harness
+from roost.ports.log import Log
+from roost.ports.sessions import Sessions
+
+_log = logging.getLogger(__name__)
+_POOL = "pool"  # the topic rung when there may be something to start or to end
+_QUIET = 1.0  # seconds after a session was made; what it does comes first
+_LOOK_AGAIN = 1.0
+_COMES_UP_WITHIN = 60.0
+_GENERATION = 1  # a session's first; a later one has a past that this agent does not know
+
+
+class PrestartedAgent:
+    """An agent for a session like `like`, which has its id.
+
+    Until a session takes it, whatever its place is refused is nobody's to hear.
+    """
+
+    def __init__(self, like: Session) -> None:
+        self.session = like
+        self.networking = Networking()
+        self.since = anyio.current_time()
+        self.conversation: Conversation | None = None
+        self.notes: SandboxReports | None = None
+        self.over = anyio.Event()
+        self.closed = anyio.Event()
+
+    async def refused(self, refused: Refused) -> None:
+        """Its place was refused something."""
+        if self.notes is not None:
+            await self.notes.refused(refused)
+
+    async def spent(self, spent: Spent) -> None:
+        """Something in its place has asked the model."""
+        if self.notes is not None:
+            await self.notes.spent(spent)
+
+    async def allowed(self) -> Budget:
+        """What may be spent in its place by now."""
+        allowed = self.notes and self.notes.allowed
+        return await allowed() if allowed else Budget(max_requests=0)
+
+    async def is_up(self) -> bool:
+        """Whether it can be given away."""
+        if self.conversation is None or self.over.is_set():
+            return False
+        return await self.conversation.up()
+
+    async def until_over(self) -> None:
+        """Wait until nobody needs it any more; or until it has died, while nobody uses it."""
+        while not self.over.is_set() and (self.notes is not None or await self.is_up()):
+            with anyio.move_on_after(_LOOK_AGAIN):
+                await self.over.wait()
+
+    async def end(self) -> None:
+        """End it, and wait until nothing of it is left."""
+        self.over.set()
+        with anyio.CancelScope(shield=True):
+            await self.closed.wait()
+
+
+class Offer:
+    """The id that a session is to be made with. `accepted`: it was."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        self.accepted = False
+
+
+class Prestart:
+    """The agents of this node that are started ahead: as many as the last `size` sessions would take.
+
+    `seconds` is how long one is kept that nobody wants; `room` is how many idle agents may be kept.
+    `notes` is a directory of the server's own: what is noted there and is no session was left behind.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        sessions: Sessions,
+        bell: Bell,
+        harnesses: Mapping[str, Harness],
+        places: Sandboxes,
+        wakes: StartLimit,
+        *,
+        notes: Path,
+        size: int,
+        seconds: float,
+        room: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._sessions = sessions
+        self._bell = bell
+        self._harnesses = harnesses
+        self._places = places
+        self._wakes = wakes
+        self._notes = notes
+        self._seconds = seconds
+        self._room = room
+        self._recent: deque[tuple[float, Session]] = deque(maxlen=size)
+        self._spares: list[PrestartedAgent] = []  # for anybody who fits, oldest first
+        self._given: dict[
+            str, PrestartedAgent
+        ] = {}  # to sessions that have not yet worked, oldest first
+
+    def __len__(self) -> int:
+        return sum(spare.conversation is not None for spare in self._spares)
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Start agents, and end those nobody wants, until cancelled."""
+        await self._sweep()
+        async with anyio.create_task_group() as tasks:
+            task_status.started()
+            with self._bell.listen(_POOL) as ear:
+                while True:
+                    self._tidy()
+                    self._start_one(tasks)
+                    await ear.wait(_LOOK_AGAIN)
+                    ear.rung()
+
+    @asynccontextmanager
+    async def offer(self, tenant: str, spec: Spec) -> AsyncGenerator[Offer, None]:
+        """An id for a session: that of an agent that fits, or a new one.
+
+        If the body is cancelled, or the store does not know, the session may have been made all the same,
+        and its agent is for nobody else. It is let go like that of any session that never works.
+        """
+        spare = await self._fitting(tenant, spec)
+        offer = Offer(spare.session.id if spare else mint("sesn"))
+        was_refused = False
+        try:
+            yield offer
+            was_refused = not offer.accepted
+        except RoostError as error:
+            was_refused = not offer.accepted and not isinstance(error, Unavailable)
+            raise
+        finally:
+            if spare is not None:
+                self._settle(spare, offer, was_refused)
+
+    def _settle(self, spare: PrestartedAgent, offer: Offer, was_refused: bool) -> None:
+        if offer.accepted:
+            self._note(offer.session_id).unlink(missing_ok=True)
+        if spare.closed.is_set():
+            return  # it died meanwhile
+        if was_refused:
+            self._spares.append(spare)
+        else:
+            self._given[offer.session_id] = spare
+            spare.since = anyio.current_time()
+
+    def made(self, session: Session) -> None:
+        """A session was made; the next one may be like it."""
+        if _can_be_foreseen(session.spec) and self._mounts(session) is not None:
+            self._recent.append((anyio.current_time(), session))
+            self._bell.ring(_POOL)
+
+    @asynccontextmanager
+    async def taken(
+        self, lease: Lease, session: Session, notes: SandboxReports
+    ) -> AsyncGenerator[Conversation | None, None]:
+        """The agent that was started for this session, if it was and is still what it should be.
+
+        It is ended with the context, or before it begins.
+        """
+        spare = self._given.pop(session.id, None)
+        if spare is None:
+            yield None
+            return
+        try:
+            spare.notes = notes
+            fits = lease.generation == _GENERATION and await self._fits(spare, session)
+            if not fits:
+                await spare.end()
+            yield spare.conversation if fits else None
+        finally:
+            await spare.end()
+
+    def drop(self, session_id: str) -> None:
+        """Its session will not work any more; if it does after all, it waits until its agent is gone."""
+        if spare := self._given.get(session_id):
+            spare.over.set()
+
+    async def _fitting(self, tenant: str, spec: Spec) -> PrestartedAgent | None:
+        """One for such a session, not among the others any more."""
+        for spare in list(self._spares):
+            like = replace(spare.session, tenant=tenant, spec=spec)
+            if spare not in self._spares or spare.conversation is None:
+                continue  # another one was quicker, or it is not up yet
+            if not _alike(spare.session, like):
+                continue
+            self._spares.remove(spare)
+            fits = False
+            try:
+                fits = await self._fits(spare, like)
+            finally:
+                if not fits:  # also when cancelled here: nobody else knows of it by now
+                    spare.over.set()
+            if fits:
+                return spare
+        return None
+
+    async def _fits(self, spare: PrestartedAgent, session: Session) -> bool:
+        if not _alike(spare.session, session):
+            return False
+        return spare.networking == await self._places.networking(session) and await spare.is_up()
+
+    def _tidy(self) -> None:
+        """Let go of what is too old, or more than there is room for."""
+        before = anyio.current_time() - self._seconds
+        while self._recent and self._recent[0][0] < before:
+            self._recent.popleft()
+        spares = self._unwanted()
+        living = [id for id, spare in self._given.items() if not spare.over.is_set()]
+        given = [id for id in living if self._given[id].since < before]
+        surplus = len(self._spares) + len(living) - max(0, self._room())
+        spares += [spare for spare in self._spares if spare not in spares][: max(0, surplus)]
+        given += living[: max(0, surplus - len(self._spares))]
+        for spare in spares:
+            self._spares.remove(spare)
+            spare.over.set()
+        for session_id in given:
+            self.drop(session_id)
+
+    def _unwanted(self) -> list[PrestartedAgent]:
+        wanted = [session for _, session in self._recent]
+        found = []
+        for spare in self._spares:
+            like = next((session for session in wanted if _alike(session, spare.session)), None)
+            if like is None:
+                found.append(spare)
+            else:
+                wanted.remove(like)
+        return found
+
+    def _start_one(self, tasks: TaskGroup) -> None:
+        """Start one that is missing, if nobody else has anything to start."""
+        if len(self._wakes) or len(self._spares) + len(self._given) >= self._room():
+            return
+        if not self._recent or anyio.current_time() < self._recent[-1][0] + _QUIET:
+            return
+        here = list(self._spares)
+        for _, session in reversed(self._recent):
+            spare = next((spare for spare in here if _alike(spare.session, session)), None)
+            if spare is None:
+                self._spares.append(PrestartedAgent(_foreseen(session)))
+                tasks.start_soon(self._keep, self._spares[-1])
+                return
+            here.remove(spare)
+
+    async def _keep(self, spare: PrestartedAgent) -> None:
+        """Start an agent and keep it until it is over."""
+        session = spare.session
+        try:
+            spare.networking = await self._places.networking(session)
+            self._note(session.id).touch()
+            await self._keep_open(spare)
+        except Exception as error:  # noqa: BLE001 - nobody waits for it; a session finds out why
+            _log.warning("no agent ahead: %s", error, extra={"action": "pool"})
+            self._recent.clear()
+        finally:
+            if spare in self._spares:
+                self._spares.remove(spare)
+            if self._given.get(session.id) is spare:
+                del self._given[session.id]
+            spare.closed.set()
+            with anyio.CancelScope(shield=True):
+                await self._forget(session.id)
+
+    async def _keep_open(self, spare: PrestartedAgent) -> None:
+        session = spare.session
+        harness = self._harnesses[session.spec.harness]
+        brief = Brief(session, partial(history, self._log, session), resumed=False, ahead=True)
+        lease = Lease(session.id, _POOL, _GENERATION)
+        notes = SandboxReports(spare.refused, spare.spent, allowed=spare.allowed)
+        await self._wakes.begin(session.id)
+        try:
+            async with (
+                self._places.open(lease, session, harness.mounts or (), notes) as sandbox,
+                harness.open(replace(brief, sandbox=sandbox)) as conversation,
+            ):
+                with anyio.fail_after(_COMES_UP_WITHIN):
+                    await conversation.up()
+                self._wakes.end(session.id)
+                spare.conversation = conversation
+                self._bell.ring(_POOL)
+                await spare.until_over()
+        finally:
+            self._wakes.end(session.id)
+
+    async def _sweep(self) -> None:
+        """Remove what a server that was killed has left behind."""
+        self._notes.mkdir(parents=True, exist_ok=True)
+        for note in list(self._notes.iterdir()):
+            await self._forget(note.name)
+
+    async def _forget(self, session_id: str) -> None:
+        """Remove the directory of a session that never was, if it was noted and never was."""
+        note = self._note(session_id)
+        if not note.exists():
+            return
+        try:
+            await self._sessions.find(session_id)
+        except NotFound:
+            try:
+                await self._places.remove(session_id)
+            except OSError:
+                # The note stays, so that the next start tries again: cleaning up stops no server.
+                _log.exception("cannot remove a directory", extra={"session": session_id})
+                return
+        note.unlink(missing_ok=True)
+
+    def _note(self, session_id: str) -> Path:
+        return self._notes / session_id
+
+    def _mounts(self, session: Session) -> object:
+        return self._harnesses[session.spec.harness].mounts
+
+
+def _foreseen(session: Session) -> Session:
+    """One that is like it, as far as its agent is concerned."""
+    return replace(session, id=mint("sesn"), spec=_essence(session.spec))
+
+
+def _alike(one: Session, other: Session) -> bool:
+    """Whether the same agent would do for both. Never for two tenants."""
+    return one.tenant == other.tenant and _essence(one.spec) == _essence(other.spec)
+
+
+def _essence(spec: Spec) -> Spec:
+    """Without what its agent is not told, and without the name that follows from the session's id."""
+    return replace(spec, title=None, metadata={}, sdk_session_id=None, created_by="")
+
+
+def _can_be_foreseen(spec: Spec) -> bool:
+    """Whether nothing in its place is the session's own."""
+    own = spec.vault_ids or spec.resources or spec.workspace is not None
+    return spec.trust_level == "sandboxed" and not own

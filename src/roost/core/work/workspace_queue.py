@@ -1,0 +1,125 @@
+"""Before a session's turn begins in a shared workspace: is it its turn, and is there room.
+
+A workspace whose writers are `serialised` has one turn at a time. Whoever waits has a row there, in the
+order in which their inputs were accepted; the one that is in has it marked. A row counts only while its
+session has work, so what a killed server leaves behind holds up nobody: a session that was in goes on when
+it is claimed again, and one that came to rest is passed over. The row goes before the session rests.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+from roost.core.work.turn import LeasedLog
+from roost.core.workspaces.shared import SharedWorkspaces
+from roost.core.write.intake import inbox
+from roost.domain.events import Micros, trouble
+from roost.domain.ledger import Batch
+from roost.domain.session import Session
+from roost.domain.workspace import Settings
+from roost.errors import NotWaiting
+from roost.ports.bell import Bell
+from roost.ports.harness import Trouble
+from roost.ports.log import Log
+from roost.ports.workspaces import Workspaces
+
+_LOOK_AGAIN: Final = 5.0  # seconds; a change whose ring was lost is found this late
+
+
+class WorkspaceQueue:
+    """The way into shared workspaces, for the runners of this node. Without any, it is open."""
+
+    def __init__(
+        self,
+        log: Log,
+        bell: Bell,
+        rows: Workspaces | None = None,
+        commons: SharedWorkspaces | None = None,
+    ) -> None:
+        self._log = log
+        self._bell = bell
+        self._rows = rows
+        self._commons = commons
+
+    async def passed(self, session: Session, turn: LeasedLog, since: Micros) -> bool:
+        """Whether its turn may begin. If not, that has been said, and some time was waited.
+
+        `since`: when what it is to work on was accepted. Called again until it may, or something else is
+        to be done.
+
+        :raises WorkspaceDeleted:
+        """
+        workspace_id = session.spec.workspace
+        if workspace_id is None or self._commons is None:
+            return True
+        with self._bell.switchboard() as ears:
+            ears.plug(workspace_id)
+            ears.plug(inbox(session.id))
+            why = await self._refusal(self._commons, session, workspace_id, since)
+            if why is None:
+                return True
+            if not turn.waits:
+                await turn.fail(Trouble(*why, "retrying"))
+            await ears.wait(_LOOK_AGAIN)
+        return False
+
+    async def reopened(self, session: Session, turn: LeasedLog) -> bool:
+        """Whether a turn that was cut off is taken again, once it may be; not if it is interrupted."""
+        while not await self.passed(session, turn, 0):
+            if interrupts := await self._log.inputs(session.id, ["user.interrupt"]):
+                waiting = [pending.event_id for pending in session.state.pending]
+                with suppress(NotWaiting):  # another interrupt has ended all of it in the meantime
+                    await turn.append(Batch(takes=interrupts, unblocks=waiting, turn=False))
+                return False
+        return True
+
+    async def left(self, session: Session, turn: LeasedLog, end: int) -> None:
+        """Its turn is over, at this place in its log; 0: it only waits for an answer. The next one may
+        begin, and what it made of the quota is said.
+        """
+        workspace_id = session.spec.workspace
+        if workspace_id is None or self._commons is None:
+            return
+        if end:
+            self._commons.ended(workspace_id, session.id, end)  # before anybody else is let in
+        else:
+            self._commons.changed(workspace_id)
+        await self.gave_up(session)
+        settings = await self._commons.settings(session.tenant, workspace_id)
+        if over := await self._over(self._commons, workspace_id, settings):
+            await turn.append(Batch(drafts=[trouble(*over, "exhausted")]))
+
+    async def gave_up(self, session: Session) -> None:
+        """It is not in any more, and does not wait to be."""
+        if session.spec.workspace is not None and self._rows is not None:
+            await self._rows.exit(session.id)
+            self._bell.ring(session.spec.workspace)
+
+    async def _refusal(
+        self, commons: SharedWorkspaces, session: Session, workspace_id: str, since: Micros
+    ) -> tuple[str, str] | None:
+        """What a `session.error` calls it, and says."""
+        settings = await commons.settings(session.tenant, workspace_id)
+        if over := await self._over(commons, workspace_id, settings):
+            return over
+        if settings.writers == "allowed" or self._rows is None:
+            return None
+        if await self._rows.enter(workspace_id, session.id, since):
+            return None
+        return (
+            "workspace_busy",
+            "another session has its turn in the workspace; this one is queued behind it",
+        )
+
+    async def _over(
+        self, commons: SharedWorkspaces, workspace_id: str, settings: Settings
+    ) -> tuple[str, str] | None:
+        quota = settings.quota_bytes
+        if quota is None or (size := await commons.size(workspace_id)) <= quota:
+            return None
+        return (
+            "workspace_quota_reached",
+            f"the workspace has {size:,} bytes, and its quota is {quota:,}: no turn begins until files "
+            "are removed or the quota is raised",
+        )

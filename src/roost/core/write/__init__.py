@@ -1,0 +1,1 @@
+"""WRITE: an input is durable before its sender is answered."""

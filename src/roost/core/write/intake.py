@@ -1,0 +1,86 @@
+"""Leg 1, the write: an input is durable before anybody is told that it was accepted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+from anyio import CancelScope
+from anyio.lowlevel import checkpoint
+
+from roost.core.write.standby import StandbyRunners
+from roost.domain.events import Draft
+from roost.domain.fitting import misfit
+from roost.errors import WrongInput
+from roost.ports.bell import WORK, Bell
+from roost.ports.log import Accepted, Log, Receipt
+
+_log = logging.getLogger(__name__)
+
+
+class Intake:
+    """Accepts what clients send."""
+
+    def __init__(
+        self, log: Log, bell: Bell, *, max_queued: int, handover: StandbyRunners | None = None
+    ) -> None:
+        self._log = log
+        self._handover = handover or StandbyRunners()
+        self._bell = bell
+        self._max_queued = max_queued
+
+    async def accept(
+        self,
+        session_id: str,
+        drafts: Sequence[Draft],
+        receipts: Sequence[Receipt | None] = (),
+    ) -> Accepted:
+        """Commit the inputs, then ring. :raises RoostError: see `Log.accept`; nothing was kept
+        :raises WrongInput: a tool is to have an input that it cannot take
+
+        Whoever is cancelled meanwhile, because its client hung up, has said it all the same: the store
+        commits what it was given, so the runner is told now, and not when it next looks by itself.
+        """
+        await self._check_inputs(session_id, drafts)
+        with CancelScope(shield=True), self._handover.to(session_id) as hands:
+            accepted = await self._log.accept(
+                *(session_id, drafts),
+                receipts=receipts,
+                max_queued=self._max_queued,
+                standby=hands.standby,
+            )
+            hands.take(accepted)
+            if not accepted.repeated:
+                self._ring(session_id, accepted)
+        if accepted.begun is not None:
+            await checkpoint()  # the agent has it first, and then its sender is told
+        return accepted
+
+    async def _check_inputs(self, session_id: str, drafts: Sequence[Draft]) -> None:
+        """Before it is accepted: afterwards nobody is there who could be told."""
+        for draft in drafts:
+            if draft.type != "user.tool_confirmation" or b'"modified_input"' not in draft.body:
+                continue
+            fields = msgspec.json.decode(draft.body)
+            at = await self._log.place(session_id, fields["tool_use_id"])
+            for call in await self._log.read(session_id, at - 1, 1) if at else ():
+                name, asked = call.fields.get("name", ""), call.fields.get("input") or {}
+                if wrong := misfit(name, asked, fields.get("modified_input") or {}):
+                    raise WrongInput(f"modified_input.{wrong}")
+
+    def _ring(self, session_id: str, accepted: Accepted) -> None:
+        has_a_runner = self._bell.ring(inbox(session_id))
+        self._bell.ring(session_id)
+        if accepted.woke and not has_a_runner:
+            self._bell.ring(WORK)
+        _log.info(
+            "accepted %d inputs",
+            len(accepted.entries),
+            extra={"action": "accept", "session": session_id, "seq": accepted.entries[-1].seq},
+        )
+
+
+def inbox(session_id: str) -> str:
+    """The topic that a session's runner listens at: it need not wake for what it writes itself."""
+    return f"inbox:{session_id}"

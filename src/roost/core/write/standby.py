@@ -1,0 +1,85 @@
+"""From a client's message straight to an agent that is ready for it, with one commit.
+
+A runner at rest stands by under its lease. What is accepted for its session on this node is then taken up
+by the commit that accepts it, and handed to the runner as it was written: nobody has to read it again, or
+to commit that a turn begins. If anything else happened meanwhile, the log does not take it up, and it
+waits in the queue as any input. A server that dies after the commit leaves a turn that was begun, as one
+that died after the second of two would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+
+import anyio
+
+from roost.domain.events import Entry
+from roost.domain.ledger import Standby
+from roost.domain.session import Lease, Session, State
+from roost.ports.log import Accepted
+
+
+class StandbyRunners:
+    """Who stands by on this node."""
+
+    def __init__(self) -> None:
+        self._hands: dict[str, StandbySlot] = {}
+
+    @asynccontextmanager
+    async def standing_by(
+        self, lease: Lease, session: Session
+    ) -> AsyncGenerator[StandbySlot, None]:
+        """While a runner waits. Afterwards it has what was on its way to it, if anything was.
+
+        In a shared workspace it gets nothing: there, its turn has to be let in first (`Gate`).
+        """
+        alone = session.spec.workspace is None
+        standby = Standby(lease, session.state.head) if alone else None
+        hands = self._hands[session.id] = StandbySlot(standby)
+        try:
+            yield hands
+        finally:
+            if self._hands.get(session.id) is hands:  # else a newer runner stands by
+                del self._hands[session.id]
+        await hands.settled()
+
+    @contextmanager
+    def to(self, session_id: str) -> Generator[StandbySlot, None, None]:
+        """The hands of whoever stands by for the session, while something is given to them."""
+        hands = self._hands.get(session_id, StandbySlot(None))
+        with hands.given_to():
+            yield hands
+
+
+class StandbySlot:
+    """What one runner is given."""
+
+    def __init__(self, standby: Standby | None) -> None:
+        self.standby = standby
+        self.begun: State | None = None
+        self.inputs: list[Entry] = []
+        self._under_way = 0
+        self._settled = anyio.Event()
+
+    @contextmanager
+    def given_to(self) -> Generator[None, None, None]:
+        """While something is on its way that may be for them."""
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            self._settled.set()
+
+    def take(self, accepted: Accepted) -> None:
+        """Keep it, if the runner's turn has begun with it."""
+        if (state := accepted.begun) is not None:
+            self.begun = state
+            self.inputs = [entry for entry in accepted.entries if entry.seq in (state.turn or ())]
+
+    async def settled(self) -> None:
+        """Wait until it is known whether there is something: of all that is given, one thing may be."""
+        while self.begun is None and self._under_way:
+            self._settled = anyio.Event()
+            await self._settled.wait()
