@@ -31,7 +31,7 @@ import apsw
 import uvloop
 
 from roost.domain.events import Draft
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease
 from roost.ports.log import EventQuery
 from roost.stores.sqlite import SqliteStore
@@ -195,7 +195,7 @@ async def store_turns(folder: Path, sessions: int, seconds: float) -> Figures:
             if n > 1:
                 await store.log.accept(lease.session_id, [EVENT])
             waiting = await store.log.inputs(lease.session_id)
-            await store.log.append(lease, Batch(takes=waiting, turn=True))
+            await store.log.append(lease, Batch(takes=waiting, turn=TurnMark.BEGIN))
             for _ in range(2):
                 await store.log.append(lease, Batch(drafts=[ANSWER]))
             [last] = await store.log.append(lease, Batch(drafts=[ANSWER]))

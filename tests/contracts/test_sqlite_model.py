@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from roost.domain import ledger
 from roost.domain.events import Draft, Entry
 from roost.domain.ids import mint
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Pending, State
 from roost.errors import IdempotencyMismatch, NotFound, NotWaiting, RoostError
 from roost.ports.log import EventQuery, Receipt
@@ -225,7 +225,9 @@ class Machine(RuleBasedStateMachine):
         waiting = list(log.waiting.values()) if log else []
         taken = [e for e in log.entries if e.seq in log.taken] if log else []
         takes = {"all": waiting, "some": waiting[1::2], "none": [], "again": taken[-1:]}[take]
-        batch = Batch(takes=takes, drafts=[answer()] * size, turn=bool(takes) or None)
+        batch = Batch(
+            takes=takes, drafts=[answer()] * size, turn=TurnMark.BEGIN if takes else TurnMark.NONE
+        )
         self.same(
             lambda: self.call(self.store.log.append, lease, batch),
             lambda: self._owned(lease).apply(

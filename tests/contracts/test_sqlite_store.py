@@ -14,7 +14,7 @@ import apsw
 import pytest
 from tests.contracts.sqlite_batch import together
 
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Session
 from roost.errors import DataDirLocked, LeaseLost, SchemaTooNew, StartupError, Unavailable
 from roost.ports.keys import Key
@@ -49,7 +49,7 @@ async def test_everything_is_there_after_reopening(path: Path) -> None:
         stage = Stage(store)
         lease = await stage.running(message("one"), message("two"))
         [first, _] = await store.log.inputs(lease.session_id)
-        await store.log.append(lease, Batch(takes=[first], drafts=[answer()], turn=True))
+        await store.log.append(lease, Batch(takes=[first], drafts=[answer()], turn=TurnMark.BEGIN))
         receipts = [Receipt("k", "f")]
         known = await store.log.accept(lease.session_id, [message()], receipts=receipts)
         await store.catalog.add("agent", TENANT, "agent_1", {"name": "a"}, unique_name=True)

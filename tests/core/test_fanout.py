@@ -16,7 +16,7 @@ from roost.core.read.fanout import AgentStatus, Fanout
 from roost.core.read.follow import Follow
 from roost.core.read.outcome import Outcome
 from roost.domain.events import Draft, Entry, Preview
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Session
 from roost.errors import Unavailable
 
@@ -264,7 +264,7 @@ async def test_the_agent_of_a_node_that_died_is_asleep_and_wakes_with_the_next_m
         await log.renew("node_gone", 60)
         [lease] = await log.claim("node_gone", 1)
         assert await fanout.agent_of(await roost.store.sessions.find(session.id)) == "waking"
-        await log.append(lease, Batch(takes=await log.inputs(session.id), turn=True))
+        await log.append(lease, Batch(takes=await log.inputs(session.id), turn=TurnMark.BEGIN))
         at_work = await roost.store.sessions.find(session.id)
         assert await fanout.agent_of(at_work) == "running"
         await log.finish(lease, at_work.state.head, Batch(), {"type": "end_turn"}, keep=True)
@@ -319,7 +319,7 @@ async def at_work(roost: Node) -> Lease:
     log, session = roost.store.log, await roost.session(message("one"))
     await log.renew("node_1", 60)
     [lease] = await log.claim("node_1", 1)
-    await log.append(lease, Batch(takes=await log.inputs(session.id), turn=True))
+    await log.append(lease, Batch(takes=await log.inputs(session.id), turn=TurnMark.BEGIN))
     return lease
 
 

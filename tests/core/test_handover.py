@@ -15,7 +15,7 @@ from tests.striking import cancelled
 
 from roost.core.write.standby import StandbyRunners
 from roost.domain.events import Draft, Entry
-from roost.domain.ledger import Batch, Standby
+from roost.domain.ledger import Batch, Standby, TurnMark
 from roost.domain.session import Lease, Session, State
 from roost.ports.bell import WORK
 from roost.ports.harness import Brief, Conversation, Output, Rest, Trouble
@@ -166,9 +166,9 @@ async def test_a_turn_that_was_begun_for_a_server_that_died_is_taken_by_the_next
         session = await roost.session(message("one"))
         await log.renew("node_gone", 60)
         [lease] = await log.claim("node_gone", 1)
-        await log.append(lease, Batch(takes=await log.inputs(session.id), turn=True))
+        await log.append(lease, Batch(takes=await log.inputs(session.id), turn=TurnMark.BEGIN))
         head = (await roost.store.sessions.find(session.id)).state.head
-        await log.finish(lease, head, Batch(turn=False), END_TURN, keep=True)
+        await log.finish(lease, head, Batch(turn=TurnMark.END), END_TURN, keep=True)
         seen = (await roost.store.sessions.find(session.id)).state.head
         standby = Standby(lease, seen)
         accepted = await log.accept(session.id, [message("two")], standby=standby)

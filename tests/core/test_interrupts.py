@@ -12,7 +12,7 @@ from tests.core.node import TENANT, Node, message, node, texts
 from tests.core.test_places import Landlord, Room, house
 
 from roost.domain.events import Draft
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Session, Status
 from roost.ports.log import EventQuery
 from roost.ports.sandbox import Plan
@@ -122,7 +122,7 @@ async def test_a_turn_that_a_dead_server_left_ends_without_an_agent(tmp_path: Pa
         log = gone.store.log
         await log.renew("node_gone", 60)
         [lease] = await log.claim("node_gone", 1)
-        await log.append(lease, Batch(takes=await log.inputs(session.id), turn=True))
+        await log.append(lease, Batch(takes=await log.inputs(session.id), turn=TurnMark.BEGIN))
         await gone.say(session, "behind it")
     landlord = Slow()
     async with house(tmp_path, landlord) as roost:

@@ -11,7 +11,7 @@ from tests.striking import cancelled
 
 from roost.core.work.history import handed_over
 from roost.core.work.idle import Idle, WarmAgents, Work
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Session
 from roost.testing.stage import END_TURN
 
@@ -54,9 +54,9 @@ async def _at_rest(store) -> tuple[Lease, Session]:  # type: ignore[no-untyped-d
     leases = await store.log.claim("node", 50)
     [lease] = [lease for lease in leases if lease.session_id == made.id]
     inputs = await store.log.inputs(made.id)
-    await store.log.append(lease, Batch(takes=inputs, turn=True))
+    await store.log.append(lease, Batch(takes=inputs, turn=TurnMark.BEGIN))
     now = await store.sessions.find(made.id)
-    await store.log.finish(lease, now.state.head, Batch(turn=False), END_TURN, keep=True)
+    await store.log.finish(lease, now.state.head, Batch(turn=TurnMark.END), END_TURN, keep=True)
     return lease, await store.sessions.find(made.id)
 
 

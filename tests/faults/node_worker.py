@@ -14,7 +14,7 @@ import sys
 import anyio
 
 from roost.domain.events import Draft
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease
 from roost.errors import LeaseLost, Unavailable
 from roost.ports.log import Receipt
@@ -68,7 +68,7 @@ async def turn(store: PostgresStore, lease: Lease) -> bool:
     seen = (await store.sessions.find(lease.session_id)).state.head
     waiting = await store.log.inputs(lease.session_id)
     if waiting:
-        await work(store, lease, Batch(takes=waiting, turn=True))
+        await work(store, lease, Batch(takes=waiting, turn=TurnMark.BEGIN))
         for n in range(3):
             said = Draft.of("agent.message", n=n, generation=lease.generation)
             await work(store, lease, Batch(drafts=[said]))

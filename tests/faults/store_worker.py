@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 
 from roost.domain.events import Draft
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Spec
 from roost.ports.log import Receipt
 from roost.stores.sqlite import SqliteStore
@@ -43,7 +43,7 @@ async def runner(store: SqliteStore, lease: Lease) -> None:
         seen = (await store.sessions.find(lease.session_id)).state.head
         waiting = await store.log.inputs(lease.session_id)
         if waiting:
-            await work(store, lease, Batch(takes=waiting, turn=True))
+            await work(store, lease, Batch(takes=waiting, turn=TurnMark.BEGIN))
             for n in range(3):
                 await work(store, lease, Batch(drafts=[Draft.of("agent.message", n=n)] * (n + 1)))
         elif (

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from roost.domain import ledger
 from roost.domain.events import Draft, Entry
-from roost.domain.ledger import Batch, Standby
+from roost.domain.ledger import Batch, Standby, TurnMark
 from roost.domain.pen import PLACE, Change
 from roost.domain.session import TABLE, Lease, Move, Pending, Spec, State, Status, step
 from roost.domain.usage import Usage
@@ -72,7 +72,7 @@ def test_a_message_to_a_running_session_is_queued_and_nothing_more():
 def test_taking_an_input_up_shows_the_same_event_again_with_its_time():
     first = ledger.admit(idle(), [say("hi")], NOW, 10)
     state = ledger.take(first.state, "node_1")
-    change = ledger.work(state, LEASE, Batch(takes=first.opened, turn=True), NOW + 5)
+    change = ledger.work(state, LEASE, Batch(takes=first.opened, turn=TurnMark.BEGIN), NOW + 5)
     (again,) = change.entries
     assert again.id == first.opened[0].id
     assert not again.queued
@@ -205,9 +205,9 @@ def test_an_interrupt_ends_a_turn_that_was_cut_off_unless_the_budget_did_that(
     reason: str, left: tuple[int, ...] | None
 ):
     first = ledger.admit(idle(), [say("go")], NOW, 10)
-    begun = Batch(takes=first.opened, turn=True)
+    begun = Batch(takes=first.opened, turn=TurnMark.BEGIN)
     state = ledger.work(ledger.take(first.state, "node_1"), LEASE, begun, NOW).state
-    stopped = Batch(turn=True)  # to be taken again
+    stopped = Batch(turn=TurnMark.SUSPEND)
     change = ledger.rest(state, LEASE, state.head, stopped, {"type": reason}, NOW, keep=False)
     assert change is not None and change.state.turn == (1,)
     after = ledger.admit(change.state, [Draft.of("user.interrupt")], NOW, 10).state
@@ -398,7 +398,9 @@ def _do(word: str, state: State, opened: dict[int, Entry]) -> Change | None:
         case ["take"] if state.status is Status.RUNNING:
             return Change(ledger.take(state, "node_1"), [])
         case ["work"] if state.owner:
-            return ledger.work(state, lease, Batch(takes=list(opened.values()), turn=True), NOW)
+            return ledger.work(
+                state, lease, Batch(takes=list(opened.values()), turn=TurnMark.BEGIN), NOW
+            )
         case ["rest", *warm] if state.owner and not opened and state.status is Status.RUNNING:
             end = {"type": "end_turn"}
             return ledger.rest(state, lease, state.head, Batch(), end, NOW, keep=bool(warm))

@@ -9,6 +9,7 @@ only decides how it gets to disk. A rule either raises before anything is writte
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -39,13 +40,25 @@ class Standby(msgspec.Struct, frozen=True):
     seen: int
 
 
+class TurnMark(Enum):
+    """What a batch says about the agent's turn. At rest a turn is over, unless it is suspended."""
+
+    NONE = "none"
+    """Nothing: the turn goes on, or there is none."""
+    BEGIN = "begin"
+    """A turn begins with the inputs that the batch takes."""
+    END = "end"
+    """The turn is over."""
+    SUSPEND = "suspend"
+    """Said at rest only: the turn is not over, and is taken again when the session wakes."""
+
+
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """What a runner writes at once.
 
     `takes` are queued inputs it hands to the agent now; `blocks` and `unblocks` are the events the
     session begins or ceases to wait for; `counted` is what the way out has seen it spend, and `budget`
-    what it may spend, for the account that is given at rest; `turn` marks that a turn begins (True) or is over (False).
-    At rest a turn is over, unless `turn` is True: then it is taken again when the session wakes.
+    what it may spend, for the account that is given at rest.
     """
 
     drafts: Sequence[Draft] = ()
@@ -56,7 +69,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     budget: dict[str, Any] | None = None
     blocks: Sequence[Pending] = ()
     unblocks: Sequence[str] = ()
-    turn: bool | None = None
+    turn: TurnMark = TurnMark.NONE
 
 
 MOST_ENTRIES = 1_000_000  # of a log that takes messages
@@ -175,10 +188,11 @@ def rest(
     pen = _written(state, batch, now)
     pen.move(Move.REST)
     pen.rest(stop_reason)
-    over = not (batch.turn or pen.state.pending)
+    suspended = batch.turn is TurnMark.SUSPEND
+    over = not (suspended or pen.state.pending)
     pen.state = replace(
         pen.state,
-        turn=state.turn if batch.turn else None,
+        turn=state.turn if suspended else None,
         turned=pen.head if over else 0,
         owner=state.owner if keep else None,
         limited=stop_reason["type"] == "budget_reached",
@@ -291,9 +305,9 @@ def _fence(state: State, lease: Lease) -> None:
 
 def _written(state: State, batch: Batch, now: Micros) -> Pen:
     pen = Pen(state, now)
-    if batch.turn is False:
+    if batch.turn is TurnMark.END:
         pen.state = replace(pen.state, turn=None)
-    if batch.turn:
+    if batch.turn is TurnMark.BEGIN:
         pen.begin(batch.takes)
     else:
         pen.consume(batch.takes)

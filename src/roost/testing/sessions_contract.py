@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from roost.domain.events import Draft
 from roost.domain.ids import mint
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Session, Status
 from roost.errors import (
     Conflict,
@@ -156,8 +156,8 @@ class SessionsContract(StoreContract):
         lease = await stage.running(message())
         session_id = lease.session_id
         (waits,) = await stage.log.inputs(session_id)
-        await stage.log.append(lease, Batch(takes=[waits], turn=True))
-        await stage.finish(lease, turn=True)
+        await stage.log.append(lease, Batch(takes=[waits], turn=TurnMark.BEGIN))
+        await stage.finish(lease, turn=TurnMark.SUSPEND)
         at = (await stage.state(session_id)).head
         revised = await stage.store.sessions.revise(TENANT, session_id, wake)
         assert revised.state.status is Status.RUNNING

@@ -7,7 +7,7 @@ from typing import Any
 
 from roost.domain.events import Draft, Entry
 from roost.domain.ids import mint
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Pending, Session, Spec, State
 from roost.ports.log import Accepted
 from roost.ports.store import Store
@@ -91,7 +91,7 @@ class Stage:
     async def take_all(self, lease: Lease) -> list[Entry]:
         """The runner hands what waits to the agent."""
         waiting = await self.log.inputs(lease.session_id)
-        return await self.log.append(lease, Batch(takes=waiting, turn=True))
+        return await self.log.append(lease, Batch(takes=waiting, turn=TurnMark.BEGIN))
 
     async def finish(self, lease: Lease, **batch: Any) -> list[Entry] | None:
         """The runner goes idle, having seen everything."""

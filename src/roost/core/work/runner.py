@@ -41,7 +41,7 @@ from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.core.write.intake import inbox
 from roost.core.write.standby import StandbyRunners
 from roost.domain.events import Entry, trouble
-from roost.domain.ledger import Batch, requires_action
+from roost.domain.ledger import Batch, TurnMark, requires_action
 from roost.domain.session import Lease, Session, Status
 from roost.errors import (
     BlobsFailed,
@@ -320,7 +320,7 @@ class Runner:
     async def _stay_for_another_turn(self, turn: LeasedLog, *, over: bool) -> None:
         """:raises HandedOver: it is for others to take; as the first one, if the one before is over"""
         if self._leaving:
-            await turn.append(Batch(turn=False if over else None))
+            await turn.append(Batch(turn=TurnMark.END if over else TurnMark.NONE))
             raise HandedOver("others go on with the session")
 
     async def _gone_on(
@@ -388,7 +388,7 @@ class Runner:
         if pending := session.state.pending:
             stop_reason = requires_action(pending)
         elif stop_reason == BUDGET_REACHED:
-            batch = replace(batch, turn=True)  # it goes on when that is raised
+            batch = replace(batch, turn=TurnMark.SUSPEND)  # it goes on when that is raised
         await self._gate.gave_up(session)
         # The lease is kept until the agent is closed: nobody may open another one beside it.
         head = session.state.head
@@ -403,7 +403,7 @@ class Runner:
     ) -> None:
         waiting = [pending.event_id for pending in session.state.pending]
         with suppress(NotWaiting):  # another interrupt has ended all of it in the meantime
-            await turn.append(Batch(takes=interrupts, unblocks=waiting, turn=False))
+            await turn.append(Batch(takes=interrupts, unblocks=waiting, turn=TurnMark.END))
 
     async def _goes_on_elsewhere(
         self, lease: Lease, turn: LeasedLog, error: Exception, broken: Counter[int], *, opened: bool
@@ -456,7 +456,7 @@ class Runner:
         if isinstance(error, WorkspaceDeleted):  # for good: there is nothing to wait for
             await turn.fail(Trouble(error.code, _in_words(error), "terminal"))
         said = trouble(_name_of(error), _in_words(error), "exhausted")
-        await turn.append(Batch(drafts=[said], turn=False if worked else None))
+        await turn.append(Batch(drafts=[said], turn=TurnMark.END if worked else TurnMark.NONE))
         while True:
             session, inputs = await self._sessions.with_inputs(lease.session_id)
             if interrupts := interrupts_in(inputs):
@@ -464,7 +464,7 @@ class Runner:
                 continue
             if worked and ready_of(session, inputs):
                 return False
-            waits = Batch(turn=not worked)
+            waits = Batch(turn=TurnMark.END if worked else TurnMark.SUSPEND)
             if await self._go_idle(lease, session, waits, {"type": "retries_exhausted"}):
                 return True
 

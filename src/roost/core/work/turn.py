@@ -11,7 +11,7 @@ from roost.core.concurrency import alongside
 from roost.core.write.intake import inbox
 from roost.domain import events
 from roost.domain.events import Entry, Preview
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Move, State, Status
 from roost.ports.bell import WORK, Bell
 from roost.ports.harness import Conversation, Emit, Output, Rest, Show, Trouble
@@ -70,7 +70,7 @@ class LeasedLog:
 
     async def begin(self, inputs: Sequence[Entry]) -> None:
         """Take the inputs off the queue: from here on they are the agent's, also after a crash."""
-        await self.append(Batch(takes=inputs, turn=True))
+        await self.append(Batch(takes=inputs, turn=TurnMark.BEGIN))
 
     async def append(self, batch: Batch) -> None:
         """Log, then ring. Every write of this lease's runner goes through here, in order."""

@@ -15,7 +15,7 @@ from roost.core.work.turn import LeasedLog
 from roost.core.workspaces.shared import SharedWorkspaces
 from roost.core.write.intake import inbox
 from roost.domain.events import Micros, trouble
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Session
 from roost.domain.workspace import Settings
 from roost.errors import NotWaiting
@@ -70,7 +70,7 @@ class WorkspaceQueue:
             if interrupts := await self._log.inputs(session.id, ["user.interrupt"]):
                 waiting = [pending.event_id for pending in session.state.pending]
                 with suppress(NotWaiting):  # another interrupt has ended all of it in the meantime
-                    await turn.append(Batch(takes=interrupts, unblocks=waiting, turn=False))
+                    await turn.append(Batch(takes=interrupts, unblocks=waiting, turn=TurnMark.END))
                 return False
         return True
 

@@ -8,7 +8,7 @@ import random
 
 import anyio
 
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Status
 from roost.errors import LeaseLost
 from roost.testing.stage import END_TURN, Stage, answer, message, numbers, types
@@ -65,7 +65,7 @@ class Races(StoreContract):
             seen = (await stage.state(lease.session_id)).head
             waiting = await stage.log.inputs(lease.session_id)
             if waiting:
-                await stage.log.append(lease, Batch(takes=waiting, turn=True))
+                await stage.log.append(lease, Batch(takes=waiting, turn=TurnMark.BEGIN))
             elif await stage.log.finish(lease, seen, Batch(), END_TURN) is not None:
                 return
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from roost.domain.events import Draft
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Move, Pending, Status
 from roost.domain.usage import Usage
 from roost.errors import InvalidRequest
@@ -23,7 +23,7 @@ class Running(StoreContract):
     ) -> None:
         lease = await stage.running(message("one"), message("two"))
         waiting = await stage.log.inputs(lease.session_id)
-        batch = Batch(takes=waiting, turn=True, drafts=[answer()])
+        batch = Batch(takes=waiting, turn=TurnMark.BEGIN, drafts=[answer()])
         written = await stage.log.append(lease, batch)
         assert [entry.id for entry in written[:2]] == [entry.id for entry in waiting]
         assert [entry.queued for entry in written] == [False, False, False]

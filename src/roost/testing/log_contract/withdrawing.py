@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from roost.domain.events import Draft, Entry
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Move, Session, Status
 from roost.errors import NotWaiting
 from roost.ports.log import Accepted, EventQuery, Receipt
@@ -76,7 +76,7 @@ class Withdrawing(StoreContract):
         await stage.log.accept(lease.session_id, [interrupt()])
         before = await stage.all(lease.session_id)
         with pytest.raises(NotWaiting):
-            await stage.log.append(lease, Batch(takes=waiting, turn=True))
+            await stage.log.append(lease, Batch(takes=waiting, turn=TurnMark.BEGIN))
         assert await stage.all(lease.session_id) == before
         assert await stage.log.finish(lease, seen, Batch(), END_TURN, keep=True) is None
         assert await stage.finish(lease) == []
@@ -106,7 +106,7 @@ class Withdrawing(StoreContract):
         [waits] = await stage.log.inputs(lease.session_id)
         assert waits.id == stopped.entries[0].id
         await self._are_withdrawn(stage, lease.session_id, [behind.entries[0].id])
-        await stage.log.append(lease, Batch(takes=[waits], turn=False))
+        await stage.log.append(lease, Batch(takes=[waits], turn=TurnMark.END))
         assert await stage.finish(lease)
         assert (await stage.state(lease.session_id)).queued == 0
 
@@ -158,7 +158,7 @@ class Withdrawing(StoreContract):
         before = await stage.state(session_id)
         await stage.say(session_id)
         [lease] = await stage.claim()
-        await stage.log.append(lease, Batch(turn=False))
+        await stage.log.append(lease, Batch(turn=TurnMark.END))
         await stage.log.release(lease)
         await stage.log.accept(session_id, [interrupt()])
         assert before.turned
@@ -258,7 +258,7 @@ class Withdrawing(StoreContract):
             waiting = await stage.log.inputs(lease.session_id)
             assert types(waiting) == (["user.interrupt"] if began else [])
             if began:
-                await stage.log.append(lease, Batch(takes=waiting, turn=False))
+                await stage.log.append(lease, Batch(takes=waiting, turn=TurnMark.END))
             assert await stage.finish(lease) is not None
 
     async def _begin(self, stage: Stage, lease: Lease, fates: list[bool]) -> None:
@@ -266,7 +266,7 @@ class Withdrawing(StoreContract):
         waiting = await stage.log.inputs(lease.session_id)
         try:
             if waiting:
-                await stage.log.append(lease, Batch(takes=waiting, turn=True))
+                await stage.log.append(lease, Batch(takes=waiting, turn=TurnMark.BEGIN))
         except NotWaiting:
             fates.append(False)
         else:
