@@ -6,10 +6,10 @@ The server is started for this, syncs its disk, and shares the machine with ever
 loop: so many sessions, each waiting for its own durable commit before it sends again, divided among the
 processes. The baseline does nothing but copy the gathered rows into one table with the same columns and
 the same index, and commit. Then: one process appends at a given rate, another one follows, through its
-own bell and its own connections; the time is from before the append to the entry in hand. The rate that
+own notifier and its own connections; the time is from before the append to the entry in hand. The rate that
 came about is printed beside the one that was offered: if it is lower, the times are those of a queue. Then:
 one process owns many sessions, and is killed or stopped; another one waits for work as a server does (for a
-ring, and otherwise looks every two seconds), and the time of a session is until that one has claimed it.
+notification, and otherwise looks every two seconds), and the time of a session is until that one has claimed it.
 How many of them it would run at once is another matter, and not measured here.
 """
 
@@ -34,8 +34,8 @@ import uvloop
 from roost.domain.events import Draft
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease
-from roost.ports.bell import WORK
-from roost.stores.postgres import PostgresBell, PostgresStore
+from roost.ports.notifier import WORK
+from roost.stores.postgres import PostgresNotifier, PostgresStore
 from roost.testing.postgres import PostgresServer
 from roost.testing.stage import Stage, message
 
@@ -119,8 +119,8 @@ async def followed(url: str, lease: Lease, count: int) -> list[float]:
     """From each entry's own note of when its append began."""
     latencies: list[float] = []
     after = 0
-    async with PostgresStore.open(url) as store, PostgresBell.open(url) as bell:
-        with bell.listen(lease.session_id) as ear:
+    async with PostgresStore.open(url) as store, PostgresNotifier.open(url) as notifier:
+        with notifier.subscribe(lease.session_id) as subscription:
             print("ready", flush=True)
             while len(latencies) < count:
                 page = await store.log.read(lease.session_id, after, PAGE)
@@ -128,9 +128,9 @@ async def followed(url: str, lease: Lease, count: int) -> list[float]:
                     after = entry.seq
                     if entry.type == "agent.message":
                         latencies.append(time.monotonic() - entry.fields["at"])
-                if len(page) < PAGE:  # else there may be more, and nobody rings for it again
-                    await ear.wait(1)
-                ear.rung()
+                if len(page) < PAGE:  # else there may be more, and nobody notifies of it again
+                    await subscription.wait(1)
+                subscription.notified()
     return latencies
 
 
@@ -139,14 +139,14 @@ async def appended(url: str, lease: Lease, rate: int, count: int) -> float:
     start = time.perf_counter()
     async with (
         PostgresStore.open(url) as store,
-        PostgresBell.open(url) as bell,
+        PostgresNotifier.open(url) as notifier,
         asyncio.TaskGroup() as tasks,
     ):
 
         async def one() -> None:
             draft = Draft.of("agent.message", at=time.monotonic(), text=SAID)
             await store.log.append(lease, Batch(drafts=[draft]))
-            bell.ring(lease.session_id)
+            notifier.notify(lease.session_id)
 
         start = time.perf_counter()
         for n in range(count):
@@ -181,22 +181,22 @@ async def taken_over(
 ) -> list[float]:
     """Seconds until each session of a node that got the signal is somebody else's."""
     url = await server.new()
-    async with PostgresStore.open(url) as store, PostgresBell.open(url) as bell:
+    async with PostgresStore.open(url) as store, PostgresNotifier.open(url) as notifier:
         dying = worker("own", url, sessions, lease)
         assert dying.stdout is not None
         assert await asyncio.to_thread(dying.stdout.readline) == b"ready\n"
         await store.log.renew("node_heir", 600)
         await asyncio.sleep(1)  # until its lock has been seen
         found: list[float] = []
-        with bell.listen(WORK) as ear:
+        with notifier.subscribe(WORK) as subscription:
             dying.send_signal(how)
             start = time.perf_counter()
             while len(found) < sessions:
                 claimed = await store.log.claim("node_heir", sessions)
                 found += [time.perf_counter() - start] * len(claimed)
                 if not claimed:
-                    await ear.wait(LOOK_AGAIN)
-                    ear.rung()
+                    await subscription.wait(LOOK_AGAIN)
+                    subscription.notified()
         dying.kill()
         dying.communicate()
         return found

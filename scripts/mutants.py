@@ -37,11 +37,11 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _PYTHON: Final = str(ROOT / ".venv/bin/python")
-_CORE = ("turns", "interrupts", "handover", "lost_rings", "drain", "dispatch", "places")
+_CORE = ("turns", "interrupts", "handover", "lost_notifications", "drain", "dispatch", "places")
 _WORK: Final = [f"tests/core/test_{name}.py" for name in _CORE]
 _RUNS: Final = [f"tests/core/test_{name}.py" for name in ("wakes", "broken_agents", "runs")]
 _STORE: Final = ["tests/contracts/test_sqlite_contracts.py", "tests/contracts/test_sqlite_store.py"]
-_FOLLOW: Final = ["tests/core/test_turns.py", "tests/core/test_lost_rings.py"]
+_FOLLOW: Final = ["tests/core/test_turns.py", "tests/core/test_lost_notifications.py"]
 _PLACES: Final = ["tests/core/test_places.py", "tests/core/test_trust.py"]
 _FILES: Final = ["tests/core/test_files.py", "tests/core/test_turn_files.py"]
 _SNAPSHOTS: Final = ["tests/workspaces/test_snapshots.py", *_FILES, "tests/core/test_commons.py"]
@@ -74,7 +74,10 @@ GUARDS: Final[dict[str, list[str]]] = {
     "core/work/nodes.py": ["tests/core/test_drain.py", *_WORK],
     "core/read/follow.py": [*_FOLLOW, "tests/core/test_fanout.py", "tests/api/test_stream.py"],
     "core/read/fanout.py": ["tests/core/test_fanout.py"],
-    "core/work/workspace_queue.py": ["tests/core/test_commons.py", "tests/core/test_lost_rings.py"],
+    "core/work/workspace_queue.py": [
+        "tests/core/test_commons.py",
+        "tests/core/test_lost_notifications.py",
+    ],
     "core/sandbox/sandboxes.py": [
         *_PLACES,
         "tests/core/test_turn_files.py",
@@ -89,7 +92,7 @@ GUARDS: Final[dict[str, list[str]]] = {
     "core/snapshots/restore.py": ["tests/workspaces/test_snapshots.py", *_FILES],
     "core/access/keys.py": [*_KEYS, "tests/api/test_access.py"],
     "core/access/logins.py": _KEYS,
-    "core/access/revocations.py": [*_KEYS, "tests/core/test_lost_rings.py"],
+    "core/access/revocations.py": [*_KEYS, "tests/core/test_lost_notifications.py"],
     "core/sessions/trust.py": ["tests/core/test_trust.py", "tests/api/test_trust.py"],
     "core/access/permissions.py": ["tests/api/test_access.py", "tests/api/test_workspaces.py"],
     "core/sandbox/budgets.py": ["tests/unit/test_budgets.py"],

@@ -53,9 +53,9 @@ from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Session
 from roost.errors import Unavailable
 from roost.harnesses.scripted import ScriptedHarness
-from roost.ports.bell import Bell
 from roost.ports.blobs import Blobs
 from roost.ports.harness import AGENTS_OWN
+from roost.ports.notifier import Notifier
 from roost.ports.store import Store
 from roost.sandboxes.shown import FolderShown
 from roost.sandboxes.tree import LocalFolder, LocalTree
@@ -74,7 +74,7 @@ class House:
     store: Store
     deps: Deps
     app: ASGIApp
-    bell: Bell
+    notifier: Notifier
     keyring: Keyring
     client: httpx2.AsyncClient
     draining: bool = False
@@ -135,7 +135,7 @@ class House:
         batch = Batch(takes=takes)
         done = await self.store.log.finish(lease, head, batch, {"type": "end_turn"})
         assert done is not None
-        self.bell.ring(lease.session_id)
+        self.notifier.notify(lease.session_id)
 
 
 def skill_files(name: str, description: str = "Greets.", **more: bytes) -> Any:
@@ -158,7 +158,7 @@ async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
     usual = {"heartbeat_seconds": 5, "min_free_disk": 0}
     given = {**usual, "database_url": url_of(data), **settings}
     wanted = Settings.model_validate(given)
-    async with opened(wanted) as (store, bell):
+    async with opened(wanted) as (store, notifier):
         keyring = Keyring(store.keys)
         _, secret = await keyring.create(
             tenant=TENANT, name="admin", role="admin", trust_ceiling="full"
@@ -176,26 +176,26 @@ async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
         await installation.start()
         blobs = GuardedBlobs(folder, installation.check)
         skills = Skills(store.catalog, BlobSkills(blobs, FolderSkills(data / "skills")))
-        browse = _browse(data, store, blobs, bell, least_free)
-        workspaces = NamedWorkspaces(store.catalog, store.sessions, store.keys, bell)
+        browse = _browse(data, store, blobs, notifier, least_free)
+        workspaces = NamedWorkspaces(store.catalog, store.sessions, store.keys, notifier)
         access = SessionAccess(store.sessions, workspaces)
         filestore = FileStore(store.catalog, blobs, access, quota=wanted.max_stored_bytes)
         own = skills, browse, filestore, data
-        deps = _deps(wanted, store, own, bell, keyring, ready, made)
+        deps = _deps(wanted, store, own, notifier, keyring, ready, made)
         app = build_app(deps)
         async with client_of(app, secret) as client:
-            made.append(House(store, deps, app, bell, keyring, client))
+            made.append(House(store, deps, app, notifier, keyring, client))
             yield made[0]
 
 
-def _browse(data: Path, store: Store, blobs: Blobs, bell: Bell, least_free: int) -> Browse:
+def _browse(data: Path, store: Store, blobs: Blobs, notifier: Notifier, least_free: int) -> Browse:
     def tree_of(workspace_id: str) -> LocalTree:
         return LocalTree(data / "homes" / workspace_id, data / "copies", range(0))
 
     snapshots = Snapshots(blobs)
-    files = LocalWorkspaces(snapshots, store.workspaces, tree_of, bell)
+    files = LocalWorkspaces(snapshots, store.workspaces, tree_of, notifier)
     commons = SharedWorkspaces(
-        *(files, snapshots, store.workspaces, store.catalog, bell, tree_of), node="node_1"
+        *(files, snapshots, store.workspaces, store.catalog, notifier, tree_of), node="node_1"
     )
 
     def folder_of(session: Session, hidden: frozenset[str] = AGENTS_OWN) -> LocalFolder:
@@ -216,7 +216,7 @@ def _deps(
     settings: Settings,
     store: Store,
     own: tuple[Skills, Browse, FileStore, Path],
-    bell: Bell,
+    notifier: Notifier,
     keyring: Keyring,
     ready: Any,
     made: list[House],
@@ -233,15 +233,15 @@ def _deps(
     )
     attachments = Attachments(filestore, keeper)
     agents, environments = Agents(store.catalog, skills), Environments(store.catalog)
-    tasks = Tasks(store.catalog, bell)
-    workspaces = NamedWorkspaces(store.catalog, store.sessions, store.keys, bell)
+    tasks = Tasks(store.catalog, notifier)
+    workspaces = NamedWorkspaces(store.catalog, store.sessions, store.keys, notifier)
     scripted = ScriptedHarness("http://127.0.0.1:1", "none", retries=0, retry_seconds=1)
     harnesses, trust = {"scripted": scripted}, Trust(words(settings.trust_levels))
     lifecycle = Lifecycle(
         store.sessions,
         agents,
         environments,
-        bell,
+        notifier,
         harnesses=harnesses,
         default_harness="scripted",
         max_sessions=settings.max_sessions,
@@ -253,16 +253,19 @@ def _deps(
         attachments=attachments,
     )
     forks = Forks(
-        *(store.sessions, store.log, bell, lifecycle), harnesses=harnesses, trust=trust, files=None
+        *(store.sessions, store.log, notifier, lifecycle),
+        harnesses=harnesses,
+        trust=trust,
+        files=None,
     )
     return Deps(
         settings=settings,
-        intake=Intake(store.log, bell, max_queued=settings.max_queued),
+        intake=Intake(store.log, notifier, max_queued=settings.max_queued),
         attachments=attachments,
         follow=Follow(
             store.log,
             store.sessions,
-            bell,
+            notifier,
             store.marks,
             heartbeat=settings.heartbeat_seconds,
             catch_up=settings.catch_up_seconds,
@@ -270,7 +273,7 @@ def _deps(
         lifecycle=lifecycle,
         forks=forks,
         transfer=Transfer(
-            *(store.sessions, store.log, bell, lifecycle, forks, _archives(data)),
+            *(store.sessions, store.log, notifier, lifecycle, forks, _archives(data)),
             harnesses=harnesses,
             files=None,
         ),
@@ -286,13 +289,13 @@ def _deps(
         logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),
         tasks=tasks,
         workspaces=workspaces,
-        runs=Runs(store.catalog, tasks, lifecycle, keyring, store.log, bell),
+        runs=Runs(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
         tokens=Tokens(b"0123456789abcdef0123456789abcdef", seconds=settings.token_seconds),
         registry=CollectorRegistry(),
         ready=ready,
         buckets=store.buckets,
-        bell=bell,
-        fleet=Fleet(store.nodes, bell, "node_1"),
+        notifier=notifier,
+        fleet=Fleet(store.nodes, notifier, "node_1"),
         draining=lambda: made[0].draining,
         stopping=lambda: made[0].stopping,
     )

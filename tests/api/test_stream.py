@@ -206,7 +206,9 @@ async def test_previews_come_before_their_event_and_only_if_asked_for(tmp_path: 
             await eager.frame()
             await plain.frame()
             for text in ("", "Hi", "!"):
-                roost.bell.publish(session["id"], Preview(answer.id, "agent.message", text, head))
+                roost.notifier.publish(
+                    session["id"], Preview(answer.id, "agent.message", text, head)
+                )
             start, one, two = [await eager.event() for _ in range(3)]
             assert start["event"] == {"type": "agent.message", "id": answer.id}
             assert [e["delta"]["content"]["text"] for e in (one, two)] == ["Hi", "!"]
@@ -216,7 +218,7 @@ async def test_previews_come_before_their_event_and_only_if_asked_for(tmp_path: 
                 official(BetaManagedAgentsStreamSessionEvents, json.loads(event["frame"]["data"]))
             takes = await roost.store.log.inputs(session["id"])
             await roost.store.log.append(lease, Batch(drafts=[answer], takes=takes))
-            roost.bell.ring(session["id"])
+            roost.notifier.notify(session["id"])
             assert (await eager.until("agent.message"))[-1]["id"] == answer.id
             shown = await plain.until("agent.message")
             assert {e["type"] for e in shown} == {"user.message", "agent.message"}
@@ -228,7 +230,7 @@ async def test_of_thinking_only_its_beginning_is_shown(tmp_path: Path):
         async with stream(client, session, **{"event_deltas[]": "agent.thinking"}) as frames:
             await frames.frame()
             for text in ("", "hmm"):
-                roost.bell.publish(session["id"], Preview("sevt_t", "agent.thinking", text, 0))
+                roost.notifier.publish(session["id"], Preview("sevt_t", "agent.thinking", text, 0))
             # Previews do not go through the log: only one that has come is before what is said now.
             assert (await frames.event())["type"] == "event_start"
             await roost.say(session, "x")
@@ -304,7 +306,7 @@ async def test_a_reader_that_leaves_is_noticed_at_once(tmp_path: Path):
         with anyio.fail_after(60):
             while len(roost.deps.streams):
                 await anyio.lowlevel.checkpoint()
-        assert session["id"] not in roost.bell._ears
+        assert session["id"] not in roost.notifier._subscribers
 
 
 async def test_a_stopping_server_ends_its_streams(tmp_path: Path):

@@ -82,7 +82,7 @@ async def engine() -> AsyncGenerator[Engine, None]:
 
 async def gone(engine: Engine) -> None:
     with anyio.fail_after(60):
-        while engine.open:  # noqa: ASYNC110 - the other side has no bell
+        while engine.open:  # noqa: ASYNC110 - the other side has no notifier
             await anyio.sleep(0.005)
 
 

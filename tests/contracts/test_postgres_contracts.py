@@ -6,16 +6,16 @@ from collections.abc import AsyncGenerator
 
 import asyncpg
 import pytest
-from tests.contracts.postgres_bells import two_bells
+from tests.contracts.postgres_notifiers import two_notifiers
 
-from roost.stores.postgres import PostgresBell, PostgresStore
-from roost.testing.bell_contract import BellContract
+from roost.stores.postgres import PostgresNotifier, PostgresStore
 from roost.testing.buckets_contract import BucketsContract
 from roost.testing.catalog_contract import CatalogContract
 from roost.testing.keys_contract import KeysContract
 from roost.testing.log_contract import LogContract
 from roost.testing.marks_contract import MarksContract
 from roost.testing.nodes_contract import NodesContract
+from roost.testing.notifier_contract import NotifierContract
 from roost.testing.postgres import PostgresServer
 from roost.testing.sessions_contract import SessionsContract
 from roost.testing.workspaces_contract import WorkspacesContract
@@ -79,8 +79,8 @@ class TestPostgresWorkspaces(OnPostgres, WorkspacesContract):
     pass
 
 
-class TestPostgresBell(BellContract):
+class TestPostgresNotifier(NotifierContract):
     @pytest.fixture
-    async def bell(self, postgres: PostgresServer) -> AsyncGenerator[PostgresBell]:
-        async with two_bells(await emptied(postgres)) as (bell, _):
-            yield bell
+    async def notifier(self, postgres: PostgresServer) -> AsyncGenerator[PostgresNotifier]:
+        async with two_notifiers(await emptied(postgres)) as (notifier, _):
+            yield notifier

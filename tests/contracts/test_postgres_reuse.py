@@ -39,7 +39,7 @@ _ALL: Final = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
-_OF_ITS_OWN: Final = 5  # the writer's, the bell's and the like
+_OF_ITS_OWN: Final = 5  # the writer's, the notifier's and the like
 _MOST_WAITS: Final = 200
 Strike = Callable[[], object]
 

@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 import asyncpg
 import pytest
-from tests.contracts.postgres_bells import two_bells
+from tests.contracts.postgres_notifiers import two_notifiers
 
 from roost.cli import doctor as doctors
 from roost.config import Settings
@@ -18,9 +18,9 @@ from roost.domain.events import Draft, Preview
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Session
 from roost.errors import LeaseLost, SchemaTooNew, StartupError
-from roost.ports.bell import WORK
+from roost.ports.notifier import WORK
 from roost.stores.postgres import (
-    PostgresBell,
+    PostgresNotifier,
     PostgresStore,
     driver,
     migrate,
@@ -368,59 +368,65 @@ async def test_a_session_that_somebody_holds_keeps_no_other_from_being_claimed(
 
 
 @pytest.fixture
-async def bells(url: str) -> AsyncGenerator[tuple[PostgresBell, PostgresBell]]:
-    async with two_bells(url) as both:
+async def notifiers(url: str) -> AsyncGenerator[tuple[PostgresNotifier, PostgresNotifier]]:
+    async with two_notifiers(url) as both:
         yield both
 
 
-async def test_a_ring_is_heard_on_the_other_node(bells: tuple[PostgresBell, PostgresBell]) -> None:
-    here, there = bells
-    with there.listen("sesn_1") as ear, there.listen(WORK) as work, there.listen("x") as other:
+async def test_a_notification_is_heard_on_the_other_node(
+    notifiers: tuple[PostgresNotifier, PostgresNotifier],
+) -> None:
+    here, there = notifiers
+    with (
+        there.subscribe("sesn_1") as subscription,
+        there.subscribe(WORK) as work,
+        there.subscribe("x") as other,
+    ):
         for n in range(500):
-            here.ring(f"sesn_{n}")
-        here.ring(WORK)
-        assert await ear.wait(60)
-        assert ear.rung()
+            here.notify(f"sesn_{n}")
+        here.notify(WORK)
+        assert await subscription.wait(60)
+        assert subscription.notified()
         assert await work.wait(60)
-        assert not other.rung()
+        assert not other.notified()
 
 
 async def test_previews_are_shown_on_the_other_node_in_order_however_long(
-    bells: tuple[PostgresBell, PostgresBell],
+    notifiers: tuple[PostgresNotifier, PostgresNotifier],
 ) -> None:
-    here, there = bells
+    here, there = notifiers
     texts = ["", "short", "long \x00 🙂" * 2000, "end"]
-    with there.listen("sesn_1", previews=True) as ear:
+    with there.subscribe("sesn_1", previews=True) as subscription:
         for text in texts:
             here.publish("sesn_1", Preview("sevt_1", "agent.message", text, 7))
         seen: list[Preview] = []
         with anyio.fail_after(60):
             while not "".join(p.text for p in seen).endswith("end"):
-                await ear.wait(1)
-                seen += ear.previews()
+                await subscription.wait(1)
+                seen += subscription.previews()
     assert seen[0] == Preview("sevt_1", "agent.message", "", 7)
     assert "".join(preview.text for preview in seen) == "".join(texts)
     assert {preview.after for preview in seen} == {7}
 
 
 async def test_a_preview_whose_beginning_was_lost_is_not_shown(
-    bells: tuple[PostgresBell, PostgresBell],
+    notifiers: tuple[PostgresNotifier, PostgresNotifier],
 ) -> None:
-    here, there = bells
+    here, there = notifiers
     here._sent.advance(Preview("sevt_1", "agent.message", "lost", 7))
-    with there.listen("sesn_1", previews=True) as ear:
+    with there.subscribe("sesn_1", previews=True) as subscription:
         here.publish("sesn_1", Preview("sevt_1", "agent.message", "middle", 7))
         here.publish("sesn_1", Preview("sevt_2", "agent.message", "", 7))
-        assert await ear.wait(60)
-        assert [preview.event_id for preview in ear.previews()] == ["sevt_2"]
+        assert await subscription.wait(60)
+        assert [preview.event_id for preview in subscription.previews()] == ["sevt_2"]
 
 
-async def test_a_listener_that_lost_its_connection_rings_for_whatever_it_missed(
-    postgres: PostgresServer, url: str, bells: tuple[PostgresBell, PostgresBell]
+async def test_a_listener_that_lost_its_connection_notifies_of_whatever_it_missed(
+    postgres: PostgresServer, url: str, notifiers: tuple[PostgresNotifier, PostgresNotifier]
 ) -> None:
-    _, there = bells
+    _, there = notifiers
     for _ in range(3):
-        with there.listen("sesn_1") as ear:
+        with there.subscribe("sesn_1") as subscription:
             await postgres.cut(url)
-            assert await ear.wait(60)
-            assert ear.rung()
+            assert await subscription.wait(60)
+            assert subscription.notified()

@@ -20,10 +20,10 @@ from roost.domain.events import Draft, Entry
 from roost.domain.ids import mint
 from roost.domain.session import Session, Spec
 from roost.harnesses.scripted import ScriptedHarness
-from roost.ports.bell import WORK, Bell
 from roost.ports.harness import Harness
+from roost.ports.notifier import WORK, Notifier
 from roost.serve.http import listening
-from roost.stores.bell import LocalBell
+from roost.stores.notifier import LocalNotifier
 from roost.stores.sqlite import SqliteStore
 from roost.testing.scripted_model import ScriptedModel, scripted_model
 
@@ -34,7 +34,7 @@ AGENT = {"id": "agent_1", "version": 1, "name": "helper", "model": {"id": "scrip
 @dataclass
 class Node:
     store: SqliteStore
-    bell: Bell
+    notifier: Notifier
     intake: Intake
     follow: Follow
     dispatcher: Dispatcher
@@ -44,7 +44,7 @@ class Node:
     async def session(self, *drafts: Draft, harness: str = "scripted", **more: str) -> Session:
         spec = Spec(agent=AGENT, environment_id="env_1", harness=harness, **more)
         made = await self.store.sessions.create(TENANT, mint("sesn"), spec, drafts)
-        self.bell.ring(WORK)
+        self.notifier.notify(WORK)
         return made
 
     async def say(self, session: Session, *texts: str) -> int:
@@ -90,9 +90,9 @@ async def node(
     drain_seconds: float = 60,
     lease_seconds: float = 3,
     working: bool = True,
-    bell: Bell | None = None,
-    gate_of: Callable[[SqliteStore, Bell], WorkspaceQueue] = lambda store, bell: WorkspaceQueue(
-        store.log, bell
+    notifier: Notifier | None = None,
+    gate_of: Callable[[SqliteStore, Notifier], WorkspaceQueue] = lambda store, notifier: (
+        WorkspaceQueue(store.log, notifier)
     ),
 ) -> AsyncGenerator[Node, None]:
     model = scripted_model()
@@ -101,27 +101,36 @@ async def node(
         SqliteStore.open(data / "roost.db") as store,
         anyio.create_task_group() as tasks,
     ):
-        bell = bell or LocalBell()
+        notifier = notifier or LocalNotifier()
         scripted = ScriptedHarness(url, "no key", retries=2, retry_seconds=0.01)
         runner = Runner(
             store.log,
             store.sessions,
-            bell,
+            notifier,
             {"scripted": scripted, **(harnesses or {})},
-            gate=gate_of(store, bell),
+            gate=gate_of(store, notifier),
         )
-        member = NodeLease(mint("node"), store.log, store.nodes, bell, lease_seconds=lease_seconds)
+        member = NodeLease(
+            mint("node"), store.log, store.nodes, notifier, lease_seconds=lease_seconds
+        )
         dispatcher = Dispatcher(
-            member, store.log, bell, runner, max_runners=max_runners, drain_seconds=drain_seconds
+            member,
+            store.log,
+            notifier,
+            runner,
+            max_runners=max_runners,
+            drain_seconds=drain_seconds,
         )
         if working:
             await tasks.start(dispatcher.run, stop_seconds)
         handover = StandbyRunners()
         yield Node(
             store,
-            bell,
-            Intake(store.log, bell, max_queued=1000, handover=handover),
-            Follow(store.log, store.sessions, bell, store.marks, heartbeat=heartbeat, catch_up=10),
+            notifier,
+            Intake(store.log, notifier, max_queued=1000, handover=handover),
+            Follow(
+                store.log, store.sessions, notifier, store.marks, heartbeat=heartbeat, catch_up=10
+            ),
             dispatcher,
             model,
             handover,

@@ -32,9 +32,9 @@ from roost.domain.session import Lease, Session
 from roost.domain.snapshot import Head, Hold, Snapshot
 from roost.domain.sync import SyncState
 from roost.errors import FilesElsewhere, RoostError
-from roost.ports.bell import Bell
+from roost.ports.notifier import Notifier
 from roost.sandboxes.tree import LocalTree
-from roost.stores.bell import LocalBell
+from roost.stores.notifier import LocalNotifier
 from roost.stores.sqlite import SqliteStore
 from roost.testing.stage import TENANT, Stage, message, types
 
@@ -49,18 +49,18 @@ class Machine:
     folder: Path
     store: SqliteStore
     node: str
-    bell: Bell = field(default_factory=LocalBell)
+    notifier: Notifier = field(default_factory=LocalNotifier)
     pace: SyncPace = QUICK
 
     def __post_init__(self) -> None:
         self.snapshots = Snapshots(FolderBlobs(self.folder.parent / "blobs"))
         rows, tree = self.store.workspaces, self._tree
-        self.files = LocalWorkspaces(self.snapshots, rows, tree, self.bell, pace=self.pace)
+        self.files = LocalWorkspaces(self.snapshots, rows, tree, self.notifier, pace=self.pace)
         self.commons = SharedWorkspaces(
-            *(self.files, self.snapshots, rows, self.store.catalog, self.bell, tree),
+            *(self.files, self.snapshots, rows, self.store.catalog, self.notifier, tree),
             node=self.node,
         )
-        self.gate = WorkspaceQueue(self.store.log, self.bell, rows, self.commons)
+        self.gate = WorkspaceQueue(self.store.log, self.notifier, rows, self.commons)
         self.place = self.folder / "homes" / W
         self.place.mkdir(parents=True, exist_ok=True)
 
@@ -80,14 +80,14 @@ class Machine:
         return self.commons.join(TENANT, W)
 
     async def until_waits(self, lease: Lease, turn: LeasedLog) -> None:
-        with anyio.fail_after(30), self.bell.listen(lease.session_id) as ear:
+        with anyio.fail_after(30), self.notifier.subscribe(lease.session_id) as subscription:
             while not turn.waits:
-                await ear.wait(0.05)
+                await subscription.wait(0.05)
 
     async def turn(self, lease: Lease) -> tuple[Session, LeasedLog]:
         session = await self.store.sessions.find(lease.session_id)
         state = session.state
-        return session, LeasedLog(self.store.log, self.bell, lease, state)
+        return session, LeasedLog(self.store.log, self.notifier, lease, state)
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ async def test_turns_go_one_at_a_time_and_those_who_wait_say_so_once(
             tasks.start_soon(come)
             await machine.until_waits(second, waits)
             assert (await stage.state(second.session_id)).status == "rescheduling"
-            machine.bell.ring(W)
+            machine.notifier.notify(W)
             await anyio.sleep(0.1)
             await machine.gate.left(session, turn, turn.head)
         assert passed[-1] and not any(passed[:-1])
@@ -290,7 +290,7 @@ async def test_an_interrupt_ends_the_wait_of_a_turn_that_was_cut_off(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(reopen)
             await machine.until_waits(second, turn)
-            intake = Intake(store.log, machine.bell, max_queued=9)
+            intake = Intake(store.log, machine.notifier, max_queued=9)
             await intake.accept(second.session_id, [Draft.of("user.interrupt")])
         assert taken_again == [False]
         assert (await stage.state(second.session_id)).turn is None
@@ -299,8 +299,8 @@ async def test_an_interrupt_ends_the_wait_of_a_turn_that_was_cut_off(
 async def test_a_runner_hands_messages_over_one_session_after_the_other(tmp_path: Path):
     machines: list[Machine] = []
 
-    def gate_of(store: SqliteStore, bell: Bell) -> WorkspaceQueue:
-        machines.append(Machine(tmp_path / "a", store, "node_a", bell))
+    def gate_of(store: SqliteStore, notifier: Notifier) -> WorkspaceQueue:
+        machines.append(Machine(tmp_path / "a", store, "node_a", notifier))
         return machines[0].gate
 
     async with node(tmp_path, gate_of=gate_of) as here:
@@ -311,7 +311,7 @@ async def test_a_runner_hands_messages_over_one_session_after_the_other(tmp_path
         second = await here.session(message("me too"), workspace=W)
         waited = await here.until(second, "session.error")
         assert "queued behind" in waited[-1].fields["error"]["message"]
-        here.bell.ring(W)  # it looks again, and says nothing again
+        here.notifier.notify(W)  # it looks again, and says nothing again
         done = await here.until(second, "session.status_idle")
         assert len([entry for entry in done if entry.type == "session.error"]) == 1
         taken = [entry for entry in done if entry.type == "user.message" and not entry.queued]
@@ -329,8 +329,8 @@ async def test_a_runner_hands_messages_over_one_session_after_the_other(tmp_path
 
 
 async def test_what_is_said_with_an_interrupt_waits_for_its_turn_and_that_is_said(tmp_path: Path):
-    def gate_of(store: SqliteStore, bell: Bell) -> WorkspaceQueue:
-        return Machine(tmp_path / "a", store, "node_a", bell).gate
+    def gate_of(store: SqliteStore, notifier: Notifier) -> WorkspaceQueue:
+        return Machine(tmp_path / "a", store, "node_a", notifier).gate
 
     async with node(tmp_path, gate_of=gate_of) as here:
         await setup(here.store, writers="serialised")
@@ -371,7 +371,7 @@ async def test_over_its_quota_no_turn_begins_until_there_is_room(
                     machine.commons.changed(W)
                 else:
                     await set_up(store, quota_bytes=2000)
-                    machine.bell.ring(W)
+                    machine.notifier.notify(W)
             turn.waits = False
         assert types(await stage.all(session.id)).count("session.error") == 3
 

@@ -13,7 +13,7 @@ from roost.core.work.dispatch import Dispatcher
 from roost.core.write.intake import inbox
 from roost.domain.session import Lease
 from roost.errors import LeaseLost, Unavailable
-from roost.ports.bell import WORK
+from roost.ports.notifier import WORK
 
 
 class Stubborn:
@@ -42,11 +42,14 @@ class Stubborn:
 async def test_a_message_calls_for_a_claim_unless_a_runner_has_heard_it(tmp_path: Path):
     async with node(tmp_path, working=False) as roost:
         heard, unheard = await roost.session(), await roost.session()
-        with roost.bell.listen(WORK) as work, roost.bell.listen(inbox(heard.id)) as runner:
+        with (
+            roost.notifier.subscribe(WORK) as work,
+            roost.notifier.subscribe(inbox(heard.id)) as runner,
+        ):
             await roost.say(heard, "Hello")
-            assert runner.rung() and not work.rung()
+            assert runner.notified() and not work.notified()
             await roost.say(unheard, "Hello")
-            assert work.rung()
+            assert work.notified()
 
 
 async def test_a_node_outlives_a_lease_that_it_cannot_renew_at_once(tmp_path: Path):

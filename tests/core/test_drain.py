@@ -21,7 +21,7 @@ def said(text: str, **more: Any) -> str:
 
 
 def fleet(roost: Node) -> Fleet:
-    return Fleet(roost.store.nodes, roost.bell, roost.dispatcher.node)
+    return Fleet(roost.store.nodes, roost.notifier, roost.dispatcher.node)
 
 
 async def at_work(roost: Node) -> None:

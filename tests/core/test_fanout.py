@@ -82,7 +82,7 @@ class Flaky:
 async def following(data: Path) -> AsyncGenerator[tuple[Node, Fanout, Flaky], None]:
     async with node(data, working=False) as roost, anyio.create_task_group() as tasks:
         log = Flaky(roost.store.log)
-        fanout = Fanout(log, roost.store.sessions, roost.bell, roost.store.nodes)  # type: ignore[arg-type]
+        fanout = Fanout(log, roost.store.sessions, roost.notifier, roost.store.nodes)  # type: ignore[arg-type]
         await tasks.start(fanout.run)
         yield roost, fanout, log
         tasks.cancel_scope.cancel()
@@ -142,7 +142,7 @@ async def test_what_is_told_is_shown_at_once_and_not_again(tmp_path: Path) -> No
         fanout.committed(session.id, accepted.entries)
         assert watcher.seen == [1]
         assert log.reads == reads
-        roost.bell.ring(session.id)  # and what else was committed with it comes by the log
+        roost.notifier.notify(session.id)  # and what else was committed with it comes by the log
         await watcher.until(3)
         assert watcher.seen == [1, 2, 3]
 
@@ -160,7 +160,7 @@ async def test_what_is_told_out_of_order_is_left_to_the_log(
         entries = {e.seq: e for e in await roost.store.log.read(session.id, 0, 10)}
         fanout.committed(session.id, [entries[seq] for seq in told])
         assert watcher.seen == []
-        roost.bell.ring(session.id)
+        roost.notifier.notify(session.id)
         await watcher.until(3)
         assert watcher.seen == [1, 2, 3]
 
@@ -174,10 +174,10 @@ async def test_previews_are_shown_between_the_entries_they_belong_between(tmp_pa
         await roost.store.log.accept(session.id, [message("a")])
         entries = await roost.store.log.read(session.id, 0, 10)
         for text in ("", "x"):
-            roost.bell.publish(session.id, Preview("sevt_1", "agent.message", text, 1))
+            roost.notifier.publish(session.id, Preview("sevt_1", "agent.message", text, 1))
         fanout.committed(session.id, entries[:1])
         assert watcher.seen[:1] == [1]
-        roost.bell.ring(session.id)
+        roost.notifier.notify(session.id)
         await watcher.until(3)
         assert watcher.seen == [1, "", "x", 2, 3]
 
@@ -197,7 +197,7 @@ async def test_a_log_that_cannot_be_read_is_read_again(
         assert watcher.seen == [1, 2, 3]
 
 
-async def test_what_rang_and_was_lost_is_found(
+async def test_what_was_notified_of_in_vain_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_LOOK_AGAIN", 0.05)
@@ -206,12 +206,12 @@ async def test_what_rang_and_was_lost_is_found(
         watcher = Watcher()
         fanout.join(session.id, "asleep", watcher)
         await has_looked(fanout, session.id)
-        await roost.store.log.accept(session.id, [message("a")])  # and nobody rings
+        await roost.store.log.accept(session.id, [message("a")])  # and nobody notifies
         await watcher.until(3)
         assert watcher.agents[-1] == "waking"
 
 
-async def test_what_does_not_fit_in_one_page_follows_without_another_ring(
+async def test_what_does_not_fit_in_one_page_follows_without_another_notification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_PAGE", 2)
@@ -250,7 +250,7 @@ async def test_the_followers_of_a_deleted_session_are_told(tmp_path: Path) -> No
         fanout.join(session.id, "asleep", watcher)
         await has_looked(fanout, session.id)
         await roost.store.sessions.delete(session.tenant, session.id)
-        roost.bell.ring(session.id)
+        roost.notifier.notify(session.id)
         with anyio.fail_after(60):
             while not watcher.is_gone:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
@@ -331,12 +331,14 @@ async def watching(roost: Node, fanout: Fanout, lease: Lease) -> Watcher:
     return watcher
 
 
-async def test_an_agent_that_rests_and_sleeps_behind_one_ring_is_asleep(tmp_path: Path) -> None:
+async def test_an_agent_that_rests_and_sleeps_behind_one_notification_is_asleep(
+    tmp_path: Path,
+) -> None:
     async with following(tmp_path) as (roost, fanout, _):
         lease = await at_work(roost)
         watcher = await watching(roost, fanout, lease)
         await to_sleep(roost, lease)
-        roost.bell.ring(lease.session_id)
+        roost.notifier.notify(lease.session_id)
         await watcher.until((await roost.store.sessions.find(lease.session_id)).state.head)
         await has_looked(fanout, lease.session_id)
         assert watcher.agents == ["running", "idle", "asleep"]
@@ -351,7 +353,7 @@ async def test_what_an_agent_does_is_not_told_before_the_entries_that_lead_there
         hurried = Hurried(roost, lease)
         fanout._sessions = hurried  # type: ignore[assignment]
         hurried.rests = True
-        roost.bell.ring(lease.session_id)
+        roost.notifier.notify(lease.session_id)
         with anyio.fail_after(60):
             while hurried.rests:  # noqa: ASYNC110 - nobody is told of that
                 await anyio.sleep(0.01)
@@ -369,7 +371,7 @@ async def answered(roost: Node, lease: Lease, log: Flaky, after: int) -> None:
         log.then = lambda: None
         for text in ("", "x"):
             preview = Preview(answer.id, "agent.message", text, after)
-            roost.bell.publish(lease.session_id, preview)
+            roost.notifier.publish(lease.session_id, preview)
 
     log.then = publish
 
@@ -381,7 +383,7 @@ async def test_a_preview_is_shown_before_its_entry_also_if_both_come_at_once(
         lease = await at_work(roost)
         watcher = await watching(roost, fanout, lease)
         await answered(roost, lease, log, watcher.seq)
-        roost.bell.ring(lease.session_id)
+        roost.notifier.notify(lease.session_id)
         await watcher.until(watcher.seq + 1)
         assert watcher.seen[-3:] == ["", "x", watcher.seq]
 
@@ -394,7 +396,7 @@ async def test_one_reader_is_shown_a_preview_before_its_entry_also_if_both_come_
         head = (await roost.store.sessions.find(lease.session_id)).state.head
         await answered(roost, lease, log, head)
         store = roost.store
-        follow = Follow(log, store.sessions, roost.bell, store.marks, heartbeat=9, catch_up=9)  # type: ignore[arg-type]
+        follow = Follow(log, store.sessions, roost.notifier, store.marks, heartbeat=9, catch_up=9)  # type: ignore[arg-type]
         previews = frozenset({"agent.message"})
         async with aclosing(follow.tail(lease.session_id, head, previews=previews)) as tail:
             shown = [await anext(tail) for _ in range(3)]

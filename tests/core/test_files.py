@@ -35,7 +35,7 @@ from roost.errors import (
 from roost.ports.blobs import Blobs
 from roost.ports.workspaces import Workspace
 from roost.sandboxes.tree import LocalTree
-from roost.stores.bell import LocalBell
+from roost.stores.notifier import LocalNotifier
 from roost.stores.sqlite import SqliteStore
 from roost.testing.faulty_blobs import Fault, FaultyBlobs
 from roost.testing.stage import TENANT, Stage
@@ -52,7 +52,7 @@ class Machine:
     store: SqliteStore
     blobs: Blobs
     pace: SyncPace = LAZY
-    bell: LocalBell = field(default_factory=LocalBell)
+    notifier: LocalNotifier = field(default_factory=LocalNotifier)
     told: list[SyncStatus] = field(default_factory=list)
     workspace: str = "w"
     most_of_tenant: int = 0
@@ -66,21 +66,21 @@ class Machine:
             self.snapshots,
             self.store.workspaces,
             self._tree,
-            self.bell,
+            self.notifier,
             pace=self.pace,
             here=lambda: copies_in(self.folder / "notes"),
             most_of_tenant=self.most_of_tenant,
             elsewhere=self._is_elsewhere,
             **given,
         )
-        ring = self.bell.ring
+        notify = self.notifier.notify
 
         def overhear(name: str) -> None:
-            ring(name)
+            notify(name)
             if name == topic("w") and (status := self.files.status("w")):
                 self.told.append(status)
 
-        self.bell.ring = overhear  # type: ignore[method-assign]
+        self.notifier.notify = overhear  # type: ignore[method-assign]
 
     async def _is_elsewhere(self, workspace: str) -> bool:
         return self.elsewhere
@@ -115,10 +115,10 @@ class Machine:
         return list((await self.snapshots.head("w")).snapshots)
 
     async def until(self, true: Callable[[], Awaitable[bool]]) -> None:
-        with anyio.fail_after(60), self.bell.listen(topic("w")) as ear:
+        with anyio.fail_after(60), self.notifier.subscribe(topic("w")) as subscription:
             while not await true():
-                await ear.wait(0.05)
-                ear.rung()
+                await subscription.wait(0.05)
+                subscription.notified()
 
     async def until_stored(self, count: int) -> None:
         async def stored() -> bool:
@@ -273,7 +273,7 @@ async def test_what_was_stored_before_weights_were_noted_is_weighed_by_the_next_
         mine.files.changed(session, 1)
     weight = await store.workspaces.weight(TENANT)
     await store.workspaces.weigh(session, 0)  # as an older version has left it
-    again = replace(machine, workspace=session, bell=LocalBell())
+    again = replace(machine, workspace=session, notifier=LocalNotifier())
 
     async def weighed() -> bool:
         return await store.workspaces.weight(TENANT) == weight > 10_000

@@ -45,7 +45,7 @@ async def forks(data: Path) -> AsyncGenerator[tuple[Node, Forks], None]:
             store.sessions,
             Agents(store.catalog, None),  # type: ignore[arg-type]
             Environments(store.catalog),
-            here.bell,
+            here.notifier,
             harnesses=harnesses,
             default_harness="scripted",
             max_sessions=100,
@@ -53,7 +53,7 @@ async def forks(data: Path) -> AsyncGenerator[tuple[Node, Forks], None]:
         yield (
             here,
             Forks(
-                *(store.sessions, store.log, here.bell, lifecycle),
+                *(store.sessions, store.log, here.notifier, lifecycle),
                 harnesses=harnesses,
                 trust=trust,
                 files=None,

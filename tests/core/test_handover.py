@@ -17,9 +17,9 @@ from roost.core.write.standby import StandbyRunners
 from roost.domain.events import Draft, Entry
 from roost.domain.ledger import Batch, Standby, TurnMark
 from roost.domain.session import Lease, Session, State
-from roost.ports.bell import WORK
 from roost.ports.harness import Brief, Conversation, Output, Rest, Trouble
 from roost.ports.log import Accepted
+from roost.ports.notifier import WORK
 from roost.ports.sessions import Revised
 from roost.testing.stage import END_TURN, spec
 
@@ -36,7 +36,7 @@ SESSION = Session(
 
 async def until_standing_by(roost: Node, session_id: str) -> None:
     with anyio.fail_after(60):
-        while session_id not in roost.handover._hands:  # noqa: ASYNC110 - it has no bell
+        while session_id not in roost.handover._hands:  # noqa: ASYNC110 - it has no notifier
             await anyio.sleep(0.005)
 
 
@@ -175,7 +175,7 @@ async def test_a_turn_that_was_begun_for_a_server_that_died_is_taken_by_the_next
         assert accepted.begun is not None
         await log.renew("node_gone", 0)
     async with node(tmp_path) as roost:
-        roost.bell.ring(WORK)
+        roost.notifier.notify(WORK)
         entries = await roost.until(session, "session.status_idle", accepted.begun.head)
         assert len(texts(entries)) == 1
         assert "user.message" not in types(entries)

@@ -151,7 +151,7 @@ async def test_an_agent_that_is_opened_for_a_session_that_became_another_is_open
     async with house(tmp_path, landlord) as roost:
         session = await roost.session(message("one"), harness="housed")
         await until_asked(landlord)
-        # Nobody rings: the runner finds out when it has opened the agent.
+        # Nobody notifies: the runner finds out when it has opened the agent.
         await roost.store.log.accept(session.id, [stop()])
         await roost.store.sessions.revise(TENANT, session.id, retitled)
         await roost.store.log.accept(session.id, [message("two")])

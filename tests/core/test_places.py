@@ -27,10 +27,10 @@ from roost.domain.session import Session, Status
 from roost.domain.sync import SyncState
 from roost.domain.usage import Usage
 from roost.errors import SandboxUnavailable, WrongBlobs
-from roost.ports.bell import WORK, Bell
 from roost.ports.blobs import Blobs
 from roost.ports.egress import Account, Endpoints, Grant
 from roost.ports.harness import Brief, Conversation
+from roost.ports.notifier import WORK, Notifier
 from roost.ports.sandbox import Mount, Plan, Process, Stats
 from roost.sandboxes.tree import LocalTree
 from roost.testing.faulty_blobs import FaultyBlobs
@@ -132,11 +132,11 @@ async def house(
     sleep_after: float = 0,
     most: int = 9,
     housed: type[Housed] = Housed,
-    bell: Bell | None = None,
+    notifier: Notifier | None = None,
     door: Door | None = None,
     blobs: Blobs | None = None,
 ) -> AsyncGenerator[Node, None]:
-    async with node(data, bell=bell) as roost:
+    async with node(data, notifier=notifier) as roost:
         places = Sandboxes(
             *(landlord, door or Door(), roost.store.catalog),
             vault=data / "vault",
@@ -144,10 +144,17 @@ async def house(
             files=_files(data, roost, blobs) if blobs else None,
         )
         scripted = roost.dispatcher._runner._harnesses["scripted"]
-        warmth = WarmAgents(roost.bell, seconds=sleep_after, most=most)
+        warmth = WarmAgents(roost.notifier, seconds=sleep_after, most=most)
         store = roost.store
         roost.dispatcher._runner = Runner(
-            *(store.log, store.sessions, roost.bell, {"housed": housed(scripted)}, places, warmth),
+            *(
+                store.log,
+                store.sessions,
+                roost.notifier,
+                {"housed": housed(scripted)},
+                places,
+                warmth,
+            ),
             handover=roost.handover,
         )
         yield roost
@@ -157,7 +164,7 @@ def _files(data: Path, roost: Node, blobs: Blobs) -> LocalWorkspaces:
     def tree_of(workspace_id: str) -> LocalTree:
         return LocalTree(data / "vault" / ".workspaces" / workspace_id, data / "notes", range(0))
 
-    return LocalWorkspaces(Snapshots(blobs), roost.store.workspaces, tree_of, roost.bell)
+    return LocalWorkspaces(Snapshots(blobs), roost.store.workspaces, tree_of, roost.notifier)
 
 
 @pytest.mark.parametrize("wrong", ["away", "empty"])
@@ -404,7 +411,7 @@ async def test_agents_that_rest_end_one_after_the_other_while_memory_is_short(tm
         for session in sessions:
             await roost.turn(session, "Hello")
         roost.dispatcher._machine = Short(looks=2)
-        roost.bell.ring(WORK)
+        roost.notifier.notify(WORK)
         await landlord.until_open(1)
         await roost.turn(sessions[2], "you stayed")
         assert len(landlord.plans) == 3
@@ -416,7 +423,7 @@ async def test_agents_that_rest_leave_a_node_that_drains_and_come_back(tmp_path:
         session = await roost.session(harness="housed")
         await roost.turn(session, "Hello")
         await landlord.until_open(1)
-        fleet = Fleet(roost.store.nodes, roost.bell, roost.dispatcher.node)
+        fleet = Fleet(roost.store.nodes, roost.notifier, roost.dispatcher.node)
         await fleet.mark(roost.dispatcher.node, draining=True)
         await landlord.until_open(0)
         sent = await roost.say(session, "Is anybody there?")
@@ -431,7 +438,7 @@ async def test_an_archived_session_gives_its_room_back_at_once(tmp_path: Path):
         session = await roost.session(harness="housed")
         await roost.turn(session, "Hello")
         await roost.store.sessions.archive(TENANT, session.id)
-        roost.bell.ring(f"inbox:{session.id}")
+        roost.notifier.notify(f"inbox:{session.id}")
         await landlord.until_open(0)
         found = await roost.store.sessions.get(TENANT, session.id)
         assert found.state.status is Status.TERMINATED

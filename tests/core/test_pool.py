@@ -22,8 +22,8 @@ from roost.core.work.runner import Runner
 from roost.core.work.start_limit import StartLimit
 from roost.domain.session import Session, Spec
 from roost.errors import QuotaExceeded
-from roost.ports.bell import Bell
 from roost.ports.egress import Networking, Refused
+from roost.ports.notifier import Notifier
 
 SPEC = Spec(agent=AGENT, environment_id="env_1", harness="housed", title="first")
 
@@ -55,33 +55,35 @@ class Inn:
     async def ready(self, count: int = 1) -> str:
         """When so many agents wait for a session; the newest one's id."""
         with anyio.fail_after(60):
-            while len(self.pool) != count:  # noqa: ASYNC110 - a count that nobody rings for
+            while len(self.pool) != count:  # noqa: ASYNC110 - a count that nobody notifies of
                 await anyio.sleep(0.01)
         return self.landlord.plans[-1].session_id
 
 
 async def until_gone(home: Path) -> None:
     with anyio.fail_after(60):
-        while await anyio.Path(home).exists():  # noqa: ASYNC110 - nobody rings for a directory
+        while await anyio.Path(home).exists():  # noqa: ASYNC110 - nobody notifies of a directory
             await anyio.sleep(0.01)
 
 
 @asynccontextmanager
-async def inn(data: Path, *, size: int = 1, bell: Bell | None = None) -> AsyncGenerator[Inn, None]:
+async def inn(
+    data: Path, *, size: int = 1, notifier: Notifier | None = None
+) -> AsyncGenerator[Inn, None]:
     landlord, room = Landlord(), [9]
     async with (
-        node(data, stop_seconds=0.01, bell=bell) as roost,
+        node(data, stop_seconds=0.01, notifier=notifier) as roost,
         anyio.create_task_group() as tasks,
     ):
-        store, bell = roost.store, roost.bell
+        store, notifier = roost.store, roost.notifier
         vault = data / "vault"
         places = Lodgings(landlord, Door(), store.catalog, vault=vault, forwarder=Path("/forward"))
         harnesses = {"housed": Housed(roost.dispatcher._runner._harnesses["scripted"])}
-        wakes = StartLimit(bell, 9)
+        wakes = StartLimit(notifier, 9)
         pool = Prestart(
             store.log,
             store.sessions,
-            bell,
+            notifier,
             harnesses,
             places,
             wakes,
@@ -90,9 +92,9 @@ async def inn(data: Path, *, size: int = 1, bell: Bell | None = None) -> AsyncGe
             seconds=60,
             room=lambda: room[0],
         )
-        warmth = WarmAgents(bell, seconds=0, most=9)
+        warmth = WarmAgents(notifier, seconds=0, most=9)
         roost.dispatcher._runner = Runner(
-            store.log, store.sessions, bell, harnesses, places, warmth, wakes, pool
+            store.log, store.sessions, notifier, harnesses, places, warmth, wakes, pool
         )
         await tasks.start(pool.run)
         yield Inn(roost, pool, landlord, places, room)

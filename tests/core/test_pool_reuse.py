@@ -88,7 +88,7 @@ class History:
         self.count += 1
         assert self.landlord.twice == []
         with anyio.fail_after(30):
-            while not self._is_settled():  # noqa: ASYNC110 - nobody rings for it
+            while not self._is_settled():  # noqa: ASYNC110 - nobody notifies of it
                 await anyio.sleep(0.01)
 
     def _is_settled(self) -> bool:
@@ -220,7 +220,7 @@ async def test_an_agent_whose_session_may_have_been_made_is_offered_to_nobody_el
         await past.check()
         home = anyio.Path(tmp_path, "vault", ".workspaces", offer.session_id)
         with anyio.fail_after(30):
-            while (  # noqa: ASYNC110 - nobody rings for a directory
+            while (  # noqa: ASYNC110 - nobody notifies of a directory
                 offer.session_id in past.landlord.rooms or await home.exists() != committed
             ):
                 await anyio.sleep(0.01)

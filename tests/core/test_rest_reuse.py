@@ -22,8 +22,8 @@ async def test_a_runner_at_rest_that_is_cancelled_leaves_nothing_to_the_next(
 ):
     """`speaks`: somebody says something in the same moment, which then is for the next runner."""
     async with node(tmp_path, working=False) as roost:
-        handover, warmth = roost.handover, WarmAgents(roost.bell, seconds=60, most=9)
-        rest = Idle(roost.store.sessions, roost.bell, warmth, handover)
+        handover, warmth = roost.handover, WarmAgents(roost.notifier, seconds=60, most=9)
+        rest = Idle(roost.store.sessions, roost.notifier, warmth, handover)
         for at in range(1, 50):
             lease, session = await _at_rest(roost.store)
             async with anyio.create_task_group() as tasks:

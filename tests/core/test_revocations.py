@@ -14,22 +14,22 @@ from roost.core.access.keys import Keyring
 from roost.core.access.logins import Logins
 from roost.core.access.revocations import Opener, Revocations
 from roost.errors import Unauthenticated
-from roost.ports.bell import Bell
-from roost.stores.bell import LocalBell
+from roost.ports.notifier import Notifier
+from roost.stores.notifier import LocalNotifier
 from roost.stores.sqlite import SqliteStore
 
 
 class Side:
     """One of two nodes: whom it knows, and what is open there."""
 
-    def __init__(self, store: SqliteStore, bell: Bell) -> None:
+    def __init__(self, store: SqliteStore, notifier: Notifier) -> None:
         self.keyring = Keyring(store.keys)
         self.logins = Logins(store.catalog, self.keyring, seconds=60)
         self.open: set[Opener] = set()
         self.closed: list[str] = []
         self.changed = anyio.Event()
         self.revocations = Revocations(
-            self.keyring, self.logins, bell, lambda: self.open, self._close
+            self.keyring, self.logins, notifier, lambda: self.open, self._close
         )
 
     def _close(self, opener: str) -> None:
@@ -39,10 +39,12 @@ class Side:
 
 
 @asynccontextmanager
-async def two(folder: Path, bell: Bell | None = None) -> AsyncGenerator[tuple[Side, Side], None]:
-    bell = bell or LocalBell()
+async def two(
+    folder: Path, notifier: Notifier | None = None
+) -> AsyncGenerator[tuple[Side, Side], None]:
+    notifier = notifier or LocalNotifier()
     async with SqliteStore.open(folder / "roost.db") as store, anyio.create_task_group() as tasks:
-        here, there = Side(store, bell), Side(store, bell)
+        here, there = Side(store, notifier), Side(store, notifier)
         await tasks.start(there.revocations.run)
         yield here, there
         tasks.cancel_scope.cancel()

@@ -77,13 +77,13 @@ class Office:
         catalog = Fragile(store.catalog, fuse, ("add", "change", "delete"))
         agents, environments = Agents(store.catalog), Environments(store.catalog)
         self.key = key
-        self.board = Tasks(store.catalog, roost.bell)
+        self.board = Tasks(store.catalog, roost.notifier)
         scripted = ScriptedHarness("http://127.0.0.1:1", "none", retries=0, retry_seconds=1)
         lifecycle = Lifecycle(
             store.sessions,
             agents,
             environments,
-            roost.bell,
+            roost.notifier,
             harnesses={"scripted": scripted},
             default_harness="scripted",
             max_sessions=0,
@@ -97,7 +97,7 @@ class Office:
             self.lifecycle,  # type: ignore[arg-type]
             Keyring(store.keys),
             store.log,
-            roost.bell,
+            roost.notifier,
         )
 
     async def task(self, description: str = "", **fields: Any) -> Record:
@@ -264,7 +264,7 @@ async def test_a_call_to_the_server_counts_once_though_its_answer_was_lost(tmp_p
         call = Draft.of("agent.custom_tool_use", name=TOOL["name"], input={"title": "New"})
         blocks = [Pending(call.id, "custom_tool")]
         await roost.store.log.append(lease, Batch(drafts=[call], blocks=blocks))
-        intake = Intake(roost.store.log, roost.bell, max_queued=9)
+        intake = Intake(roost.store.log, roost.notifier, max_queued=9)
         waiting = await roost.store.sessions.find(session.id)
         for when in ("before", "after"):
             fuse = Fuse(1, when)

@@ -18,10 +18,10 @@ from roost.core.work.runner import Runner
 from roost.domain.ids import mint
 from roost.domain.session import Session, Spec, TrustLevel
 from roost.errors import Forbidden, InvalidRequest, SandboxUnavailable
-from roost.ports.bell import WORK
 from roost.ports.catalog import Record
 from roost.ports.egress import Networking
 from roost.ports.keys import Key
+from roost.ports.notifier import WORK
 from roost.ports.sandbox import Mount
 
 LIMITED = Networking(kind="limited")
@@ -148,7 +148,7 @@ async def manor(data: Path) -> AsyncGenerator[tuple[Node, Estate], None]:
         scripted = roost.dispatcher._runner._harnesses["scripted"]
         store = roost.store
         roost.dispatcher._runner = Runner(
-            store.log, store.sessions, roost.bell, {"housed": Housed(scripted)}, estate.places
+            store.log, store.sessions, roost.notifier, {"housed": Housed(scripted)}, estate.places
         )
         yield roost, estate
 
@@ -175,7 +175,7 @@ async def begun(roost: Node, **fields: Any) -> Session:
     made = await roost.store.sessions.create(
         TENANT, mint("sesn"), spec(**fields), [message("Hello?")]
     )
-    roost.bell.ring(WORK)
+    roost.notifier.notify(WORK)
     return made
 
 

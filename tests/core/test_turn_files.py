@@ -74,7 +74,7 @@ async def writing(
             snapshots,
             roost.store.workspaces,
             lambda id: LocalTree(homes / id, data / "notes", UIDS),
-            roost.bell,
+            roost.notifier,
             pace=SyncPace(turn=60),
         )
         catalog, vault = roost.store.catalog, data / "vault"
@@ -83,9 +83,9 @@ async def writing(
         )
         agent = Writing(roost.dispatcher._runner._harnesses["scripted"])
         agent.homes = homes
-        warmth, store = WarmAgents(roost.bell, seconds=60, most=9), roost.store
+        warmth, store = WarmAgents(roost.notifier, seconds=60, most=9), roost.store
         roost.dispatcher._runner = Runner(
-            *(store.log, store.sessions, roost.bell, {"housed": agent}, places, warmth),
+            *(store.log, store.sessions, roost.notifier, {"housed": agent}, places, warmth),
             handover=roost.handover,
         )
         yield roost, agent, files, snapshots

@@ -17,7 +17,7 @@ from roost.domain.events import Draft, Entry, Preview
 from roost.domain.ledger import Batch
 from roost.domain.session import Session, Status
 from roost.errors import WorkspaceDeleted
-from roost.stores.bell import LocalBell
+from roost.stores.notifier import LocalNotifier
 from roost.stores.sqlite import SqliteStore
 from roost.testing.stage import Stage, answer
 
@@ -138,8 +138,8 @@ async def test_a_conversation_that_is_too_large_costs_the_turn_and_not_the_sessi
 
 
 async def test_a_session_whose_workspace_was_deleted_ends(tmp_path: Path):
-    def gate_of(store: SqliteStore, bell: LocalBell) -> WorkspaceQueue:
-        return DeletedGate(store.log, bell)
+    def gate_of(store: SqliteStore, notifier: LocalNotifier) -> WorkspaceQueue:
+        return DeletedGate(store.log, notifier)
 
     async with node(tmp_path, gate_of=gate_of) as roost:
         session = await roost.session(message("Hello?"))
@@ -213,7 +213,7 @@ async def test_a_follower_of_a_deleted_session_is_told(tmp_path: Path):
             async for shown in tail:
                 if isinstance(shown, Entry) and shown.type == "session.status_idle":
                     await roost.store.sessions.delete(TENANT, session.id)
-                    roost.bell.ring(session.id)
+                    roost.notifier.notify(session.id)
                 if shown is Pause.GONE:
                     break
 
@@ -297,20 +297,20 @@ async def test_a_preview_is_shown_as_soon_as_the_entries_before_it_are(tmp_path:
 async def _write_and_show(roost: Node, session: Session) -> None:
     """As a runner does it, with no moment between the two in which a follower could look."""
     await roost.store.log.accept(session.id, [message("Hello")])
-    roost.bell.ring(session.id)
-    roost.bell.publish(session.id, Preview("sevt_1", "agent.message", "", after=3))
+    roost.notifier.notify(session.id)
+    roost.notifier.publish(session.id, Preview("sevt_1", "agent.message", "", after=3))
 
 
 @pytest.mark.parametrize("late", ["the end of its text", "all of it"])
 async def test_text_of_an_event_that_was_shown_is_not_shown_after_it(tmp_path: Path, late: str):
-    """Previews and rings go different ways between nodes: any of them may come after the event."""
+    """Previews and notifications go different ways between nodes: any of them may come after the event."""
     async with node(tmp_path, working=False) as roost:
         lease = await Stage(roost.store).running()
         done, next_one = answer("done"), answer("next")
 
         def show(event: Draft, *texts: str) -> None:
             for text in texts:
-                roost.bell.publish(lease.session_id, Preview(event.id, event.type, text, 1))
+                roost.notifier.publish(lease.session_id, Preview(event.id, event.type, text, 1))
 
         wanted = frozenset({"agent.message"})
         async with aclosing(roost.follow.tail(lease.session_id, 0, previews=wanted)) as tail:
@@ -318,7 +318,7 @@ async def test_text_of_an_event_that_was_shown_is_not_shown_after_it(tmp_path: P
             if late == "the end of its text":
                 show(done, "", "do")
             await roost.store.log.append(lease, Batch(drafts=[done]))
-            roost.bell.ring(lease.session_id)
+            roost.notifier.notify(lease.session_id)
             with anyio.fail_after(60):
                 while not (isinstance(shown[-1], Entry) and shown[-1].id == done.id):
                     shown.append(await anext(tail))
@@ -336,7 +336,7 @@ async def test_a_turn_that_ended_before_the_server_began_is_not_shown_again(tmp_
         later = Follow(
             roost.store.log,
             roost.store.sessions,
-            roost.bell,
+            roost.notifier,
             roost.store.marks,
             heartbeat=15,
             catch_up=10,
@@ -364,7 +364,7 @@ async def test_a_turn_that_another_node_has_shown_is_not_shown_again(tmp_path: P
 
         def another() -> Follow:
             return Follow(
-                *(roost.store.log, roost.store.sessions, roost.bell, roost.store.marks),
+                *(roost.store.log, roost.store.sessions, roost.notifier, roost.store.marks),
                 heartbeat=15,
                 catch_up=10,
             )

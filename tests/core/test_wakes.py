@@ -18,9 +18,9 @@ from roost.core.work.runner import Runner
 from roost.core.work.start_limit import StartLimit
 from roost.domain.events import Entry
 from roost.domain.session import Session, Status
-from roost.ports.bell import WORK
 from roost.ports.harness import Brief, Conversation, Output
-from roost.stores.bell import LocalBell
+from roost.ports.notifier import WORK
+from roost.stores.notifier import LocalNotifier
 
 
 class Sleepy:
@@ -87,20 +87,20 @@ async def slow_house(
         roost.dispatcher._runner = Runner(
             store.log,
             store.sessions,
-            roost.bell,
+            roost.notifier,
             {"housed": slow, "scripted": scripted},
             places,
-            wakes=StartLimit(roost.bell, most),
+            wakes=StartLimit(roost.notifier, most),
         )
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_run_when_rung, roost)
+            tasks.start_soon(_run_when_notified, roost)
             yield roost, slow
             roost.dispatcher.stop()
 
 
-async def _run_when_rung(roost: Node) -> None:
-    with roost.bell.listen("begin") as ear:
-        await ear.wait(60)
+async def _run_when_notified(roost: Node) -> None:
+    with roost.notifier.subscribe("begin") as subscription:
+        await subscription.wait(60)
     async with anyio.create_task_group() as tasks:
         await tasks.start(roost.dispatcher.run, 0.01)
 
@@ -121,7 +121,7 @@ async def test_no_more_agents_start_at_once_than_allowed_and_the_oldest_wait_sta
 ):
     async with slow_house(tmp_path, Landlord(), most=2) as (roost, slow):
         sessions = [await roost.session(message("Hello"), harness="housed") for _ in range(7)]
-        roost.bell.ring("begin")
+        roost.notifier.notify("begin")
         for up in range(5):
             await slow.until_opened(up + 2)
             while await statuses(roost, sessions[up + 2 :]) != {Status.RUNNING}:  # noqa: ASYNC110
@@ -144,7 +144,7 @@ async def test_sessions_that_wait_for_a_room_keep_nobody_else_from_starting(tmp_
     async with slow_house(tmp_path, Landlord(vacant=False), most=1) as (roost, _):
         homeless = [await roost.session(message("Hello"), harness="housed") for _ in range(3)]
         quick = await roost.session(message("Hello"))
-        roost.bell.ring("begin")
+        roost.notifier.notify("begin")
         assert len(texts(await roost.until(quick, "session.status_idle"))) == 1
         assert await statuses(roost, homeless) == {Status.RESCHEDULING}
 
@@ -157,7 +157,7 @@ async def test_a_start_that_failed_keeps_nobody_else_from_starting_until_it_is_t
     landlord.sold = 1
     async with slow_house(tmp_path, landlord, most=1) as (roost, slow):
         failed = await roost.session(message("Hello"), harness="housed")
-        roost.bell.ring("begin")
+        roost.notifier.notify("begin")
         await roost.until(failed, "session.status_rescheduled")
         other = await roost.session(message("Hello"), harness="housed")
         await slow.until_opened(1)
@@ -188,15 +188,15 @@ async def test_only_so_many_wait_on_top_of_those_that_work(tmp_path: Path):
 
 
 async def test_a_start_that_ended_twice_counts_once():
-    bell = LocalBell()
-    wakes = StartLimit(bell, 2)
+    notifier = LocalNotifier()
+    wakes = StartLimit(notifier, 2)
     wakes.expect("a")
     wakes.expect("a")
     await wakes.begin("a")
     await wakes.begin("b")
     assert (len(wakes), wakes.free) == (2, 0)
-    with bell.listen(WORK) as ear:
+    with notifier.subscribe(WORK) as subscription:
         wakes.end("a")
         wakes.end("a")
         assert (len(wakes), wakes.free) == (1, 1)
-        assert ear.rung()
+        assert subscription.notified()

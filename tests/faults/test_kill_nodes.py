@@ -62,8 +62,8 @@ class Worker:
         command = [*self._command, f"node_{next(self._names)}", str(self._sessions)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
         self._ready = threading.Event()
-        self._ear = threading.Thread(target=self._listen)
-        self._ear.start()
+        self._reader = threading.Thread(target=self._listen)
+        self._reader.start()
 
     def start(self) -> None:
         self.begin()
@@ -89,7 +89,7 @@ class Worker:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._ear.join()
+        self._reader.join()
         assert self._process.stdout is not None
         self._process.stdout.close()
 

@@ -239,7 +239,7 @@ async def test_an_agent_that_lost_the_model_with_its_server_goes_on(house: House
     message = desk.say(script(bash("echo ran >> ran.txt"), {"text": "Done.", "error": down}))
     async with desk.open() as opened, anyio.create_task_group() as tasks:
         tasks.start_soon(desk.turn, opened, [message])
-        while "retrying" not in desk.troubles():  # noqa: ASYNC110 - the desk does not ring
+        while "retrying" not in desk.troubles():  # noqa: ASYNC110 - the desk does not notify
             await anyio.sleep(0.02)
         tasks.cancel_scope.cancel()
         with anyio.CancelScope(shield=True):

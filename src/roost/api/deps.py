@@ -37,9 +37,9 @@ from roost.core.sessions.transfer import Transfer
 from roost.core.work.nodes import Fleet
 from roost.core.workspaces.browse import Browse
 from roost.core.write.intake import Intake
-from roost.ports.bell import Bell
 from roost.ports.buckets import Buckets
 from roost.ports.log import Log
+from roost.ports.notifier import Notifier
 
 _UPLOADS: Final = 8  # times the largest upload, that all uploads under way may have together
 
@@ -78,7 +78,7 @@ class Deps:
     registry: CollectorRegistry
     ready: Callable[[], Awaitable[dict[str, Any]]]
     fleet: Fleet
-    bell: Bell
+    notifier: Notifier
     buckets: Buckets
     draining: Callable[[], bool]
     stopping: Callable[[], bool]
@@ -93,7 +93,7 @@ class Deps:
     def revocations(self) -> Revocations:
         """What ends, here and at other nodes."""
         streams = self.streams
-        return Revocations(self.keyring, self.logins, self.bell, streams.openers, streams.close)
+        return Revocations(self.keyring, self.logins, self.notifier, streams.openers, streams.close)
 
     @cached_property
     def rates(self) -> Rates:

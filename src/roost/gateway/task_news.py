@@ -1,6 +1,6 @@
 """Tells the sockets of sessions that have a task when somebody changes it by the API.
 
-What the task says is in its record, and a ring is only a hint to look there: one that is lost costs a
+What the task says is in its record, and a notification is only a hint to look there: one that is lost costs a
 client the news, not the truth. What an agent changes itself is in its session's log, and comes from there.
 """
 
@@ -15,7 +15,7 @@ from roost.core.records.tasks import Tasks, topic
 from roost.domain.task import FIELDS
 from roost.errors import NotFound, RoostError
 from roost.gateway.speech import frame
-from roost.ports.bell import Bell, Switchboard
+from roost.ports.notifier import Notifier, Subscriptions
 
 _LOOK_AGAIN: Final = 3600.0  # seconds; nothing depends on it
 _log = logging.getLogger(__name__)
@@ -30,29 +30,29 @@ class Reader(Protocol):
 
 
 class TaskNews:
-    """One ear for all tasks whose sessions are followed; nothing wakes while nobody changes one."""
+    """One subscription for all tasks whose sessions are followed; nothing wakes while nobody changes one."""
 
-    def __init__(self, tasks: Tasks, bell: Bell) -> None:
+    def __init__(self, tasks: Tasks, notifier: Notifier) -> None:
         self._tasks = tasks
-        self._bell = bell
-        self._board: Switchboard
+        self._notifier = notifier
+        self._subscriptions: Subscriptions
         self._readers: dict[str, tuple[str, str, set[Reader]]] = {}
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Tell, for ever."""
-        with self._bell.switchboard() as self._board:
+        with self._notifier.subscribe_many() as self._subscriptions:
             task_status.started()
             while True:
-                await self._board.wait(_LOOK_AGAIN)
-                for rung in self._board.rung():
-                    await self._tell(rung)
+                await self._subscriptions.wait(_LOOK_AGAIN)
+                for notified in self._subscriptions.notified():
+                    await self._tell(notified)
 
     def follow(self, tenant: str, task_id: str, reader: Reader) -> None:
         """Tell this one, too, until it leaves."""
         at = topic(task_id)
         if at not in self._readers:
             self._readers[at] = tenant, task_id, set()
-            self._board.plug(at)
+            self._subscriptions.add(at)
         self._readers[at][2].add(reader)
 
     def leave(self, task_id: str, reader: Reader) -> None:
@@ -64,7 +64,7 @@ class TaskNews:
         readers.discard(reader)
         if not readers:
             del self._readers[at]
-            self._board.unplug(at)
+            self._subscriptions.remove(at)
 
     async def _tell(self, at: str) -> None:
         if at not in self._readers:

@@ -103,8 +103,8 @@ class Log(Protocol):
     async def claim(self, node: str, limit: int) -> list[Lease]:
         """Take up to `limit` sessions that have work and no living runner, oldest wait first.
 
-        Called by `core/work/dispatch` whenever it has room and was rung, and now and then in case a ring
-        was lost. Raises each one's generation: every older lease is dead from here on.
+        Called by `core/work/dispatch` whenever it has room and was notified, and now and then in case a
+        notification was lost. Raises each one's generation: every older lease is dead from here on.
 
         :raises LeaseLost: the node's own lease has run out; it must `renew` first
         """

@@ -32,9 +32,9 @@ from roost.guest import forward
 from roost.harnesses.claude.harness import ClaudeHarness
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.archives import Archives
-from roost.ports.bell import Bell
 from roost.ports.blobs import Blobs
 from roost.ports.harness import AGENTS_OWN, Harness
+from roost.ports.notifier import Notifier
 from roost.ports.sandbox import Limits
 from roost.ports.store import Store
 from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
@@ -80,7 +80,7 @@ async def workforce(
     settings: Settings,
     store: Store,
     blobs: Blobs,
-    bell: Bell,
+    notifier: Notifier,
     skills: Skills,
     resources: Resources,
     on_account: OnAccount,
@@ -91,7 +91,7 @@ async def workforce(
     async with _model(settings) as model, egress.serving(_egress(settings, model)) as way_out:
         levels = cast(list[TrustLevel], words(settings.trust_levels))
         vault = (settings.vault or settings.data / "vault").absolute()
-        files, commons = _files(settings, vault, store, blobs, bell, node)
+        files, commons = _files(settings, vault, store, blobs, notifier, node)
         places = Sandboxes(
             chosen(settings),
             way_out,
@@ -134,7 +134,7 @@ def _egress(settings: Settings, model: Model) -> Options:
 
 
 def _files(
-    settings: Settings, vault: Path, store: Store, blobs: Blobs, bell: Bell, node: str
+    settings: Settings, vault: Path, store: Store, blobs: Blobs, notifier: Notifier, node: str
 ) -> tuple[LocalWorkspaces, SharedWorkspaces]:
     notes = settings.data.absolute() / "copies"
 
@@ -156,13 +156,15 @@ def _files(
         snapshots,
         rows,
         tree_of,
-        bell,
+        notifier,
         past_of=past_of,
         elsewhere=partial(rows.elsewhere, node=node),
         here=here,
         most_of_tenant=settings.max_tenant_bytes,
     )
-    return files, SharedWorkspaces(files, snapshots, rows, store.catalog, bell, tree_of, node=node)
+    return files, SharedWorkspaces(
+        files, snapshots, rows, store.catalog, notifier, tree_of, node=node
+    )
 
 
 def _archives(settings: Settings) -> FolderArchives:

@@ -1,4 +1,4 @@
-"""Which database stands behind the stores, and which bell goes with it."""
+"""Which database stands behind the stores, and which notifier goes with it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Protocol
 
 from roost.config import Settings
 from roost.errors import StartupError
-from roost.ports.bell import Bell
+from roost.ports.notifier import Notifier
 from roost.ports.store import Store
-from roost.stores.bell import LocalBell
+from roost.stores.notifier import LocalNotifier
 from roost.stores.sqlite import SqliteStore
 
 
@@ -39,14 +39,14 @@ class SharedStore(Store, Protocol):
 
 
 @asynccontextmanager
-async def opened(settings: Settings) -> AsyncGenerator[tuple[SharedStore, Bell]]:
-    """The store that the settings name, and the bell by which its servers hear of each other."""
+async def opened(settings: Settings) -> AsyncGenerator[tuple[SharedStore, Notifier]]:
+    """The store that the settings name, and the notifier by which its servers tell each other."""
     url = settings.database_url
     secret = url.get_secret_value() if url else f"sqlite:///{settings.data / 'roost.db'}"
     scheme, _, rest = secret.partition(":")
     if (path := sqlite_path(secret)) is not None:
         async with SqliteStore.open(path) as store:
-            yield store, LocalBell()
+            yield store, LocalNotifier()
     elif is_postgres(secret):
         async with _postgres(secret) as both:
             yield both
@@ -60,9 +60,9 @@ async def opened(settings: Settings) -> AsyncGenerator[tuple[SharedStore, Bell]]
 
 
 @asynccontextmanager
-async def _postgres(url: str) -> AsyncGenerator[tuple[SharedStore, Bell]]:
+async def _postgres(url: str) -> AsyncGenerator[tuple[SharedStore, Notifier]]:
     # Imported only here: a server on SQLite need not load the driver.
-    from roost.stores.postgres import PostgresBell, PostgresStore
+    from roost.stores.postgres import PostgresNotifier, PostgresStore
 
-    async with PostgresStore.open(url) as store, PostgresBell.open(url) as bell:
-        yield store, bell
+    async with PostgresStore.open(url) as store, PostgresNotifier.open(url) as notifier:
+        yield store, notifier

@@ -63,9 +63,9 @@ from roost.domain.ids import mint
 from roost.errors import DiskFull, Unavailable
 from roost.gateway.app import Gateway, Surface
 from roost.gateway.task_news import TaskNews
-from roost.ports.bell import Bell
 from roost.ports.log import Log
 from roost.ports.nodes import About
+from roost.ports.notifier import Notifier
 from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.machine import Machine
 from roost.sandboxes.shown import FolderShown
@@ -124,7 +124,7 @@ class _Ground:
 
     settings: Settings
     store: SharedStore
-    bell: Bell
+    notifier: Notifier
     registry: CollectorRegistry
     skills: Skills
     workspaces: NamedWorkspaces
@@ -142,12 +142,12 @@ class _Ground:
 async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
     """Open everything in order; close it in reverse when the context ends."""
     async with _ground(settings) as ground:
-        store, bell, hands = ground.store, ground.bell, ground.hands
-        tasks = Tasks(store.catalog, bell)
-        fanout = Fanout(store.log, store.sessions, bell, store.nodes, hands.files.status)
+        store, notifier, hands = ground.store, ground.notifier, ground.hands
+        tasks = Tasks(store.catalog, notifier)
+        fanout = Fanout(store.log, store.sessions, notifier, store.nodes, hands.files.status)
         log = AnnouncedLog(store.log, fanout.committed)
         handover = StandbyRunners()
-        intake = Intake(log, bell, max_queued=settings.max_queued, handover=handover)
+        intake = Intake(log, notifier, max_queued=settings.max_queued, handover=handover)
         member = _member(ground)
         errands = ServerTools(store.log, intake, tasks)
         dispatcher, pool = _workers(ground, member, log, errands, handover)
@@ -155,7 +155,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         admin_key = await ensure_administrator(keyring, settings)
         secret = await store.share("tokens", token_secret(settings.data))
         deps = _deps(ground, intake, tasks, dispatcher, pool, keyring, drain, secret)
-        gateway = Gateway(deps, fanout, TaskNews(tasks, bell), hands.places.stats)
+        gateway = Gateway(deps, fanout, TaskNews(tasks, notifier), hands.places.stats)
         async with anyio.create_task_group() as services:
             await services.start(gateway.run)
             await services.start(deps.runs.run)
@@ -169,21 +169,21 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
 async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
     registry = CollectorRegistry()
     counts, node = ModelMeters(registry).count, mint("node")
-    async with opened(settings) as (store, bell):
+    async with opened(settings) as (store, notifier):
         chosen = blobs.chosen(settings)
         installation = Installation(store.catalog, store.workspaces, chosen)
         await installation.start()
         kept = GuardedBlobs(chosen, installation.check)
         unpacked = FolderSkills(settings.data.absolute() / "skills")
         skills = Skills(store.catalog, BlobSkills(kept, unpacked))
-        workspaces = NamedWorkspaces(store.catalog, store.sessions, store.keys, bell)
+        workspaces = NamedWorkspaces(store.catalog, store.sessions, store.keys, notifier)
         access = SessionAccess(store.sessions, workspaces)
         filestore = FileStore(store.catalog, kept, access, quota=settings.max_stored_bytes)
         keeper = FileJanitor(filestore, store.catalog, store.sessions, skills.heed)
         resources = _resources(settings, store, filestore, keeper)
         attachments = Attachments(filestore, keeper)
         async with (
-            workforce(settings, store, kept, bell, skills, resources, counts, node) as hands,
+            workforce(settings, store, kept, notifier, skills, resources, counts, node) as hands,
             alongside(hands.files.run),
             alongside(hands.commons.run),
             alongside(keeper.run),
@@ -197,7 +197,7 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
             shown = {n: ShowingFiles(h, attachments) for n, h in hands.harnesses.items()}
             able = changed(hands, harnesses=shown)
             own = skills, workspaces, filestore, keeper, resources, attachments, able, machine
-            yield _Ground(settings, store, bell, registry, *own, node, installation)
+            yield _Ground(settings, store, notifier, registry, *own, node, installation)
 
 
 def _resources(
@@ -217,7 +217,7 @@ def _member(ground: _Ground) -> NodeLease:
         ground.node,
         store.log,
         store.nodes,
-        ground.bell,
+        ground.notifier,
         lease_seconds=settings.lease_seconds,
     )
 
@@ -225,15 +225,15 @@ def _member(ground: _Ground) -> NodeLease:
 def _workers(
     ground: _Ground, member: NodeLease, log: Log, errands: ServerTools, handover: StandbyRunners
 ) -> tuple[Dispatcher, Prestart]:
-    settings, store, bell, hands = ground.settings, ground.store, ground.bell, ground.hands
+    settings, store, notifier, hands = ground.settings, ground.store, ground.notifier, ground.hands
     # What is started ahead counts as kept awake: so there is always room for it.
     most = max(1, settings.max_live - settings.pool)
-    warmth = WarmAgents(bell, seconds=settings.sleep_after, most=most)
-    wakes = StartLimit(bell, settings.max_wakes or 2 * (os.cpu_count() or 1))
+    warmth = WarmAgents(notifier, seconds=settings.sleep_after, most=most)
+    wakes = StartLimit(notifier, settings.max_wakes or 2 * (os.cpu_count() or 1))
     pool = Prestart(
         store.log,
         store.sessions,
-        bell,
+        notifier,
         hands.harnesses,
         hands.places,
         wakes,
@@ -243,15 +243,15 @@ def _workers(
         room=lambda: 0 if member.draining else settings.max_live - len(warmth),
     )
     runner = Runner(
-        *(log, store.sessions, bell, hands.harnesses, hands.places),
+        *(log, store.sessions, notifier, hands.harnesses, hands.places),
         *(warmth, wakes, pool, errands, hands.budgets),
-        WorkspaceQueue(log, bell, store.workspaces, hands.commons),
+        WorkspaceQueue(log, notifier, store.workspaces, hands.commons),
         handover,
     )
     dispatcher = Dispatcher(
         member,
         store.log,
-        bell,
+        notifier,
         runner,
         max_runners=settings.max_runners,
         drain_seconds=settings.drain_seconds,
@@ -292,7 +292,7 @@ def _lifecycle(
         ground.store.sessions,
         agents,
         environments,
-        ground.bell,
+        ground.notifier,
         harnesses=hands.harnesses,
         default_harness=hands.default,
         budgets=hands.budgets,
@@ -317,7 +317,7 @@ def _deps(
     drain: Drain,
     secret: bytes,
 ) -> Deps:
-    settings, store, bell, hands = ground.settings, ground.store, ground.bell, ground.hands
+    settings, store, notifier, hands = ground.settings, ground.store, ground.notifier, ground.hands
     agents, environments = Agents(store.catalog, ground.skills), Environments(store.catalog)
     workspaces = ground.workspaces
     count_node(ground.registry, dispatcher, pool, ground.machine)
@@ -350,13 +350,13 @@ def _deps(
         logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),
         tasks=tasks,
         workspaces=workspaces,
-        runs=Runs(store.catalog, tasks, lifecycle, keyring, store.log, bell),
+        runs=Runs(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
         tokens=Tokens(secret, seconds=settings.token_seconds),
         registry=ground.registry,
         ready=ready,
         buckets=store.buckets,
-        bell=bell,
-        fleet=Fleet(store.nodes, bell, dispatcher.node),
+        notifier=notifier,
+        fleet=Fleet(store.nodes, notifier, dispatcher.node),
         draining=lambda: drain.draining,
         stopping=lambda: drain.stopping,
         streams=drain.streams,
@@ -378,7 +378,7 @@ def _check_room(settings: Settings) -> None:
 def _follow(ground: _Ground) -> Follow:
     settings, store = ground.settings, ground.store
     return Follow(
-        *(store.log, store.sessions, ground.bell, store.marks),
+        *(store.log, store.sessions, ground.notifier, store.marks),
         heartbeat=settings.heartbeat_seconds,
         catch_up=settings.catch_up_seconds,
         since=time.time_ns() // 1000,
@@ -387,7 +387,7 @@ def _follow(ground: _Ground) -> Follow:
 
 def _ways_back(ground: _Ground, lifecycle: Lifecycle) -> tuple[Forks, Transfer]:
     store, hands = ground.store, ground.hands
-    ways = (store.sessions, store.log, ground.bell, lifecycle)
+    ways = (store.sessions, store.log, ground.notifier, lifecycle)
     forks = Forks(*ways, harnesses=hands.harnesses, trust=hands.trust, files=hands.files)
     archives = hands.archives
     return forks, Transfer(*ways, forks, archives, harnesses=hands.harnesses, files=hands.files)

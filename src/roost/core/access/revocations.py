@@ -1,7 +1,7 @@
 """What was taken back at one node ends at all of them.
 
 A key that was revoked, or a login that has ended, opens nothing at the node where that was done, at once.
-The others hear the bell, forget whom they know, and close what it had opened there. A ring may be lost:
+The others are notified, forget whom they know, and close what it had opened there. A notification may be lost:
 then a request is refused when the node looks again, seconds later, and what is open ends with the next look.
 """
 
@@ -16,7 +16,7 @@ from anyio.abc import TaskStatus
 from roost.core.access.keys import Keyring
 from roost.core.access.logins import Logins
 from roost.errors import RoostError, Unauthenticated
-from roost.ports.bell import Bell
+from roost.ports.notifier import Notifier
 
 Opener = tuple[str, str | None]
 """The id of a key, and that of the login that stands for it, if one does."""
@@ -27,36 +27,36 @@ _log = logging.getLogger(__name__)
 
 
 class Revocations:
-    """Tells the others, and hears of theirs. `openers` have something open here; `close` ends it."""
+    """Tells the others, and is told of theirs. `openers` have something open here; `close` ends it."""
 
     def __init__(
         self,
         keyring: Keyring,
         logins: Logins,
-        bell: Bell,
+        notifier: Notifier,
         openers: Callable[[], Iterable[Opener]],
         close: Callable[[str], None],
     ) -> None:
         self._keyring = keyring
         self._logins = logins
-        self._bell = bell
+        self._notifier = notifier
         self._openers = openers
         self._close = close
 
     def tell(self, opener: str) -> None:
         """A key or a login has just ended here."""
         self._close(opener)
-        self._bell.ring(_KEYS)
+        self._notifier.notify(_KEYS)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Listen, until cancelled."""
-        with self._bell.listen(_KEYS) as ear:
+        with self._notifier.subscribe(_KEYS) as subscription:
             task_status.started()
             while True:
-                if await ear.wait(_LOOK_AGAIN):
+                if await subscription.wait(_LOOK_AGAIN):
                     self._keyring.doubt()
                     self._logins.doubt()
-                ear.rung()
+                subscription.notified()
                 try:
                     await self._end()
                 except RoostError as error:

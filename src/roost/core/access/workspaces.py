@@ -19,9 +19,9 @@ from roost.domain.ids import mint
 from roost.domain.session import Spec
 from roost.domain.workspace import EVERYONE, PREFIX, Access
 from roost.errors import Forbidden, InvalidRequest, NotFound, RoostError
-from roost.ports.bell import Bell
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.keys import Key, Keys
+from roost.ports.notifier import Notifier
 from roost.ports.sessions import Revised, SessionQuery, Sessions
 
 _AT_ONCE: Final = 100
@@ -31,11 +31,13 @@ _log = logging.getLogger(__name__)
 class NamedWorkspaces:
     """The workspaces of all tenants; every call names who makes it."""
 
-    def __init__(self, catalog: Catalog, sessions: Sessions, keys: Keys, bell: Bell) -> None:
+    def __init__(
+        self, catalog: Catalog, sessions: Sessions, keys: Keys, notifier: Notifier
+    ) -> None:
         self._catalog = catalog
         self._sessions = sessions
         self._keys = keys
-        self._bell = bell
+        self._notifier = notifier
 
     async def create(self, caller: Key, params: Mapping[str, Any]) -> Record:
         """A new workspace, the caller's. :raises InvalidRequest: :raises Conflict: its name"""
@@ -84,7 +86,7 @@ class NamedWorkspaces:
             lambda now: workspace.updated(now.body, params),
             unique_name=True,
         )
-        self._bell.ring(after.id)  # sessions may wait for what was changed
+        self._notifier.notify(after.id)  # sessions may wait for what was changed
         return after
 
     async def share(
@@ -118,7 +120,7 @@ class NamedWorkspaces:
         """
         record = await self.get(caller, workspace_id, "admin")
         await self._catalog.delete("workspace", caller.tenant, record.id, force=force)
-        self._bell.ring(record.id)
+        self._notifier.notify(record.id)
         if force:
             await self._tell(record)
         return record
@@ -189,7 +191,7 @@ class NamedWorkspaces:
                 except RoostError as error:
                     about = {"action": "tell", "session": session.id}
                     _log.warning("not told: %s", error.message, extra=about)
-                self._bell.ring(session.id)
+                self._notifier.notify(session.id)
             query = replace(query, after=sessions[-1].id)
 
 

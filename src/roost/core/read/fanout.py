@@ -25,9 +25,9 @@ from roost.core.workspaces.local import SyncStatus as Files
 from roost.domain.events import WITHDRAWABLE, Entry, Preview
 from roost.domain.session import Session, Status
 from roost.errors import NotFound, RoostError
-from roost.ports.bell import Bell, Switchboard
 from roost.ports.log import Log, is_full
 from roost.ports.nodes import Nodes
+from roost.ports.notifier import Notifier, Subscriptions
 from roost.ports.sessions import Sessions
 
 AgentStatus = Literal["asleep", "waking", "running", "idle"]
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 _PAGE: Final = 500
 _PAGE_BYTES: Final = 256 * 1024
 _BREATHE: Final = 1.0  # seconds before a log that could not be read is read again
-_LOOK_AGAIN: Final = 300.0  # seconds; what was rung for and lost is found this late
+_LOOK_AGAIN: Final = 300.0  # seconds; what a lost notification was about is found this late
 _LINGER: Final = 30.0  # seconds; a page that is loaded again sees the text it was in the middle of
 _FILES: Final = topic("")
 _RESTORES: Final = ("restore_started", "restoring", "restored", "restore_failed")
@@ -182,7 +182,7 @@ class Fanout:
         self,
         log: Log,
         sessions: Sessions,
-        bell: Bell,
+        notifier: Notifier,
         nodes: Nodes,
         files_of: Callable[[str], Files | None] = lambda _: None,
     ) -> None:
@@ -190,21 +190,21 @@ class Fanout:
         self._files_of = files_of
         self._log = log
         self._sessions = sessions
-        self._bell = bell
+        self._notifier = notifier
         self._large = LargeEvents()
         self._channels: dict[str, Channel] = {}
         self._empty: dict[str, Channel] = {}
-        self._board: Switchboard
+        self._subscriptions: Subscriptions
         self._tasks: TaskGroup
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Show what happens, for ever."""
-        with self._bell.switchboard() as self._board:
+        with self._notifier.subscribe_many() as self._subscriptions:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._look_at_all)
                 task_status.started()
                 while True:
-                    await self._board.wait(_LINGER)
+                    await self._subscriptions.wait(_LINGER)
                     self._pass_on()
                     self._close_empty()
 
@@ -217,7 +217,7 @@ class Fanout:
     def committed(self, session_id: str, entries: Sequence[Entry]) -> None:
         """Show right away what was just committed here, if that is what comes next.
 
-        A shortcut: the bell rings for it all the same, and then the log is read.
+        A shortcut: a notification comes all the same, and then the log is read.
         """
         channel = self._channels.get(session_id)
         if channel is None or channel.reading or not entries or any(map(is_rest, entries)):
@@ -269,8 +269,8 @@ class Fanout:
         if channel is None:
             channel = self._channels[session_id] = Channel(follower.seq, agent)
             channel.files = self.files_of(session_id)
-            self._board.plug(session_id)
-            self._board.plug(topic(session_id))
+            self._subscriptions.add(session_id)
+            self._subscriptions.add(topic(session_id))
         elif agent == "asleep" and channel.agent == "idle":
             channel.move(agent)  # its node died: nobody has said so
         self._empty.pop(session_id, None)
@@ -289,7 +289,7 @@ class Fanout:
 
     def _pass_on_previews(self) -> None:
         seen = set()
-        for session_id, preview in self._board.previews():
+        for session_id, preview in self._subscriptions.previews():
             if channel := self._channels.get(session_id):
                 channel.add(preview)
                 seen.add(session_id)
@@ -300,10 +300,10 @@ class Fanout:
 
     def _pass_on(self) -> None:
         self._pass_on_previews()
-        for rung in self._board.rung():
-            session_id = rung.removeprefix(_FILES)
+        for notified in self._subscriptions.notified():
+            session_id = notified.removeprefix(_FILES)
             channel = self._channels.get(session_id)
-            if channel is not None and rung != session_id:
+            if channel is not None and notified != session_id:
                 channel.show_files(self.files_of(session_id))
             elif channel is not None:
                 self._stir(session_id, channel)
@@ -344,7 +344,7 @@ class Fanout:
                 else:
                     channel.show_entry(shown, await self._outcome(session_id, shown))
             channel.again = channel.again or is_full(entries, _PAGE, _PAGE_BYTES)
-            # Two rings may have become one: the agent of a session that rests may be asleep by now.
+            # Two notifications may have become one: the agent of a session that rests may be asleep by now.
             look = channel.agent == "idle" if entries else not told
         if look:
             await self._look(session_id, channel)
@@ -372,11 +372,11 @@ class Fanout:
         past = anyio.current_time() - _LINGER
         for session_id in [s for s, channel in self._empty.items() if channel.empty_since <= past]:
             del self._empty[session_id], self._channels[session_id]
-            self._board.unplug(session_id)
-            self._board.unplug(topic(session_id))
+            self._subscriptions.remove(session_id)
+            self._subscriptions.remove(topic(session_id))
 
     async def _look_at_all(self) -> None:
-        """Rings may be lost: each session is looked at now and then, a few at a time."""
+        """Notifications may be lost: each session is looked at now and then, a few at a time."""
         while True:
             await anyio.sleep(_LOOK_AGAIN / (len(self._channels) + 1))
             for session_id, channel in list(self._channels.items()):

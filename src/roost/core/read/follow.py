@@ -12,9 +12,9 @@ from roost.core.read.large_events import LargeEvents
 from roost.domain.events import Entry, Micros, Preview
 from roost.domain.session import Session, Status
 from roost.errors import NotFound
-from roost.ports.bell import Bell
 from roost.ports.log import Log, is_full
 from roost.ports.marks import Marks
+from roost.ports.notifier import Notifier
 from roost.ports.sessions import Sessions
 
 _PAGE = 500
@@ -41,7 +41,7 @@ class Follow:
         self,
         log: Log,
         sessions: Sessions,
-        bell: Bell,
+        notifier: Notifier,
         marks: Marks,
         *,
         heartbeat: float,
@@ -50,7 +50,7 @@ class Follow:
     ) -> None:
         self._log = log
         self._sessions = sessions
-        self._bell = bell
+        self._notifier = notifier
         self._seen = _Seen()
         self._large = LargeEvents()
         self._marks = marks
@@ -102,14 +102,16 @@ class Follow:
     ) -> AsyncGenerator[Shown, None]:
         """Every entry past `after`, for ever, in order; previews of the given event types between.
 
-        Listens before it reads, so nothing falls between the two. `counts`: see `start_of`.
+        Subscribes before it reads, so nothing falls between the two. `counts`: see `start_of`.
         """
-        with self._bell.listen(session_id, previews=bool(previews)) as ear:
+        with self._notifier.subscribe(session_id, previews=bool(previews)) as subscription:
             merge = Merge(previews)
             behind = True
             while True:
                 async with self._page(session_id, after if behind else None) as entries:
-                    merge.add(ear.previews())  # those of these entries were published before
+                    merge.add(
+                        subscription.previews()
+                    )  # those of these entries were published before
                     for shown in merge.in_order(entries, after):
                         yield shown
                         if counts and isinstance(shown, Entry):
@@ -122,12 +124,12 @@ class Follow:
                 if empty and behind and await self._is_gone(session_id):
                     yield Pause.GONE
                     return
-                behind = full or ear.rung()
+                behind = full or subscription.notified()
                 if not behind:
-                    # A ring may be lost: after a quiet while, look all the same.
-                    if quiet := not await ear.wait(self._heartbeat):
+                    # A notification may be lost: after a quiet while, look all the same.
+                    if quiet := not await subscription.wait(self._heartbeat):
                         yield Pause.QUIET
-                    behind = quiet or ear.rung()
+                    behind = quiet or subscription.notified()
 
     @asynccontextmanager
     async def _page(self, session_id: str, after: int | None) -> AsyncGenerator[list[Entry], None]:

@@ -12,24 +12,24 @@ from roost.domain import task
 from roost.domain.ids import mint
 from roost.domain.session import Session
 from roost.errors import Conflict, NotFound
-from roost.ports.bell import Bell
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.keys import Key
+from roost.ports.notifier import Notifier
 
 _MOST_CALLS: Final = 200
 
 
 def topic(task_id: str) -> str:
-    """The topic that is rung when somebody has changed a task."""
+    """The topic that is notified when somebody has changed a task."""
     return f"task:{task_id}"
 
 
 class Tasks:
     """The tasks of all tenants."""
 
-    def __init__(self, catalog: Catalog, bell: Bell) -> None:
+    def __init__(self, catalog: Catalog, notifier: Notifier) -> None:
         self._catalog = catalog
-        self._bell = bell
+        self._notifier = notifier
 
     async def create(self, caller: Key, params: Mapping[str, Any]) -> Record:
         """A new task, the caller's."""
@@ -75,7 +75,7 @@ class Tasks:
             lambda record: task.updated(record.body, params),
             ceiling=caller.trust_ceiling,
         )
-        self._bell.ring(topic(task_id))
+        self._notifier.notify(topic(task_id))
         return record
 
     async def apply(

@@ -35,10 +35,10 @@ from roost.domain.session import Session, Spec
 from roost.domain.snapshot import BEGINNING, Snapshot
 from roost.domain.turns import TELLING, Turn, branch_of, hidden, name_at, stretches, turns_in
 from roost.errors import InvalidRequest, NotFound, SnapshotGone
-from roost.ports.bell import Bell
 from roost.ports.harness import Harness
 from roost.ports.keys import Key
 from roost.ports.log import EventQuery, Log, Receipt
+from roost.ports.notifier import Notifier
 from roost.ports.sessions import Cutting, Rewinding, Sessions
 
 _PAGE = 1000
@@ -62,7 +62,7 @@ class Forks:
         self,
         sessions: Sessions,
         log: Log,
-        bell: Bell,
+        notifier: Notifier,
         lifecycle: Lifecycle,
         *,
         harnesses: Mapping[str, Harness],
@@ -71,7 +71,7 @@ class Forks:
     ) -> None:
         self._sessions = sessions
         self._log = log
-        self._bell = bell
+        self._notifier = notifier
         self._lifecycle = lifecycle
         self._harnesses = harnesses
         self._trust = trust
@@ -124,7 +124,7 @@ class Forks:
                 receipt=receipt,
                 max_sessions=most,
             )
-        self._bell.ring(fork.id)
+        self._notifier.notify(fork.id)
         return fork
 
     async def rewind(self, caller: Key, session_id: str, params: Mapping[str, Any]) -> Session:
@@ -147,8 +147,8 @@ class Forks:
             await self._files.pin(session.id, snapshot)
         rewinding = await self._rewinding(session, turn, snapshot, files=files)
         after = await self._sessions.rewind(caller.tenant, session.id, rewinding)
-        self._bell.ring(session.id)
-        self._bell.ring(inbox(session.id))  # an agent that is kept for it remembers too much
+        self._notifier.notify(session.id)
+        self._notifier.notify(inbox(session.id))  # an agent that is kept for it remembers too much
         return after
 
     async def _rewinding(

@@ -37,11 +37,11 @@ from roost.errors import (
     SessionBusy,
     SessionClosed,
 )
-from roost.ports.bell import WORK, Bell
 from roost.ports.catalog import Record
 from roost.ports.harness import Harness
 from roost.ports.keys import Key
 from roost.ports.log import Receipt
+from roost.ports.notifier import WORK, Notifier
 from roost.ports.sessions import Revised, SessionQuery, Sessions
 
 _OPTIONS = ("trust_level", "workspace", "mount_scope", "harness", "sandbox_fallback", "task_id")
@@ -61,7 +61,7 @@ class Lifecycle:
         sessions: Sessions,
         agents: Agents,
         environments: Environments,
-        bell: Bell,
+        notifier: Notifier,
         *,
         harnesses: Mapping[str, Harness],
         default_harness: str,
@@ -78,7 +78,7 @@ class Lifecycle:
         self._sessions = sessions
         self._agents = agents
         self._environments = environments
-        self._bell = bell
+        self._notifier = notifier
         self._harnesses = harnesses
         self._default_harness = default_harness
         self._max_sessions = max_sessions
@@ -131,9 +131,9 @@ class Lifecycle:
             offer.accepted = session.id == offer.session_id
         if self._pool is not None:
             self._pool.made(session)
-        self._bell.ring(session.id)
+        self._notifier.notify(session.id)
         if drafts:
-            self._bell.ring(WORK)
+            self._notifier.notify(WORK)
         return session
 
     async def repeated(self, caller: Key, made: Session) -> Session:
@@ -278,10 +278,10 @@ class Lifecycle:
         session = await self._sessions.revise(
             caller.tenant, session_id, lambda before: _revision(before, params, self._budgets)
         )
-        self._bell.ring(session_id)
+        self._notifier.notify(session_id)
         if session.state.status is Status.RUNNING:  # perhaps since now
-            self._bell.ring(inbox(session_id))
-            self._bell.ring(WORK)
+            self._notifier.notify(inbox(session_id))
+            self._notifier.notify(WORK)
         return session
 
     async def archive(self, caller: Key, session_id: str) -> Session:
@@ -291,7 +291,7 @@ class Lifecycle:
         """
         await self.access.session(caller, session_id, "end")
         session = await self._sessions.archive(caller.tenant, session_id)
-        self._bell.ring(session_id)
+        self._notifier.notify(session_id)
         self._let_go(session_id)
         return session
 
@@ -305,12 +305,12 @@ class Lifecycle:
         files = self._keeper.deleting(tenant, session_id) if self._keeper else nullcontext()
         async with files:
             await self._sessions.delete(tenant, session_id)
-        self._bell.ring(session_id)  # its followers look, find it gone, and say so
+        self._notifier.notify(session_id)  # its followers look, find it gone, and say so
         self._let_go(session_id)
 
     def _let_go(self, session_id: str) -> None:
         """An agent that is kept for it can go."""
-        self._bell.ring(inbox(session_id))
+        self._notifier.notify(inbox(session_id))
         if self._pool is not None:
             self._pool.drop(session_id)
 

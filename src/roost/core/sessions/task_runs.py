@@ -44,15 +44,15 @@ from roost.errors import (
     SandboxFailed,
     Unavailable,
 )
-from roost.ports.bell import Bell, Switchboard
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.keys import Key
 from roost.ports.log import EventQuery, Log, Receipt
+from roost.ports.notifier import Notifier, Subscriptions
 
 _SHELF: Final = ""  # a tenant that no key can have: the open runs of all tenants are looked through
 _PAGE: Final = 100
 _LOOK_AGAIN: Final = 30.0  # seconds; what other nodes have left is found this late
-_BREATHE: Final = 0.2  # seconds between two looks: a session at work rings for each thing it does
+_BREATHE: Final = 0.2  # seconds between two looks: a session at work notifies of each thing it does
 _ABANDONED: Final = 60_000_000  # microseconds after which a run that is in no task was given up
 _OPTIONS: Final = ("trust_level", "workspace", "mount_scope", "harness", "sandbox_fallback")
 _log = logging.getLogger(__name__)
@@ -68,17 +68,17 @@ class Runs:
         lifecycle: Lifecycle,
         keyring: Keyring,
         log: Log,
-        bell: Bell,
+        notifier: Notifier,
     ) -> None:
         self._catalog = catalog
         self._board = board
         self._lifecycle = lifecycle
         self._keyring = keyring
         self._log = log
-        self._bell = bell
+        self._notifier = notifier
         self._starting: set[str] = set()
         self._sessions: dict[str, str] = {}
-        self._board_of_bells: Switchboard | None = None
+        self._subscriptions: Subscriptions | None = None
 
     async def start(
         self, caller: Key, task_id: str, params: Mapping[str, Any], key: str | None
@@ -122,8 +122,8 @@ class Runs:
 
     async def _close(self, run_id: str) -> None:
         session_id = self._sessions.pop(run_id, None)
-        if session_id is not None and self._board_of_bells is not None:
-            self._board_of_bells.unplug(session_id)
+        if session_id is not None and self._subscriptions is not None:
+            self._subscriptions.remove(session_id)
         with suppress(NotFound):  # another node was faster
             await self._catalog.delete("run", _SHELF, run_id)
 
@@ -163,21 +163,21 @@ class Runs:
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """See open runs to their end, for ever."""
-        with self._bell.switchboard() as board:
-            self._board_of_bells = board
+        with self._notifier.subscribe_many() as subscriptions:
+            self._subscriptions = subscriptions
             task_status.started()
             while True:
                 await self._look_at_all()
                 with anyio.move_on_after(_LOOK_AGAIN):
-                    await self._look_where_it_rings(board)
+                    await self._look_where_notified(subscriptions)
 
-    async def _look_where_it_rings(self, board: Switchboard) -> None:
+    async def _look_where_notified(self, subscriptions: Subscriptions) -> None:
         while True:
-            await board.wait(_LOOK_AGAIN)
+            await subscriptions.wait(_LOOK_AGAIN)
             await anyio.sleep(_BREATHE)
-            board.previews()
-            rung = set(board.rung())
-            for run_id in [run for run, session in self._sessions.items() if session in rung]:
+            subscriptions.previews()
+            notified = set(subscriptions.notified())
+            for run_id in [run for run, session in self._sessions.items() if session in notified]:
                 with anyio.CancelScope(shield=True):
                     await self._look(run_id)
 
@@ -298,8 +298,8 @@ class Runs:
 
     def _watch(self, run_id: str, session_id: str) -> None:
         self._sessions[run_id] = session_id
-        if self._board_of_bells is not None:
-            self._board_of_bells.plug(session_id)
+        if self._subscriptions is not None:
+            self._subscriptions.add(session_id)
 
 
 def _new_run(caller: Key, record: Record, params: Mapping[str, Any], key: str | None) -> Body:

@@ -26,10 +26,10 @@ from roost.domain.session import Session, Spec
 from roost.domain.turns import hidden, name_at
 from roost.errors import InvalidRequest, NotFound, SandboxUnavailable
 from roost.ports.archives import Archives, Bench
-from roost.ports.bell import Bell
 from roost.ports.harness import Harness
 from roost.ports.keys import Key
 from roost.ports.log import EventQuery, Log
+from roost.ports.notifier import Notifier
 from roost.ports.sessions import Planting, Sessions
 
 _PAGE = 1000
@@ -43,7 +43,7 @@ class Transfer:
         self,
         sessions: Sessions,
         log: Log,
-        bell: Bell,
+        notifier: Notifier,
         lifecycle: Lifecycle,
         forks: Forks,
         archives: Archives,
@@ -53,7 +53,7 @@ class Transfer:
     ) -> None:
         self._sessions = sessions
         self._log = log
-        self._bell = bell
+        self._notifier = notifier
         self._lifecycle = lifecycle
         self._forks = forks
         self._archives = archives
@@ -107,7 +107,7 @@ class Transfer:
                     [Draft.of("roost.imported", **said)],
                     max_sessions=most,
                 )
-        self._bell.ring(session.id)
+        self._notifier.notify(session.id)
         return session
 
     @asynccontextmanager

@@ -17,12 +17,12 @@ from roost.core.work.nodes import NodeLease
 from roost.core.work.runner import Runner
 from roost.domain.session import Lease
 from roost.errors import LeaseLost, RoostError
-from roost.ports.bell import WORK, Bell
 from roost.ports.log import Log
 from roost.ports.nodes import HEAD_START
+from roost.ports.notifier import WORK, Notifier
 
 _log = logging.getLogger(__name__)
-_LOOK_AGAIN = 2.0  # seconds; work whose ring was lost is found this late
+_LOOK_AGAIN = 2.0  # seconds; work whose notification was lost is found this late
 _BREATHE = 1.0  # seconds before a session whose runner failed may be claimed again
 
 
@@ -53,7 +53,7 @@ class Dispatcher:
         self,
         member: NodeLease,
         log: Log,
-        bell: Bell,
+        notifier: Notifier,
         runner: Runner,
         *,
         max_runners: int,
@@ -64,7 +64,7 @@ class Dispatcher:
         self.running = 0
         self.member = member
         self._log = log
-        self._bell = bell
+        self._notifier = notifier
         self._runner = runner
         self._max_runners = max_runners
         self._drain_seconds = drain_seconds
@@ -102,19 +102,19 @@ class Dispatcher:
     def stop(self) -> None:
         """Claim nothing more; `run` winds down."""
         self._stopping = True
-        self._bell.ring(WORK)
+        self._notifier.notify(WORK)
 
     async def _claim_while_wanted(self, runners: TaskGroup) -> None:
         heard = False
-        with self._bell.listen(WORK) as ear:
+        with self._notifier.subscribe(WORK) as subscription:
             while not self._stopping:
                 for lease in await self._claim():
                     self.running += 1
                     self._runner.wakes.expect(lease.session_id)
                     runners.start_soon(self._run, lease)
-                # What was just rung for may be left to another node, for a moment.
-                heard = await ear.wait(2 * HEAD_START if heard else _LOOK_AGAIN)
-                ear.rung()
+                # What was just notified of may be left to another node, for a moment.
+                heard = await subscription.wait(2 * HEAD_START if heard else _LOOK_AGAIN)
+                subscription.notified()
 
     @property
     def room(self) -> int:
@@ -157,8 +157,10 @@ class Dispatcher:
             self._runner.wakes.end(lease.session_id)
             with anyio.CancelScope(shield=True):
                 await self._hand_back(lease)
-            self._bell.ring(lease.session_id)  # whoever follows it may show that its agent sleeps
-            self._bell.ring(WORK)
+            self._notifier.notify(
+                lease.session_id
+            )  # whoever follows it may show that its agent sleeps
+            self._notifier.notify(WORK)
 
     async def _hand_back(self, lease: Lease) -> None:
         """No harm where the lease ended already; else the next claim goes on from the log."""
@@ -176,7 +178,7 @@ class Dispatcher:
         after their turn, and when that takes too long, in the middle of it.
         """
         drained = False
-        with self._bell.listen(WORK) as ear:
+        with self._notifier.subscribe(WORK) as subscription:
             while True:
                 if self.member.draining and not drained:
                     await self._hand_over(self._drain_seconds, lambda: self.member.draining)
@@ -184,8 +186,8 @@ class Dispatcher:
                 elif drained and not self.member.draining:
                     drained = False
                     self._runner.leaving(False)
-                await ear.wait(_LOOK_AGAIN)
-                ear.rung()
+                await subscription.wait(_LOOK_AGAIN)
+                subscription.notified()
 
     async def _hand_over(self, seconds: float, wanted: Callable[[], bool]) -> None:
         """Let runners come to the end of their turn for some seconds, and take what is left from them.
@@ -193,10 +195,10 @@ class Dispatcher:
         The next claim of these sessions, here or at another node, goes on from the log.
         """
         self._runner.leaving(True)
-        with anyio.move_on_after(seconds), self._bell.listen(WORK) as ear:
+        with anyio.move_on_after(seconds), self._notifier.subscribe(WORK) as subscription:
             while wanted() and (self.busy or self._runner.resting):
-                await ear.wait(_LOOK_AGAIN)
-                ear.rung()
+                await subscription.wait(_LOOK_AGAIN)
+                subscription.notified()
         if not wanted():
             self._runner.leaving(False)
             return

@@ -20,16 +20,16 @@ from roost.core.write.intake import inbox
 from roost.core.write.standby import StandbyRunners
 from roost.domain.events import Entry
 from roost.domain.session import Lease, Session, Status
-from roost.ports.bell import WORK, Bell
+from roost.ports.notifier import WORK, Notifier
 from roost.ports.sessions import Sessions
 
 
 class WarmAgents:
     """The idle agents of this node that are still started."""
 
-    def __init__(self, bell: Bell, *, seconds: float, most: int) -> None:
+    def __init__(self, notifier: Notifier, *, seconds: float, most: int) -> None:
         self.seconds = seconds
-        self._bell = bell
+        self._notifier = notifier
         self._most = most
         self._closed = False
         self._resting: OrderedDict[str, bool] = OrderedDict()
@@ -46,14 +46,14 @@ class WarmAgents:
         for session_id, stays in self._resting.items():
             if stays:
                 self._resting[session_id] = False
-                self._bell.ring(inbox(session_id))
+                self._notifier.notify(inbox(session_id))
                 return
 
     def close(self, closed: bool) -> None:
         """Keep nobody any more: every agent that idles is to end. Or keep them again."""
         self._closed = closed
         for session_id in self._resting if closed else ():
-            self._bell.ring(inbox(session_id))
+            self._notifier.notify(inbox(session_id))
 
     @contextmanager
     def resting(self, session_id: str) -> Generator[None, None, None]:
@@ -62,14 +62,14 @@ class WarmAgents:
         staying = [other for other, stays in self._resting.items() if stays]
         for other in staying[: max(0, len(staying) - self._most)]:
             self._resting[other] = False
-            self._bell.ring(inbox(other))
+            self._notifier.notify(inbox(other))
         try:
             yield
         finally:
             self._resting.pop(session_id, None)  # an older runner may have gone first
 
 
-_LOOK_AGAIN = 30.0  # seconds; a wake whose ring was lost is found this late
+_LOOK_AGAIN = 30.0  # seconds; a wake whose notification was lost is found this late
 
 
 class Work(NamedTuple):
@@ -84,17 +84,24 @@ class Idle:
     """Waits for work, in the warmth."""
 
     def __init__(
-        self, sessions: Sessions, bell: Bell, warmth: WarmAgents, handover: StandbyRunners | None
+        self,
+        sessions: Sessions,
+        notifier: Notifier,
+        warmth: WarmAgents,
+        handover: StandbyRunners | None,
     ) -> None:
         self._sessions = sessions
-        self._bell = bell
+        self._notifier = notifier
         self._warmth = warmth
         self._handover = handover or StandbyRunners()
 
     async def until_work(self, lease: Lease, before: Session) -> Work | None:
         """What there is to do when it has work again; None when its agent is to sleep, or to start anew."""
-        with self._bell.listen(inbox(before.id)) as ear, self._warmth.resting(before.id):
-            self._bell.ring(WORK)  # a place to work has become free
+        with (
+            self._notifier.subscribe(inbox(before.id)) as subscription,
+            self._warmth.resting(before.id),
+        ):
+            self._notifier.notify(WORK)  # a place to work has become free
             until = anyio.current_time() + self._warmth.seconds
             while self._warmth.may_stay(before.id) and anyio.current_time() < until:
                 session, inputs = await self._sessions.with_inputs(before.id)
@@ -103,8 +110,8 @@ class Idle:
                 if session.state.status is not Status.IDLE:
                     return Work(session, inputs)
                 async with self._handover.standing_by(lease, session) as hands:
-                    await ear.wait(min(_LOOK_AGAIN, until - anyio.current_time()))
-                    ear.rung()
+                    await subscription.wait(min(_LOOK_AGAIN, until - anyio.current_time()))
+                    subscription.notified()
                 if hands.begun is not None:
                     return Work(replace(session, state=hands.begun), hands.inputs, begun=True)
         return None

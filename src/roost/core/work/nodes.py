@@ -9,12 +9,12 @@ from typing import Final
 import anyio
 
 from roost.errors import Conflict, NotFound, RoostError
-from roost.ports.bell import WORK, Bell
 from roost.ports.log import Log
 from roost.ports.nodes import About, Node, Nodes
+from roost.ports.notifier import WORK, Notifier
 
 NODES = "nodes"
-"""The topic rung when a node was marked, or the mark was taken away."""
+"""The topic notified when a node was marked, or the mark was taken away."""
 
 _GOODBYE_SECONDS: Final = 5.0
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class NodeLease:
         node: str,
         log: Log,
         nodes: Nodes,
-        bell: Bell,
+        notifier: Notifier,
         *,
         lease_seconds: float,
         about: Callable[[], About] = About,
@@ -42,7 +42,7 @@ class NodeLease:
         self.changed: Callable[[], None] = lambda: None
         self._log = log
         self._nodes = nodes
-        self._bell = bell
+        self._notifier = notifier
         self._lease_seconds = lease_seconds
 
     async def join(self) -> None:
@@ -67,10 +67,10 @@ class NodeLease:
 
     async def run(self) -> None:
         """Live, for ever: a sign of life three times in a lease, and whenever somebody was marked."""
-        with self._bell.listen(NODES) as ear:
+        with self._notifier.subscribe(NODES) as subscription:
             while True:
-                await ear.wait(self._lease_seconds / 3)
-                ear.rung()
+                await subscription.wait(self._lease_seconds / 3)
+                subscription.notified()
                 await self.renew()
 
     async def _tell(self) -> None:
@@ -79,16 +79,16 @@ class NodeLease:
             word = "drains" if self.draining else "no longer drains"
             _log.warning("this node %s", word, extra={"action": "drain"})
             self.changed()
-            self._bell.ring(WORK)
+            self._notifier.notify(WORK)
 
 
 class Fleet:
     """All nodes, as an operator sees them. `here` is the node that answers."""
 
-    def __init__(self, nodes: Nodes, bell: Bell, here: str) -> None:
+    def __init__(self, nodes: Nodes, notifier: Notifier, here: str) -> None:
         self.here = here
         self._nodes = nodes
-        self._bell = bell
+        self._notifier = notifier
 
     async def all(self) -> list[Node]:
         """Every node."""
@@ -101,7 +101,7 @@ class Fleet:
         """
         node = await self._named(name)
         await self._nodes.mark(node.id, draining=draining)
-        self._bell.ring(NODES)
+        self._notifier.notify(NODES)
         return next(found for found in await self._nodes.all() if found.id == node.id)
 
     async def _named(self, name: str) -> Node:

@@ -29,14 +29,14 @@ from roost.domain.budget import Budget, Spent
 from roost.domain.ids import mint
 from roost.domain.session import Lease, Session, Spec
 from roost.errors import NotFound, RoostError, Unavailable
-from roost.ports.bell import Bell
 from roost.ports.egress import Networking, Refused
 from roost.ports.harness import Brief, Conversation, Harness
 from roost.ports.log import Log
+from roost.ports.notifier import Notifier
 from roost.ports.sessions import Sessions
 
 _log = logging.getLogger(__name__)
-_POOL = "pool"  # the topic rung when there may be something to start or to end
+_POOL = "pool"  # the topic notified when there may be something to start or to end
 _QUIET = 1.0  # seconds after a session was made; what it does comes first
 _LOOK_AGAIN = 1.0
 _COMES_UP_WITHIN = 60.0
@@ -111,7 +111,7 @@ class Prestart:
         self,
         log: Log,
         sessions: Sessions,
-        bell: Bell,
+        notifier: Notifier,
         harnesses: Mapping[str, Harness],
         places: Sandboxes,
         wakes: StartLimit,
@@ -123,7 +123,7 @@ class Prestart:
     ) -> None:
         self._log = log
         self._sessions = sessions
-        self._bell = bell
+        self._notifier = notifier
         self._harnesses = harnesses
         self._places = places
         self._wakes = wakes
@@ -144,12 +144,12 @@ class Prestart:
         await self._sweep()
         async with anyio.create_task_group() as tasks:
             task_status.started()
-            with self._bell.listen(_POOL) as ear:
+            with self._notifier.subscribe(_POOL) as subscription:
                 while True:
                     self._tidy()
                     self._start_one(tasks)
-                    await ear.wait(_LOOK_AGAIN)
-                    ear.rung()
+                    await subscription.wait(_LOOK_AGAIN)
+                    subscription.notified()
 
     @asynccontextmanager
     async def offer(self, tenant: str, spec: Spec) -> AsyncGenerator[Offer, None]:
@@ -186,7 +186,7 @@ class Prestart:
         """A session was made; the next one may be like it."""
         if _can_be_foreseen(session.spec) and self._mounts(session) is not None:
             self._recent.append((anyio.current_time(), session))
-            self._bell.ring(_POOL)
+            self._notifier.notify(_POOL)
 
     @asynccontextmanager
     async def taken(
@@ -316,7 +316,7 @@ class Prestart:
                     await conversation.up()
                 self._wakes.end(session.id)
                 spare.conversation = conversation
-                self._bell.ring(_POOL)
+                self._notifier.notify(_POOL)
                 await spare.until_over()
         finally:
             self._wakes.end(session.id)

@@ -56,14 +56,14 @@ from roost.errors import (
     Unavailable,
     WorkspaceDeleted,
 )
-from roost.ports.bell import Bell
 from roost.ports.harness import Brief, Conversation, Harness, Trouble
 from roost.ports.log import Log
+from roost.ports.notifier import Notifier
 from roost.ports.sessions import Sessions
 
 _log = logging.getLogger(__name__)
 _PAUSES = (0.1, 1.0, 5.0)  # seconds before a turn whose sandbox broke is taken again in a new one
-_LOOK_AGAIN = 5.0  # seconds; an interrupt whose ring was lost is found this late
+_LOOK_AGAIN = 5.0  # seconds; an interrupt whose notification was lost is found this late
 _OPENING = 0  # no input's seq: what is counted is sandboxes that could not be opened
 _STORE = -1  # nor this: it counts tries to have the files while the blob store fails
 _STORE_LOOKS = 5.0  # seconds between two of them
@@ -80,7 +80,7 @@ class Runner:
         self,
         log: Log,
         sessions: Sessions,
-        bell: Bell,
+        notifier: Notifier,
         harnesses: Mapping[str, Harness],
         places: Sandboxes | None = None,
         warmth: WarmAgents | None = None,
@@ -93,17 +93,17 @@ class Runner:
     ) -> None:
         self._log = log
         self._sessions = sessions
-        self._bell = bell
+        self._notifier = notifier
         self._harnesses = harnesses
         self._places = places
         self._errands = errands
         self._budgets = budgets or Budgets()
-        self._warmth = WarmAgents(bell, seconds=0, most=1) if warmth is None else warmth
-        self.wakes = StartLimit(bell, most=64) if wakes is None else wakes
-        self._rest = Idle(sessions, bell, self._warmth, handover)
+        self._warmth = WarmAgents(notifier, seconds=0, most=1) if warmth is None else warmth
+        self.wakes = StartLimit(notifier, most=64) if wakes is None else wakes
+        self._rest = Idle(sessions, notifier, self._warmth, handover)
         self._pool = pool
-        self._gate = gate or WorkspaceQueue(log, bell)
-        self._vacancy = Vacancy(places, bell, self.wakes)
+        self._gate = gate or WorkspaceQueue(log, notifier)
+        self._vacancy = Vacancy(places, notifier, self.wakes)
         self._turns: set[LeasedLog] = set()
         self._leaving = False
 
@@ -148,7 +148,7 @@ class Runner:
         `broken` counts the sandboxes that each turn, named by its first input, has lost.
         """
         session = await self._sessions.find(lease.session_id)
-        turn = LeasedLog(self._log, self._bell, lease, session.state)
+        turn = LeasedLog(self._log, self._notifier, lease, session.state)
         brief = Brief(session, partial(history, self._log, session), resumed=resumed)
         self._turns.add(turn)
         opened = rests = False
@@ -213,15 +213,15 @@ class Runner:
         yield None
 
     async def _watch(self, session_id: str, watch: CancelScope, opening: CancelScope) -> None:
-        with watch, self._bell.listen(inbox(session_id)) as ear:
+        with watch, self._notifier.subscribe(inbox(session_id)) as subscription:
             while True:
                 session, inputs = await self._sessions.with_inputs(session_id)
                 if watch.cancel_called:  # it is open by now: nobody may end what it does from here
                     return None
                 if session.state.status is Status.IDLE or interrupts_in(inputs):
                     return opening.cancel()
-                await ear.wait(_LOOK_AGAIN)
-                ear.rung()
+                await subscription.wait(_LOOK_AGAIN)
+                subscription.notified()
 
     async def _stopped(self, lease: Lease, turn: LeasedLog) -> bool:
         """Whether it rests, without an agent; if not, something was said after the interrupt."""
@@ -395,7 +395,7 @@ class Runner:
         written = await self._log.finish(lease, head, batch, stop_reason, keep=True)
         if written is None:
             return False
-        self._bell.ring(session.id)
+        self._notifier.notify(session.id)
         return True
 
     async def _close_what_waits(
@@ -429,7 +429,7 @@ class Runner:
         That is said once. Until the store is right again the inputs wait in the queue, and a turn that names
         files is under way: an agent without its files will not do.
         """
-        with self._bell.listen(inbox(lease.session_id)) as ear:
+        with self._notifier.subscribe(inbox(lease.session_id)) as subscription:
             session, inputs = await self._sessions.with_inputs(lease.session_id)
             if session.state.status is Status.IDLE or interrupts_in(inputs):
                 return await self._stopped(lease, turn)
@@ -440,7 +440,7 @@ class Runner:
             turn.waits = True
             self.wakes.end(lease.session_id)  # others need not wait with it
             await self._stay_for_another_turn(turn, over=False)
-            await ear.wait(_STORE_LOOKS)
+            await subscription.wait(_STORE_LOOKS)
         return False
 
     async def _give_up(

@@ -12,14 +12,14 @@ from contextlib import suppress
 
 import anyio
 
-from roost.ports.bell import WORK, Bell
+from roost.ports.notifier import WORK, Notifier
 
 
 class StartLimit:
     """The agents of this node that are being started."""
 
-    def __init__(self, bell: Bell, most: int) -> None:
-        self._bell = bell
+    def __init__(self, notifier: Notifier, most: int) -> None:
+        self._notifier = notifier
         self._starting = anyio.CapacityLimiter(most)  # first come, first served
 
     def __len__(self) -> int:
@@ -44,4 +44,4 @@ class StartLimit:
         """Its agent is up, or has to wait; the next one may be started. Again: nothing happens."""
         if session_id in self._starting.statistics().borrowers:
             self._starting.release_on_behalf_of(session_id)
-            self._bell.ring(WORK)
+            self._notifier.notify(WORK)

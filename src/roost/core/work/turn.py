@@ -13,15 +13,15 @@ from roost.domain import events
 from roost.domain.events import Entry, Preview
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Move, State, Status
-from roost.ports.bell import WORK, Bell
 from roost.ports.harness import Conversation, Emit, Output, Rest, Show, Trouble
 from roost.ports.log import Log
+from roost.ports.notifier import WORK, Notifier
 
 _log = logging.getLogger(__name__)
 _MOST_WRITTEN = 1024**3  # bytes that one turn adds to the log
 _ENTRY = 200  # bytes that an entry takes besides its body
 _MOST_ASKED = 10_000  # answers that an agent waits for, of one turn
-_LOOK_AGAIN = 5.0  # seconds; an interrupt whose ring was lost is found this late
+_LOOK_AGAIN = 5.0  # seconds; an interrupt whose notification was lost is found this late
 
 
 class Terminated(Exception):
@@ -34,9 +34,9 @@ class LeasedLog:
     `waits`: nothing can be done at present but to let time pass. `head` is the last entry it knows of.
     """
 
-    def __init__(self, log: Log, bell: Bell, lease: Lease, state: State) -> None:
+    def __init__(self, log: Log, notifier: Notifier, lease: Lease, state: State) -> None:
         self._log = log
-        self._bell = bell
+        self._notifier = notifier
         self._lease = lease
         self._written = self._asked = 0
         self.look(state)
@@ -73,11 +73,11 @@ class LeasedLog:
         await self.append(Batch(takes=inputs, turn=TurnMark.BEGIN))
 
     async def append(self, batch: Batch) -> None:
-        """Log, then ring. Every write of this lease's runner goes through here, in order."""
+        """Log, then notify. Every write of this lease's runner goes through here, in order."""
         entries = await self._log.append(self._lease, batch)
         if entries:
             self.head = entries[-1].seq
-            self._bell.ring(self._lease.session_id)
+            self._notifier.notify(self._lease.session_id)
 
     async def _log_outputs(
         self, conversation: Conversation, inputs: Sequence[Entry], *, again: bool
@@ -109,7 +109,7 @@ class LeasedLog:
         match output:
             case Show(event_id, type, text):
                 preview = Preview(event_id, type, text, self.head)
-                self._bell.publish(self._lease.session_id, preview)
+                self._notifier.publish(self._lease.session_id, preview)
             case Emit(drafts, aside=True):
                 await self.append(Batch(drafts=drafts))
             case Emit():
@@ -146,15 +146,15 @@ class LeasedLog:
         if move is Move.RETRY:
             self._status = Status.RESCHEDULING
             self.waits = True
-            self._bell.ring(WORK)  # somebody else can work meanwhile
+            self._notifier.notify(WORK)  # somebody else can work meanwhile
         if move is Move.END:
             raise Terminated
 
     async def _pass_on_interrupts(self, conversation: Conversation) -> None:
         session_id = self._lease.session_id
-        with self._bell.listen(inbox(session_id)) as ear:
+        with self._notifier.subscribe(inbox(session_id)) as subscription:
             while True:
                 if await self._log.inputs(session_id, ["user.interrupt"]):
                     return await conversation.interrupt()
-                await ear.wait(_LOOK_AGAIN)
-                ear.rung()
+                await subscription.wait(_LOOK_AGAIN)
+                subscription.notified()

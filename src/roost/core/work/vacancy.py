@@ -10,8 +10,8 @@ from roost.core.work.turn import LeasedLog
 from roost.core.write.intake import inbox
 from roost.domain.session import Session
 from roost.errors import HarnessUnavailable, SandboxUnavailable
-from roost.ports.bell import Bell
 from roost.ports.harness import Trouble
+from roost.ports.notifier import Notifier
 
 _LOOK_AGAIN: Final = 5.0  # seconds between two tries
 
@@ -19,9 +19,9 @@ _LOOK_AGAIN: Final = 5.0  # seconds between two tries
 class Vacancy:
     """Places that sessions can be worked on in, if this server has any."""
 
-    def __init__(self, places: Sandboxes | None, bell: Bell, wakes: StartLimit) -> None:
+    def __init__(self, places: Sandboxes | None, notifier: Notifier, wakes: StartLimit) -> None:
         self._places = places
-        self._bell = bell
+        self._notifier = notifier
         self._wakes = wakes
 
     async def places(self, turn: LeasedLog, session: Session) -> Sandboxes:
@@ -33,7 +33,7 @@ class Vacancy:
         if self._places is None:
             raise HarnessUnavailable("this server has no sandboxes", hint=SandboxUnavailable.hint)
         said = False
-        with self._bell.listen(inbox(session.id)) as ear:
+        with self._notifier.subscribe(inbox(session.id)) as subscription:
             while True:
                 try:
                     await self._places.check(session.spec)
@@ -44,5 +44,5 @@ class Vacancy:
                         await turn.fail(Trouble(missing.code, text, "retrying"))
                     said = True
                     self._wakes.end(session.id)  # others need not wait with it
-                await ear.wait(_LOOK_AGAIN)
-                ear.rung()
+                await subscription.wait(_LOOK_AGAIN)
+                subscription.notified()

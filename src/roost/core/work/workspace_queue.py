@@ -19,12 +19,12 @@ from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Session
 from roost.domain.workspace import Settings
 from roost.errors import NotWaiting
-from roost.ports.bell import Bell
 from roost.ports.harness import Trouble
 from roost.ports.log import Log
+from roost.ports.notifier import Notifier
 from roost.ports.workspaces import Workspaces
 
-_LOOK_AGAIN: Final = 5.0  # seconds; a change whose ring was lost is found this late
+_LOOK_AGAIN: Final = 5.0  # seconds; a change whose notification was lost is found this late
 
 
 class WorkspaceQueue:
@@ -33,12 +33,12 @@ class WorkspaceQueue:
     def __init__(
         self,
         log: Log,
-        bell: Bell,
+        notifier: Notifier,
         rows: Workspaces | None = None,
         commons: SharedWorkspaces | None = None,
     ) -> None:
         self._log = log
-        self._bell = bell
+        self._notifier = notifier
         self._rows = rows
         self._commons = commons
 
@@ -53,15 +53,15 @@ class WorkspaceQueue:
         workspace_id = session.spec.workspace
         if workspace_id is None or self._commons is None:
             return True
-        with self._bell.switchboard() as ears:
-            ears.plug(workspace_id)
-            ears.plug(inbox(session.id))
+        with self._notifier.subscribe_many() as subscriptions:
+            subscriptions.add(workspace_id)
+            subscriptions.add(inbox(session.id))
             why = await self._refusal(self._commons, session, workspace_id, since)
             if why is None:
                 return True
             if not turn.waits:
                 await turn.fail(Trouble(*why, "retrying"))
-            await ears.wait(_LOOK_AGAIN)
+            await subscriptions.wait(_LOOK_AGAIN)
         return False
 
     async def reopened(self, session: Session, turn: LeasedLog) -> bool:
@@ -94,7 +94,7 @@ class WorkspaceQueue:
         """It is not in any more, and does not wait to be."""
         if session.spec.workspace is not None and self._rows is not None:
             await self._rows.exit(session.id)
-            self._bell.ring(session.spec.workspace)
+            self._notifier.notify(session.spec.workspace)
 
     async def _refusal(
         self, commons: SharedWorkspaces, session: Session, workspace_id: str, since: Micros

@@ -48,7 +48,7 @@ from roost.errors import (
     SnapshotsMissing,
     WorkspaceTooLarge,
 )
-from roost.ports.bell import Bell
+from roost.ports.notifier import Notifier
 from roost.ports.tree import Tree
 from roost.ports.workspaces import Workspace, Workspaces
 
@@ -82,7 +82,7 @@ class SyncStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def topic(workspace_id: str) -> str:
-    """What the bell rings when a workspace's status has changed."""
+    """The topic notified when a workspace's status has changed."""
     return f"files:{workspace_id}"
 
 
@@ -114,7 +114,7 @@ class LocalWorkspaces:
         snapshots: Snapshots,
         rows: Workspaces,
         tree_of: Callable[[str], Tree],
-        bell: Bell,
+        notifier: Notifier,
         pace: SyncPace | None = None,
         past_of: Callable[[str], Awaitable[WorkspacePast]] = _unknown,
         elsewhere: Callable[[str], Awaitable[bool]] = _perhaps,
@@ -126,7 +126,7 @@ class LocalWorkspaces:
         self._snapshots = snapshots
         self._rows = rows
         self._tree_of = tree_of
-        self._bell = bell
+        self._notifier = notifier
         self._past_of = past_of
         self._elsewhere = elsewhere
         self._pace = pace or SyncPace()
@@ -516,4 +516,4 @@ class LocalWorkspaces:
     def _tell(self, workspace_id: str, **fields: object) -> None:
         before = self._status.get(workspace_id, SyncStatus())
         self._status[workspace_id] = replace(before, **fields)
-        self._bell.ring(topic(workspace_id))
+        self._notifier.notify(topic(workspace_id))

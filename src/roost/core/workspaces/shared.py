@@ -28,9 +28,9 @@ from roost.domain.events import Draft
 from roost.domain.ids import mint
 from roost.domain.workspace import Settings
 from roost.errors import NotFound, RoostError, WorkspaceDeleted
-from roost.ports.bell import WORK, Bell
 from roost.ports.catalog import Catalog
 from roost.ports.log import Log
+from roost.ports.notifier import WORK, Notifier
 from roost.ports.tree import Skipped, Tree
 from roost.ports.workspaces import Workspaces
 
@@ -66,7 +66,7 @@ class SharedWorkspaces:
         snapshots: Snapshots,
         rows: Workspaces,
         catalog: Catalog,
-        bell: Bell,
+        notifier: Notifier,
         tree_of: Callable[[str], Tree],
         *,
         node: str,
@@ -75,7 +75,7 @@ class SharedWorkspaces:
         self._snapshots = snapshots
         self._rows = rows
         self._catalog = catalog
-        self._bell = bell
+        self._notifier = notifier
         self._tree_of = tree_of
         self._node = node
         self._stays: dict[str, _Stay] = {}
@@ -141,12 +141,12 @@ class SharedWorkspaces:
     def changed(self, workspace_id: str) -> None:
         """Somebody has changed files, and they are stored soon."""
         self._files.changed(workspace_id, 0)
-        self._bell.ring(workspace_id)
+        self._notifier.notify(workspace_id)
 
     def ended(self, workspace_id: str, session_id: str, seq: int) -> None:
         """A turn of this session is over, at this place in its log: its files are stored now."""
         self._files.ended(workspace_id, session_id, seq)
-        self._bell.ring(workspace_id)
+        self._notifier.notify(workspace_id)
 
     async def size(self, workspace_id: str) -> int:
         """What the files on this node take, as their sizes say; one with several names counts once."""
@@ -190,7 +190,7 @@ class SharedWorkspaces:
         stay.over.set()
         stay.ready.set()
         stay.gone.set()
-        self._bell.ring(WORK)  # other nodes may claim its sessions now
+        self._notifier.notify(WORK)  # other nodes may claim its sessions now
 
     async def _release(self, tenant: str, workspace_id: str, generation: int) -> None:
         """Release the snapshots that its settings do not keep, for garbage collection."""

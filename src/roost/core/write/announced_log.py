@@ -1,6 +1,6 @@
 """A log that tells, on this node, what was just committed: followers need not read it again.
 
-Only a shortcut. Whoever is told may ignore it: the bell rings all the same, and the log has it.
+Only a shortcut. Whoever is told may ignore it: the notification comes all the same, and the log has it.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from roost.core.write.standby import StandbyRunners
 from roost.domain.events import Draft
 from roost.domain.fitting import misfit
 from roost.errors import WrongInput
-from roost.ports.bell import WORK, Bell
 from roost.ports.log import Accepted, Log, Receipt
+from roost.ports.notifier import WORK, Notifier
 
 _log = logging.getLogger(__name__)
 
@@ -23,11 +23,16 @@ class Intake:
     """Accepts what clients send."""
 
     def __init__(
-        self, log: Log, bell: Bell, *, max_queued: int, handover: StandbyRunners | None = None
+        self,
+        log: Log,
+        notifier: Notifier,
+        *,
+        max_queued: int,
+        handover: StandbyRunners | None = None,
     ) -> None:
         self._log = log
         self._handover = handover or StandbyRunners()
-        self._bell = bell
+        self._notifier = notifier
         self._max_queued = max_queued
 
     async def accept(
@@ -36,7 +41,7 @@ class Intake:
         drafts: Sequence[Draft],
         receipts: Sequence[Receipt | None] = (),
     ) -> Accepted:
-        """Commit the inputs, then ring. :raises RoostError: see `Log.accept`; nothing was kept
+        """Commit the inputs, then notify. :raises RoostError: see `Log.accept`; nothing was kept
         :raises WrongInput: a tool is to have an input that it cannot take
 
         Whoever is cancelled meanwhile, because its client hung up, has said it all the same: the store
@@ -52,7 +57,7 @@ class Intake:
             )
             hands.take(accepted)
             if not accepted.repeated:
-                self._ring(session_id, accepted)
+                self._notify(session_id, accepted)
         if accepted.begun is not None:
             await checkpoint()  # the agent has it first, and then its sender is told
         return accepted
@@ -69,11 +74,11 @@ class Intake:
                 if wrong := misfit(name, asked, fields.get("modified_input") or {}):
                     raise WrongInput(f"modified_input.{wrong}")
 
-    def _ring(self, session_id: str, accepted: Accepted) -> None:
-        has_a_runner = self._bell.ring(inbox(session_id))
-        self._bell.ring(session_id)
+    def _notify(self, session_id: str, accepted: Accepted) -> None:
+        has_a_runner = self._notifier.notify(inbox(session_id))
+        self._notifier.notify(session_id)
         if accepted.woke and not has_a_runner:
-            self._bell.ring(WORK)
+            self._notifier.notify(WORK)
         _log.info(
             "accepted %d inputs",
             len(accepted.entries),
@@ -82,5 +87,5 @@ class Intake:
 
 
 def inbox(session_id: str) -> str:
-    """The topic that a session's runner listens at: it need not wake for what it writes itself."""
+    """The topic that a session's runner subscribes to: it need not wake for what it writes itself."""
     return f"inbox:{session_id}"

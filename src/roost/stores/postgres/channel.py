@@ -1,4 +1,4 @@
-"""What nodes tell each other over NOTIFY: rings, and previews. Payloads are at most 8000 bytes long."""
+"""What nodes tell each other over NOTIFY: notified topics, and previews. Payloads are at most 8000 bytes long."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MOST_TOPICS: Final = 4000  # bytes
 _MOST_TEXT: Final = 1200  # characters: six bytes each at worst
 
 
-class Rings(msgspec.Struct, frozen=True, tag="r", array_like=True):
-    """Topics that were rung."""
+class Notified(msgspec.Struct, frozen=True, tag="r", array_like=True):
+    """Topics that were notified."""
 
     topics: list[str]
 
 
-class Shown(msgspec.Struct, frozen=True, tag="p", array_like=True):
+class PreviewPiece(msgspec.Struct, frozen=True, tag="p", array_like=True):
     """A preview, whose text begins after `offset` characters of its event's text."""
 
     session_id: str
@@ -31,10 +31,10 @@ class Shown(msgspec.Struct, frozen=True, tag="p", array_like=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Rings | Shown).decode
+_decode = msgspec.json.Decoder(Notified | PreviewPiece).decode
 
 
-def rings(topics: Iterable[str]) -> list[str]:
+def notifications(topics: Iterable[str]) -> list[str]:
     """As few payloads as it takes."""
     parts: list[list[str]] = []
     size = _MOST_TOPICS
@@ -44,22 +44,22 @@ def rings(topics: Iterable[str]) -> list[str]:
             parts.append([])
             size = len(topic.encode())
         parts[-1].append(topic)
-    return [_encode(Rings(part)).decode() for part in parts]
+    return [_encode(Notified(part)).decode() for part in parts]
 
 
-def shown(session_id: str, offset: int, preview: Preview) -> list[str]:
+def preview_pieces(session_id: str, offset: int, preview: Preview) -> list[str]:
     """A preview, in pieces if its text is long."""
     said = []
     for start in range(0, max(1, len(preview.text)), _MOST_TEXT):
         piece = msgspec.structs.replace(preview, text=preview.text[start : start + _MOST_TEXT])
-        said.append(_encode(Shown(session_id, offset + start, piece)).decode())
+        said.append(_encode(PreviewPiece(session_id, offset + start, piece)).decode())
     return said
 
 
-def heard(payload: str) -> Rings | Shown | None:
+def decoded(payload: str) -> Notified | PreviewPiece | None:
     """What a payload says; None if it is nothing of ours."""
     try:
-        said: Rings | Shown = _decode(payload)
+        said: Notified | PreviewPiece = _decode(payload)
     except msgspec.DecodeError:
         return None
     return said

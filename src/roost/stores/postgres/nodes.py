@@ -20,9 +20,9 @@ import asyncpg
 from roost.domain import ledger
 from roost.domain.session import Lease
 from roost.errors import LeaseLost, RoostError
-from roost.ports.bell import WORK
 from roost.ports.nodes import HEAD_START
-from roost.stores.postgres.channel import NOTIFY, rings
+from roost.ports.notifier import WORK
+from roost.stores.postgres.channel import NOTIFY, notifications
 from roost.stores.postgres.dial import Dial
 from roost.stores.postgres.driver import NOW, Connection
 from roost.stores.postgres.transaction import SESSION_COLUMNS, Transaction
@@ -250,4 +250,4 @@ class Nodes:
 async def _end(node: str, locked_at: int, connection: Connection) -> None:
     if await connection.fetchval(_END, node, locked_at):
         _log.warning("%s is gone: its sessions can be claimed", node, extra={"action": "end"})
-        await connection.execute(NOTIFY, rings([WORK]))
+        await connection.execute(NOTIFY, notifications([WORK]))

@@ -1,7 +1,7 @@
-"""A ring may be lost: whoever waits for one looks again after a while all the same.
+"""A notification may be lost: whoever waits for one looks again after a while all the same.
 
-Each test loses the rings that its loop waits for, and waits for what the loop does only when it looks. The
-bell makes those who wait impatient, so that a loop that looks again does so soon, and one that does not
+Each test loses the notifications that its loop waits for, and waits for what the loop does only when it looks. The
+notifier makes those who wait impatient, so that a loop that looks again does so soon, and one that does not
 comes too late.
 """
 
@@ -27,23 +27,23 @@ from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.core.write.intake import Intake
 from roost.domain.events import Draft, Entry
 from roost.domain.session import Session
-from roost.ports.bell import Bell
-from roost.stores.bell import LocalBell
+from roost.ports.notifier import Notifier
+from roost.stores.notifier import LocalNotifier
 from roost.stores.sqlite import SqliteStore
-from roost.testing.lossy_bell import LossyBell, every_ring
+from roost.testing.lossy_notifier import LossyNotifier, every_notification
 from roost.testing.stage import Stage
 
 SOON = 20  # seconds in which a busy machine has looked again many times
-LONG = 100 * 60 * 60.0  # seconds, of which the bell's listeners wait the hundredth part
+LONG = 100 * 60 * 60.0  # seconds, of which the notifier's subscribers wait the hundredth part
 
 
-def deaf() -> LossyBell:
-    return LossyBell(LocalBell())
+def lossy() -> LossyNotifier:
+    return LossyNotifier(LocalNotifier())
 
 
 def elsewhere(roost: Node) -> Intake:
     """Another node's: nobody stands by there."""
-    return Intake(roost.store.log, roost.bell, max_queued=9)
+    return Intake(roost.store.log, roost.notifier, max_queued=9)
 
 
 @asynccontextmanager
@@ -55,8 +55,8 @@ async def working(roost: Node) -> AsyncGenerator[None, None]:
         roost.dispatcher.stop()
 
 
-async def test_a_stream_shows_what_was_written_though_its_ring_was_lost(tmp_path: Path):
-    async with node(tmp_path, working=False, bell=deaf()) as roost:
+async def test_a_stream_shows_what_was_written_though_its_notification_was_lost(tmp_path: Path):
+    async with node(tmp_path, working=False, notifier=lossy()) as roost:
         session = await roost.session()
         async with aclosing(roost.follow.tail(session.id, 0)) as tail:
             with anyio.fail_after(SOON):
@@ -68,8 +68,8 @@ async def test_a_stream_shows_what_was_written_though_its_ring_was_lost(tmp_path
         assert shown[-1].type == "user.message"
 
 
-async def test_a_stream_ends_with_its_session_though_the_ring_was_lost(tmp_path: Path):
-    async with node(tmp_path, working=False, bell=deaf()) as roost:
+async def test_a_stream_ends_with_its_session_though_the_notification_was_lost(tmp_path: Path):
+    async with node(tmp_path, working=False, notifier=lossy()) as roost:
         session = await roost.session()
         async with aclosing(roost.follow.tail(session.id, 0)) as tail:
             with anyio.fail_after(SOON):
@@ -79,8 +79,8 @@ async def test_a_stream_ends_with_its_session_though_the_ring_was_lost(tmp_path:
                     pass
 
 
-async def test_an_interrupt_whose_ring_was_lost_stops_the_turn(tmp_path: Path):
-    async with node(tmp_path, bell=deaf()) as roost:
+async def test_an_interrupt_whose_notification_was_lost_stops_the_turn(tmp_path: Path):
+    async with node(tmp_path, notifier=lossy()) as roost:
         session = await roost.session(message(said("word " * 400, chunk_delay=0.5)))
         await at_work(roost)
         await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
@@ -88,11 +88,11 @@ async def test_an_interrupt_whose_ring_was_lost_stops_the_turn(tmp_path: Path):
             await roost.until(session, "session.status_idle")
 
 
-async def test_a_warm_agent_answers_what_another_node_accepted_and_rang_for_in_vain(
+async def test_a_warm_agent_answers_what_another_node_accepted_and_notified_of_in_vain(
     tmp_path: Path,
 ):
     landlord = Landlord()
-    async with house(tmp_path, landlord, sleep_after=LONG, bell=deaf()) as roost:
+    async with house(tmp_path, landlord, sleep_after=LONG, notifier=lossy()) as roost:
         session = await roost.session(harness="housed")
         rested = await roost.turn(session, "one")
         await until_standing_by(roost, session.id)
@@ -105,9 +105,11 @@ async def test_a_warm_agent_answers_what_another_node_accepted_and_rang_for_in_v
 
 
 @pytest.mark.parametrize("cause", ["drain", "memory"])
-async def test_a_warm_agent_is_sent_to_sleep_though_the_ring_was_lost(tmp_path: Path, cause: str):
+async def test_a_warm_agent_is_sent_to_sleep_though_the_notification_was_lost(
+    tmp_path: Path, cause: str
+):
     landlord = Landlord()
-    async with house(tmp_path, landlord, sleep_after=LONG, bell=deaf()) as roost:
+    async with house(tmp_path, landlord, sleep_after=LONG, notifier=lossy()) as roost:
         session = await roost.session(harness="housed")
         await roost.turn(session, "one")
         await until_standing_by(roost, session.id)
@@ -117,8 +119,8 @@ async def test_a_warm_agent_is_sent_to_sleep_though_the_ring_was_lost(tmp_path: 
             await landlord.until_open(0)
 
 
-async def test_work_whose_ring_was_lost_is_claimed(tmp_path: Path):
-    async with node(tmp_path, bell=deaf()) as roost:
+async def test_work_whose_notification_was_lost_is_claimed(tmp_path: Path):
+    async with node(tmp_path, notifier=lossy()) as roost:
         for _ in range(2):  # the first one may be found by the look at the start
             session = await roost.session(message("Hello"))
             with anyio.fail_after(SOON):
@@ -126,7 +128,7 @@ async def test_work_whose_ring_was_lost_is_claimed(tmp_path: Path):
 
 
 async def test_work_whose_node_died_in_silence_is_claimed(tmp_path: Path):
-    async with node(tmp_path, working=False, bell=deaf()) as roost:
+    async with node(tmp_path, working=False, notifier=lossy()) as roost:
         session = await roost.session(message("Hello"))
         [lease] = await Stage(roost.store).claim("node_gone")
         async with working(roost):
@@ -139,8 +141,8 @@ async def test_work_whose_node_died_in_silence_is_claimed(tmp_path: Path):
         assert found.state.generation == lease.generation + 1
 
 
-async def test_a_node_drains_though_no_ring_about_it_was_heard(tmp_path: Path):
-    async with node(tmp_path, bell=deaf(), drain_seconds=0.1, lease_seconds=60) as roost:
+async def test_a_node_drains_though_no_notification_of_it_came(tmp_path: Path):
+    async with node(tmp_path, notifier=lossy(), drain_seconds=0.1, lease_seconds=60) as roost:
         session = await roost.session(message(said("in the end", delay=10 * SOON)))
         await at_work(roost)
         await fleet(roost).mark(roost.dispatcher.node, draining=True)
@@ -149,7 +151,7 @@ async def test_a_node_drains_though_no_ring_about_it_was_heard(tmp_path: Path):
 
 
 async def test_a_node_works_again_though_nobody_told_it_that_it_need_not_drain(tmp_path: Path):
-    async with node(tmp_path, bell=deaf(), drain_seconds=LONG) as roost:
+    async with node(tmp_path, notifier=lossy(), drain_seconds=LONG) as roost:
         session = await roost.session(message(said("first", delay=0.5)))
         await at_work(roost)
         await fleet(roost).mark(roost.dispatcher.node, draining=True)
@@ -160,11 +162,13 @@ async def test_a_node_works_again_though_nobody_told_it_that_it_need_not_drain(t
             assert texts(await roost.until(late, "session.status_idle")) == ["late"]
 
 
-async def test_a_turn_that_waits_for_its_workspace_begins_though_the_ring_was_lost(tmp_path: Path):
-    def gate_of(store: SqliteStore, bell: Bell) -> WorkspaceQueue:
-        return Machine(tmp_path / "a", store, "node_a", bell).gate
+async def test_a_turn_that_waits_for_its_workspace_begins_though_the_notification_was_lost(
+    tmp_path: Path,
+):
+    def gate_of(store: SqliteStore, notifier: Notifier) -> WorkspaceQueue:
+        return Machine(tmp_path / "a", store, "node_a", notifier).gate
 
-    async with node(tmp_path, working=False, bell=deaf(), gate_of=gate_of) as roost:
+    async with node(tmp_path, working=False, notifier=lossy(), gate_of=gate_of) as roost:
         await setup(roost.store, writers="serialised")
         other = await roost.session(message("first"), workspace=W)
         await Stage(roost.store).claim("node_other")
@@ -183,9 +187,9 @@ async def waits_in_line(roost: Node) -> Session:
     return session
 
 
-async def test_a_sandbox_that_is_there_again_is_found_though_nobody_rings(tmp_path: Path):
+async def test_a_sandbox_that_is_there_again_is_found_though_nobody_notifies(tmp_path: Path):
     landlord = Landlord(vacant=False)
-    async with house(tmp_path, landlord, bell=deaf()) as roost:
+    async with house(tmp_path, landlord, notifier=lossy()) as roost:
         session = await roost.session(message("Hello?"), harness="housed")
         await roost.until(session, "session.status_rescheduled")
         landlord.vacant = True
@@ -193,8 +197,10 @@ async def test_a_sandbox_that_is_there_again_is_found_though_nobody_rings(tmp_pa
             assert len(texts(await roost.until(session, "session.status_idle"))) == 1
 
 
-async def test_waiting_for_a_sandbox_is_interrupted_though_the_ring_was_lost(tmp_path: Path):
-    async with house(tmp_path, Landlord(vacant=False), bell=deaf()) as roost:
+async def test_waiting_for_a_sandbox_is_interrupted_though_the_notification_was_lost(
+    tmp_path: Path,
+):
+    async with house(tmp_path, Landlord(vacant=False), notifier=lossy()) as roost:
         session = await roost.session(message("Hello?"), harness="housed")
         await roost.until(session, "session.status_rescheduled")
         await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
@@ -202,8 +208,8 @@ async def test_waiting_for_a_sandbox_is_interrupted_though_the_ring_was_lost(tmp
             await roost.until(session, "session.status_idle")
 
 
-async def test_what_a_revoked_key_has_open_ends_though_the_ring_was_lost(tmp_path: Path):
-    async with two(tmp_path, deaf()) as (here, there):
+async def test_what_a_revoked_key_has_open_ends_though_the_notification_was_lost(tmp_path: Path):
+    async with two(tmp_path, lossy()) as (here, there):
         key, _ = await here.keyring.create(tenant="t", name="one")
         there.open = {(key.id, None)}
         await here.keyring.revoke(key.id)
@@ -212,8 +218,8 @@ async def test_what_a_revoked_key_has_open_ends_though_the_ring_was_lost(tmp_pat
         assert there.closed == [key.id]
 
 
-async def test_what_a_login_has_open_ends_though_the_ring_was_lost(tmp_path: Path):
-    async with two(tmp_path, deaf()) as (here, there):
+async def test_what_a_login_has_open_ends_though_the_notification_was_lost(tmp_path: Path):
+    async with two(tmp_path, lossy()) as (here, there):
         key, secret = await here.keyring.create(tenant="t", name="one")
         login, _ = await here.logins.begin(secret)
         there.open = {(key.id, login.id)}
@@ -223,11 +229,11 @@ async def test_what_a_login_has_open_ends_though_the_ring_was_lost(tmp_path: Pat
         assert there.closed == [login.id]
 
 
-async def test_a_run_ends_though_every_ring_was_lost(
+async def test_a_run_ends_though_every_notification_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("roost.core.sessions.task_runs._LOOK_AGAIN", 0.05)
-    async with node(tmp_path, bell=deaf()) as roost, office(roost) as desk:
+    async with node(tmp_path, notifier=lossy()) as roost, office(roost) as desk:
         task = await desk.task(said("All done."))
         await desk.runs.start(desk.key, task.id, {}, None)
         with anyio.fail_after(SOON):
@@ -235,29 +241,29 @@ async def test_a_run_ends_though_every_ring_was_lost(
         assert record.body["runs"][0]["outcome"] == "All done."
 
 
-async def test_an_agent_is_started_ahead_though_the_ring_was_lost(
+async def test_an_agent_is_started_ahead_though_the_notification_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("roost.core.work.prestart._QUIET", 0)
-    async with inn(tmp_path, bell=deaf()) as house:
+    async with inn(tmp_path, notifier=lossy()) as house:
         await house.create()
         with anyio.fail_after(SOON):
             await house.ready()
 
 
 @pytest.mark.parametrize("loses", ["every second", "all, and late"])
-async def test_ten_sessions_are_answered_once_each_whatever_rings_are_lost(
+async def test_ten_sessions_are_answered_once_each_whatever_notifications_are_lost(
     tmp_path: Path, loses: str
 ):
-    bell = LossyBell(LocalBell(), every_ring)
+    notifier = LossyNotifier(LocalNotifier(), every_notification)
     if loses == "every second":
-        rung = iter(range(1_000_000))
-        bell.loses = lambda topic: next(rung) % 2 == 0
-    async with node(tmp_path, bell=bell) as roost:
+        notified = iter(range(1_000_000))
+        notifier.loses = lambda topic: next(notified) % 2 == 0
+    async with node(tmp_path, notifier=notifier) as roost:
         sessions = [await roost.session(message(f"{n}")) for n in range(10)]
         for session in sessions:
             seen = await roost.until(session, "session.status_idle")
-            bell.deliver()
+            notifier.deliver()
             assert len(texts(seen)) == 1
         for session in sessions:
             log = await roost.store.log.read(session.id, 0, 100)

@@ -1,8 +1,8 @@
-"""The bell between nodes: rings and previews, by LISTEN and NOTIFY, on one connection of its own.
+"""The notifier between nodes: notifications and previews, by LISTEN and NOTIFY, on one connection of its own.
 
-Listeners of this node hear at once; other nodes are told by the next NOTIFY, with everything that
+Subscribers of this node are told at once; other nodes are told by the next NOTIFY, with everything that
 gathered while the last one was under way. What is lost with a connection is made up for: when it is
-back, every listener of this node is rung, and looks at the log.
+back, every subscriber of this node is notified, and looks at the log.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import anyio
 import msgspec
 
 from roost.domain.events import Preview
-from roost.stores.bell import LocalBell
+from roost.stores.notifier import LocalNotifier
 from roost.stores.postgres import channel
-from roost.stores.postgres.channel import CHANNEL, NOTIFY, Rings, Shown
+from roost.stores.postgres.channel import CHANNEL, NOTIFY, Notified, PreviewPiece
 from roost.stores.postgres.dial import Dial
 from roost.stores.postgres.driver import Connection
 
@@ -28,8 +28,8 @@ _MOST_PREVIEWS: Final = 1000
 _MOST_EVENTS: Final = 4096
 
 
-class PostgresBell(LocalBell):
-    """`ports.bell.Bell`."""
+class PostgresNotifier(LocalNotifier):
+    """`ports.notifier.Notifier`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,24 +40,24 @@ class PostgresBell(LocalBell):
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, url: str) -> AsyncGenerator[PostgresBell]:
-        """A bell that other nodes hear, too. It need not be connected for this node's to."""
-        bell, dial = cls(), Dial(url)
+    async def open(cls, url: str) -> AsyncGenerator[PostgresNotifier]:
+        """A notifier that reaches other nodes, too. For this node's subscribers it need not be connected."""
+        notifier, dial = cls(), Dial(url)
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(dial.keep_up, bell._exchange)
+            tasks.start_soon(dial.keep_up, notifier._exchange)
             try:
-                yield bell
+                yield notifier
             except Exception as error:  # noqa: BLE001 - a task group would wrap it in another
                 failure = error
             tasks.cancel_scope.cancel()
         if failure is not None:
             raise failure
 
-    def ring(self, topic: str) -> bool:
+    def notify(self, topic: str) -> bool:
         self._topics.add(topic)
         self._something.set()
-        return super().ring(topic)
+        return super().notify(topic)
 
     def publish(self, session_id: str, preview: Preview) -> None:
         super().publish(session_id, preview)
@@ -70,35 +70,35 @@ class PostgresBell(LocalBell):
 
     async def _exchange(self, connection: Connection) -> None:
         self._previews.clear()
-        await connection.add_listener(CHANNEL, self._hear)
-        self.ring_all()
+        await connection.add_listener(CHANNEL, self._receive)
+        self.notify_all()
         while True:
             with anyio.move_on_after(_STILL_THERE):
                 await self._something.wait()
-            await self._tell(connection)
+            await self._send(connection)
 
-    async def _tell(self, connection: Connection) -> None:
+    async def _send(self, connection: Connection) -> None:
         if not self._topics and self._previews:
             await anyio.sleep(_GATHER)
         topics, previews = self._topics, self._previews
         self._topics, self._previews, self._something = set(), deque(), anyio.Event()
-        said = [*channel.rings(topics)]
+        said = [*channel.notifications(topics)]
         for told in previews:
-            said += channel.shown(*told)
+            said += channel.preview_pieces(*told)
         try:
             await connection.execute(NOTIFY, said)
         except BaseException:
             self._topics |= topics
             raise
 
-    def _hear(self, connection: Any, pid: int, name: str, payload: str) -> None:
+    def _receive(self, connection: Any, pid: int, name: str, payload: str) -> None:
         if pid == connection.get_server_pid():
             return
-        match channel.heard(payload):
-            case Rings(topics):
+        match channel.decoded(payload):
+            case Notified(topics):
                 for topic in topics:
-                    super().ring(topic)
-            case Shown(session_id, offset, preview):
+                    super().notify(topic)
+            case PreviewPiece(session_id, offset, preview):
                 if self._seen.of(preview) == offset:  # else a piece was lost, and no more is shown
                     self._seen.advance(preview)
                     super().publish(session_id, preview)
