@@ -11,24 +11,36 @@ from tests.parts import need
 
 import roost
 
-PAGES = [
-    "README.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    *sorted(p.name for p in (ROOT / "docs").glob("*.md")),
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"] + [
+    str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))
 ]
 
 
-def _path(page: str) -> Path:
-    return ROOT / page if (ROOT / page).exists() else ROOT / "docs" / page
+def test_every_link_leads_to_a_file_and_a_heading() -> None:
+    """All at once, with files of the same name: whoever moves a file mends them in one go."""
+    broken = [
+        f"{page} links to {target}#{heading}; there is {_namesakes(target)}"
+        for page in PAGES
+        for target, heading in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", text(page))
+        if "://" not in target and not _leads_somewhere(page, target, heading)
+    ]
+    assert not broken, "\n".join(broken)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_somewhere(page: str) -> None:
-    place = _path(page)
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", place.read_text()):
-        if "://" not in target:
-            assert (place.parent / target).exists(), f"{page} links to {target}"
+def _leads_somewhere(page: str, target: str, heading: str) -> bool:
+    path = (ROOT / page).parent / target if target else ROOT / page
+    return path.exists() and (not heading or heading in _headings(path))
+
+
+def _headings(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def _namesakes(target: str) -> list[str]:
+    tree = (ROOT / "src").rglob(Path(target).name or "?")
+    return [str(path.relative_to(ROOT)) for path in tree]
 
 
 def test_the_newest_version_in_the_changelog_is_the_packages() -> None:
@@ -41,7 +53,7 @@ def test_the_newest_version_in_the_changelog_is_the_packages() -> None:
 def test_every_make_target_in_the_docs_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", text("Makefile"), re.M))
     for page in PAGES:
-        used = re.findall(r"`make ([a-z]+)`|^make ([a-z]+)", _path(page).read_text(), re.M)
+        used = re.findall(r"`make ([a-z]+)`|^make ([a-z]+)", text(page), re.M)
         assert {a or b for a, b in used} <= targets, page
 
 
