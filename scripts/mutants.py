@@ -98,7 +98,7 @@ GUARDS: Final[dict[str, list[str]]] = {
     "core/sandbox/budgets.py": ["tests/unit/test_budgets.py"],
     "core/files/intents.py": ["tests/api/test_files.py"],
     "core/files/janitor.py": ["tests/api/test_files.py", "tests/api/test_resources.py"],
-    "api/auth.py": [
+    "api/access/auth.py": [
         "tests/api/test_logins.py",
         "tests/api/test_wire.py",
         "tests/api/test_trust.py",

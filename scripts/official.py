@@ -1,4 +1,4 @@
-"""Writes what the server needs of the official package's types into `src/roost/api/official.json`.
+"""Writes what the server needs of the official package's types into `src/roost/api/framework/official.json`.
 
     make shapes
 
@@ -20,7 +20,7 @@ from typing import Any, Literal, Required, Union, get_args, get_origin, get_type
 from pydantic import TypeAdapter
 from typing_extensions import is_typeddict
 
-from roost.api import official, openapi
+from roost.api.framework import official, openapi
 from roost.api.operations import OPERATIONS
 
 FILE = Path(official.__file__).with_name(official.FILE)

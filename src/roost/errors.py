@@ -70,7 +70,7 @@
     - SchemaTooNew                  the database was written by a newer Roost
 
 A class's docstring is its default message. `code` is stable: clients may branch on it. `hint` tells
-a person what to do next. Which HTTP status each one gets is one table in `api/errors.py`.
+a person what to do next. Which HTTP status each one gets is one table in `api/framework/errors.py`.
 """
 
 from __future__ import annotations

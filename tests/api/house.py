@@ -16,10 +16,10 @@ from pydantic import TypeAdapter
 from starlette.types import ASGIApp
 from tests.stores import url_of
 
+from roost.api.access.auth import MANAGED_AGENTS
+from roost.api.access.tokens import SocketTokens
 from roost.api.app import build_app
-from roost.api.auth import MANAGED_AGENTS
-from roost.api.deps import Deps
-from roost.api.tokens import Tokens
+from roost.api.framework.deps import Deps
 from roost.blobs.folder import FolderBlobs
 from roost.blobs.guarded import GuardedBlobs
 from roost.config import Settings, words
@@ -290,7 +290,7 @@ def _deps(
         tasks=tasks,
         workspaces=workspaces,
         runs=Runs(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
-        tokens=Tokens(b"0123456789abcdef0123456789abcdef", seconds=settings.token_seconds),
+        tokens=SocketTokens(b"0123456789abcdef0123456789abcdef", seconds=settings.token_seconds),
         registry=CollectorRegistry(),
         ready=ready,
         buckets=store.buckets,

@@ -18,8 +18,8 @@ import pytest
 from tests.api.house import TENANT, House, client_of, error_of, house, message, skill_files
 from tests.stores import Databases, Files
 
+from roost.api.framework.routes import Operation
 from roost.api.operations import OPERATIONS
-from roost.api.routes import Operation
 from roost.ports.keys import Key
 
 DOCS = Path(__file__).parents[2] / "docs" / "trust.md"

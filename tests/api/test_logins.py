@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from tests.api.house import HEADERS, House, error_of, house
 
-from roost.api.attempts import Attempts
+from roost.api.access.login_attempts import LoginAttempts
 from roost.core.access import logins
 from roost.errors import RateLimited, Unauthenticated
 from roost.ports.catalog import RecordQuery
@@ -167,7 +167,7 @@ async def test_after_some_wrong_keys_an_address_has_to_wait_and_others_do_not(ho
 
 
 async def test_wrong_keys_without_end_close_their_address_and_no_other() -> None:
-    attempts = Attempts()
+    attempts = LoginAttempts()
     for count in range(900):  # some are forgotten meanwhile
         attempts.failed("192.0.2.1", str(count))
         attempts.failed(f"2001:db8::{count:x}", str(count))

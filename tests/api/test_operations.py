@@ -10,8 +10,8 @@ import anthropic.resources.beta
 import pytest
 from tests.api.house import error_of, house
 
+from roost.api.framework.routes import Operation, Routes
 from roost.api.operations import OPERATIONS, OTHER_APIS
-from roost.api.routes import Operation, Routes
 
 ELSEWHERE = {
     "messages",  # the model's own API: not this server's

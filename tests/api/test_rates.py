@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from roost.api.rates import Rates
+from roost.api.access.rates import RateLimiter
 from roost.config import Settings
 from roost.errors import RateLimited
 from roost.ports.buckets import Taken
@@ -30,15 +30,15 @@ class Counted(LocalBuckets):
 
 @pytest.fixture(autouse=True)
 def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("roost.api.rates", "roost.stores.buckets"):
+    for module in ("roost.api.access.rates", "roost.stores.buckets"):
         monkeypatch.setattr(f"{module}.anyio.current_time", lambda: 1000.0)
 
 
-def server(buckets: LocalBuckets, **limits: Any) -> Rates:
-    return Rates(buckets, writes_per_minute=limits.get("writes", 0), reads_per_minute=600)
+def server(buckets: LocalBuckets, **limits: Any) -> RateLimiter:
+    return RateLimiter(buckets, writes_per_minute=limits.get("writes", 0), reads_per_minute=600)
 
 
-async def spent(rates: Rates, times: int) -> int:
+async def spent(rates: RateLimiter, times: int) -> int:
     """How many of so many requests were let through."""
     passed = 0
     for _ in range(times):

@@ -14,8 +14,8 @@ from anthropic.types.beta.sessions import EventSendParams
 from anthropic.types.beta.sessions.threads import EventListParams
 from typing_extensions import is_typeddict
 
-from roost.api.query import Query, span_of
-from roost.api.shapes import Shape
+from roost.api.framework.query import Query, span_of
+from roost.api.framework.shapes import Shape
 from roost.errors import InvalidRequest
 
 SEND = Shape(EventSendParams)

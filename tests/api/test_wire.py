@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from tests.api.house import HEADERS, TENANT, client_of, error_of, house, messages
 
-from roost.api.errors import status_of
+from roost.api.framework.errors import status_of
 from roost.errors import RoostError
 from roost.ports.keys import Limits
 

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 from tests.docs.reading import import_errors, rows
 
-from roost.api.errors import status_of
+from roost.api.framework.errors import status_of
 from roost.config import Settings, variable_of
 from roost.errors import LeaseLost, RoostError, StartupError
 from roost.ports.egress import Reason

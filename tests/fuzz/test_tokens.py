@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roost.api.tokens import Pass, Tokens
+from roost.api.access.tokens import SocketTokens, TokenClaims
 from roost.errors import Unauthenticated
 
 SECRET = b"0123456789abcdef0123456789abcdef"
-TOKENS = Tokens(SECRET, seconds=60)
+TOKENS = SocketTokens(SECRET, seconds=60)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -44,7 +44,7 @@ def good() -> dict[str, Any]:
 
 
 def test_a_good_token_is_read() -> None:
-    assert TOKENS.read(signed(good())) == Pass(key_id="apikey_1", tenant="t")
+    assert TOKENS.read(signed(good())) == TokenClaims(key_id="apikey_1", tenant="t")
 
 
 @pytest.mark.parametrize("claim", CLAIMS)

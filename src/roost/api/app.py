@@ -12,13 +12,13 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from roost.api.auth import caller, check_headers
-from roost.api.call import Call, ClientGone, decoded
-from roost.api.deps import Deps
-from roost.api.errors import refusal
+from roost.api.access.auth import caller, check_headers
+from roost.api.access.origins import check_change
+from roost.api.framework.call import ApiCall, ClientGone, decoded
+from roost.api.framework.deps import Deps
+from roost.api.framework.errors import refusal
+from roost.api.framework.routes import Operation, Routes
 from roost.api.operations import OPERATIONS
-from roost.api.origins import check_change
-from roost.api.routes import Operation, Routes
 from roost.domain.ids import mint
 from roost.errors import RoostError
 
@@ -48,7 +48,7 @@ class Api:
             await _live(receive, send)
 
     async def _answer_with_an_id(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = Call(
+        call = ApiCall(
             deps=self._deps, scope=scope, request_id=mint("req"), params={}, query={}, body={}
         )
         try:
@@ -56,7 +56,7 @@ class Api:
         except ClientGone:
             return  # nobody is left to answer
 
-    async def _answer_every_error(self, call: Call, answer: _Answer, receive: Receive) -> None:
+    async def _answer_every_error(self, call: ApiCall, answer: _Answer, receive: Receive) -> None:
         response: ASGIApp
         try:
             response = await self._answer_who_may_ask(call, answer, receive)
@@ -69,7 +69,9 @@ class Api:
             response = refusal(RoostError(), call.request_id)
         await response(call.scope, receive, answer)
 
-    async def _answer_who_may_ask(self, call: Call, answer: _Answer, receive: Receive) -> ASGIApp:
+    async def _answer_who_may_ask(
+        self, call: ApiCall, answer: _Answer, receive: Receive
+    ) -> ASGIApp:
         operation, call.params = self._routes.find(call.scope["method"], call.scope["path"])
         answer.operation = operation.name
         if not operation.open:
@@ -89,7 +91,7 @@ class Api:
         finally:
             call.forget()
 
-    async def _admit(self, call: Call, operation: Operation, answer: _Answer) -> None:
+    async def _admit(self, call: ApiCall, operation: Operation, answer: _Answer) -> None:
         deps = self._deps
         call.caller, call.login = await caller(deps.keyring, deps.logins, call.headers)
         if call.login is not None:
@@ -104,7 +106,7 @@ class Api:
 class _Answer:
     """Sends a response on, with the headers that every response has."""
 
-    def __init__(self, send: Send, call: Call) -> None:
+    def __init__(self, send: Send, call: ApiCall) -> None:
         self._send = send
         self._meters = call.deps.meters
         self._asked = time.perf_counter()

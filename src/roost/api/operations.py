@@ -11,30 +11,30 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp
 
-from roost.api import (
+from roost.api.framework import openapi
+from roost.api.framework.call import ApiCall, reply
+from roost.api.framework.routes import Operation, refused
+from roost.api.framework.routes import delete as _delete
+from roost.api.framework.routes import get as _get
+from roost.api.framework.routes import post as _post
+from roost.api.resources import (
     agents,
     environments,
-    events,
     health,
     keys,
     logins,
     nodes,
-    openapi,
+    session_events,
+    session_threads,
     sessions,
     tasks,
-    threads,
 )
-from roost.api.call import Call, reply
-from roost.api.files_table import FILES
-from roost.api.forks_table import FORKS
-from roost.api.resources_table import RESOURCES
-from roost.api.routes import Operation, refused
-from roost.api.routes import delete as _delete
-from roost.api.routes import get as _get
-from roost.api.routes import post as _post
-from roost.api.skills_table import SKILLS
-from roost.api.workspace_table import WORKSPACE_FILES
-from roost.api.workspaces_table import WORKSPACES
+from roost.api.resources.files_table import FILES
+from roost.api.resources.session_files_table import WORKSPACE_FILES
+from roost.api.resources.session_forks_table import FORKS
+from roost.api.resources.session_resources_table import RESOURCES
+from roost.api.resources.skills_table import SKILLS
+from roost.api.resources.workspaces_table import WORKSPACES
 
 _AGENT = "beta.BetaManagedAgentsAgent"
 _ENVIRONMENT = "beta.BetaEnvironment"
@@ -151,14 +151,14 @@ _SESSIONS = (
     _post(
         "sessions.events.send",
         "/v1/sessions/{session_id}/events",
-        events.send,
+        session_events.send,
         "beta.sessions.EventSendParams",
         reply="beta.sessions.BetaManagedAgentsSendSessionEvents",
     ),
     _get(
         "sessions.events.list",
         "/v1/sessions/{session_id}/events",
-        events.list_,
+        session_events.list_,
         "beta.sessions.EventListParams",
         reply=_EVENT,
         form="page",
@@ -166,7 +166,7 @@ _SESSIONS = (
     _get(
         "sessions.events.stream",
         "/v1/sessions/{session_id}/events/stream",
-        events.stream,
+        session_events.stream,
         "beta.sessions.EventStreamParams",
         form="stream",
     ),
@@ -176,7 +176,7 @@ _THREADS = (
     _get(
         "sessions.threads.list",
         "/v1/sessions/{session_id}/threads",
-        threads.list_,
+        session_threads.list_,
         "beta.sessions.ThreadListParams",
         reply=_THREAD,
         form="page",
@@ -184,13 +184,13 @@ _THREADS = (
     _get(
         "sessions.threads.retrieve",
         "/v1/sessions/{session_id}/threads/{thread_id}",
-        threads.retrieve,
+        session_threads.retrieve,
         reply=_THREAD,
     ),
     _get(
         "sessions.threads.events.list",
         "/v1/sessions/{session_id}/threads/{thread_id}/events",
-        threads.list_events,
+        session_threads.list_events,
         "beta.sessions.threads.EventListParams",
         reply=_EVENT,
         form="page",
@@ -198,7 +198,7 @@ _THREADS = (
     _get(
         "sessions.threads.events.stream",
         "/v1/sessions/{session_id}/threads/{thread_id}/stream",
-        threads.stream,
+        session_threads.stream,
         "beta.sessions.threads.EventStreamParams",
         form="stream",
     ),
@@ -245,7 +245,7 @@ _LOGINS = (
 )
 
 
-async def _openapi(call: Call) -> ASGIApp:
+async def _openapi(call: ApiCall) -> ASGIApp:
     return reply(_document())
 
 

@@ -9,9 +9,9 @@ from urllib.parse import parse_qs
 import msgspec
 from starlette.types import Scope
 
-from roost.api.deps import Deps
-from roost.api.origins import check_origin
-from roost.api.tokens import Pass
+from roost.api.access.origins import check_origin
+from roost.api.access.tokens import TokenClaims
+from roost.api.framework.deps import Deps
 from roost.errors import Forbidden, InvalidRequest, NotFound, Unauthenticated, Unavailable
 from roost.ports.keys import Key
 
@@ -67,7 +67,7 @@ def _one(query: Mapping[str, list[str]], name: str) -> str | None:
     return values[0] if values else None
 
 
-async def _key(deps: Deps, granted: Pass) -> Key:
+async def _key(deps: Deps, granted: TokenClaims) -> Key:
     """The key behind a token, unless it was revoked or logged out since."""
     if granted.login_id is None:
         return await deps.keyring.named(granted.tenant, granted.key_id)
@@ -77,7 +77,7 @@ async def _key(deps: Deps, granted: Pass) -> Key:
     return login.key
 
 
-async def _session(deps: Deps, key: Key, granted: Pass, asked: str | None) -> str | None:
+async def _session(deps: Deps, key: Key, granted: TokenClaims, asked: str | None) -> str | None:
     if granted.session_id is not None and asked not in (None, granted.session_id):
         raise Forbidden("this token is for another session")
     session_id = asked or granted.session_id

@@ -12,17 +12,17 @@ from anyio.abc import TaskStatus
 from prometheus_client import Gauge
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from roost.api.deps import Deps
-from roost.api.errors import refusal
+from roost.api.framework.deps import Deps
+from roost.api.framework.errors import refusal
 from roost.core.read.fanout import Fanout
 from roost.domain.ids import mint
 from roost.errors import RoostError, TooManySockets
-from roost.gateway import speech
+from roost.gateway import server_messages
 from roost.gateway.admission import admit
-from roost.gateway.line import EXTENSION, Line
+from roost.gateway.connection import EXTENSION, ClientConnection
+from roost.gateway.server_messages import EntryEncoder
 from roost.gateway.socket import FAILED, LOGGED_OUT, RESTART, Socket
-from roost.gateway.speech import Speech
-from roost.gateway.task_news import TaskNews
+from roost.gateway.task_updates import TaskUpdates
 from roost.ports.sandbox import Stats
 
 StatsOf = Callable[[str], Awaitable[Stats | None]]
@@ -36,12 +36,14 @@ _STATS_SECONDS: Final = 2.0
 class Gateway:
     """Serves WebSockets."""
 
-    def __init__(self, deps: Deps, fanout: Fanout, news: TaskNews, stats_of: StatsOf) -> None:
+    def __init__(
+        self, deps: Deps, fanout: Fanout, task_updates: TaskUpdates, stats_of: StatsOf
+    ) -> None:
         self._deps = deps
         self._fanout = fanout
-        self._news = news
+        self._task_updates = task_updates
         self._stats_of = stats_of
-        self._speech = Speech()
+        self._encoder = EntryEncoder()
         self._slots: list[set[Socket]] = [set() for _ in range(_SLOTS)]
         self._opened = 0
         self._of_key: Counter[str] = Counter()
@@ -63,9 +65,11 @@ class Gateway:
         except RoostError as error:
             await refusal(error, mint("req"))(scope, receive, send)
             return
-        line: Line = scope["extensions"][EXTENSION]
+        connection: ClientConnection = scope["extensions"][EXTENSION]
         await send({"type": "websocket.accept"})
-        socket = Socket(line, admission, self._deps, self._fanout, self._news, self._speech)
+        socket = Socket(
+            connection, admission, self._deps, self._fanout, self._task_updates, self._encoder
+        )
         await self._serve(socket, receive)
 
     def _check_room(self, key_id: str) -> None:
@@ -81,11 +85,11 @@ class Gateway:
         try:
             await socket.serve(receive)
         except RoostError as error:
-            socket.send(speech.trouble(error))
-            socket.line.hang_up(FAILED, "the server failed; reconnect")
+            socket.send(server_messages.error_message(error))
+            socket.connection.hang_up(FAILED, "the server failed; reconnect")
         except Exception:  # noqa: BLE001 - whatever it is, the client is told, and others go on
             _log.exception("socket failed", extra={"session": socket.session_id, "action": "ws"})
-            socket.line.hang_up(FAILED, "the server failed; reconnect")
+            socket.connection.hang_up(FAILED, "the server failed; reconnect")
         finally:
             slot.discard(socket)
             self._of_key[socket.by.key.id] -= 1
@@ -98,9 +102,9 @@ class Gateway:
         for slot in self._slots:
             for socket in list(slot):
                 if opener is None:
-                    socket.line.hang_up(RESTART, "the server is stopping; reconnect")
+                    socket.connection.hang_up(RESTART, "the server is stopping; reconnect")
                 elif opener in (socket.by.key.id, socket.by.login_id):
-                    socket.line.hang_up(LOGGED_OUT, "logged out, or the key was revoked")
+                    socket.connection.hang_up(LOGGED_OUT, "logged out, or the key was revoked")
 
     def _openers(self) -> Iterator[tuple[str, str | None]]:
         for slot in self._slots:
@@ -111,7 +115,7 @@ class Gateway:
         """Look after the sockets, for ever; asleep while there are none."""
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._fanout.run)
-            await tasks.start(self._news.run)
+            await tasks.start(self._task_updates.run)
             tasks.start_soon(self._tell_memory)
             task_status.started()
             while True:
@@ -123,10 +127,10 @@ class Gateway:
     def _ping(self, slot: set[Socket]) -> None:
         silent = anyio.current_time() - 2.5 * self._deps.settings.ping_seconds
         for socket in list(slot):
-            if socket.line.heard < silent:
-                socket.line.hang_up(FAILED, "no answer to pings")
+            if socket.connection.last_heard < silent:
+                socket.connection.hang_up(FAILED, "no answer to pings")
             else:
-                socket.line.ping()
+                socket.connection.ping()
 
     async def _tell_memory(self) -> None:
         while True:
@@ -135,13 +139,13 @@ class Gateway:
             for session_id, channel in list(self._fanout.awake()):
                 stats = await self._stats_of(session_id)
                 if stats is not None:
-                    frames = speech.memory(stats)
+                    frames = server_messages.memory_stats(stats)
                     for follower in list(channel.followers):
                         if isinstance(follower, Socket):
                             follower.send(frames)
 
 
-class Surface:
+class ProtocolRouter:
     """HTTP to the API, WebSockets to the gateway."""
 
     def __init__(self, api: ASGIApp, gateway: ASGIApp) -> None:

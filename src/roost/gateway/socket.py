@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from starlette.types import Receive
 
-from roost.api.deps import Deps
-from roost.api.inbound import drafts_of, receipts_of
+from roost.api.framework.deps import Deps
+from roost.api.resources.session_inputs import drafts_of, receipts_of
 from roost.core.read.fanout import AgentStatus, Fanout
 from roost.core.read.outcome import Outcome
 from roost.core.snapshots.restore import RestoreProgress
@@ -29,12 +29,18 @@ from roost.errors import (
     WrongAnswer,
     WrongInput,
 )
-from roost.gateway import speech, words
+from roost.gateway import client_messages, server_messages
 from roost.gateway.admission import Admission
-from roost.gateway.line import Line
-from roost.gateway.speech import Speech
-from roost.gateway.task_news import TaskNews
-from roost.gateway.words import AskUserAnswer, Close, Input, PermissionResponse, Start
+from roost.gateway.client_messages import (
+    AskUserAnswer,
+    Close,
+    InputMessage,
+    PermissionResponse,
+    Start,
+)
+from roost.gateway.connection import ClientConnection
+from roost.gateway.server_messages import EntryEncoder
+from roost.gateway.task_updates import TaskUpdates
 from roost.ports.log import EventQuery
 
 NORMAL, UNSUPPORTED, POLICY, FAILED = 1000, 1003, 1008, 1011
@@ -59,37 +65,37 @@ class Socket:
         "_asked",
         "_bad",
         "_deps",
+        "_encoder",
         "_fanout",
         "_head",
         "_most_unread",
-        "_news",
         "_refusal",
-        "_speech",
         "_stream",
         "_task",
+        "_task_updates",
         "by",
-        "line",
+        "connection",
         "seq",
         "session_id",
     )
 
     def __init__(
         self,
-        line: Line,
+        connection: ClientConnection,
         by: Admission,
         deps: Deps,
         fanout: Fanout,
-        news: TaskNews,
-        speech: Speech,
+        task_updates: TaskUpdates,
+        encoder: EntryEncoder,
     ) -> None:
-        self.line = line
+        self.connection = connection
         self.by = by
         self.seq = 0
         self.session_id: str | None = None
         self._deps = deps
         self._fanout = fanout
-        self._news = news
-        self._speech = speech
+        self._task_updates = task_updates
+        self._encoder = encoder
         self._most_unread = deps.settings.max_unread_bytes
         self._head = 0
         self._task: str | None = None
@@ -106,7 +112,7 @@ class Socket:
         if entry.seq <= self.seq:
             return
         self.seq = entry.seq
-        said = self._speech.of(entry, outcome)
+        said = self._encoder.of(entry, outcome)
         frames = said.rest
         asks = said.request and not (said.errand and self._task)
         if asks and (entry.seq > self._head or entry.id in self._asked):
@@ -119,40 +125,40 @@ class Socket:
         if entry.id != self._stream and entry.type not in _VOID:
             return b""
         message_id, self._stream = str(self._stream), None
-        return speech.stream_end(message_id, entry.seq if entry.id == message_id else None)
+        return server_messages.stream_end(message_id, entry.seq if entry.id == message_id else None)
 
     def preview(self, preview: Preview) -> None:
         """Text that is being written, if its beginning was shown here."""
         frames = b""
         if not preview.text:
             if self._stream is not None and self._stream != preview.event_id:
-                frames = speech.stream_end(self._stream, None)
+                frames = server_messages.stream_end(self._stream, None)
             self._stream = preview.event_id
         if self._stream == preview.event_id:
-            self.send(frames + speech.stream_frame(preview))
+            self.send(frames + server_messages.stream_text(preview))
 
     def agent(self, status: AgentStatus, cause: Entry | None) -> None:
         """What the agent does, if it is news."""
         if status != self._agent:
             before, self._agent = self._agent, status
-            self.send(speech.agent_frames(before, status, cause))
+            self.send(server_messages.agent_status(before, status, cause))
 
     def files(self, phase: Phase, progress: RestoreProgress | None) -> None:
         """What becomes of its files."""
-        self.send(speech.files(phase, progress))
+        self.send(server_messages.session_status(phase, progress))
 
     def gone(self) -> None:
         """There is nothing to follow any more."""
-        self.line.hang_up(DELETED, "the session was deleted")
+        self.connection.hang_up(DELETED, "the session was deleted")
 
     async def drained(self) -> None:
         """Wait for a client that reads slowly what it has missed."""
-        await self.line.drained()
+        await self.connection.drained()
 
     def send(self, frames: bytes) -> None:
         """To the client; one that leaves too much unread is told to come again."""
-        if self.line.write(frames) > self._most_unread:
-            self.line.hang_up(RESUME, f"too slow; resume with after={self.seq}")
+        if self.connection.write(frames) > self._most_unread:
+            self.connection.hang_up(RESUME, f"too slow; resume with after={self.seq}")
 
     # What it sends
 
@@ -162,7 +168,7 @@ class Socket:
             while (message := await receive())["type"] != "websocket.disconnect":
                 frame = message.get("text")
                 if frame is None:
-                    self.line.hang_up(UNSUPPORTED, "send text, not binary")
+                    self.connection.hang_up(UNSUPPORTED, "send text, not binary")
                 elif await self._heard(frame):
                     continue
                 return
@@ -170,40 +176,40 @@ class Socket:
             if self.session_id is not None:
                 self._fanout.leave(self.session_id, self)
             if self._task is not None:
-                self._news.leave(self._task, self)
+                self._task_updates.leave(self._task, self)
 
     async def _heard(self, frame: str) -> bool:
         """Whether to go on."""
         try:
-            word = words.read(frame)
+            word = client_messages.parse(frame)
         except InvalidRequest as error:
             return self._garbled(error)
         self._bad = 0
         if isinstance(word, Close):
-            self.line.hang_up(NORMAL, "you said close")
+            self.connection.hang_up(NORMAL, "you said close")
             return False
         try:
             await self._deps.rates.count(self.by.key, "writes", {})
             await (self._start(word) if isinstance(word, Start) else self._take(word))
         except RoostError as error:
-            self.send(speech.trouble(error, word.id))
+            self.send(server_messages.error_message(error, word.id))
         return True
 
     def _garbled(self, error: InvalidRequest) -> bool:
         """Whether to go on after a frame that is no message. One that is refused counts as a message."""
-        self.send(speech.trouble(error))
+        self.send(server_messages.error_message(error))
         self._bad += 1
         if self._bad > _MOST_BAD:
-            self.line.hang_up(POLICY, "too many bad messages in a row")
+            self.connection.hang_up(POLICY, "too many bad messages in a row")
         return self._bad <= _MOST_BAD
 
-    async def _take(self, word: Input) -> None:
+    async def _take(self, word: InputMessage) -> None:
         session_id = self.session_id
         if session_id is None:
             raise NotStarted()
         if self._refusal is not None:
             raise Forbidden(self._refusal)
-        event = words.event_of(word)
+        event = client_messages.event_of(word)
         drafts, receipts = drafts_of([event], "message"), receipts_of([event], None, b"")
         try:
             async with self._deps.attachments.kept(self.by.key, session_id, drafts, "message"):
@@ -221,7 +227,7 @@ class Socket:
             self._deps.meters.accepted.inc()
         [entry] = accepted.entries
         ack: dict[str, Any] = {"type": "ack", "id": word.id, "eventId": entry.id, "seq": entry.seq}
-        self.send(speech.frame(ack | ({"repeated": True} if accepted.repeated else {})))
+        self.send(server_messages.frame(ack | ({"repeated": True} if accepted.repeated else {})))
 
     async def _check_answered(self, session_id: str, request_id: str) -> None:
         for entry in await self._questions(session_id):
@@ -233,7 +239,7 @@ class Socket:
     async def _start(self, word: Start) -> None:
         if self.session_id is not None:
             raise AlreadyStarted()
-        self.send(speech.connection("connecting"))
+        self.send(server_messages.connection_status("connecting"))
         session = await self._session(word)
         self._head = session.state.head
         self._task = session.spec.task_id
@@ -243,29 +249,31 @@ class Socket:
         agent = await self._fanout.agent_of(session)
         self._welcome(word, session, agent)
         for entry in reversed(await self._questions(session.id) if self._asked else []):
-            asks = entry.id in self._asked and not (speech.is_errand(entry) and self._task)
+            asks = entry.id in self._asked and not (
+                server_messages.is_server_tool(entry) and self._task
+            )
             if asks and entry.seq <= self.seq:
-                self.send(speech.request_of(entry))
+                self.send(server_messages.request_again(entry))
         self.session_id = session.id
         await self._fanout.catch_up(session.id, self)
         self._fanout.join(session.id, agent, self)
         if self._task is not None:
-            self._news.follow(session.tenant, self._task, self)
+            self._task_updates.follow(session.tenant, self._task, self)
 
     def _welcome(self, word: Start, session: Session, agent: AgentStatus) -> None:
         ack: dict[str, object] = {"type": "ack", "id": word.id, "sessionId": session.id}
         ack |= {"seq": self.seq, "head": self._head}
         if (self.by.session_id or word.sessionId) and (
-            ignored := words.ignored_in(word, session.spec)
+            ignored := client_messages.ignored_in(word, session.spec)
         ):
             ack["ignored"] = ignored
         files = self._fanout.files_of(session.id)
         self._agent = agent
         self.send(
-            speech.frame(ack)
-            + speech.files(files.phase, files.progress)
-            + speech.connection("connected")
-            + speech.agent_frames(None, self._agent, None)
+            server_messages.frame(ack)
+            + server_messages.session_status(files.phase, files.progress)
+            + server_messages.connection_status("connected")
+            + server_messages.agent_status(None, self._agent, None)
         )
 
     def _begins_at(self, word: Start) -> int:
@@ -283,12 +291,12 @@ class Socket:
         lifecycle = self._deps.lifecycle
         if session_id is not None:
             return await lifecycle.access.session(self.by.key, session_id, "see")
-        body, receipt = words.creation_of(word)
+        body, receipt = client_messages.creation_of(word)
         return await lifecycle.create(self.by.key, body, (), receipt)
 
     async def _questions(self, session_id: str) -> list[Entry]:
         """What was asked, the newest first."""
-        query = EventQuery(types=speech.ASKING, order="desc", limit=_MOST_ASKED)
+        query = EventQuery(types=server_messages.ASKING, order="desc", limit=_MOST_ASKED)
         return await self._deps.log.page(session_id, query)
 
     async def _refused(self, session: Session) -> str | None:

@@ -23,7 +23,7 @@ class Buckets(Protocol):
     async def take(self, name: str, limit: int, most: int) -> Taken:
         """Take up to `most` tokens out of a bucket that holds `limit` and fills up in a minute.
 
-        Called by `api/rates` when a server has used up what it took the last time. Two who take at the
+        Called by `api/access/rates` when a server has used up what it took the last time. Two who take at the
         same time never get the same token.
         """
         ...

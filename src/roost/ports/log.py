@@ -167,5 +167,5 @@ class Log(Protocol):
         ...
 
     async def page(self, session_id: str, query: EventQuery) -> list[Entry]:
-        """A listing. Called by `api/events`; see `EventQuery`."""
+        """A listing. Called by `api/resources/session_events`; see `EventQuery`."""
         ...

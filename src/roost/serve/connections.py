@@ -22,8 +22,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from roost.api.attempts import group_of
-from roost.api.errors import refusal
+from roost.api.access.login_attempts import group_of
+from roost.api.framework.errors import refusal
 from roost.domain.ids import mint
 from roost.errors import (
     HeadTooLarge,

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from roost.errors import StartupError
 from roost.serve.connections import IDLE_SECONDS, Bounds, Crowd, HttpLine
-from roost.serve.sockets import WebSocketLine
+from roost.serve.sockets import WebSocketConnection
 
 _BACKLOG = 2048
 _LAST_ANSWERS = 2  # seconds for requests that are being answered when the server stops
@@ -55,7 +55,7 @@ async def listening(
             timeout_keep_alive=IDLE_SECONDS,
             proxy_headers=bool(bounds.trusted),
             forwarded_allow_ips=[str(network) for network in bounds.trusted],
-            ws="none" if max_frame_bytes is None else WebSocketLine,
+            ws="none" if max_frame_bytes is None else WebSocketConnection,
             ws_max_size=max_frame_bytes or 0,
             ws_per_message_deflate=False,
             ws_ping_interval=None,

@@ -12,7 +12,7 @@ from websockets.http11 import Request
 from websockets.protocol import State
 
 from roost.errors import HeadTooLarge, InvalidRequest
-from roost.gateway.line import EXTENSION
+from roost.gateway.connection import EXTENSION
 from roost.serve.connections import Counted, answer
 
 _UPGRADE: Final = 101
@@ -24,13 +24,13 @@ _PATIENCE: Final = (
 )
 
 
-class WebSocketLine(Counted, WebSocketsSansIOProtocol):
-    """A `gateway.line.Line`. Built on uvicorn's inside: the version is pinned, and tests hold it."""
+class WebSocketConnection(Counted, WebSocketsSansIOProtocol):
+    """A `gateway.connection.ClientConnection`. Built on uvicorn's inside: the version is pinned, and tests hold it."""
 
     _heard = 0.0
 
     @property
-    def heard(self) -> float:
+    def last_heard(self) -> float:
         """While the server does not read, because of what it was sent before, nobody can be silent."""
         return self.loop.time() if self.read_paused else self._heard
 
@@ -55,7 +55,7 @@ class WebSocketLine(Counted, WebSocketsSansIOProtocol):
         self.transport.close()
 
     def handle_connect(self, event: Request) -> None:
-        """The application finds its line in the scope."""
+        """The application finds its connection in the scope."""
         self._heard = self.loop.time()
         super().handle_connect(event)
         if self.response.status_code == _UPGRADE:
@@ -103,7 +103,7 @@ class WebSocketLine(Counted, WebSocketsSansIOProtocol):
             self.crowd.drop(self)
 
     def hang_up(self, code: int, reason: str) -> None:
-        """Twice: once."""
+        """A second call does nothing: the first one has closed it."""
         if self.close_sent or self.conn.state is not State.OPEN or self.transport.is_closing():
             return
         self.close_sent = True

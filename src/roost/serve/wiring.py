@@ -20,10 +20,10 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from roost import __version__
+from roost.api.access.tokens import SocketTokens
 from roost.api.app import build_app
-from roost.api.deps import Deps
-from roost.api.sse import Streams
-from roost.api.tokens import Tokens
+from roost.api.framework.deps import Deps
+from roost.api.framework.sse import OpenStreams
 from roost.blobs import choice as blobs
 from roost.blobs.guarded import GuardedBlobs
 from roost.config import Settings, words
@@ -61,8 +61,8 @@ from roost.core.write.standby import StandbyRunners
 from roost.disk import free
 from roost.domain.ids import mint
 from roost.errors import DiskFull, Unavailable
-from roost.gateway.app import Gateway, Surface
-from roost.gateway.task_news import TaskNews
+from roost.gateway.app import Gateway, ProtocolRouter
+from roost.gateway.task_updates import TaskUpdates
 from roost.ports.log import Log
 from roost.ports.nodes import About
 from roost.ports.notifier import Notifier
@@ -87,7 +87,7 @@ class Drain:
 
     def __init__(self, member: NodeLease) -> None:
         self.stopping = False
-        self.streams = Streams()
+        self.streams = OpenStreams()
         self._member = member
         member.changed = self._changed
 
@@ -155,12 +155,12 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         admin_key = await ensure_administrator(keyring, settings)
         secret = await store.share("tokens", token_secret(settings.data))
         deps = _deps(ground, intake, tasks, dispatcher, pool, keyring, drain, secret)
-        gateway = Gateway(deps, fanout, TaskNews(tasks, notifier), hands.places.stats)
+        gateway = Gateway(deps, fanout, TaskUpdates(tasks, notifier), hands.places.stats)
         async with anyio.create_task_group() as services:
             await services.start(gateway.run)
             await services.start(deps.runs.run)
             await services.start(deps.revocations.run)
-            app = Site(Surface(build_app(deps), gateway))
+            app = Site(ProtocolRouter(build_app(deps), gateway))
             yield Roost(app, dispatcher, pool, drain, admin_key, hands.model)
             services.cancel_scope.cancel()
 
@@ -351,7 +351,7 @@ def _deps(
         tasks=tasks,
         workspaces=workspaces,
         runs=Runs(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
-        tokens=Tokens(secret, seconds=settings.token_seconds),
+        tokens=SocketTokens(secret, seconds=settings.token_seconds),
         registry=ground.registry,
         ready=ready,
         buckets=store.buckets,

@@ -1,0 +1,1 @@
+"""Who calls, from which page, with which token, and how often."""

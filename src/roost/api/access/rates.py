@@ -1,0 +1,99 @@
+"""How often a key may call: one token bucket for writes and one for reads, per key, for all servers.
+
+A server takes tokens out of the shared bucket a second's worth at a time. So a request costs no question
+to the database, or one for each second's worth; and at most that much lies unused at each server.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Literal
+
+import anyio
+
+from roost.domain.events import iso
+from roost.errors import RateLimited
+from roost.ports.buckets import Buckets
+from roost.ports.keys import Key
+
+RequestKind = Literal["writes", "reads"]
+
+_PREFIX = "anthropic-ratelimit-requests"
+
+
+class RateLimiter:
+    """Counts requests."""
+
+    def __init__(self, buckets: Buckets, *, writes_per_minute: int, reads_per_minute: int) -> None:
+        self._buckets = buckets
+        self._defaults: dict[RequestKind, int] = {
+            "writes": writes_per_minute,
+            "reads": reads_per_minute,
+        }
+        self._purses: dict[tuple[str, RequestKind], _Purse] = {}
+
+    async def count(self, key: Key, kind: RequestKind, headers: dict[str, str]) -> None:
+        """Take one request from the key's bucket, and note in `headers` how many are left.
+
+        :raises RateLimited: none is left; says when the next one will be
+        """
+        own = key.limits.writes_per_minute if kind == "writes" else key.limits.reads_per_minute
+        limit = self._defaults[kind] if own is None else own
+        if limit == 0:
+            return
+        purse = self._purses.get((key.id, kind))
+        if purse is None or purse.limit != limit:
+            purse = self._purses[key.id, kind] = _Purse(f"{key.id} {kind}", limit)
+        wait = await purse.spend(self._buckets)
+        headers.update(purse.headers())
+        if wait:
+            raise RateLimited(f"this key may make {limit} {kind} a minute", retry_after=wait)
+
+    def forget(self, key_id: str) -> None:
+        """The key is gone, and its purses with it."""
+        for name in [name for name in self._purses if name[0] == key_id]:
+            del self._purses[name]
+
+
+class _Purse:
+    """What this server has taken out of a bucket and not used yet, and how full that was then."""
+
+    __slots__ = ("_at", "_held", "_left", "_name", "limit")
+
+    def __init__(self, name: str, limit: int) -> None:
+        self._name = name
+        self.limit = limit
+        self._held = 0
+        self._left = float(limit)
+        self._at = anyio.current_time()
+
+    async def spend(self, buckets: Buckets) -> float:
+        """0, or for how many seconds there is nothing to spend."""
+        if not self._held and (wait := self._wait()):
+            return wait
+        if not self._held:
+            taken = await buckets.take(self._name, self.limit, max(1, self.limit // 60))
+            self._held += taken.tokens
+            self._left, self._at = taken.left, anyio.current_time()
+        if not self._held:
+            return self._wait()
+        self._held -= 1
+        return 0.0
+
+    def _wait(self) -> float:
+        """How long it takes until the bucket has something; 0 if it may have."""
+        return max(0.0, (1 - self._filled()) * 60 / self.limit)
+
+    def _filled(self) -> float:
+        return min(self.limit, self._left + (anyio.current_time() - self._at) * self.limit / 60)
+
+    def headers(self) -> dict[str, str]:
+        left = min(float(self.limit), self._filled() + self._held)
+        refill = (self.limit - left) * 60 / self.limit
+        reset = iso(time.time_ns() // 1000 + math.ceil(refill * 1_000_000))
+        return {
+            f"{_PREFIX}-limit": str(self.limit),
+            f"{_PREFIX}-remaining": str(int(left)),
+            f"{_PREFIX}-reset": reset,
+        }

@@ -1,0 +1,87 @@
+"""Short-lived tokens that open WebSockets: a browser cannot send a header with one.
+
+`jwt` is imported with the first token: it brings a whole library of cryptography, and no start should
+wait for that.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from roost.errors import Unauthenticated
+
+_ALGORITHM: Final = "HS256"
+_ISSUER: Final = "roost"
+_AUDIENCE: Final = "ws"
+_LONGEST: Final = 4096
+
+
+_Word = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern="^[^\\x00]+$")]
+
+
+class TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
+    """What a token says: whose it is, and which session it opens if only one."""
+
+    key_id: _Word
+    tenant: _Word
+    login_id: _Word | None = None
+    session_id: _Word | None = None
+
+
+class SocketTokens:
+    """Signs tokens and reads them."""
+
+    def __init__(self, secret: bytes, *, seconds: float) -> None:
+        self.seconds = seconds
+        self._secret = secret
+
+    def sign(self, granted: TokenClaims) -> str:
+        """A token that says so, for a while."""
+        import jwt
+
+        now = time.time()
+        claims: dict[str, Any] = {
+            "iss": _ISSUER,
+            "aud": _AUDIENCE,
+            "iat": now,
+            "exp": now + self.seconds,
+            "sub": granted.key_id,
+            "tenant": granted.tenant,
+            "login": granted.login_id,
+            "session": granted.session_id,
+        }
+        return jwt.encode(claims, self._secret, algorithm=_ALGORITHM)
+
+    def read(self, token: str) -> TokenClaims:
+        """What a token says. :raises Unauthenticated: it is not ours, or its time is over"""
+        import jwt
+
+        try:
+            if len(token) > _LONGEST:
+                raise jwt.InvalidTokenError("too long")
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                self._secret,
+                algorithms=[_ALGORITHM],
+                issuer=_ISSUER,
+                audience=_AUDIENCE,
+                options={"require": ["exp", "sub", "tenant"]},
+            )
+            return _pass(claims)
+        except jwt.ExpiredSignatureError:
+            raise _refused("The token has expired.") from None
+        except (jwt.InvalidTokenError, msgspec.ValidationError, ArithmeticError, TypeError):
+            raise _refused("The token is not valid.") from None
+
+
+def _pass(claims: dict[str, Any]) -> TokenClaims:
+    """:raises msgspec.ValidationError: a claim that is no word"""
+    names = {"key_id": "sub", "tenant": "tenant", "login_id": "login", "session_id": "session"}
+    return msgspec.convert({name: claims.get(claim) for name, claim in names.items()}, TokenClaims)
+
+
+def _refused(message: str) -> Unauthenticated:
+    return Unauthenticated(message, hint="Get a fresh one from /auth/ws-token.")

@@ -1,0 +1,210 @@
+"""One request on its way through: what came in, who sent it, and what it may use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, Final
+
+import anyio
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from roost.api.framework.body_budget import Take
+from roost.api.framework.deps import Deps
+from roost.core.access.logins import Login
+from roost.core.access.sessions import Act
+from roost.domain.session import Session
+from roost.errors import Forbidden, InvalidRequest, RequestTooSlow, TooLarge
+from roost.ports.keys import Key
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_STRETCH: Final = 64 * 1024
+_SHARE: Final = (
+    4  # an upload counts this part of the largest one before its first byte: it takes files
+)
+_MOST_VALUES: Final = (
+    1_000_000  # in a body: an empty list takes two bytes there, and sixty in memory
+)
+_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_canonical = msgspec.json.Encoder(order="sorted").encode
+
+
+class ClientGone(Exception):
+    """The client hung up before its request was complete."""
+
+
+@dataclass(kw_only=True)
+class ApiCall:
+    """Filled in as the request passes each ring of `api/app.py`; handlers see it complete."""
+
+    deps: Deps
+    scope: Scope
+    request_id: str
+    params: dict[str, str]
+    caller: Key | None = None
+    login: Login | None = None
+    query: dict[str, Any]
+    raw: bytes = b""
+    body: dict[str, Any]
+    receive: Receive | None = None
+    """Where the body comes from, if the operation takes it as it comes."""
+    until_handled: ExitStack = field(default_factory=ExitStack)
+    """What ends when the operation has been carried out."""
+
+    @cached_property
+    def headers(self) -> dict[str, str]:
+        """The request's headers, by lower-case name; one that is repeated is a list with commas."""
+        found: dict[str, str] = {}
+        for raw_name, raw_value in self.scope["headers"]:
+            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+            found[name] = f"{found[name]},{value}" if name in found else value
+        return found
+
+    def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
+        """The body, as it comes. :raises TooLarge: over the limit :raises ClientGone: it stopped"""
+        assert self.receive is not None, "only for operations that take uploads"
+        deps = self.deps
+        small = limit <= deps.settings.max_body_bytes
+        held = (deps.bodies if small else deps.uploads).held(self.key.id)
+        take = self.until_handled.enter_context(held)
+        take(0 if small else limit // _SHARE)
+        return chunks(self.headers, self.receive, limit, take, deps.settings.body_seconds)
+
+    async def read(self, receive: Receive, limit: int) -> bytes:
+        """The body, whole. Raises as `chunks`."""
+        take = self.until_handled.enter_context(
+            self.deps.bodies.held(self.caller.id if self.caller else "")
+        )
+        seconds = self.deps.settings.body_seconds
+        return b"".join([c async for c in chunks(self.headers, receive, limit, take, seconds)])
+
+    def forget(self) -> None:
+        """What was sent is not needed while the answer is on its way, however long that takes."""
+        self.raw, self.body = b"", {}
+        self.until_handled.close()
+
+    @property
+    def key(self) -> Key:
+        """Who calls."""
+        assert self.caller is not None, "only for operations that need a key"
+        return self.caller
+
+    @property
+    def tenant(self) -> str:
+        """For whom."""
+        return self.key.tenant
+
+    async def session(self, act: Act) -> Session:
+        """The session in the path, if the caller may do that with it. :raises NotFound: :raises Forbidden:"""
+        return await self.deps.access.session(self.key, self.params["session_id"], act)
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The client's name for this request. :raises InvalidRequest: too long or not text"""
+        key = self.headers.get("idempotency-key")
+        if key is not None and not (0 < len(key) <= 255 and key.isprintable()):
+            raise InvalidRequest("idempotency-key: give 1 to 255 printable characters")
+        return key
+
+
+def administrators_only(call: ApiCall) -> None:
+    """:raises Forbidden: the caller's key is not an administrator's"""
+    if call.key.role != "admin":
+        raise Forbidden("Only an administrator's key may do that.")
+
+
+def fingerprint(value: bytes | dict[str, Any]) -> str:
+    """Tells a repeated request from another one: of its bytes, or of a part however it is written."""
+    return sha256(value if isinstance(value, bytes) else _canonical(value)).hexdigest()
+
+
+def reply(value: object, status: int = 200) -> Response:
+    """A JSON response."""
+    return Response(_encode(value), status, media_type="application/json")
+
+
+async def chunks(
+    headers: Mapping[str, str], receive: Receive, limit: int, take: Take, seconds: float
+) -> AsyncGenerator[bytes, None]:
+    """The body, as it comes; each piece is taken account of.
+
+    :raises TooLarge: over the limit :raises ClientGone: it stopped coming
+    :raises RequestTooSlow: the next `_STRETCH` bytes took longer than `seconds`
+    """
+    said = headers.get("content-length", "0")
+    if said.isdecimal() and (len(said) > 18 or int(said) > limit):
+        raise TooLarge(f"the body has {said[:19]} bytes; at most {limit} are accepted")
+    size = stretch = 0
+    patience = seconds
+    while True:
+        # Only waiting counts: a body that is slow because of us is not the client's doing.
+        began = anyio.current_time()
+        with anyio.move_on_after(patience) as waited:
+            message = await receive()
+        if waited.cancelled_caught:
+            raise RequestTooSlow(f"{size} bytes came, and nothing more for too long")
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise TooLarge(f"at most {limit} bytes are accepted")
+        take(len(chunk))
+        yield chunk
+        if not message.get("more_body"):
+            return
+        stretch += len(chunk)
+        patience -= anyio.current_time() - began
+        if stretch >= _STRETCH:
+            stretch, patience = 0, seconds
+
+
+def decoded(raw: bytes, headers: Mapping[str, str]) -> Any:
+    """What a body says; an empty one says `{}`. :raises InvalidRequest: not JSON in UTF-8"""
+    if not raw:
+        return {}
+    kind = headers.get("content-type", "application/json").split(";")[0].strip().lower()
+    if kind != "application/json":
+        raise InvalidRequest(f"content-type: send application/json, not {kind[:80]!r}")
+    _check_count(raw)
+    try:
+        value = _decode(raw)
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+    if b"\\u0000" in raw:
+        _refuse_nul(value)
+    return value
+
+
+def _check_count(raw: bytes) -> None:
+    """:raises TooLarge: there are too many values in it, whatever they are"""
+    if _count(raw) > _MOST_VALUES and _count(_STRINGS.sub(b"", raw)) > _MOST_VALUES:
+        raise TooLarge(f"the body has more than {_MOST_VALUES} values")
+
+
+def _count(raw: bytes) -> int:
+    return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+
+
+def _refuse_nul(value: object) -> None:
+    """Databases and shells end a text at a NUL character; without recursion, as depth is theirs."""
+    left: list[tuple[str, object]] = [("", value)]
+    while left:
+        path, here = left.pop()
+        if isinstance(here, str) and "\0" in here:
+            raise InvalidRequest(f"{path[1:] or 'body'}: must not contain NUL characters")
+        if isinstance(here, dict):
+            if any("\0" in key for key in here):
+                raise InvalidRequest(f"{path[1:] or 'body'}: keys must not contain NUL characters")
+            left.extend((f"{path}.{key}", child) for key, child in here.items())
+        elif isinstance(here, list):
+            left.extend((f"{path}.{i}", child) for i, child in enumerate(here))

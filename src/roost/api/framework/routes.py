@@ -1,0 +1,165 @@
+"""From a method and a path to an operation: one look-up per path segment, however many there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict
+
+from starlette.types import ASGIApp
+
+from roost.api.access.auth import OLD_SKILLS
+from roost.api.framework.call import ApiCall
+from roost.api.framework.query import Query
+from roost.api.framework.shapes import Shape
+from roost.errors import MethodNotAllowed, NotFound, NotServed
+
+Handler = Callable[[ApiCall], Awaitable[ASGIApp]]
+
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One thing a client can do. `open`: without a key. `reply`: the name of the official type."""
+
+    name: str
+    method: str
+    path: str
+    handler: Handler
+    body: Shape | None = None
+    query: Query = field(default_factory=Query)
+    reply: str | None = None
+    media: str = "application/json"
+    """The type of its answers."""
+    form: Literal["one", "page", "pages", "stream", "other"] = "one"
+    uploads: Mapping[str, Any] | None = None
+    """The schema of its body, if that is a form with files."""
+    open: bool = False
+    served: bool = True
+
+    @property
+    def kind(self) -> Literal["writes", "reads"]:
+        """Which of a key's limits it counts against."""
+        return "reads" if self.method == "GET" else "writes"
+
+    @property
+    def official(self) -> bool:
+        """Whether it is part of the Managed Agents API, with its headers."""
+        return self.path.startswith("/v1/")
+
+    @property
+    def beta(self) -> bool:
+        """Whether it exists only for clients that ask for the beta; some have left it behind."""
+        return self.official and not self.path.startswith(("/v1/skills", "/v1/files"))
+
+    @property
+    def refuses(self) -> str | None:
+        """The beta whose shapes it does not have."""
+        return OLD_SKILLS if self.path.startswith("/v1/skills") else None
+
+
+class Nothing(TypedDict):
+    """An empty body."""
+
+
+def get(name: str, path: str, handler: Handler, query: Any = None, **more: Any) -> Operation:
+    """An operation that reads."""
+    path_fields = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    parameters = Query(query, path=path_fields)
+    return Operation(name=name, method="GET", path=path, handler=handler, query=parameters, **more)
+
+
+def post(name: str, path: str, handler: Handler, body: Any = Nothing, **more: Any) -> Operation:
+    """An operation with a JSON body."""
+    return Operation(name=name, method="POST", path=path, handler=handler, body=Shape(body), **more)
+
+
+def upload(
+    name: str, path: str, handler: Handler, *files: str, fields: Sequence[str] = (), **more: Any
+) -> Operation:
+    """An operation that takes files, in parts of these names; with `[]` behind it, several."""
+    one = {"type": "string", "format": "binary"}
+    parts = {
+        file: {"type": "array", "items": one} if file.endswith("[]") else one for file in files
+    }
+    schema = {
+        "type": "object",
+        "required": list(files),
+        "properties": parts | {field: {"type": "string"} for field in fields},
+    }
+    return Operation(name=name, method="POST", path=path, handler=handler, uploads=schema, **more)
+
+
+def delete(name: str, path: str, handler: Handler, query: Any = None, **more: Any) -> Operation:
+    """An operation that removes."""
+    parameters = Query(query)
+    return Operation(
+        name=name, method="DELETE", path=path, handler=handler, query=parameters, **more
+    )
+
+
+def refused(name: str, method: str, path: str, why: str) -> Operation:
+    """An operation of the API that this server leaves out on purpose, and says so."""
+
+    async def refuse(call: ApiCall) -> ASGIApp:
+        raise NotServed(f"{name} is not served: {why}")
+
+    return Operation(name=name, method=method, path=path, handler=refuse, served=False)
+
+
+class Routes:
+    """All operations, as a tree of path segments."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        self._root = _Node()
+        for operation in operations:
+            self._root.add(operation)
+
+    def find(self, method: str, path: str) -> tuple[Operation, dict[str, str]]:
+        """The operation and its path parameters.
+
+        :raises NotFound: nothing has this path :raises MethodNotAllowed: something else does
+        """
+        node, values = self._root.walk(path.split("/"))
+        if node is None or not node.operations:
+            raise NotFound(f"there is nothing at {path[:200]}")
+        operation = node.operations.get("GET" if method == "HEAD" else method)
+        if operation is None or (method == "HEAD" and operation.form == "stream"):
+            raise MethodNotAllowed(method, sorted(node.operations))
+        return operation, dict(zip(_names(operation.path), values, strict=True))
+
+
+class _Node:
+    def __init__(self) -> None:
+        self.operations: dict[str, Operation] = {}
+        self._fixed: dict[str, _Node] = {}
+        self._any: _Node | None = None
+
+    def add(self, operation: Operation) -> None:
+        node = self
+        for segment in operation.path.split("/"):
+            if segment.startswith("{"):
+                node._any = node._any or _Node()
+                node = node._any
+            else:
+                node = node._fixed.setdefault(segment, _Node())
+        node.operations[operation.method] = operation
+
+    def walk(self, segments: list[str]) -> tuple[_Node | None, list[str]]:
+        node: _Node | None = self
+        values: list[str] = []
+        for segment in segments:
+            if node is None:
+                break
+            if segment in node._fixed:
+                node = node._fixed[segment]
+                continue
+            node = node._any if _ID.fullmatch(segment) else None
+            values.append(segment)
+        return node, values
+
+
+def _names(path: str) -> list[str]:
+    return [part[1:-1] for part in path.split("/") if part.startswith("{")]

@@ -1,0 +1,1 @@
+"""One file for each resource: its operations, what requests may contain, what clients see of it."""

@@ -1,0 +1,166 @@
+"""`/v1/files`.
+
+Clients from before files left the beta send its header, and get lists in the form it had.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+from msgspec.structs import replace
+from starlette.types import ASGIApp
+
+from roost.api.access.auth import MANAGED_AGENTS, OLD_FILES, asks_for_agents, betas_in
+from roost.api.framework.call import ApiCall, reply
+from roost.api.framework.downloads import Download, guard, span_in
+from roost.api.framework.paging import DEFAULT_PAGE, record_page, record_query
+from roost.api.framework.uploads import parts_of
+from roost.api.resources import views
+from roost.core.access.permissions import may_see
+from roost.core.files.store import Reader
+from roost.domain.file import File, file_of, lifetime, named
+from roost.errors import InvalidRequest, NotFound
+from roost.ports.catalog import Record, RecordQuery
+
+_PAGE: Final = "page_"
+_NEW = ("page", "ids")
+_OLD = ("after_id", "before_id")
+
+
+async def create(call: ApiCall) -> ASGIApp:
+    """A file, kept until it is deleted or its time is up."""
+    limit = call.deps.settings.max_file_bytes
+    known = ("expires_in_seconds",)
+    async with parts_of(call, ("file",), known, most_bytes=limit, most_files=1) as parts:
+        if len(parts.files) != 1:
+            raise InvalidRequest("file: send one file")
+        sent = parts.files[0]
+        filename, kind = named(sent.filename or "", sent.content_type)
+        seconds = lifetime(parts.fields.get("expires_in_seconds"))
+        file = File(filename=filename, mime_type=kind)
+        record = await call.deps.filestore.add(
+            call.tenant, file, sent.file, created_by=call.key.principal, seconds=seconds
+        )
+    return reply(views.file(record))
+
+
+async def retrieve(call: ApiCall) -> ASGIApp:
+    """What is known of a file."""
+    return reply(views.file(await call.deps.filestore.seen(call.key, call.params["file_id"])))
+
+
+async def delete(call: ApiCall) -> ASGIApp:
+    """A file, gone."""
+    file_id = call.params["file_id"]
+    await call.deps.filestore.seen(call.key, file_id, "tell")
+    await call.deps.filestore.delete(call.tenant, file_id)
+    return reply({"id": file_id, "type": "file_deleted"})
+
+
+async def download(call: ApiCall) -> ASGIApp:
+    """A file's bytes, or those that `Range` asks for."""
+    return await _sent(call, await call.deps.filestore.seen(call.key, call.params["file_id"]))
+
+
+async def download_attached(call: ApiCall) -> ASGIApp:
+    """The same, of the copy that a session keeps of a file which a message names."""
+    session = await call.session("see")
+    return await _sent(call, await call.deps.attachments.copy(session, call.params["file_id"]))
+
+
+async def _sent(call: ApiCall, record: Record) -> Download:
+    file, reader = file_of(record.body), Reader(call.deps.filestore, record)
+    start, end = span_in(call.headers, file.size)
+    if start < end:
+        await reader.read(start, 1)  # an answer that has begun cannot say that there are no bytes
+    headers = guard(file.filename) | {"content-type": file.mime_type}
+    return Download(reader.read, lambda: None, (start, end), file.size, headers)
+
+
+async def list_(call: ApiCall) -> ASGIApp:
+    """Files, newest first; with `scope_id`, those of a session."""
+    old = OLD_FILES in betas_in(call.headers)
+    for name in _NEW if old else _OLD:
+        if name in call.query:
+            raise InvalidRequest(f"{name}: not with this version of the API")
+    _check_scope(call)
+    if "ids" in call.query:
+        return reply({"data": await _by_id(call), "next_page": None})
+    return reply(await (_old_page(call) if old else _page(call)))
+
+
+async def _page(call: ApiCall) -> dict[str, Any]:
+    asked = dict(call.query)
+    if "page" in asked:
+        asked["page"] = asked["page"].removeprefix(_PAGE)
+    query = _scoped(call, record_query(asked, "file", call.tenant))
+    store = call.deps.filestore
+    made = await record_page(store.page, query, lambda record: {"record": record})
+    shown = [each["record"] for each in made["data"]]
+    more = made["next_page"]
+    data = [views.file(record) for record in await store.shown(call.key, shown)]
+    return {"data": data, "next_page": None if more is None else f"{_PAGE}{more}"}
+
+
+async def _by_id(call: ApiCall) -> list[dict[str, Any]]:
+    if {"page", "limit"} & call.query.keys():
+        raise InvalidRequest("ids: not together with `page` or `limit`")
+    found = []
+    for file_id in dict.fromkeys(call.query["ids"]):
+        try:
+            record = await call.deps.filestore.seen(call.key, file_id)
+        except NotFound:
+            continue
+        if call.query.get("scope_id") in (None, record.body["name"]):
+            found.append(views.file(record))
+    return found
+
+
+async def _old_page(call: ApiCall) -> dict[str, Any]:
+    limit = call.query.get("limit", DEFAULT_PAGE)
+    if _OLD[0] in call.query and _OLD[1] in call.query:
+        raise InvalidRequest("after_id: not together with `before_id`")
+    query = RecordQuery(kind="file", tenant=call.tenant, after=call.query.get("after_id"))
+    before = call.query.get("before_id")
+    if before is None:
+        found = await call.deps.filestore.page(_scoped(call, query, limit + 1))
+        shown, more = found[:limit], len(found) > limit
+    else:
+        shown, more = await _up_to(call, query, before, limit)
+    data = [views.file(each) for each in await call.deps.filestore.shown(call.key, shown)]
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return {"data": data, "has_more": more, "first_id": first, "last_id": last}
+
+
+async def _up_to(
+    call: ApiCall, query: RecordQuery, before: str, limit: int
+) -> tuple[list[Record], bool]:
+    """The last few before a file, and whether there are more before those."""
+    await call.deps.filestore.seen(call.key, before)
+    seen: deque[Record] = deque(maxlen=limit + 1)
+    async for record in call.deps.filestore.walk(_scoped(call, query)):
+        if record.id == before:
+            break
+        seen.append(record)
+    return list(seen)[-limit:], len(seen) > limit
+
+
+def _scoped(call: ApiCall, query: RecordQuery, limit: int | None = None) -> RecordQuery:
+    scope = call.query.get("scope_id")
+    # Of a session, all that it has; else what is the caller's, unless it sees others' too.
+    own = call.key.principal if scope is None and not may_see(call.key, "") else None
+    return replace(query, name=scope, created_by=own, limit=limit or query.limit)
+
+
+def _check_scope(call: ApiCall) -> None:
+    scope = call.query.get("scope_id")
+    if scope is None:
+        return
+    if not asks_for_agents(call.headers):
+        raise InvalidRequest(
+            "scope_id: only with the beta of managed agents",
+            hint=f"Send `anthropic-beta: {MANAGED_AGENTS}`.",
+        )
+    if not scope.startswith("sesn_"):
+        raise InvalidRequest("scope_id: give the id of a session, which begins with `sesn_`")

@@ -1,0 +1,136 @@
+"""`/roost/v1/tasks`: work that is done with nobody watching."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any, Literal, Required, TypedDict
+
+from pydantic import Field
+from starlette.types import ASGIApp
+
+from roost.api.framework.call import ApiCall, reply
+from roost.api.framework.paging import record_page, record_query
+from roost.domain import task
+from roost.domain.events import iso
+from roost.domain.session import Fallback, MountScope, TrustLevel
+from roost.ports.catalog import Record
+
+_Id = Annotated[str, Field(min_length=1, max_length=128)]
+_Title = Annotated[str, Field(min_length=1, max_length=task.LONGEST["title"])]
+_Description = Annotated[str, Field(max_length=task.LONGEST["description"])]
+_Details = Annotated[str, Field(max_length=task.LONGEST["details"])]
+_Status = Literal["open", "done", "failed"]
+
+
+class TaskCreateParams(TypedDict, total=False):
+    """A new task."""
+
+    title: Required[_Title]
+    description: _Description
+    details: _Details
+    status: _Status
+    agent: _Id
+    environment_id: _Id
+
+
+class TaskUpdateParams(TypedDict, total=False):
+    """What is to be changed of a task; null takes its agent or environment away."""
+
+    title: _Title
+    description: _Description
+    details: _Details
+    status: _Status
+    agent: _Id | None
+    environment_id: _Id | None
+
+
+class TaskListParams(TypedDict, total=False):
+    """Which tasks to list."""
+
+    limit: Annotated[int, Field(ge=1, le=100)]
+    page: str
+
+
+class RunCreateParams(TypedDict, total=False):
+    """How to run a task."""
+
+    agent: _Id
+    environment_id: _Id
+    instructions: Annotated[str, Field(max_length=100_000)]
+    trust_level: TrustLevel
+    workspace: Annotated[str, Field(max_length=256)]
+    mount_scope: MountScope
+    sandbox_fallback: Fallback
+    harness: Annotated[str, Field(min_length=1, max_length=64)]
+
+
+async def create(call: ApiCall) -> ASGIApp:
+    """A new task."""
+    return reply(_view(await call.deps.tasks.create(call.key, call.body)))
+
+
+async def list_(call: ApiCall) -> ASGIApp:
+    """Tasks, newest first."""
+    query = record_query(call.query, "task", call.tenant)
+    return reply(await record_page(partial(call.deps.tasks.page, call.key), query, _view))
+
+
+async def retrieve(call: ApiCall) -> ASGIApp:
+    """A task as it stands."""
+    return reply(_view(await call.deps.tasks.seen(call.key, call.params["task_id"])))
+
+
+async def update(call: ApiCall) -> ASGIApp:
+    """A task, changed."""
+    task_id = call.params["task_id"]
+    return reply(_view(await call.deps.tasks.update(call.key, task_id, call.body)))
+
+
+async def delete(call: ApiCall) -> ASGIApp:
+    """Gone; its sessions stay."""
+    task_id = call.params["task_id"]
+    await call.deps.tasks.delete(call.key, task_id)
+    return reply({"id": task_id, "type": "task_deleted"})
+
+
+async def start_run(call: ApiCall) -> ASGIApp:
+    """A session works on the task to the end."""
+    task_id = call.params["task_id"]
+    run = await call.deps.runs.start(call.key, task_id, call.body, call.idempotency_key)
+    return reply(_run_view(task_id, run))
+
+
+async def list_runs(call: ApiCall) -> ASGIApp:
+    """A task's runs, newest first."""
+    record = await call.deps.tasks.seen(call.key, call.params["task_id"])
+    runs = [_run_view(record.id, run) for run in reversed(record.body["runs"])]
+    return reply({"data": runs, "next_page": None})
+
+
+async def retrieve_run(call: ApiCall) -> ASGIApp:
+    """One of a task's runs."""
+    record = await call.deps.tasks.seen(call.key, call.params["task_id"])
+    return reply(_run_view(record.id, task.run_in(record.body, call.params["run_id"])))
+
+
+def _view(record: Record) -> dict[str, Any]:
+    shown = (*task.FIELDS, "status", "outcome", "agent", "environment_id")
+    return {
+        "type": "task",
+        "id": record.id,
+        **{name: record.body[name] for name in shown},
+        "created_at": iso(record.created_at),
+        "updated_at": iso(record.updated_at),
+    }
+
+
+def _run_view(task_id: str, run: dict[str, Any]) -> dict[str, Any]:
+    ended = run["ended_at"]
+    return {
+        "type": "task_run",
+        "id": run["id"],
+        "task_id": task_id,
+        **{name: run[name] for name in ("session_id", "status", "outcome", "error")},
+        "created_at": iso(run["created_at"]),
+        "ended_at": None if ended is None else iso(ended),
+    }

@@ -1,0 +1,230 @@
+"""What clients are shown: from entries and previews to frames.
+
+An entry is one `sdk_message`, which comes last and closes it; before it comes what else follows from
+it. All of it is the same for everybody who follows, so it is made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from roost.core.read.fanout import AgentStatus
+from roost.core.read.outcome import Outcome
+from roost.core.snapshots.restore import RestoreProgress
+from roost.core.workspaces.local import Phase
+from roost.domain.events import Entry, Preview
+from roost.domain.task import TOOL
+from roost.errors import RateLimited, RoostError
+from roost.gateway.connection import text
+from roost.ports.sandbox import Stats
+
+Json = dict[str, Any]
+QUESTION: Final = "AskUserQuestion"
+ASKING: Final = ("agent.tool_use", "agent.mcp_tool_use", "agent.custom_tool_use")
+"""The events that may wait for somebody."""
+
+_CONNECTION: Final[dict[AgentStatus, str]] = {
+    "waking": "connecting",
+    "running": "connected",
+    "asleep": "disconnected",
+}
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class EntryFrames(msgspec.Struct, frozen=True):
+    """An entry in frames. `request` asks somebody: shown while it waits for an answer only.
+
+    `errand`: it asks for what the server itself may carry out.
+    """
+
+    request: bytes
+    rest: bytes
+    errand: bool = False
+
+
+class EntryEncoder:
+    """Puts entries into words, each once for all who follow."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Entry, EntryFrames] | None = None
+
+    def of(self, entry: Entry, outcome: Outcome | None) -> EntryFrames:
+        """The entry's frames."""
+        if self._last is not None and self._last[0] is entry:
+            return self._last[1]
+        told = _TELLERS.get(entry.type, _nothing)(entry)
+        done = [] if outcome is None else [_done(entry, outcome)]
+        whole = b'{"type":"sdk_message","seq":%d,"message":%b}' % (entry.seq, entry.json())
+        request = b"".join(map(frame, told)) if entry.type in ASKING else b""
+        others = b"" if entry.type in ASKING else b"".join(map(frame, told))
+        rest = others + b"".join(map(frame, done)) + text(whole)
+        said = EntryFrames(request, rest, bool(request) and is_server_tool(entry))
+        self._last = entry, said
+        return said
+
+
+def frame(message: Json) -> bytes:
+    """A message as a frame."""
+    return text(_encode(message))
+
+
+def request_again(entry: Entry) -> bytes:
+    """The question that an entry puts, again."""
+    return b"".join(map(frame, _TELLERS[entry.type](entry)))
+
+
+def is_server_tool(entry: Entry) -> bool:
+    """Whether it is a call that the server carries out, if the session has a task."""
+    return entry.type == "agent.custom_tool_use" and entry.fields["name"] == TOOL["name"]
+
+
+def stream_text(preview: Preview) -> bytes:
+    """Text that is being written."""
+    if preview.text:
+        return frame({"type": "chunk", "messageId": preview.event_id, "content": preview.text})
+    kind = preview.type.removeprefix("agent.")
+    return frame({"type": "stream_start", "messageId": preview.event_id, "kind": kind})
+
+
+def stream_end(message_id: str, seq: int | None) -> bytes:
+    """It is complete and stands at this seq, or it is void."""
+    end: Json = {"type": "stream_end", "messageId": message_id}
+    return frame(end | ({"aborted": True} if seq is None else {"seq": seq}))
+
+
+def connection_status(status: str) -> bytes:
+    """The `connection_status` message."""
+    return frame({"type": "connection_status", "status": status, "sandboxStatus": status})
+
+
+def session_status(phase: Phase, progress: RestoreProgress | None) -> bytes:
+    """The `session_status` message."""
+    message: Json = {"type": "session_status", "status": phase}
+    if phase == "restoring" and progress is not None:
+        message["progress"] = {
+            "files": progress.files,
+            "ofFiles": progress.of_files,
+            "bytes": progress.bytes,
+            "ofBytes": progress.of_bytes,
+        }
+    return frame(message)
+
+
+def agent_status(before: AgentStatus | None, now: AgentStatus, cause: Entry | None) -> bytes:
+    """What the agent does now, and what that means for the line to it."""
+    message: Json = {"type": "agent_status", "status": now}
+    if cause is not None and cause.type == "session.status_idle":
+        message["stopReason"] = (cause.fields.get("stop_reason") or {}).get("type")
+    changed = before is not None and now in _CONNECTION and (now != "running" or before == "waking")
+    return (connection_status(_CONNECTION[now]) if changed else b"") + frame(message)
+
+
+def error_message(error: RoostError, message_id: str | None = None) -> bytes:
+    """The `error` message."""
+    said: Json = {"type": "error", "message": error.message, "code": error.code}
+    if error.hint:
+        said["hint"] = error.hint
+    if message_id is not None:
+        said["id"] = message_id
+    if isinstance(error, RateLimited):
+        said["retryAfter"] = error.retry_after
+    return frame(said)
+
+
+def memory_stats(stats: Stats) -> bytes:
+    """The `memory_stats` message."""
+    used = stats.memory_bytes
+    return frame(
+        {
+            "type": "memory_stats",
+            "rss": None if used is None else round(used / 2**20, 1),
+            "memoryBytes": used,
+            "processes": stats.processes,
+            "cpuSeconds": stats.cpu_seconds,
+        }
+    )
+
+
+def _done(entry: Entry, outcome: Outcome) -> Json:
+    used = outcome.usage
+    return {
+        "type": "done",
+        "seq": entry.seq,
+        "messageId": outcome.message_id,
+        "metadata": {
+            "stopReason": outcome.stop_reason,
+            "tokensUsed": used.input_tokens + used.output_tokens,
+            "inputTokens": used.input_tokens,
+            "outputTokens": used.output_tokens,
+        },
+    }
+
+
+def _nothing(entry: Entry) -> list[Json]:
+    return []
+
+
+def _permission(entry: Entry) -> list[Json]:
+    fields = entry.fields
+    if fields.get("evaluated_permission") != "ask":
+        return []
+    request = {
+        "type": "tool_permission_request",
+        "seq": entry.seq,
+        "requestId": entry.id,
+        "toolName": fields["name"],
+        "toolInput": fields["input"],
+    }
+    server = fields.get("mcp_server_name")
+    return [request if server is None else request | {"serverName": server}]
+
+
+def _question(entry: Entry) -> list[Json]:
+    fields = entry.fields
+    asked = fields["input"].get("questions") if fields["name"] == QUESTION else None
+    return [
+        {
+            "type": "ask_user_question",
+            "seq": entry.seq,
+            "requestId": entry.id,
+            "questions": asked if isinstance(asked, list) else [],
+            "toolName": fields["name"],
+            "toolInput": fields["input"],
+        }
+    ]
+
+
+def _error(entry: Entry) -> list[Json]:
+    error = entry.fields["error"]
+    said = {
+        "type": "error",
+        "seq": entry.seq,
+        "message": error.get("message", ""),
+        "code": error.get("code") or error["type"],
+    }
+    retry = error.get("retry_status")
+    return [said if retry is None else said | {"retry": retry["type"]}]
+
+
+def _task(entry: Entry) -> list[Json]:
+    task = entry.fields.get("task")
+    return [] if task is None else [{"type": "task_updated", "seq": entry.seq, **task}]
+
+
+def _withdrawn(entry: Entry) -> list[Json]:
+    fields = entry.fields
+    ids = {"eventIds": fields["event_ids"], "interruptId": fields["interrupt_id"]}
+    return [{"type": "withdrawn", "seq": entry.seq, **ids}]
+
+
+_TELLERS: Final[dict[str, Callable[[Entry], list[Json]]]] = {
+    "agent.tool_use": _permission,
+    "agent.mcp_tool_use": _permission,
+    "agent.custom_tool_use": _question,
+    "session.error": _error,
+    "user.custom_tool_result": _task,
+    "roost.withdrawn": _withdrawn,
+}

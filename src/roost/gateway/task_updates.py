@@ -1,0 +1,88 @@
+"""Tells the sockets of sessions that have a task when somebody changes it by the API.
+
+What the task says is in its record, and a notification is only a hint to look there: one that is lost costs a
+client the news, not the truth. What an agent changes itself is in its session's log, and comes from there.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, Protocol
+
+from anyio.abc import TaskStatus
+
+from roost.core.records.tasks import Tasks, topic
+from roost.domain.task import FIELDS
+from roost.errors import NotFound, RoostError
+from roost.gateway.server_messages import frame
+from roost.ports.notifier import Notifier, Subscriptions
+
+_LOOK_AGAIN: Final = 3600.0  # seconds; nothing depends on it
+_log = logging.getLogger(__name__)
+
+
+class TaskFollower(Protocol):
+    """Somebody who is shown a session."""
+
+    def send(self, frames: bytes) -> None:
+        """To the client."""
+        ...
+
+
+class TaskUpdates:
+    """One subscription for all tasks whose sessions are followed; nothing wakes while nobody changes one."""
+
+    def __init__(self, tasks: Tasks, notifier: Notifier) -> None:
+        self._tasks = tasks
+        self._notifier = notifier
+        self._subscriptions: Subscriptions
+        self._readers: dict[str, tuple[str, str, set[TaskFollower]]] = {}
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Tell, for ever."""
+        with self._notifier.subscribe_many() as self._subscriptions:
+            task_status.started()
+            while True:
+                await self._subscriptions.wait(_LOOK_AGAIN)
+                for notified in self._subscriptions.notified():
+                    await self._tell(notified)
+
+    def follow(self, tenant: str, task_id: str, reader: TaskFollower) -> None:
+        """Tell this one, too, until it leaves."""
+        at = topic(task_id)
+        if at not in self._readers:
+            self._readers[at] = tenant, task_id, set()
+            self._subscriptions.add(at)
+        self._readers[at][2].add(reader)
+
+    def leave(self, task_id: str, reader: TaskFollower) -> None:
+        """Tell it nothing more. No harm if it never followed."""
+        at = topic(task_id)
+        if at not in self._readers:
+            return
+        *_, readers = self._readers[at]
+        readers.discard(reader)
+        if not readers:
+            del self._readers[at]
+            self._subscriptions.remove(at)
+
+    async def _tell(self, at: str) -> None:
+        if at not in self._readers:
+            return
+        tenant, task_id, readers = self._readers[at]
+        try:
+            record = await self._tasks.get(tenant, task_id)
+        except NotFound:
+            return  # deleted since
+        except RoostError as error:
+            _log.warning("cannot read a task: %s", error.message, extra={"action": "task_news"})
+            return
+        news = frame(updated(task_id, record.body))
+        for reader in list(readers):
+            reader.send(news)
+
+
+def updated(task_id: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The `task_updated` message. It has no `seq`: it is not from a session's log."""
+    shown = {name: body[name] for name in (*FIELDS, "status")}
+    return {"type": "task_updated", "taskId": task_id, **shown}
