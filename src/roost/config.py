@@ -78,7 +78,7 @@ class Settings(BaseModel):
         None,
         description="The person's files; sessions' own directories are in `.workspaces` below.",
     )
-    harness: Literal["claude", "scripted"] | None = Field(
+    harness: str | None = Field(
         None,
         description="The agent of sessions that name none: `claude` if there is a model key, else `scripted`.",
     )

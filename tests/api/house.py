@@ -54,7 +54,6 @@ from roost.domain.session import Lease, Session
 from roost.errors import Unavailable
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.blobs import Blobs
-from roost.ports.harness import AGENTS_OWN
 from roost.ports.notifier import Notifier
 from roost.ports.store import Store
 from roost.sandboxes.shown import FolderShown
@@ -198,7 +197,7 @@ def _browse(data: Path, store: Store, blobs: Blobs, notifier: Notifier, least_fr
         *(files, snapshots, store.workspaces, store.catalog, notifier, tree_of), node="node_1"
     )
 
-    def folder_of(session: Session, hidden: frozenset[str] = AGENTS_OWN) -> LocalFolder:
+    def folder_of(session: Session, hidden: frozenset[str] = frozenset({".claude"})) -> LocalFolder:
         place = data / "homes" / session.id
         return LocalFolder(place, range(0), hidden, least_free=least_free)
 
@@ -237,6 +236,7 @@ def _deps(
     workspaces = NamedWorkspaces(store.catalog, store.sessions, store.keys, notifier)
     scripted = ScriptedHarness("http://127.0.0.1:1", "none", retries=0, retry_seconds=1)
     harnesses, trust = {"scripted": scripted}, Trust(words(settings.trust_levels))
+    profiles = {"scripted": scripted.profile}
     lifecycle = Lifecycle(
         store.sessions,
         agents,
@@ -254,7 +254,7 @@ def _deps(
     )
     forks = Forks(
         *(store.sessions, store.log, notifier, lifecycle),
-        harnesses=harnesses,
+        profiles=profiles,
         trust=trust,
         files=None,
     )

@@ -17,7 +17,9 @@ from tests.api.test_files import objects, sent
 from roost.core.files.attachments import ShowingFiles
 from roost.domain.attachment import MOST_IMAGE, MOST_TEXT, MOST_TOGETHER
 from roost.domain.events import Draft, Entry
-from roost.ports.harness import Brief, Output, Rest
+from roost.ports.harness import Brief, HarnessProfile, Output, StartMode, TurnEnd
+from roost.testing.desk import AGENT
+from roost.testing.fake_harness import IN_SANDBOX, FakeHarness
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 PDF = b"%PDF-1.4\n" + bytes(range(256))
@@ -182,13 +184,13 @@ async def test_files_that_are_too_much_together_or_somebody_elses_are_refused(tm
         assert await copies(roost, session) == []
 
 
-class _Listening:
+class _Listening(FakeHarness):
     """A harness that notes what its agent is given, and whether it was interrupted."""
 
     name = "listening"
 
-    def __init__(self, mounts: Any) -> None:
-        self.mounts = mounts
+    def __init__(self, profile: HarnessProfile) -> None:
+        self.profile = profile
         self.heard: list[Any] = []
         self.interrupts = 0
 
@@ -203,7 +205,7 @@ class _Listening:
 
     async def _turn(self, inputs: Sequence[Entry]) -> AsyncGenerator[Output, None]:
         self.heard += [entry.fields["content"] for entry in inputs]
-        yield Rest({"type": "end_turn"})
+        yield TurnEnd({"type": "end_turn"})
 
     async def up(self) -> bool:
         return True
@@ -212,9 +214,9 @@ class _Listening:
         self.interrupts += 1
 
 
-@pytest.mark.parametrize("mounts", [None, ()])
+@pytest.mark.parametrize("profile", [FakeHarness.profile, IN_SANDBOX])
 async def test_an_agent_hears_the_content_and_one_without_a_record_hears_all_of_it_again(
-    tmp_path: Path, mounts: Any
+    tmp_path: Path, profile: HarnessProfile
 ):
     async with house(tmp_path) as roost:
         made, image = await roost.session(), await sent(roost, "a.png", PNG)
@@ -226,15 +228,16 @@ async def test_an_agent_hears_the_content_and_one_without_a_record_hears_all_of_
         async def history() -> AsyncIterator[Entry]:
             yield entry
 
-        inner = _Listening(mounts)
+        inner = _Listening(profile)
         harness = ShowingFiles(inner, roost.deps.attachments)
-        assert (harness.name, harness.mounts) == ("listening", mounts)
+        assert (harness.name, harness.profile, harness.mounts) == ("listening", profile, ())
+        assert (harness.check(), harness.models(AGENT)) == ("fake", ["scripted"])
         plain = replace(entry, body=Draft.of("user.message", **message("hello")).body)
-        async with harness.open(Brief(session, history, resumed=True)) as conversation:
+        async with harness.open(Brief(session, history, StartMode.RESUME)) as conversation:
             assert await conversation.up()
             for inputs in ([entry], [plain]):
                 outputs = [out async for out in conversation.turn(inputs, again=False)]
-                assert outputs == [Rest({"type": "end_turn"})]
+                assert outputs == [TurnEnd({"type": "end_turn"})]
             # An interrupt that comes while the files are read is one of the turn that begins then.
             turn = conversation.turn([entry], again=False)
             await conversation.interrupt()
@@ -243,7 +246,7 @@ async def test_an_agent_hears_the_content_and_one_without_a_record_hears_all_of_
         kinds = [content[0]["type"] for content in inner.heard]
         assert kinds == ["image", "image", "text", "image"]
         sources = [content[0].get("source", {}).get("type") for content in inner.heard]
-        assert sources == ["base64" if mounts is None else "file", "base64", None, "base64"]
+        assert sources == ["file" if profile.needs_sandbox else "base64", "base64", None, "base64"]
 
 
 async def test_who_sees_a_session_sees_the_files_that_its_messages_name(tmp_path: Path):

@@ -13,14 +13,14 @@ from tests.core.node import Node, node, texts, types
 from roost.domain.events import Draft, Entry
 from roost.domain.session import Session
 from roost.errors import SandboxFailed
-from roost.ports.harness import Brief, Emit, Output, Rest
+from roost.ports.harness import Brief, Emit, Output, TurnEnd
+from roost.testing.fake_harness import FakeHarness
 
 
-class Odd:
+class Odd(FakeHarness):
     """A harness whose agent says what it was told, and breaks where a test wants it to."""
 
     name = "odd"
-    mounts = None
 
     def __init__(self) -> None:
         self.cannot_open = False
@@ -58,7 +58,7 @@ class Odd:
             raise self.breaks_with
         content = [{"type": "text", "text": f"heard {' and '.join(told)}"}]
         yield Emit([Draft.of("agent.message", content=content)])
-        yield Rest({"type": "end_turn"})
+        yield TurnEnd({"type": "end_turn"})
 
     async def up(self) -> bool:
         return True

@@ -23,6 +23,7 @@ from roost.errors import InvalidRequest, NotFound, SessionBusy, SnapshotGone
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.keys import Key
 from roost.ports.log import EventQuery
+from roost.testing.fake_harness import IN_SANDBOX
 
 KEY = Key(
     id="key_1",
@@ -54,17 +55,11 @@ async def forks(data: Path) -> AsyncGenerator[tuple[Node, Forks], None]:
             here,
             Forks(
                 *(store.sessions, store.log, here.notifier, lifecycle),
-                harnesses=harnesses,
+                profiles={name: harness.profile for name, harness in harnesses.items()},
                 trust=trust,
                 files=None,
             ),
         )
-
-
-class _Program(ScriptedHarness):
-    """An agent with files, as far as forks can tell."""
-
-    mounts = ()  # type: ignore[assignment]
 
 
 async def test_a_fork_that_has_done_nothing_yet_is_a_place_to_fork_at_and_to_go_back_to(
@@ -73,7 +68,7 @@ async def test_a_fork_that_has_done_nothing_yet_is_a_place_to_fork_at_and_to_go_
     async with forks(tmp_path / "data") as (here, going_back):
         machine = Machine(tmp_path / "files", here.store, FolderBlobs(tmp_path / "blobs"))
         going_back._files = machine.files
-        going_back._harnesses = {"scripted": _Program("", "", retries=0, retry_seconds=0)}
+        going_back._profiles = {"scripted": IN_SANDBOX}
 
         async def turn(
             session: Session, generation: int, text: str, past: WorkspacePast | None

@@ -17,7 +17,7 @@ from roost.core.write.standby import StandbyRunners
 from roost.domain.events import Draft, Entry
 from roost.domain.ledger import Batch, Standby, TurnMark
 from roost.domain.session import Lease, Session, State
-from roost.ports.harness import Brief, Conversation, Output, Rest, Trouble
+from roost.ports.harness import Brief, Conversation, Output, Trouble, TurnEnd
 from roost.ports.log import Accepted
 from roost.ports.notifier import WORK
 from roost.ports.sessions import Revised
@@ -110,7 +110,7 @@ class Stumbling(Housed):
 
             async def turn(inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
                 async for output in take(inputs, again=again):
-                    if isinstance(output, Rest) and stumbles:
+                    if isinstance(output, TurnEnd) and stumbles:
                         yield stumbles.pop()
                     yield output
 

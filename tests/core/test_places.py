@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 from tests.core.node import TENANT, Node, message, node, texts, types
 
 from roost.blobs.folder import FolderBlobs
@@ -33,6 +34,7 @@ from roost.ports.harness import Brief, Conversation
 from roost.ports.notifier import WORK, Notifier
 from roost.ports.sandbox import Mount, Plan, Process, Stats
 from roost.sandboxes.tree import LocalTree
+from roost.testing.fake_harness import IN_SANDBOX, FakeHarness
 from roost.testing.faulty_blobs import FaultyBlobs
 
 
@@ -108,11 +110,11 @@ class Door:
         yield Endpoints(mounts=[Mount(Path("/door"), "/run/door")], environ={"DOOR": "1"})
 
 
-class Housed:
+class Housed(FakeHarness):
     """The scripted agent, except that it insists on a room."""
 
     name = "housed"
-    mounts: Sequence[Mount] | None = ()
+    profile = replace(IN_SANDBOX, own_directories=frozenset({".claude"}))
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

@@ -160,6 +160,8 @@ async def test_a_turn_that_was_not_stored_when_the_server_died_is_stored_as_its_
 
 # Forks
 
+OWN = {".claude"}
+
 
 async def two_trees(machine: Machine) -> Any:
     """A session's home and the workspace, both stored at the end of its turn 7."""
@@ -189,7 +191,7 @@ async def test_a_fork_has_memory_and_workspace_of_its_turn_and_outlives_both(
 ):
     async with machine_at(tmp_path / "a", store).running() as machine:
         mine, theirs = await two_trees(machine)
-        async with machine.files.beginnings.forked(HOME, mine, "sesn_fork", theirs):
+        async with machine.files.beginnings.forked(HOME, mine, "sesn_fork", theirs, OWN):
             pass
         assert await holds(machine) == [1, 1]
         for name in (HOME, W):  # both are deleted, and what nobody needs of them is removed
@@ -225,7 +227,7 @@ async def test_an_archive_has_what_a_fork_would_have_and_writes_nothing(
         place = bench / "files"
         tree = LocalTree(place, bench / "notes", UIDS)
         bench.mkdir()
-        await machine.files.beginnings.put_into(tree, mine, theirs)
+        await machine.files.beginnings.put_into(tree, mine, theirs, OWN)
         names = sorted(str(p.relative_to(place)) for p in place.rglob("*"))
         assert names == [".claude", ".claude/log", ".profile", "file"]
         assert await blobs.list("workspaces/") == before
@@ -254,7 +256,7 @@ async def test_a_server_that_dies_while_a_fork_is_made_leaves_nothing_of_it(
         with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="goes down"):
             if DEATHS[step]:
                 patched.setattr(DEATHS[step], dying(DEATHS[step], times))
-            async with machine.files.beginnings.forked(HOME, mine, "sesn_fork", theirs):
+            async with machine.files.beginnings.forked(HOME, mine, "sesn_fork", theirs, OWN):
                 raise RuntimeError("the machine goes down")
         rows = await store.workspaces.orphans(given_up_after=-1)
         (left,) = [row for row in rows if row.id == "sesn_fork"]

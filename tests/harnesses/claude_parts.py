@@ -9,7 +9,7 @@ from roost.harnesses.claude.calls import Calls
 from roost.harnesses.claude.ids import Ids
 from roost.harnesses.claude.permissions import Policy
 from roost.harnesses.claude.tools import Toolbox
-from roost.ports.harness import Bounds, Emit, Output
+from roost.ports.harness import Confinement, Emit, Output
 
 IDS = Ids("sesn_1")
 
@@ -38,7 +38,7 @@ def custom(name: str) -> Any:
     return {"type": "custom", "name": name, "description": "x", "input_schema": {"type": "object"}}
 
 
-def calls_of(agent: dict[str, Any], bounds: Bounds | None = None) -> Calls:
+def calls_of(agent: dict[str, Any], bounds: Confinement | None = None) -> Calls:
     return Calls(IDS, Toolbox(agent), Policy(agent, bounds))
 
 

@@ -21,6 +21,10 @@ class Housed:
 
     def __init__(self, harness: Harness, root: Path) -> None:
         self.name = harness.name
+        self.profile = harness.profile
+        self.mounts = harness.mounts
+        self.check = harness.check
+        self.models = harness.models
         self.home = root
         self._harness = harness
         self._root = root
@@ -30,7 +34,7 @@ class Housed:
     @asynccontextmanager
     async def open(self, brief: Brief) -> AsyncGenerator[Conversation, None]:
         number = next(self._numbers)
-        if not brief.resumed:
+        if not brief.start.resumes:
             self.home = self._root / f"home-{number}"
             self.workspace.mkdir(parents=True)
         plan = Plan(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import anyio
@@ -14,7 +13,7 @@ from tests.harnesses.test_claude_processes import ANSWERS, house
 
 from roost.errors import RoostError
 from roost.harnesses.claude import ClaudeHarness
-from roost.ports.harness import Brief, Conversation, Rest
+from roost.ports.harness import Conversation, TurnEnd
 from roost.testing.desk import Desk
 
 COUNTS = """
@@ -36,12 +35,8 @@ STOPS_WHEN_TOLD = """
 class Eager(Desk):
     """A desk whose agent is started as soon as it is opened."""
 
-    @asynccontextmanager
-    async def open(self) -> AsyncGenerator[Conversation, None]:
-        self._lives += 1
-        brief = Brief(self._session, self._history, self._lives > 1, ahead=True)
-        async with self._harness.open(brief) as opened:
-            yield opened
+    def open(self, *, ahead: bool = True) -> AbstractAsyncContextManager[Conversation]:
+        return super().open(ahead=ahead)
 
 
 def lose_transcripts(tmp_path: Path) -> None:
@@ -83,7 +78,7 @@ async def test_an_interrupt_that_comes_before_it_was_told_anything_counts(tmp_pa
     async with desk.open() as conversation:
         turn = conversation.turn([desk.say("Count to a million.")], again=False)
         await conversation.interrupt()
-        assert [output async for output in turn][-1] == Rest(END)
+        assert [output async for output in turn][-1] == TurnEnd(END)
 
 
 async def test_a_conversation_whose_transcript_is_lost_is_told_anew(tmp_path: Path):

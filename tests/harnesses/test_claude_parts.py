@@ -22,7 +22,7 @@ from roost.harnesses.claude.permissions import Policy, Verdict
 from roost.harnesses.claude.shapes import CanUseTool, McpMessage
 from roost.harnesses.claude.tools import Tool, Toolbox, answers_to
 from roost.harnesses.claude.wire import Cli, Lines, parse
-from roost.ports.harness import Bounds
+from roost.ports.harness import Confinement
 
 
 class TestLines:
@@ -215,7 +215,7 @@ class TestCalls:
     def test_who_allows_a_call_may_change_its_input_within_the_bounds_of_the_session(
         self, tmp_path: Path
     ):
-        within = Bounds(root=tmp_path, home=tmp_path)
+        within = Confinement(root=tmp_path, home=tmp_path)
         for path, behavior in ((str(tmp_path / "a"), "allow"), ("/etc/passwd", "deny")):
             calls = calls_of(agent(toolset("always_ask")), within)
             asked = CanUseTool("Read", "t1", {"file_path": str(tmp_path / "b")})

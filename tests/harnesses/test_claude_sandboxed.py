@@ -37,6 +37,10 @@ class Sandboxed:
     name = "claude"
 
     def __init__(self, provider: BubblewrapProvider, harness: ClaudeHarness, root: Path) -> None:
+        self.profile = harness.profile
+        self.mounts = harness.mounts
+        self.check = harness.check
+        self.models = harness.models
         self._provider = provider
         self._harness = harness
         self._root = root

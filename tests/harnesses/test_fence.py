@@ -10,7 +10,7 @@ from tests.harnesses.claude_desk import agent
 from roost.harnesses.claude.permissions import Policy
 from roost.harnesses.claude.tools import Tool
 from roost.harnesses.fence import Fence, Outside
-from roost.ports.harness import Bounds
+from roost.ports.harness import Confinement
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def vault(tmp_path: Path) -> Path:
     return vault
 
 
-def bounds(vault: Path) -> Bounds:
-    return Bounds(vault, vault / ".workspaces/own", [vault / ".workspaces"])
+def bounds(vault: Path) -> Confinement:
+    return Confinement(vault, vault / ".workspaces/own", [vault / ".workspaces"])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ import platform
 import socket
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Literal
@@ -25,7 +27,7 @@ from roost.cli.environment import running, server_url
 from roost.cli.table import print_json
 from roost.config import Settings
 from roost.errors import BlobChanged, RoostError, SandboxFailed, StartupError
-from roost.harnesses.claude.launch import PINNED, bundled_cli
+from roost.harnesses import HARNESSES, WITH_A_KEY, HarnessContext, ModelAddress
 from roost.sandboxes.choice import chosen
 from roost.serve.connections import MOST_FILES, most_files
 from roost.serve.database import is_postgres
@@ -191,13 +193,15 @@ async def _sandbox(settings: Settings) -> Finding:
     return Finding("ok", f"{provider.name} works; {said}")
 
 
-def claude(settings: Settings) -> Finding:
-    """The CLI that agents are run with."""
+def harness(name: str, settings: Settings) -> Finding:
+    """Whether agents of this kind can be run here. Sessions that name none need theirs."""
+    nowhere = ModelAddress(url="http://127.0.0.1")  # nobody asks it anything here
+    context = HarnessContext(settings=settings, upstreams=defaultdict(lambda: nowhere))
     try:
-        bundled_cli()
+        return Finding("ok", f"{name} {HARNESSES.load(name)(context).check()}")
     except RoostError as missing:
-        return Finding("fail", missing.message, missing.hint or "")
-    return Finding("ok", f"claude {PINNED}")
+        needed = name == (settings.harness or WITH_A_KEY)
+        return Finding("fail" if needed else "warn", missing.message, missing.hint or "")
 
 
 def blob_store(settings: Settings) -> Finding:
@@ -236,7 +240,7 @@ CHECKS: dict[str, Check] = {
     "server": server,
     "model": model,
     "sandbox": sandbox,
-    "claude": claude,
+    **{name: partial(harness, name) for name in HARNESSES},
     "clock": clock,
 }
 

@@ -1,1 +1,52 @@
-"""Agents behind the harness port."""
+"""Adapters that drive agents: one folder for each kind, and what several of them share.
+
+A harness is found by its name in `HARNESSES`. Its factory is given a `HarnessContext` and makes the
+harness without looking at the machine: whether it can be used here, `Harness.check` says. Packages add
+their own by entry points of the group `roost.harnesses`; CONTRIBUTING has an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+from pydantic import SecretStr
+
+from roost.config import Settings
+from roost.ports.harness import Harness
+from roost.registry import Registry
+
+
+class ModelAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a model's API is, and the key to it. The key never leaves the server's process."""
+
+    url: str
+    key: SecretStr | None = None
+
+
+class HarnessContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What the factory of a harness is given. `upstreams` are the model APIs, by the names that
+    `HarnessProfile.upstream` uses; an agent in a sandbox reaches its own by the egress and needs none.
+    """
+
+    settings: Settings
+    upstreams: Mapping[str, ModelAddress] = {}
+
+
+HarnessFactory = Callable[[HarnessContext], Harness]
+
+HARNESSES: Final = Registry[HarnessFactory](
+    "harness",
+    "roost.harnesses",
+    {
+        "claude": "roost.harnesses.claude:make",
+        "scripted": "roost.harnesses.scripted:make",
+    },
+)
+
+WITH_A_KEY: Final = "claude"
+"""The harness of sessions that name none, where there is a key for the model."""
+
+WITHOUT_A_KEY: Final = "scripted"
+"""The harness of sessions that name none, where there is no key: it needs nothing but a model."""

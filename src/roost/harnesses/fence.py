@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from roost.ports.harness import Bounds
+from roost.ports.harness import Confinement
 
 _WILD: Final = re.compile(r"[*?\[{]")
 
@@ -27,7 +27,7 @@ class Outside(Exception):
 class Fence:
     """`bounds`, in force."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: Confinement) -> None:
         self._root = os.path.realpath(bounds.root)
         self._home = str(bounds.home)
         self._hidden = [os.path.realpath(path) for path in bounds.hidden]

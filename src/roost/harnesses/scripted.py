@@ -6,33 +6,72 @@ agent's settings it uses the model's id, the system prompt and the custom tools.
 
 It keeps nothing that the log does not have. All that follows from one answer is one `Emit`, so a
 crash leaves the whole answer or none of it, and a turn that is taken again looks at the log to see
-what the model still has to be asked. What a crash right before `Rest` loses is the difference
+what the model still has to be asked. What a crash right before `TurnEnd` loses is the difference
 between `refusal` and `end_turn`. Which failures end a turn or the session: see `retries`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
 from functools import cache
 from itertools import count
+from typing import Any, Final
 
 import anyio
 import httpx2
 
+from roost import __version__
 from roost.domain.events import Draft, Entry
 from roost.domain.session import Pending, Session
 from roost.domain.usage import Usage
+from roost.harnesses import HarnessContext
 from roost.harnesses.messages_api import Answer, Json, MessagesApi, Part
 from roost.harnesses.retries import Failure, pause
 from roost.harnesses.transcript import Transcript
-from roost.ports.harness import Brief, Conversation, Emit, Output, Rest, Show, Trouble
+from roost.ports.harness import (
+    Abilities,
+    Brief,
+    Conversation,
+    Emit,
+    HarnessProfile,
+    Output,
+    Show,
+    Trouble,
+    TurnEnd,
+)
 
 _MAX_TOKENS = 16_384
 _MAX_REQUESTS = 200  # in a row: a model that only ever calls tools it does not have must not go on
 _tls = cache(httpx2.create_ssl_context)  # once: reading all certificates takes a while
-_END = Rest({"type": "end_turn"})
-_GIVEN_UP = Rest({"type": "retries_exhausted"})
+_END = TurnEnd({"type": "end_turn"})
+_GIVEN_UP = TurnEnd({"type": "retries_exhausted"})
+
+
+PROFILE: Final = HarnessProfile(
+    abilities=Abilities(
+        custom_tools=True,
+        files=True,
+        images=True,
+        interrupts=True,
+        deltas=True,
+        fork=True,
+        rewind=True,
+    ),
+    needs_sandbox=False,
+    upstream="anthropic",
+)
+
+
+def make(context: HarnessContext) -> ScriptedHarness:
+    """The harness as a server runs it: see `roost.harnesses`."""
+    model, settings = context.upstreams[PROFILE.upstream], context.settings
+    return ScriptedHarness(
+        model.url,
+        model.key.get_secret_value() if model.key else "none",
+        retries=settings.model_retries,
+        retry_seconds=settings.retry_seconds,
+    )
 
 
 class ScriptedHarness:
@@ -43,7 +82,8 @@ class ScriptedHarness:
     """
 
     name = "scripted"
-    mounts = None
+    profile = PROFILE
+    mounts = ()
 
     def __init__(
         self,
@@ -59,6 +99,12 @@ class ScriptedHarness:
         self._retries = retries
         self._retry_seconds = retry_seconds
         self._client = client
+
+    def check(self) -> str:
+        return __version__
+
+    def models(self, agent: Mapping[str, Any]) -> Sequence[str]:
+        return [agent["model"]["id"]]
 
     @asynccontextmanager
     async def open(self, brief: Brief) -> AsyncGenerator[Conversation, None]:
@@ -124,7 +170,7 @@ class _Conversation:
             async with aclosing(self._tries(transcript, stop)) as outputs:
                 async for output in outputs:
                     yield output
-                    if isinstance(output, Rest):
+                    if isinstance(output, TurnEnd):
                         return
         said = f"The model called tools {_MAX_REQUESTS} times in a row; send a message to go on."
         yield Trouble("tool_use_limit_reached_error", said, "exhausted")
@@ -141,7 +187,7 @@ class _Conversation:
             failure = request.failure
             if failure is None:
                 if request.answer.stop_reason == "refusal":
-                    yield Rest({"type": "refusal"})
+                    yield TurnEnd({"type": "refusal"})
                 return
             last = tries > self._retries and failure.retry == "retrying"
             yield Trouble(failure.error, failure.message, "exhausted" if last else failure.retry)
@@ -245,12 +291,12 @@ class _Stop:
                 self._scope = None
 
 
-def _rest(transcript: Transcript, stop: _Stop) -> Rest | None:
+def _rest(transcript: Transcript, stop: _Stop) -> TurnEnd | None:
     """The reason to rest, unless the model has something to answer."""
     if stop.asked:
         transcript.interrupt()
     if transcript.waiting:
-        return Rest({"type": "requires_action", "event_ids": list(transcript.waiting)})
+        return TurnEnd({"type": "requires_action", "event_ids": list(transcript.waiting)})
     return None if transcript.due else _END
 
 

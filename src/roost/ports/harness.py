@@ -8,8 +8,9 @@ again and goes on.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -23,8 +24,57 @@ from roost.ports.sandbox import Mount, Sandbox
 SKILLS: Final = "/run/roost/agent/skills"
 """Where a sandbox shows the agent's skills, each in a directory of its name, read-only."""
 
-AGENTS_OWN: Final = frozenset({".claude"})
-"""Directories in a session's home that are its agent's own business: its transcript and its settings."""
+
+class Abilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agents of a harness can do. Each yes is a promise, proved by
+    `roost.testing.harness_contract` where a kit can prove it.
+    """
+
+    approvals: bool = False
+    """A person is asked before a tool runs, where the agent's permission policy says so."""
+    questions: bool = False
+    """The agent can put a question to a person, as a custom tool call that a client answers."""
+    custom_tools: bool = False
+    """The agent can call tools that a client carries out."""
+    skills: bool = False
+    """The agent finds the skills that are shown at `SKILLS`."""
+    mcp: bool = False
+    """The agent can use the MCP servers of its definition."""
+    files: bool = False
+    """The agent can read documents that are part of a message."""
+    images: bool = False
+    """The agent can see images that are part of a message."""
+    subagents: bool = False
+    """The agent can start agents of its own, whose events say who they are from."""
+    interrupts: bool = False
+    """A running turn can be stopped, and the conversation goes on after it."""
+    deltas: bool = False
+    """Text is shown while the model writes it."""
+    effort: bool = False
+    """The effort that the agent's definition names is passed on to the model."""
+    budget: bool = False
+    """All its model requests go through the egress of its sandbox, so that they are counted."""
+    prestart: bool = False
+    """Its program can be started before there is anything to tell it."""
+    fork: bool = False
+    """A session can begin with the past of another one, as of any of its turns."""
+    rewind: bool = False
+    """A session can go back to any of its turns."""
+
+
+class HarnessProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """What a harness declares of itself, whether or not its program is installed here.
+
+    `needs_sandbox`: its program lives in a sandbox, which is opened before a conversation; without, a
+    session has no files and nothing is started for it. `upstream` names the model API that it speaks, as `ports.egress.Grant` does. `own_directories` are the directories in a session's home
+    that belong to the program itself: its transcript and its settings. They are hidden where the home is
+    also the workspace.
+    """
+
+    abilities: Abilities
+    needs_sandbox: bool
+    upstream: str
+    own_directories: frozenset[str] = frozenset()
 
 
 class Emit(msgspec.Struct, frozen=True):
@@ -59,16 +109,16 @@ class Trouble(msgspec.Struct, frozen=True):
     retry: Literal["retrying", "exhausted", "terminal"]
 
 
-class Rest(msgspec.Struct, frozen=True):
+class TurnEnd(msgspec.Struct, frozen=True):
     """The turn is over: always the last output. Without one, a turn has failed."""
 
     stop_reason: dict[str, Any]
 
 
-Output = Emit | Show | Trouble | Rest
+Output = Emit | Show | Trouble | TurnEnd
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class Confinement(msgspec.Struct, frozen=True):
     """Where an agent's tools may go, on a machine whose walls do not keep them in.
 
     `root` is the directory they have to stay in, and where the agent works; `hidden` are directories
@@ -80,25 +130,58 @@ class Bounds(msgspec.Struct, frozen=True):
     hidden: Sequence[Path] = ()
 
 
+class StartMode(Enum):
+    """How a conversation begins: what there is of it already, and whether its program starts at once.
+
+    A program is started ahead of its first input only if no turn was cut off, no answer is waited for,
+    and its files are whole: then there is nothing it would have to be told first.
+    """
+
+    FRESH = "fresh"
+    """No runner has had the session before."""
+    FRESH_AHEAD = "fresh_ahead"
+    """As FRESH, and the program is started before there is anything to tell it."""
+    RESUME = "resume"
+    """An earlier runner had the session, so the program may have a transcript to go on with."""
+    RESUME_AHEAD = "resume_ahead"
+    """As RESUME, and the program is started before there is anything to tell it."""
+    RESUME_BEHIND = "resume_behind"
+    """As RESUME, but the files may be older than the log, because a node died before it stored them.
+    What the program's own record lacks, the agent has to be told."""
+
+    @classmethod
+    def of(cls, *, resumed: bool, ahead: bool = False, behind: bool = False) -> StartMode:
+        """The one that fits. Files can be behind only what an earlier runner has logged."""
+        if not resumed:
+            return cls.FRESH_AHEAD if ahead and not behind else cls.FRESH
+        if behind:
+            return cls.RESUME_BEHIND
+        return cls.RESUME_AHEAD if ahead else cls.RESUME
+
+    @property
+    def resumes(self) -> bool:
+        """Whether an earlier runner had the session."""
+        return self not in (StartMode.FRESH, StartMode.FRESH_AHEAD)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the program is to be started at once."""
+        return self in (StartMode.FRESH_AHEAD, StartMode.RESUME_AHEAD)
+
+
 class Brief(msgspec.Struct, frozen=True):
     """What a harness is told when a conversation is opened.
 
-    `history` reads the log from its beginning, in order. `resumed` says that an earlier runner had
-    the session, so there may be a transcript to go on with. `sandbox` is where its processes live;
-    a harness that starts none is given none. With `bounds` there are no walls around that place, and
-    the harness itself has to refuse every call of a tool that would leave them. `ahead`: no turn was cut
-    off and no answer is waited for, so its program may be started at once, before there is anything to
-    tell it. `behind`: the files in the place may be older than the log, because a node died before it
-    stored them; what the agent's own record lacks, it has to be told.
+    `history` reads the log from its beginning, in order. `sandbox` is where its processes live; a
+    harness that starts none is given none. With a `confinement` there are no walls around that sandbox,
+    and the harness itself has to refuse every call of a tool that would leave it.
     """
 
     session: Session
     history: Callable[[], AsyncIterator[Entry]]
-    resumed: bool
+    start: StartMode
     sandbox: Sandbox | None = None
-    bounds: Bounds | None = None
-    ahead: bool = False
-    behind: bool = False
+    confinement: Confinement | None = None
 
 
 class Conversation(Protocol):
@@ -122,7 +205,7 @@ class Conversation(Protocol):
         ...
 
     async def interrupt(self) -> None:
-        """Ask the running turn to stop soon; it then ends with `Rest`. Called from another task."""
+        """Ask the running turn to stop soon; it then ends with `TurnEnd`. Called from another task."""
         ...
 
 
@@ -135,8 +218,32 @@ class Harness(Protocol):
         ...
 
     @property
-    def mounts(self) -> Sequence[Mount] | None:
-        """What its processes need to find inside a sandbox; None if it starts none and needs none."""
+    def profile(self) -> HarnessProfile:
+        """What it declares: the same on every machine."""
+        ...
+
+    @property
+    def mounts(self) -> Sequence[Mount]:
+        """What its processes need to find inside a sandbox.
+
+        Asked only of a harness that `check` has found to be usable here.
+        """
+        ...
+
+    def check(self) -> str:
+        """The version of its program, or of itself if it has none. Called when a server starts, and by
+        `roost doctor`.
+
+        :raises RoostError: it cannot be used on this machine; the message says why, the hint what to do
+        """
+        ...
+
+    def models(self, agent: Mapping[str, Any]) -> Sequence[str]:
+        """The models that this agent may ask its upstream for: ids, or beginnings of ids that end in `*`.
+
+        Called by `core/sandbox` where the operator limits models. The agent's definition is a client's:
+        a `*` in it must not become a pattern.
+        """
         ...
 
     def open(self, brief: Brief) -> AbstractAsyncContextManager[Conversation]:

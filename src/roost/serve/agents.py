@@ -29,11 +29,16 @@ from roost.egress import host as egress
 from roost.egress.options import USUAL_PORTS, Options, anthropic
 from roost.errors import NotFound, RoostError
 from roost.guest import forward
-from roost.harnesses.claude.harness import ClaudeHarness
-from roost.harnesses.scripted import ScriptedHarness
+from roost.harnesses import (
+    HARNESSES,
+    WITH_A_KEY,
+    WITHOUT_A_KEY,
+    HarnessContext,
+    ModelAddress,
+)
 from roost.ports.archives import Archives
 from roost.ports.blobs import Blobs
-from roost.ports.harness import AGENTS_OWN, Harness
+from roost.ports.harness import Harness, HarnessProfile
 from roost.ports.notifier import Notifier
 from roost.ports.sandbox import Limits
 from roost.ports.store import Store
@@ -61,9 +66,12 @@ class Model:
 
 @dataclass(frozen=True)
 class Workforce:
-    """The harnesses, which one sessions get that name none, and the places of those that need one."""
+    """The harnesses that can be used here, which one sessions get that name none, what all known ones
+    declare, and the places of those that need one.
+    """
 
     harnesses: Mapping[str, Harness]
+    profiles: Mapping[str, HarnessProfile]
     default: str
     places: Sandboxes
     trust: Trust
@@ -111,16 +119,16 @@ async def workforce(
             resources=resources,
             on_account=on_account,
         )
-        harnesses = _harnesses(settings, model)
-        wanted = settings.harness or ("claude" if model.key else "scripted")
-        default = wanted if wanted in harnesses else "scripted"
+        harnesses, profiles = _harnesses(settings, model)
+        wanted = settings.harness or (WITH_A_KEY if model.key else WITHOUT_A_KEY)
+        default = wanted if wanted in harnesses else WITHOUT_A_KEY
         trust = Trust(levels, places)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(places.sweep)  # an engine that hangs must not hold up the start
-            browse = _browse(vault, files, commons, settings.min_free_disk << 20)
+            browse = _browse(vault, files, commons, profiles, settings.min_free_disk << 20)
             archives = _archives(settings)
             kept = (places, trust, files, commons, browse, archives)
-            yield Workforce(harnesses, default, *kept, budgets, model.name)
+            yield Workforce(harnesses, profiles, default, *kept, budgets, model.name)
 
 
 def _egress(settings: Settings, model: Model) -> Options:
@@ -177,11 +185,16 @@ def _archives(settings: Settings) -> FolderArchives:
 
 
 def _browse(
-    vault: Path, files: LocalWorkspaces, commons: SharedWorkspaces, least_free: int
+    vault: Path,
+    files: LocalWorkspaces,
+    commons: SharedWorkspaces,
+    profiles: Mapping[str, HarnessProfile],
+    least_free: int,
 ) -> Browse:
     def folder_of(session: Session) -> LocalFolder:
-        workspace = session.spec.workspace
-        hidden = AGENTS_OWN if workspace is None else frozenset()
+        workspace, profile = session.spec.workspace, profiles.get(session.spec.harness)
+        is_home = workspace is None and profile is not None
+        hidden = profile.own_directories if profile and is_home else frozenset()
         place = vault / ".workspaces" / (workspace or session.id)
         return LocalFolder(place, DEFAULT_UIDS, hidden, least_free=least_free)
 
@@ -200,20 +213,27 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-def _harnesses(settings: Settings, model: Model) -> dict[str, Harness]:
-    scripted = ScriptedHarness(
-        model.url,
-        model.key.get_secret_value() if model.key else "none",
-        retries=settings.model_retries,
-        retry_seconds=settings.retry_seconds,
-    )
-    found: dict[str, Harness] = {scripted.name: scripted}
-    try:
-        claude = ClaudeHarness(retries=settings.model_retries)
-        found[claude.name] = claude
-    except RoostError as missing:
-        _log.warning("no claude: %s %s", missing.message, missing.hint, extra={"action": "start"})
-    return found
+def _harnesses(
+    settings: Settings, model: Model
+) -> tuple[dict[str, Harness], dict[str, HarnessProfile]]:
+    """Those that can be used on this machine, and what all that are known declare."""
+    if settings.harness is not None:
+        HARNESSES.check(settings.harness, "ROOST_HARNESS")
+    address = ModelAddress(url=model.url, key=model.key)
+    context = HarnessContext(settings=settings, upstreams={"anthropic": address})
+    usable: dict[str, Harness] = {}
+    profiles: dict[str, HarnessProfile] = {}
+    for name in HARNESSES:
+        try:
+            harness = HARNESSES.load(name)(context)
+            profiles[name] = harness.profile
+            harness.check()
+            usable[name] = harness
+        except RoostError as missing:
+            _log.warning(
+                "no %s: %s %s", name, missing.message, missing.hint, extra={"action": "start"}
+            )
+    return usable, profiles
 
 
 @asynccontextmanager

@@ -388,6 +388,6 @@ def _follow(ground: _Ground) -> Follow:
 def _ways_back(ground: _Ground, lifecycle: Lifecycle) -> tuple[Forks, Transfer]:
     store, hands = ground.store, ground.hands
     ways = (store.sessions, store.log, ground.notifier, lifecycle)
-    forks = Forks(*ways, harnesses=hands.harnesses, trust=hands.trust, files=hands.files)
+    forks = Forks(*ways, profiles=hands.profiles, trust=hands.trust, files=hands.files)
     archives = hands.archives
     return forks, Transfer(*ways, forks, archives, harnesses=hands.harnesses, files=hands.files)

@@ -17,7 +17,17 @@ from pydantic import BaseModel
 from roost.domain.events import Draft, Entry, trouble
 from roost.domain.session import Pending, Session, Spec, State
 from roost.domain.usage import Usage
-from roost.ports.harness import Brief, Conversation, Emit, Harness, Output, Rest, Show, Trouble
+from roost.ports.harness import (
+    Brief,
+    Conversation,
+    Emit,
+    Harness,
+    Output,
+    Show,
+    StartMode,
+    Trouble,
+    TurnEnd,
+)
 
 AGENT: dict[str, Any] = {
     "type": "agent",
@@ -109,12 +119,11 @@ class Desk:
         self._write(Draft.of("user.interrupt"))
 
     @asynccontextmanager
-    async def open(self) -> AsyncGenerator[Conversation, None]:
-        """Start the agent, or start it again."""
+    async def open(self, *, ahead: bool = False) -> AsyncGenerator[Conversation, None]:
+        """Start the agent, or start it again; `ahead` of anything that it is told."""
         self._lives += 1
-        async with self._harness.open(
-            Brief(self._session, self._history, self._lives > 1)
-        ) as opened:
+        start = StartMode.of(resumed=self._lives > 1, ahead=ahead)
+        async with self._harness.open(Brief(self._session, self._history, start)) as opened:
             yield opened
 
     async def run(self, *inputs: Entry, again: bool = False, **how: Any) -> dict[str, Any] | None:
@@ -148,7 +157,7 @@ class Desk:
                         return None
                     if watch:
                         await watch(conversation, output)
-        assert isinstance(self.outputs[-1], Rest), "a turn ends with Rest"
+        assert isinstance(self.outputs[-1], TurnEnd), "a turn ends with Rest"
         return self.outputs[-1].stop_reason
 
     @property
@@ -193,7 +202,7 @@ class Desk:
                 self.spent = self.spent.plus(spent or Usage())
             case Trouble(error, message, retry):
                 self._check(self._write(trouble(error, message, retry)))
-            case Show() | Rest():
+            case Show() | TurnEnd():
                 pass
 
     def _write(self, draft: Draft, *, queued: bool = False) -> Entry:

@@ -12,9 +12,18 @@ A fork has what its conversation names from the session that it came from, for a
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
+from typing import Any
 
 import msgspec
 from anyio import CancelScope
@@ -35,7 +44,7 @@ from roost.domain.file import file_of
 from roost.domain.session import Session
 from roost.errors import InvalidRequest, NotFound
 from roost.ports.catalog import Record
-from roost.ports.harness import Brief, Conversation, Harness, Output
+from roost.ports.harness import Brief, Conversation, Harness, HarnessProfile, Output
 from roost.ports.keys import Key
 from roost.ports.sandbox import Mount
 
@@ -206,15 +215,28 @@ class ShowingFiles:
         return self._inner.name
 
     @property
-    def mounts(self) -> Sequence[Mount] | None:
+    def profile(self) -> HarnessProfile:
+        """As its own."""
+        return self._inner.profile
+
+    @property
+    def mounts(self) -> Sequence[Mount]:
         """As its own."""
         return self._inner.mounts
+
+    def check(self) -> str:
+        """As its own."""
+        return self._inner.check()
+
+    def models(self, agent: Mapping[str, Any]) -> Sequence[str]:
+        """As its own."""
+        return self._inner.models(agent)
 
     @asynccontextmanager
     async def open(self, brief: Brief) -> AsyncGenerator[Conversation, None]:
         """As its own does. A program has its own record of what it was shown; others read it in the log."""
         told = partial(self._attachments.told, brief.session)
-        if self._inner.mounts is None:
+        if not self.profile.needs_sandbox:
             brief = replace(brief, history=partial(_retold, brief.history, told))
         async with self._inner.open(brief) as conversation:
             yield _Conversation(conversation, told)

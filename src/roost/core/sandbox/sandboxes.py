@@ -36,7 +36,7 @@ from roost.domain.session import SANDBOXED_ONLY, Lease, SandboxKind, Session, Sp
 from roost.errors import InvalidRequest, NotFound, RoostError, SandboxFailed, SandboxUnavailable
 from roost.ports.catalog import Catalog
 from roost.ports.egress import Account, Egress, Grant, Networking
-from roost.ports.harness import AGENTS_OWN, Bounds
+from roost.ports.harness import Confinement, Harness
 from roost.ports.sandbox import Limits, Mount, Plan, Sandbox, SandboxProvider, Stats
 
 VAULT: Final = "/vault"
@@ -175,7 +175,7 @@ class Sandboxes:
         self,
         lease: Lease,
         session: Session,
-        mounts: Sequence[Mount],
+        harness: Harness,
         notes: SandboxReports,
     ) -> AsyncGenerator[Sandbox, None]:
         """The session's place, for as long as the context lasts; all in it is dead afterwards.
@@ -193,7 +193,7 @@ class Sandboxes:
         async with (
             self._joined(session, notes.lacks),
             self._kept(session, lease.generation, notes.lacks),
-            self._opened(lease, session, home, mounts, notes) as sandbox,
+            self._opened(lease, session, home, harness, notes) as sandbox,
         ):
             yield sandbox
 
@@ -240,7 +240,7 @@ class Sandboxes:
         lease: Lease,
         session: Session,
         home: Path,
-        mounts: Sequence[Mount],
+        harness: Harness,
         notes: SandboxReports,
     ) -> AsyncGenerator[Sandbox, None]:
         grant = Grant(
@@ -248,7 +248,8 @@ class Sandboxes:
             generation=lease.generation,
             account=partial(self._account, notes.spent),
             refused=notes.refused,
-            models=self._models_of(session),
+            api=harness.profile.upstream,
+            models=self._models_of(session, harness),
             budget=self._budgets.of(session),
             raised=notes.allowed,
             spent=self._budgets.spent(session),
@@ -257,6 +258,7 @@ class Sandboxes:
             repositories=await self._resources.repositories(session) if self._resources else (),
         )
         skills, _ = await self.skills_of(session)
+        own = harness.profile.own_directories
         resources = await self._resources_of(session, notes)
         async with self._egress.open(grant) as way:
             plan = Plan(
@@ -264,8 +266,14 @@ class Sandboxes:
                 generation=lease.generation,
                 home=home,
                 workspace=self._workspace(session),
-                hidden=sorted(AGENTS_OWN) if self._workspace(session) == home else (),
-                mounts=[*mounts, *skills, *resources, *way.mounts, *self._shown(session.spec)],
+                hidden=sorted(own) if self._workspace(session) == home else (),
+                mounts=[
+                    *harness.mounts,
+                    *skills,
+                    *resources,
+                    *way.mounts,
+                    *self._shown(session.spec),
+                ],
                 environ={**way.environ, **self._environ(session.spec)},
                 ports=way.ports,
                 limits=await self._limits(session),
@@ -280,13 +288,11 @@ class Sandboxes:
                 finally:
                     del self._open[session.id]
 
-    def _models_of(self, session: Session) -> list[str] | None:
-        """What it may ask its model's server for. A name with a `*` in it is a client's, and no pattern."""
+    def _models_of(self, session: Session, harness: Harness) -> list[str] | None:
+        """What it may ask its model's server for: the operator's models, and those its agent needs."""
         if self._models is None:
             return None
-        own = session.spec.agent["model"]["id"].partition("[")[0]  # `[1m]` is for the CLI alone
-        # Itself, its dated editions, and what the agent's program makes of a short name such as `opus`.
-        return [*self._models, *([] if "*" in own else [own, f"{own}-2*", f"claude-{own}-*"])]
+        return [*self._models, *harness.models(session.spec.agent)]
 
     async def _account(self, on_spending: OnSpending, account: Account) -> None:
         _note(account)
@@ -294,12 +300,12 @@ class Sandboxes:
         price = price_of(self._budgets.prices, account.model)
         await on_spending(Spent.on(account.usage, price))
 
-    def bounds(self, session: Session) -> Bounds | None:
+    def bounds(self, session: Session) -> Confinement | None:
         """What its harness has to keep the agent's tools in; None where walls do, or nothing does."""
         if session.spec.trust_level != "vault":
             return None
         hidden = [] if session.spec.workspace else [self._vault / _WORKSPACES]
-        return Bounds(self._workspace(session), self._home(session), hidden)
+        return Confinement(self._workspace(session), self._home(session), hidden)
 
     def _kind(self, spec: Spec) -> str:
         if spec.trust_level != "sandboxed":

@@ -15,7 +15,7 @@ Up to ★ nothing has happened for anybody, and what is left of it is removed; f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, Final
@@ -35,7 +35,7 @@ from roost.domain.session import Session, Spec
 from roost.domain.snapshot import BEGINNING, Snapshot
 from roost.domain.turns import TELLING, Turn, branch_of, hidden, name_at, stretches, turns_in
 from roost.errors import InvalidRequest, NotFound, SnapshotGone
-from roost.ports.harness import Harness
+from roost.ports.harness import HarnessProfile
 from roost.ports.keys import Key
 from roost.ports.log import EventQuery, Log, Receipt
 from roost.ports.notifier import Notifier
@@ -56,7 +56,9 @@ Place = int | str | None
 
 
 class Forks:
-    """Forks and rewinds sessions. `files` are those of agents that have any."""
+    """Forks and rewinds sessions. `files` are those of agents that have any. `profiles` are those of all
+    harnesses that this server knows, installed here or not.
+    """
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class Forks:
         notifier: Notifier,
         lifecycle: Lifecycle,
         *,
-        harnesses: Mapping[str, Harness],
+        profiles: Mapping[str, HarnessProfile],
         trust: Trust,
         files: LocalWorkspaces | None,
     ) -> None:
@@ -73,7 +75,7 @@ class Forks:
         self._log = log
         self._notifier = notifier
         self._lifecycle = lifecycle
-        self._harnesses = harnesses
+        self._profiles = profiles
         self._trust = trust
         self._files = files
         self._large = LargeEvents()
@@ -111,7 +113,7 @@ class Forks:
             "roost.forked", session_id=session.id, event_id=end.id, files=spec.workspace is None
         )
         async with (
-            self._with_files(session.id, snapshot, target, shared),
+            self._with_files(session, snapshot, target, shared),
             self._lifecycle.given_again(caller, session, target, end.at) as resources,
             self._lifecycle.one_more(caller) as most,
         ):
@@ -169,11 +171,12 @@ class Forks:
         return Rewinding(state.head, turn.last, mark, replace(spec, sdk_session_id=name), said)
 
     def _with_files(
-        self, source: str, snapshot: Snapshot | None, target: str, shared: Origin | None
+        self, source: Session, snapshot: Snapshot | None, target: str, shared: Origin | None
     ) -> AbstractAsyncContextManager[None]:
         if snapshot is None or self._files is None:
             return nullcontext()
-        return self._files.beginnings.forked(source, snapshot, target, shared)
+        own = self.own_directories(source)
+        return self._files.beginnings.forked(source.id, snapshot, target, shared, own)
 
     async def shared(self, session: Session, turn: Turn) -> Origin | None:
         """The files that a turn has left in the workspace it shares; None if it does not, or has none.
@@ -192,8 +195,13 @@ class Forks:
         return workspace, found
 
     def _has_files(self, session: Session) -> bool:
-        harness = self._harnesses.get(session.spec.harness)
-        return harness is None or harness.mounts is not None
+        profile = self._profiles.get(session.spec.harness)
+        return profile is None or profile.needs_sandbox
+
+    def own_directories(self, session: Session) -> Collection[str]:
+        """The directories in its home that belong to its agent's program."""
+        profile = self._profiles.get(session.spec.harness)
+        return () if profile is None else profile.own_directories
 
     async def snapshot(self, session: Session, turn: Turn) -> Snapshot | None:
         """The files of a turn; None if its agent has none. :raises SnapshotGone:"""

@@ -190,7 +190,7 @@ class Lifecycle:
             **{**defaults_of(environment.body), **asked},
         )
         self._trust.check(caller, spec)
-        if self._harnesses[spec.harness].mounts is not None:
+        if self._harnesses[spec.harness].profile.needs_sandbox:
             spec = await self._trust.placed(spec, networking_of(environment.body["config"]))
         for field, written in made_from.items():
             check_author(written, spec.trust_level, field)
@@ -216,7 +216,7 @@ class Lifecycle:
 
     def _named(self, spec: Spec, session_id: str) -> Spec:
         """With what the agent's own program will call the session, if it is a program."""
-        if self._harnesses[spec.harness].mounts is None:
+        if not self._harnesses[spec.harness].profile.needs_sandbox:
             return spec
         return replace(spec, sdk_session_id=conversation_id(session_id))
 
@@ -328,7 +328,8 @@ class Lifecycle:
     ) -> dict[str, Any] | None:
         """Budgets are kept on the way out of a sandbox: an agent without one cannot have any."""
         budget = self._budgets.new(given, agent["model"]["id"])
-        if budget is not None and self._harnesses[options["harness"]].mounts is None:
+        counted = self._harnesses[options["harness"]].profile.abilities.budget
+        if budget is not None and not counted:
             raise BudgetRefused(
                 f"budget: the requests of {options['harness']!r} agents are not counted",
                 hint="Ask for another `harness`.",

@@ -72,7 +72,8 @@ class Transfer:
         shared = await self._forks.shared(session, turn)
         async with self._bench() as bench:
             if snapshot is not None and self._files is not None:
-                await self._files.beginnings.put_into(bench.tree, snapshot, shared)
+                own = self._forks.own_directories(session)
+                await self._files.beginnings.put_into(bench.tree, snapshot, shared, own)
             await self._write_log(session, turn.last, bench)
             card = _card(session, turn.last, has_files=snapshot is not None)
             return await to_thread.run_sync(bench.pack, card)
@@ -164,7 +165,7 @@ class Transfer:
 
 def spec_has_program(spec: Spec, harnesses: Mapping[str, Harness]) -> bool:
     """Whether such a session has files, and a program that remembers the conversation in them."""
-    return harnesses[spec.harness].mounts is not None
+    return harnesses[spec.harness].profile.needs_sandbox
 
 
 def _harmless(metadata: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.domain.events import Entry
 from roost.domain.session import Session
-from roost.ports.harness import Brief
+from roost.ports.harness import Brief, StartMode
 from roost.ports.sandbox import Sandbox
 
 _ANSWERS = {"user.tool_confirmation", "user.custom_tool_result"}
@@ -45,5 +45,6 @@ def is_changed(before: Session, session: Session) -> bool:
 def placed(brief: Brief, sandbox: Sandbox, places: Sandboxes, *, ahead: bool) -> Brief:
     """What an agent is told, with the place it has; it does not start ahead of what it has to be told."""
     behind = places.may_be_behind(brief.session.id)
-    bounds = places.bounds(brief.session)
-    return replace(brief, sandbox=sandbox, bounds=bounds, ahead=ahead and not behind, behind=behind)
+    start = StartMode.of(resumed=brief.start.resumes, ahead=ahead, behind=behind)
+    confinement = places.bounds(brief.session)
+    return replace(brief, sandbox=sandbox, confinement=confinement, start=start)

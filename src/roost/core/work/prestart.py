@@ -30,7 +30,7 @@ from roost.domain.ids import mint
 from roost.domain.session import Lease, Session, Spec
 from roost.errors import NotFound, RoostError, Unavailable
 from roost.ports.egress import Networking, Refused
-from roost.ports.harness import Brief, Conversation, Harness
+from roost.ports.harness import Brief, Conversation, Harness, StartMode
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier
 from roost.ports.sessions import Sessions
@@ -184,7 +184,7 @@ class Prestart:
 
     def made(self, session: Session) -> None:
         """A session was made; the next one may be like it."""
-        if _can_be_foreseen(session.spec) and self._mounts(session) is not None:
+        if _can_be_foreseen(session.spec) and self._can_prestart(session):
             self._recent.append((anyio.current_time(), session))
             self._notifier.notify(_POOL)
 
@@ -303,13 +303,14 @@ class Prestart:
     async def _keep_open(self, spare: PrestartedAgent) -> None:
         session = spare.session
         harness = self._harnesses[session.spec.harness]
-        brief = Brief(session, partial(history, self._log, session), resumed=False, ahead=True)
+        past = partial(history, self._log, session)
+        brief = Brief(session, past, StartMode.FRESH_AHEAD)
         lease = Lease(session.id, _POOL, _GENERATION)
         notes = SandboxReports(spare.refused, spare.spent, allowed=spare.allowed)
         await self._wakes.begin(session.id)
         try:
             async with (
-                self._places.open(lease, session, harness.mounts or (), notes) as sandbox,
+                self._places.open(lease, session, harness, notes) as sandbox,
                 harness.open(replace(brief, sandbox=sandbox)) as conversation,
             ):
                 with anyio.fail_after(_COMES_UP_WITHIN):
@@ -346,8 +347,8 @@ class Prestart:
     def _note(self, session_id: str) -> Path:
         return self._notes / session_id
 
-    def _mounts(self, session: Session) -> object:
-        return self._harnesses[session.spec.harness].mounts
+    def _can_prestart(self, session: Session) -> bool:
+        return self._harnesses[session.spec.harness].profile.abilities.prestart
 
 
 def _foreseen(session: Session) -> Session:

@@ -56,7 +56,7 @@ from roost.errors import (
     Unavailable,
     WorkspaceDeleted,
 )
-from roost.ports.harness import Brief, Conversation, Harness, Trouble
+from roost.ports.harness import Brief, Conversation, Harness, StartMode, Trouble
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier
 from roost.ports.sessions import Sessions
@@ -149,7 +149,7 @@ class Runner:
         """
         session = await self._sessions.find(lease.session_id)
         turn = LeasedLog(self._log, self._notifier, lease, session.state)
-        brief = Brief(session, partial(history, self._log, session), resumed=resumed)
+        brief = Brief(session, partial(history, self._log, session), StartMode.of(resumed=resumed))
         self._turns.add(turn)
         opened = rests = False
         try:
@@ -240,7 +240,7 @@ class Runner:
     ) -> AsyncGenerator[Conversation, None]:
         """The session's agent, started; in a place of its own if it is a program."""
         harness = self._harness_of(brief.session)
-        if harness.mounts is None:
+        if not harness.profile.needs_sandbox:
             self.wakes.end(lease.session_id)  # there is nothing to start
             async with harness.open(brief) as conversation:
                 yield conversation
@@ -257,7 +257,7 @@ class Runner:
         await self.wakes.begin(session.id)
         try:
             async with (
-                places.open(lease, session, harness.mounts, notes) as sandbox,
+                places.open(lease, session, harness, notes) as sandbox,
                 harness.open(placed(brief, sandbox, places, ahead=ahead)) as conversation,
                 alongside(self._see_it_up, conversation, session.id),
             ):
@@ -277,7 +277,8 @@ class Runner:
         self.wakes.end(session_id)
 
     async def _woken_while_warm(self, lease: Lease, before: Session) -> Work | None:
-        if self._harness_of(before).mounts is None or not self._warmth.seconds:
+        harness = self._harness_of(before)
+        if not harness.profile.needs_sandbox or not self._warmth.seconds:
             return None
         return await self._rest.until_work(lease, before)
 

@@ -13,7 +13,7 @@ from roost.domain import events
 from roost.domain.events import Entry, Preview
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Move, State, Status
-from roost.ports.harness import Conversation, Emit, Output, Rest, Show, Trouble
+from roost.ports.harness import Conversation, Emit, Output, Show, Trouble, TurnEnd
 from roost.ports.log import Log
 from roost.ports.notifier import WORK, Notifier
 
@@ -84,7 +84,7 @@ class LeasedLog:
     ) -> dict[str, Any]:
         async with aclosing(conversation.turn(inputs, again=again)) as outputs:
             async for output in outputs:
-                if isinstance(output, Rest):
+                if isinstance(output, TurnEnd):
                     return output.stop_reason
                 if problem := self._too_much(output):
                     await self.fail(Trouble("agent_failed", problem, "exhausted"))
@@ -116,7 +116,7 @@ class LeasedLog:
                 await self._log_work(output)
             case Trouble():
                 await self.fail(output)
-            case Rest():
+            case TurnEnd():
                 pass
 
     async def _log_work(self, emit: Emit) -> None:

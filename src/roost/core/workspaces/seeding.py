@@ -6,10 +6,9 @@ before the session is there is found by it, and removed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
 
 from anyio import to_thread
 from msgspec.structs import replace
@@ -20,11 +19,8 @@ from roost.core.snapshots.unite import in_one
 from roost.core.workspaces.quota import SnapshotQuota
 from roost.domain.snapshot import BEGINNING, Snapshot
 from roost.domain.sync import SyncState
-from roost.ports.harness import AGENTS_OWN
 from roost.ports.tree import Tree
 from roost.ports.workspaces import Workspaces
-
-_OWN: Final = frozenset(name.encode() for name in AGENTS_OWN)
 
 
 class Seeding:
@@ -37,11 +33,17 @@ class Seeding:
 
     @asynccontextmanager
     async def forked(
-        self, source: str, snapshot: Snapshot, target: str, shared: Origin | None = None
+        self,
+        source: str,
+        snapshot: Snapshot,
+        target: str,
+        shared: Origin | None = None,
+        own: Collection[str] = (),
     ) -> AsyncGenerator[None, None]:
         """Another workspace, with the files of a snapshot, for a session that the body makes.
 
-        `shared`: and with those of a workspace that others use, in the same tree.
+        `shared`: and with those of a workspace that others use, in the same tree; there, the `own`
+        directories are those of the first.
 
         If it is not made, what is there of the workspace is removed as soon as nobody can be making it.
 
@@ -51,7 +53,7 @@ class Seeding:
         if shared is None:
             await self._snapshots.fork(source, snapshot, target)
         else:
-            await self._snapshots.unite((source, snapshot), shared, target, _OWN)
+            await self._snapshots.unite((source, snapshot), shared, target, _bytes(own))
         weight = await self._snapshots.weight(target)
         yield
         await self._rows.note(replace(row, state=SyncState.IDLE, sequence=1), weight)
@@ -69,10 +71,20 @@ class Seeding:
         yield
         await self._rows.note(replace(row, state=SyncState.IDLE, sequence=1), weight)
 
-    async def put_into(self, tree: Tree, snapshot: Snapshot, shared: Origin | None = None) -> None:
-        """Restore a snapshot to a tree that is no workspace; `shared` as for `forked`."""
+    async def put_into(
+        self,
+        tree: Tree,
+        snapshot: Snapshot,
+        shared: Origin | None = None,
+        own: Collection[str] = (),
+    ) -> None:
+        """Restore a snapshot to a tree that is no workspace; `shared` and `own` as for `forked`."""
         fetch, entries = self._snapshots.fetch, None
         if shared is not None:
-            _, entries = await in_one(fetch, snapshot, shared[1], _OWN)
+            _, entries = await in_one(fetch, snapshot, shared[1], _bytes(own))
         async with restored(fetch, snapshot, tree, entries=entries) as whole:
             await to_thread.run_sync(partial(whole.staging.replace, keep=False))
+
+
+def _bytes(names: Collection[str]) -> frozenset[bytes]:
+    return frozenset(name.encode() for name in names)

@@ -31,7 +31,7 @@ from roost.harnesses.claude.shapes import Json
 from roost.harnesses.claude.tools import Toolbox
 from roost.harnesses.claude.transcript import Shelf, Transcript
 from roost.harnesses.claude.wire import Cli
-from roost.ports.harness import Brief, Output, Rest, Trouble
+from roost.ports.harness import Brief, Output, StartMode, Trouble, TurnEnd
 from roost.ports.sandbox import Sandbox
 
 _log = logging.getLogger(__name__)
@@ -58,12 +58,12 @@ class ClaudeConversation:
         self._launch = launch
         self._toolbox = toolbox
         self._tasks = tasks
-        self._policy = Policy(brief.session.spec.agent, brief.bounds)
+        self._policy = Policy(brief.session.spec.agent, brief.confinement)
         self._ids = Ids.of(brief.session)
         self._shelf = Shelf(sandbox, self._ids.conversation, launch.home, toolbox.is_custom)
-        self._has_past = brief.resumed
+        self._has_past = brief.start.resumes
         self._transcript_lost = False
-        self._behind = brief.behind
+        self._behind = brief.start is StartMode.RESUME_BEHIND
         self._live: Live | None = None
         self._busy = False
         self._interrupted: float | None = None
@@ -117,7 +117,7 @@ class ClaudeConversation:
             try:
                 async with aclosing(self._try(inputs, again)) as outputs:
                     async for output in outputs:
-                        self._busy = not isinstance(output, Rest)
+                        self._busy = not isinstance(output, TurnEnd)
                         self._behind = self._behind and self._busy
                         yield output
                 return

@@ -12,19 +12,49 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
 from roost.errors import RoostError
+from roost.harnesses import HarnessContext
 from roost.harnesses.claude.conversation import ClaudeConversation
-from roost.harnesses.claude.launch import Launch, bundled_cli
+from roost.harnesses.claude.launch import PINNED, Launch, bundled_cli
 from roost.harnesses.claude.tools import Toolbox
-from roost.ports.harness import Brief, Conversation
+from roost.ports.harness import Abilities, Brief, Conversation, HarnessProfile
 from roost.ports.sandbox import Mount
 
 INSIDE: Final = "/run/roost/claude"
 """Where a sandbox shows the CLI."""
+
+
+PROFILE: Final = HarnessProfile(
+    abilities=Abilities(
+        approvals=True,
+        questions=True,
+        custom_tools=True,
+        skills=True,
+        mcp=True,
+        files=True,
+        images=True,
+        subagents=False,  # no agent is given the tool that starts one
+        interrupts=True,
+        deltas=True,
+        effort=True,
+        budget=True,
+        prestart=True,
+        fork=True,
+        rewind=True,
+    ),
+    needs_sandbox=True,
+    upstream="anthropic",
+    own_directories=frozenset({".claude"}),
+)
+
+
+def make(context: HarnessContext) -> ClaudeHarness:
+    """The harness as a server runs it: see `roost.harnesses`."""
+    return ClaudeHarness(retries=context.settings.model_retries)
 
 
 class ClaudeHarness:
@@ -34,11 +64,10 @@ class ClaudeHarness:
     `mounted`: sandboxes are given `mounts` and show it at `INSIDE`; without, they run it where it is.
     `environ` says how the model is reached, where the sandbox's own environment does not.
     `retries` is how often a failed model request is repeated.
-
-    :raises RoostError: there is no CLI, or not the one that is known to work
     """
 
     name = "claude"
+    profile = PROFILE
 
     def __init__(
         self,
@@ -48,21 +77,35 @@ class ClaudeHarness:
         environ: Mapping[str, str] | None = None,
         retries: int = 10,
     ) -> None:
-        found = cli or bundled_cli()
-        self._command = INSIDE if mounted else str(found)
+        self._cli = cli
+        self._mounted = mounted
         self._environ = {"CLAUDE_CODE_MAX_RETRIES": str(retries), **(environ or {})}
-        self.mounts: Sequence[Mount] | None = [Mount(found, INSIDE)] if mounted else []
+
+    @property
+    def mounts(self) -> Sequence[Mount]:
+        return [Mount(self._program(), INSIDE)] if self._mounted else []
+
+    def check(self) -> str:
+        if self._cli is None:
+            bundled_cli()
+        return PINNED
+
+    def models(self, agent: Mapping[str, Any]) -> Sequence[str]:
+        """The agent's own model, its dated editions, and what the CLI makes of a short name such as `opus`."""
+        own = agent["model"]["id"].partition("[")[0]  # `[1m]` is for the CLI alone
+        return [] if "*" in own else [own, f"{own}-2*", f"claude-{own}-*"]
 
     @asynccontextmanager
     async def open(self, brief: Brief) -> AsyncGenerator[Conversation, None]:
         if brief.sandbox is None:
             raise RoostError("the claude harness needs a sandbox, and was given none")
-        toolbox = Toolbox(brief.session.spec.agent, kept_in=brief.bounds is not None)
-        launch = Launch(self._command, brief.session, toolbox, self._environ, brief.bounds)
+        toolbox = Toolbox(brief.session.spec.agent, kept_in=brief.confinement is not None)
+        command = INSIDE if self._mounted else str(self._program())
+        launch = Launch(command, brief.session, toolbox, self._environ, brief.confinement)
         try:
             async with anyio.create_task_group() as tasks:
                 conversation = ClaudeConversation(brief, brief.sandbox, launch, toolbox, tasks)
-                if brief.ahead:
+                if brief.start.ahead:
                     await tasks.start(conversation.start_ahead)
                 try:
                     yield conversation
@@ -72,3 +115,7 @@ class ClaudeHarness:
                     tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:  # callers look for their own errors, not for groups
             raise group.exceptions[0] from None
+
+    def _program(self) -> Path:
+        """:raises RoostError: there is no CLI, or not the one that is known to work"""
+        return self._cli or bundled_cli()

@@ -19,7 +19,7 @@ from roost.errors import RoostError
 from roost.harnesses.claude.ids import Ids
 from roost.harnesses.claude.shapes import Json
 from roost.harnesses.claude.tools import BUILT_IN, QUESTION, SKILL, Toolbox
-from roost.ports.harness import SKILLS, Bounds
+from roost.ports.harness import SKILLS, Confinement
 
 PINNED: Final = "2.1.325"
 """The CLI this code was tried with. It relies on variables that are documented nowhere."""
@@ -77,7 +77,7 @@ class Launch:
         session: Session,
         toolbox: Toolbox,
         environ: Mapping[str, str],
-        bounds: Bounds | None = None,
+        bounds: Confinement | None = None,
     ) -> None:
         self._command = command
         self._agent = session.spec.agent

@@ -21,10 +21,10 @@ from roost.harnesses.claude.shapes import (
 from roost.harnesses.claude.tools import Toolbox
 from roost.harnesses.claude.wire import Cli
 from roost.harnesses.retries import refused
-from roost.ports.harness import Output, Rest, Trouble
+from roost.ports.harness import Output, Trouble, TurnEnd
 
-END: Final = Rest({"type": "end_turn"})
-GIVEN_UP: Final = Rest({"type": "retries_exhausted"})
+END: Final = TurnEnd({"type": "end_turn"})
+GIVEN_UP: Final = TurnEnd({"type": "retries_exhausted"})
 _LONGEST_PAUSE: Final = 600_000  # milliseconds
 _NOT_THERE = "No conversation found"
 
@@ -116,7 +116,7 @@ class Live:
 
     def _why_it_rests(self) -> list[Output]:
         if not self.done:
-            return [Rest({"type": "requires_action", "event_ids": self.calls.unanswered})]
+            return [TurnEnd({"type": "requires_action", "event_ids": self.calls.unanswered})]
         given_up, self._given_up = self._given_up, None
         if given_up is not None:
             return [given_up, GIVEN_UP]
@@ -124,7 +124,7 @@ class Live:
         if result is None or (result.terminal_reason or "").startswith("aborted"):
             return [END]
         if result.stop_reason == "refusal":  # which counts as an error too
-            return [Rest({"type": "refusal"})]
+            return [TurnEnd({"type": "refusal"})]
         return [_trouble(result), GIVEN_UP] if result.is_error else [END]
 
     def not_understood(self) -> dict[str, int]:

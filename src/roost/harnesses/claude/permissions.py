@@ -4,7 +4,7 @@ The CLI is told to ask before every call, and it is answered here. So a call run
 event is in the log, whatever the policy says: a crash can then leave a call whose outcome is
 unknown, but never one that nobody has heard of.
 
-Where no walls keep the agent in (`Bounds`), this is also where its tools are kept in. Only tools that
+Where no walls keep the agent in (`Confinement`), this is also where its tools are kept in. Only tools that
 say which files they touch can be: a command line cannot, and neither can what fetches pages, from a
 machine whose own addresses are within its reach. Those are refused, whatever the policy says.
 """
@@ -20,7 +20,7 @@ from roost.harnesses.claude.domains import kept_to
 from roost.harnesses.claude.shapes import Json
 from roost.harnesses.claude.tools import FETTERED, SKILL, Tool
 from roost.harnesses.fence import Fence, Outside
-from roost.ports.harness import Bounds
+from roost.ports.harness import Confinement
 
 _HARMLESS = {"read", "glob", "grep"}
 _SEARCHES = {"glob", "grep"}  # without a path they begin where the agent works
@@ -49,7 +49,7 @@ _NOT_ENABLED = Verdict("deny")
 class Policy:
     """The permission policies of one agent, and the bounds it has to be kept in."""
 
-    def __init__(self, agent: Json, bounds: Bounds | None = None) -> None:
+    def __init__(self, agent: Json, bounds: Confinement | None = None) -> None:
         self._fence = None if bounds is None else Fence(bounds)
         tools = agent.get("tools") or []
         self._built_in = next((t for t in tools if t["type"] == "agent_toolset_20260401"), None)
