@@ -23,7 +23,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from starlette.types import Message, Receive, Scope, Send
 
 from roost.testing.live import LiveServer
-from roost.testing.scripted_model.app import scripted_model
+from roost.testing.scripted_model import scripted_model
 
 IMAGES = Path("docs/images")
 SIZE: Any = {"width": 1180, "height": 890}

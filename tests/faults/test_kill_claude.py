@@ -30,8 +30,7 @@ from roost.harnesses.claude.harness import INSIDE
 from roost.harnesses.claude.ids import Ids
 from roost.sandboxes import procfs
 from roost.testing.live import LiveServer
-from roost.testing.scripted_model import ScriptedModel
-from roost.testing.scripted_model.app import SeenRequest
+from roost.testing.scripted_model import ScriptedModel, SeenRequest
 
 VICTIMS = ("agent", "sandbox", "server")
 _MIXED = ("agent", "sandbox") * 4 + ("server",)  # a server comes back slowest, and ends all turns

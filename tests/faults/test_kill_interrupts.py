@@ -22,8 +22,7 @@ from tests.journeys.chat import serving
 from tests.stores import Files
 
 from roost.testing.live import LiveServer
-from roost.testing.scripted_model import ScriptedModel
-from roost.testing.scripted_model.app import SeenRequest
+from roost.testing.scripted_model import ScriptedModel, SeenRequest
 
 PATIENCE = 240.0  # seconds; on a machine with other work an agent takes long to come back
 LOOKUP = {

@@ -18,8 +18,7 @@ from tests.journeys.chat import bash, script
 from roost.stores.postgres import PostgresStore
 from roost.testing.live import LiveServer
 from roost.testing.postgres import PostgresServer
-from roost.testing.scripted_model import ScriptedModel
-from roost.testing.scripted_model.app import SeenRequest
+from roost.testing.scripted_model import ScriptedModel, SeenRequest
 from roost.testing.stage import Stage
 
 KEY = "roost_the_same_key_on_every_node_0123456789"

@@ -13,6 +13,7 @@ from typing import cast
 import anyio
 from pydantic import SecretStr
 
+from roost.builtin_model import BuiltinModel
 from roost.config import Settings, words
 from roost.core.files.resources import Resources
 from roost.core.records.skills import Skills
@@ -48,7 +49,6 @@ from roost.sandboxes.tree import LocalFolder, LocalTree
 from roost.serve.http import listening
 from roost.serve.prices import priced
 from roost.stores.archives import FolderArchives
-from roost.testing.scripted_model import scripted_model
 
 _REAL_MODEL = "https://api.anthropic.com"
 _UNPACKED = 16  # times the size of an archive that what is in it may have
@@ -243,5 +243,5 @@ async def _model(settings: Settings) -> AsyncGenerator[Model, None]:
         url = settings.anthropic_base_url or _REAL_MODEL
         yield Model(url, settings.anthropic_api_key, url)
         return
-    async with listening(scripted_model(keep=0), "127.0.0.1", 0) as url:
+    async with listening(BuiltinModel(), "127.0.0.1", 0) as url:
         yield Model(url, None, "scripted (set ANTHROPIC_API_KEY for a real one)")

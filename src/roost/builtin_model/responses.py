@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
+from roost.builtin_model.dialect import Frame, Json, frame, tokens
+from roost.builtin_model.script import ScriptedCall, SpokenTurn, Step, pieces
 from roost.domain.ids import mint
-from roost.testing.scripted_model.script import Call, Step, Turn, pieces
-from roost.testing.scripted_model.wire import Frame, Json, frame, tokens
 
 
-class Responses:
+class ResponsesDialect:
     """Requests and answers of the Responses API."""
 
     def problem(self, body: Json) -> str | None:
@@ -28,11 +28,11 @@ class Responses:
             return None
         return "input: must be a text or a list of items"
 
-    def turns(self, body: Json) -> list[Turn]:
+    def turns(self, body: Json) -> list[SpokenTurn]:
         """See `Wire`. The items of one answer stand in a row, and are one turn."""
         if isinstance(body["input"], str):
-            return [Turn("user", [body["input"]])]
-        turns: list[Turn] = []
+            return [SpokenTurn("user", [body["input"]])]
+        turns: list[SpokenTurn] = []
         for turn in filter(None, map(_turn, body["input"])):
             if turn.role == "user" or not turns or turns[-1].role == "user":
                 turns.append(turn)
@@ -53,15 +53,15 @@ class Responses:
         return {"error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
-def _turn(item: Json) -> Turn | None:
+def _turn(item: Json) -> SpokenTurn | None:
     kind = item.get("type", "message")
     if kind == "message":
         if item.get("role") not in ("user", "assistant"):
             return None
         content = item.get("content") or []
         parts = [{"text": content}] if isinstance(content, str) else content
-        return Turn(item["role"], [str(part["text"]) for part in parts if part.get("text")])
-    return Turn("user") if kind.endswith("_output") else Turn("assistant")
+        return SpokenTurn(item["role"], [str(part["text"]) for part in parts if part.get("text")])
+    return SpokenTurn("user") if kind.endswith("_output") else SpokenTurn("assistant")
 
 
 def _response(body: Json) -> Json:
@@ -123,7 +123,7 @@ def _part(kind: str, text: str) -> Json:
     return {"type": "output_text", "text": text, "annotations": []}
 
 
-def _call(call: Call) -> Json:
+def _call(call: ScriptedCall) -> Json:
     head = {"call_id": mint("call"), "name": call.tool, "status": "completed"}
     if isinstance(call.input, str):
         return {"type": "custom_tool_call", "id": mint("ctc"), **head, "input": call.input}

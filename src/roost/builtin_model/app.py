@@ -1,29 +1,29 @@
-"""The scripted model as an ASGI application."""
+"""The built-in model as an ASGI application."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import anyio
 import msgspec
-import uvicorn
-from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
+from roost.builtin_model.dialect import Json, ModelDialect
+from roost.builtin_model.messages import MessagesDialect, count_tokens
+from roost.builtin_model.responses import ResponsesDialect
+from roost.builtin_model.script import Cue, Fault, Step, cue
 from roost.domain.ids import mint
-from roost.testing.scripted_model.messages import Messages, count_tokens
-from roost.testing.scripted_model.responses import Responses
-from roost.testing.scripted_model.script import Cue, Fault, Step, cue
-from roost.testing.scripted_model.wire import Json, Wire
 
 _MAX_BODY = 32 * 1024 * 1024  # the real API's limit
 _MAX_FAULTS = 10_000
-_MAX_KEPT = 64 * 1024 * 1024  # bytes of requests
-_MESSAGES = Messages()
-_WIRES: Mapping[str, Wire] = {"/v1/messages": _MESSAGES, "/v1/responses": Responses()}
+_MESSAGES = MessagesDialect()
+_DIALECTS: Mapping[str, ModelDialect] = {
+    "/v1/messages": _MESSAGES,
+    "/v1/responses": ResponsesDialect(),
+}
 
 _MODEL = {
     "type": "model",
@@ -44,7 +44,7 @@ _MODELS = {  # both APIs list their models at this path, and neither minds the o
 
 
 class SeenRequest(msgspec.Struct, frozen=True):
-    """A request the model was sent, for tests that want to look at it."""
+    """A request the model was sent; its body is empty if it is no JSON object."""
 
     method: str
     path: str
@@ -53,15 +53,10 @@ class SeenRequest(msgspec.Struct, frozen=True):
     size: int
 
 
-class ScriptedModel:
-    """Plays scripts. Keeps the newest requests, up to `keep`, and how often a scripted failure was
-    met; nothing else.
-    """
+class BuiltinModel:
+    """Plays scripts. Keeps how often a scripted failure was met, and nothing else."""
 
-    def __init__(self, *, require_key: str | None = None, keep: int = 200) -> None:
-        self.requests: deque[SeenRequest] = deque()
-        self._keep = keep
-        self._require_key = require_key
+    def __init__(self) -> None:
         self._faults: OrderedDict[tuple[str, int], int] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,50 +67,43 @@ class ScriptedModel:
             except ClientDisconnect:
                 return
 
+    def seen(self, request: SeenRequest) -> Fault | None:
+        """Called for every request before it is answered; with a fault it is refused."""
+        return None
+
     async def _answer(self, request: Request, send: Send) -> None:
         path, method = request.url.path.rstrip("/"), request.method
-        wire = _WIRES.get(path, _MESSAGES)
+        dialect = _DIALECTS.get(path, _MESSAGES)
         raw = await _raw_body(request)
         body = _parsed(raw)
         said = body if isinstance(body, dict) else {}
-        self._remember(SeenRequest(method, path, dict(request.headers), said, len(raw)))
-        if not self._admits(request.headers):
-            await _refuse(send, wire, Fault(401, message="invalid x-api-key"))
+        seen = SeenRequest(method, path, dict(request.headers), said, len(raw))
+        if (refusal := self.seen(seen)) is not None:
+            await _refuse(send, dialect, refusal)
         elif method == "GET" and path == "/v1/models":
             await _send_json(send, 200, _MODELS)
-        elif method != "POST" or path not in (*_WIRES, "/v1/messages/count_tokens"):
-            await _refuse(send, wire, Fault(404, message=f"{method} {path} is not served here"))
+        elif method != "POST" or path not in (*_DIALECTS, "/v1/messages/count_tokens"):
+            await _refuse(send, dialect, Fault(404, message=f"{method} {path} is not served here"))
         elif isinstance(body, Fault):
-            await _refuse(send, wire, body)
-        elif path in _WIRES:
-            await self._play(wire, body, request.receive, send)
+            await _refuse(send, dialect, body)
+        elif path in _DIALECTS:
+            await self._play(dialect, body, request.receive, send)
         else:
             await _send_json(send, 200, count_tokens(body))
 
-    def _remember(self, seen: SeenRequest) -> None:
-        self.requests.append(seen)
-        while (
-            len(self.requests) > self._keep or sum(seen.size for seen in self.requests) > _MAX_KEPT
-        ):
-            self.requests.popleft()
-
-    def _admits(self, headers: Headers) -> bool:
-        key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
-        return self._require_key is None or key == self._require_key
-
-    async def _play(self, wire: Wire, body: Json, receive: Receive, send: Send) -> None:
-        if problem := wire.problem(body):
-            await _refuse(send, wire, Fault(400, message=problem))
+    async def _play(self, dialect: ModelDialect, body: Json, receive: Receive, send: Send) -> None:
+        if problem := dialect.problem(body):
+            await _refuse(send, dialect, Fault(400, message=problem))
             return
-        chosen = cue(wire.turns(body))
+        chosen = cue(dialect.turns(body))
         show = _stream if body.get("stream") else _show
 
         async def perform() -> None:
             await anyio.sleep(chosen.step.delay)
             if fault := self._fault_due(chosen):
-                await _refuse(send, wire, fault)
+                await _refuse(send, dialect, fault)
             else:
-                await show(wire, chosen.step, body, send)
+                await show(dialect, chosen.step, body, send)
 
         await _while_connected(receive, perform)
 
@@ -133,16 +121,6 @@ class ScriptedModel:
         if len(self._faults) > _MAX_FAULTS:
             self._faults.popitem(last=False)
         return fault
-
-
-def scripted_model(*, require_key: str | None = None, keep: int = 200) -> ScriptedModel:
-    """The scripted model, to be served by any ASGI server."""
-    return ScriptedModel(require_key=require_key, keep=keep)
-
-
-def run(host: str = "127.0.0.1", port: int = 8765, *, require_key: str | None = None) -> None:
-    """Serve the scripted model until the process is told to stop."""
-    uvicorn.run(scripted_model(require_key=require_key, keep=0), host=host, port=port)
 
 
 async def _raw_body(request: Request) -> bytes:
@@ -179,19 +157,19 @@ async def _while_connected(receive: Receive, perform: Callable[[], Awaitable[Non
         tasks.cancel_scope.cancel()
 
 
-async def _show(wire: Wire, step: Step, body: Json, send: Send) -> None:
-    raw = msgspec.json.encode(wire.whole(step, body))
+async def _show(dialect: ModelDialect, step: Step, body: Json, send: Send) -> None:
+    raw = msgspec.json.encode(dialect.whole(step, body))
     await _start(send, 200, {"content-type": "application/json", "content-length": str(len(raw))})
     cut = step.cut is not None
     # Less than was announced, and nothing more: the server breaks the connection.
     await _send_part(send, raw[: len(raw) // 2] if cut else raw, more=cut)
 
 
-async def _stream(wire: Wire, step: Step, body: Json, send: Send) -> None:
+async def _stream(dialect: ModelDialect, step: Step, body: Json, send: Send) -> None:
     headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
     await _start(send, 200, headers)
     shown = 0
-    for frame in wire.frames(step, body):
+    for frame in dialect.frames(step, body):
         if step.cut is not None and shown >= step.cut:
             return  # without an end, so that the server breaks the connection
         if frame.text and shown:
@@ -201,8 +179,8 @@ async def _stream(wire: Wire, step: Step, body: Json, send: Send) -> None:
     await _send_part(send, b"", more=False)
 
 
-async def _refuse(send: Send, wire: Wire, fault: Fault) -> None:
-    body = wire.error(fault.status, fault.type, fault.message)
+async def _refuse(send: Send, dialect: ModelDialect, fault: Fault) -> None:
+    body = dialect.error(fault.status, fault.type, fault.message)
     await _send_json(send, fault.status, body, fault.headers)
 
 

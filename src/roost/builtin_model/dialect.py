@@ -1,4 +1,4 @@
-"""What every API the scripted model speaks has to say about a request and its answer."""
+"""What every API the built-in model speaks has to say about a request and its answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from roost.testing.scripted_model.script import Step, Turn
+from roost.builtin_model.script import SpokenTurn, Step
 
 Json = dict[str, Any]
 _encode = msgspec.json.encode
@@ -20,14 +20,14 @@ class Frame(msgspec.Struct, frozen=True):
     text: bool = False
 
 
-class Wire(Protocol):
+class ModelDialect(Protocol):
     """One API: how its requests are read and its answers are written."""
 
     def problem(self, body: Json) -> str | None:
         """Why the real API would refuse the request, if it would."""
         ...
 
-    def turns(self, body: Json) -> list[Turn]:
+    def turns(self, body: Json) -> list[SpokenTurn]:
         """The conversation in the request."""
         ...
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from roost.builtin_model.dialect import Frame, Json, frame, tokens
+from roost.builtin_model.script import ScriptedCall, SpokenTurn, Step, pieces
 from roost.domain.ids import mint
-from roost.testing.scripted_model.script import Call, Step, Turn, pieces
-from roost.testing.scripted_model.wire import Frame, Json, frame, tokens
 
 KINDS = {
     400: "invalid_request_error",
@@ -25,7 +25,7 @@ KINDS = {
 }
 
 
-class Messages:
+class MessagesDialect:
     """Requests and answers of the Messages API."""
 
     def problem(self, body: Json) -> str | None:
@@ -38,10 +38,12 @@ class Messages:
             return "messages: at least one message is required, each with a role and content"
         return _empty_text(messages) or _loose_calls(messages)
 
-    def turns(self, body: Json) -> list[Turn]:
+    def turns(self, body: Json) -> list[SpokenTurn]:
         """See `Wire`. Entries with the role `system` may stand between the others."""
         return [
-            Turn(message["role"], [b["text"] for b in _blocks(message) if b.get("type") == "text"])
+            SpokenTurn(
+                message["role"], [b["text"] for b in _blocks(message) if b.get("type") == "text"]
+            )
             for message in body["messages"]
             if message["role"] in ("user", "assistant")
         ]
@@ -143,7 +145,7 @@ def _content(step: Step) -> list[Json]:
     return content + [_tool_use(call) for call in step.calls]
 
 
-def _tool_use(call: Call) -> Json:
+def _tool_use(call: ScriptedCall) -> Json:
     given = call.input if isinstance(call.input, dict) else {"input": call.input}
     return {"type": "tool_use", "id": mint("toolu"), "name": call.tool, "input": given}
 

@@ -22,7 +22,7 @@ _REMINDER = "<system-reminder>"  # how agents' own notes to the model are told f
 _EXAMPLE = 'A script looks like this: SCRIPT[{"text": "Hello."}]'
 
 
-class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tool to call. An input that is text calls a free-form tool, which only Responses has."""
 
     tool: str
@@ -46,7 +46,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     thinking: str | None = None
     tool: str | None = None
     input: dict[str, Any] | str = {}
-    tools: list[Call] = []
+    tools: list[ScriptedCall] = []
     delay: Seconds = 0
     """Seconds before the first byte."""
     chunk_delay: Seconds = 0
@@ -59,13 +59,13 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Token counts to report in place of the estimated ones."""
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[ScriptedCall]:
         """Every tool the step calls, in order."""
-        alone = [Call(self.tool, self.input)] if self.tool is not None else []
+        alone = [ScriptedCall(self.tool, self.input)] if self.tool is not None else []
         return alone + self.tools
 
 
-class Turn(msgspec.Struct, frozen=True):
+class SpokenTurn(msgspec.Struct, frozen=True):
     """One message of a conversation, whatever API it came by: who, and the texts they said."""
 
     role: Literal["user", "assistant"]
@@ -83,7 +83,7 @@ class BadScript(Exception):
     """Why a script cannot be played, in words for the person who wrote it."""
 
 
-def cue(turns: Sequence[Turn]) -> Cue:
+def cue(turns: Sequence[SpokenTurn]) -> Cue:
     """What to answer to this conversation."""
     for index in range(len(turns) - 1, -1, -1):
         source = _script_in(turns[index])
@@ -98,7 +98,7 @@ def pieces(text: str) -> list[str]:
     return re.findall(r"\S+\s*|\s+", text)
 
 
-def _script_in(turn: Turn) -> str | None:
+def _script_in(turn: SpokenTurn) -> str | None:
     if turn.role == "user":
         for text in reversed(turn.texts):
             _, mark, rest = text.partition(_MARK)
@@ -107,7 +107,7 @@ def _script_in(turn: Turn) -> str | None:
     return None
 
 
-def _cue_from(source: str, played: int, turns: Sequence[Turn]) -> Cue:
+def _cue_from(source: str, played: int, turns: Sequence[SpokenTurn]) -> Cue:
     try:
         steps = read(source)
     except BadScript as problem:
@@ -144,7 +144,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _seen(turns: Sequence[Turn]) -> str:
+def _seen(turns: Sequence[SpokenTurn]) -> str:
     said = [
         text
         for turn in turns

@@ -1,0 +1,57 @@
+"""The built-in model as a test double: it keeps what it was asked, and may insist on a key.
+
+python -m roost.testing.scripted_model --port 8765
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections import deque
+
+import uvicorn
+
+from roost.builtin_model.app import BuiltinModel, SeenRequest
+from roost.builtin_model.script import Fault
+
+_MAX_KEPT = 64 * 1024 * 1024  # bytes of requests
+
+
+class ScriptedModel(BuiltinModel):
+    """Keeps the newest `requests`, up to `keep`. With `require_key` it refuses those with another one."""
+
+    def __init__(self, *, require_key: str | None = None, keep: int = 200) -> None:
+        super().__init__()
+        self.requests: deque[SeenRequest] = deque()
+        self._keep = keep
+        self._require_key = require_key
+
+    def seen(self, request: SeenRequest) -> Fault | None:
+        """Remember the request, and refuse it if it has not the key."""
+        self.requests.append(request)
+        while len(self.requests) > self._keep or sum(r.size for r in self.requests) > _MAX_KEPT:
+            self.requests.popleft()
+        return None if self._admits(request) else Fault(401, message="invalid x-api-key")
+
+    def _admits(self, request: SeenRequest) -> bool:
+        headers = request.headers
+        key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+        return self._require_key is None or key == self._require_key
+
+
+def scripted_model(*, require_key: str | None = None, keep: int = 200) -> ScriptedModel:
+    """The scripted model, to be served by any ASGI server."""
+    return ScriptedModel(require_key=require_key, keep=keep)
+
+
+def _main() -> None:
+    parser = ArgumentParser(prog="roost.testing.scripted_model")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8765)
+    parser.add_argument("--require-key", help="refuse requests that carry another API key")
+    options = parser.parse_args()
+    model = scripted_model(require_key=options.require_key, keep=0)
+    uvicorn.run(model, host=options.host, port=options.port)
+
+
+if __name__ == "__main__":
+    _main()
