@@ -12,8 +12,8 @@ from tests.unit.test_archives import CARD, LOG, deepest_of, in_each_other, named
 
 from roost.core.work.history import history
 from roost.domain.archive import Card
-from roost.harnesses.claude.past import Past
-from roost.harnesses.transcript import Transcript
+from roost.harnesses.claude.past import LoggedPast
+from roost.harnesses.message_history import MessageHistory
 
 
 async def test_a_session_goes_to_another_server_and_on_from_there(tmp_path: Path):
@@ -136,8 +136,8 @@ async def test_a_withdrawn_message_stays_withdrawn_in_an_archive(tmp_path: Path)
         assert ["withdrawn_at" in event for event in said] == [False, False, True, False]
         found = await other.store.sessions.find(taken["id"])
         assert (found.state.status, found.state.queued) == ("idle", 0)
-        model = Transcript()  # what an agent is told that goes on from here
-        past = await Past.read(history(other.store.log, found))
+        model = MessageHistory()  # what an agent is told that goes on from here
+        past = await LoggedPast.read(history(other.store.log, found))
         async for entry in history(other.store.log, found):
             if not (entry.queued or entry.withdrawn):
                 model.take(entry)

@@ -13,10 +13,10 @@ import pytest
 
 from roost.domain.events import Draft
 from roost.harnesses import messages_api, scripted
-from roost.harnesses.messages_api import Answer
-from roost.harnesses.retries import Failure, asked_to_wait, pause
+from roost.harnesses.message_history import MessageHistory
+from roost.harnesses.messages_api import ModelAnswer
+from roost.harnesses.retries import ModelFailure, asked_to_wait, pause
 from roost.harnesses.scripted import ScriptedHarness
-from roost.harnesses.transcript import Transcript
 from roost.ports.harness import Conversation, Emit, Output, Show, Trouble
 from roost.serve.http import listening
 from roost.testing.desk import AGENT, Desk, script
@@ -366,12 +366,12 @@ async def test_an_answer_without_end_is_cut_off(
 
 
 def test_parts_of_an_answer_that_are_not_known_are_left_out() -> None:
-    answer = Answer()
+    answer = ModelAnswer()
     answer.add({"type": "content_block_start", "index": 0, "content_block": {"type": "server"}})
     answer.add({"type": "content_block_delta", "index": 0, "delta": {"text": "x"}})
     answer.add({"type": "ping"})
     assert answer.parts == []
-    with pytest.raises(Failure):
+    with pytest.raises(ModelFailure):
         answer.add({"type": "content_block_delta", "index": [], "delta": {}})
 
 
@@ -386,8 +386,8 @@ async def test_the_key_is_never_in_the_log(desk: Desk) -> None:
 # --- the fold
 
 
-def folded(*events: Draft) -> Transcript:
-    transcript = Transcript()
+def folded(*events: Draft) -> MessageHistory:
+    transcript = MessageHistory()
     for each in events:
         transcript.take(each)
     return transcript

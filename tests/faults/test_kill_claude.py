@@ -27,7 +27,7 @@ import pytest
 from tests.journeys.chat import Chat, bash, said, script, serving
 
 from roost.harnesses.claude.harness import INSIDE
-from roost.harnesses.claude.ids import Ids
+from roost.harnesses.claude.ids import StableIds
 from roost.sandboxes import procfs
 from roost.testing.live import LiveServer
 from roost.testing.scripted_model import ScriptedModel, SeenRequest
@@ -50,7 +50,7 @@ class Worker:
         self.mark = f"{_MARK}{random.SystemRandom().randbytes(4).hex()}"
         self.sent: list[str] = []
         self.kills: list[int] = []  # for each message
-        self._name = Ids(self.chat.session.id).conversation.encode()
+        self._name = StableIds(self.chat.session.id).conversation.encode()
 
     def give_work(self, rng: random.Random) -> None:
         number = len(self.sent)

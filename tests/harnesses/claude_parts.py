@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from roost.domain.events import Draft, Entry
-from roost.harnesses.claude.calls import Calls
-from roost.harnesses.claude.ids import Ids
+from roost.harnesses.claude.calls import ToolCalls
+from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.permissions import Policy
 from roost.harnesses.claude.tools import Toolbox
 from roost.ports.harness import Confinement, Emit, Output
 
-IDS = Ids("sesn_1")
+IDS = StableIds("sesn_1")
 
 
 def agent(*tools: dict[str, Any], servers: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -38,8 +38,8 @@ def custom(name: str) -> Any:
     return {"type": "custom", "name": name, "description": "x", "input_schema": {"type": "object"}}
 
 
-def calls_of(agent: dict[str, Any], bounds: Confinement | None = None) -> Calls:
-    return Calls(IDS, Toolbox(agent), Policy(agent, bounds))
+def calls_of(agent: dict[str, Any], bounds: Confinement | None = None) -> ToolCalls:
+    return ToolCalls(IDS, Toolbox(agent), Policy(agent, bounds))
 
 
 def entry(type: str, /, **fields: Any) -> Entry:

@@ -27,14 +27,14 @@ from roost.domain.session import Pending, Session, Spec, State
 from roost.domain.usage import Usage
 from roost.errors import RoostError
 from roost.harnesses.claude import launch
-from roost.harnesses.claude.content import as_mcp, of_inputs, of_result
-from roost.harnesses.claude.frames import Reading
-from roost.harnesses.claude.ids import Ids
-from roost.harnesses.claude.launch import Launch, bundled_cli
-from roost.harnesses.claude.past import Past
+from roost.harnesses.claude.content import as_mcp, blocks_of_inputs, blocks_of_result
+from roost.harnesses.claude.frames import FrameReader
+from roost.harnesses.claude.ids import StableIds
+from roost.harnesses.claude.launch import CliCommand, bundled_cli
+from roost.harnesses.claude.past import LoggedPast
 from roost.harnesses.claude.shapes import CanUseTool
 from roost.harnesses.claude.tools import Toolbox
-from roost.harnesses.claude.unknown import Unknown
+from roost.harnesses.claude.unknown import UnknownFrames
 from roost.ports.harness import Emit, Show, Trouble
 
 
@@ -44,8 +44,8 @@ def results_of(*names: str) -> dict[str, Any]:
 
 
 class TestReading:
-    def reading(self, *tools: dict[str, Any]) -> Reading:
-        return Reading(IDS, calls_of(agent(*(tools or (toolset(),)))))
+    def reading(self, *tools: dict[str, Any]) -> FrameReader:
+        return FrameReader(IDS, calls_of(agent(*(tools or (toolset(),)))))
 
     def test_an_answer_is_a_span_with_previews_and_events_of_the_same_id(self):
         reading = self.reading()
@@ -113,7 +113,7 @@ class TestReading:
     def test_calls_are_told_apart_by_who_answers_them(self):
         tools = toolset("always_ask"), mcp_toolset("docs"), custom("lookup")
         calls = calls_of(agent(*tools, servers=("docs",)))
-        reading = Reading(IDS, calls)
+        reading = FrameReader(IDS, calls)
         names = ["Bash", "mcp__docs__find", "lookup", "AskUserQuestion"]
         blocks = [{"type": "tool_use", "id": f"t{n}", "name": n, "input": {}} for n in names]
         emits = [o for o in reading.take(said(*blocks)) if isinstance(o, Emit)][1:]
@@ -133,7 +133,7 @@ class TestReading:
 
     def test_nobody_is_waited_for_once_the_cli_has_refused_a_call_without_asking(self):
         calls = calls_of(agent(toolset("always_ask"), custom("lookup")))
-        reading = Reading(IDS, calls)
+        reading = FrameReader(IDS, calls)
         names = ["Bash", "lookup", "AskUserQuestion"]
         blocks = [{"type": "tool_use", "id": f"t{n}", "name": n, "input": {}} for n in names]
         asked = [o for o in reading.take(said(*blocks)) if isinstance(o, Emit) and o.blocks]
@@ -200,7 +200,7 @@ class TestReading:
         assert len(fields["excerpt"]) == 8192
 
     def test_a_flood_of_frames_is_counted_and_told_once(self):
-        unknown = Unknown()
+        unknown = UnknownFrames()
         shown = [unknown.pass_on({"type": f"kind {n % 30}"}) for n in range(300)]
         assert sum(map(len, shown)) == 60
         (emit,) = unknown.told()
@@ -212,17 +212,17 @@ class TestReading:
 
 class TestNames:
     def test_the_same_thing_has_the_same_name_and_no_other_session_has_it(self):
-        assert Ids("sesn_1").call("t1") == IDS.call("t1")
-        assert Ids("sesn_2").call("t1") != IDS.call("t1")
+        assert StableIds("sesn_1").call("t1") == IDS.call("t1")
+        assert StableIds("sesn_2").call("t1") != IDS.call("t1")
         assert IDS.call("t1") != IDS.result("t1")
         assert IDS.block("m", "text", 0) != IDS.block("m", "text", 1)
-        assert Ids("sesn_2").conversation != IDS.conversation
+        assert StableIds("sesn_2").conversation != IDS.conversation
         assert IDS.call("t1").startswith("sevt_")
         assert len(IDS.call("t1")) == len("sevt_") + 26
 
 
 class TestLaunch:
-    def launch(self, agent: dict[str, Any]) -> Launch:
+    def launch(self, agent: dict[str, Any]) -> CliCommand:
         session = Session(
             id="sesn_1",
             tenant="t",
@@ -231,7 +231,9 @@ class TestLaunch:
             created_at=0,
             updated_at=0,
         )
-        return Launch("/bin/claude", session, Toolbox(agent), {"ANTHROPIC_API_KEY": "placeholder"})
+        return CliCommand(
+            "/bin/claude", session, Toolbox(agent), {"ANTHROPIC_API_KEY": "placeholder"}
+        )
 
     def test_a_clients_words_never_stand_where_a_flag_could(self):
         body = agent(toolset(), mcp_toolset("--x"), servers=("--x",)) | {
@@ -301,10 +303,10 @@ class TestContent:
         file = {"type": "document", "source": {"type": "file", "file_id": "file_1"}, "title": None}
         first = entry("user.message", content=[{"type": "text", "text": "Look:"}, image, file])
         empty = entry("user.message", content=[{"type": "text", "text": " "}])
-        blocks = of_inputs([first, empty])
+        blocks = blocks_of_inputs([first, empty])
         assert [block["type"] for block in blocks] == ["text", "image", "text"]
         assert "file_1" in blocks[2]["text"]
-        assert of_inputs([empty])[0]["type"] == "text"
+        assert blocks_of_inputs([empty])[0]["type"] == "text"
 
     def test_what_tools_return_is_shown_as_the_api_has_it(self):
         image = {
@@ -312,10 +314,10 @@ class TestContent:
             "source": {"type": "base64", "media_type": "image/png", "data": "AA"},
         }
         reference = {"type": "tool_reference", "tool_name": "x"}
-        shown = of_result([{"type": "text", "text": "a"}, image, reference, "stray"])
+        shown = blocks_of_result([{"type": "text", "text": "a"}, image, reference, "stray"])
         assert [block["type"] for block in shown] == ["text", "image", "text"]
-        assert of_result("") == []
-        assert of_result(None) == []
+        assert blocks_of_result("") == []
+        assert blocks_of_result(None) == []
 
     def test_what_clients_return_is_passed_on_as_mcp_has_it(self):
         image = {
@@ -334,7 +336,7 @@ class TestContent:
 
 
 async def test_the_log_is_retold_newest_first_when_it_is_too_long():
-    past = Past()
+    past = LoggedPast()
     for n in range(100):
         past.take(entry("user.message", content=[{"type": "text", "text": f"message {n}."}]))
     past.take(entry("agent.tool_use", name="bash", input={"command": "ls"}))
@@ -347,7 +349,7 @@ async def test_the_log_is_retold_newest_first_when_it_is_too_long():
 
 
 def test_pending_calls_are_named_by_their_events():
-    reading = Reading(IDS, calls_of(agent(toolset("always_ask"))))
+    reading = FrameReader(IDS, calls_of(agent(toolset("always_ask"))))
     call = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {}}
     emit = reading.take(said(call))[-1]
     assert isinstance(emit, Emit)

@@ -21,7 +21,7 @@ from tests.harnesses.claude_parts import (
 from roost.harnesses.claude.permissions import Policy, Verdict
 from roost.harnesses.claude.shapes import CanUseTool, McpMessage
 from roost.harnesses.claude.tools import Tool, Toolbox, answers_to
-from roost.harnesses.claude.wire import Cli, Lines, parse
+from roost.harnesses.claude.wire import CliPipe, LineSplitter, parse
 from roost.ports.harness import Confinement
 
 
@@ -32,11 +32,11 @@ class TestLines:
         stream = b"".join(line + b"\n" for line in lines)
         cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
         pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-        reader = Lines(limit=20)
+        reader = LineSplitter(limit=20)
         assert [line for piece in pieces for line in reader.feed(piece)] == lines
 
     def test_a_line_that_is_too_long_is_skipped_and_the_next_one_read(self):
-        reader = Lines(limit=4)
+        reader = LineSplitter(limit=4)
         assert reader.feed(b"123") == []
         assert reader.feed(b"456") == []
         assert reader.feed(b"789\nok\n") == [b"ok"]
@@ -290,7 +290,7 @@ async def test_large_frames_are_not_read_ahead() -> None:
     """Hundreds of them would be gigabytes: one waits to be taken, and the agent with it."""
     frame = b'{"type": "user", "text": "%b"}\n' % (b"x" * 1_000_000)
     process = Printing(*[frame] * 20)
-    wire = Cli(process, "s")  # type: ignore[arg-type]
+    wire = CliPipe(process, "s")  # type: ignore[arg-type]
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wire.pump)
         await anyio.sleep(0.3)

@@ -9,11 +9,11 @@ from tests.harnesses.claude_parts import IDS, agent, calls_of, custom, entry, to
 
 from roost.domain.events import Draft, Entry
 from roost.domain.usage import Usage
-from roost.harnesses.claude.calls import Calls
-from roost.harnesses.claude.past import Past
-from roost.harnesses.claude.recovery import Plan, Recovery, messages_in
-from roost.harnesses.claude.shapes import CanUseTool, McpMessage, Said, read
-from roost.harnesses.claude.transcript import Line, Transcript
+from roost.harnesses.claude.calls import ToolCalls
+from roost.harnesses.claude.past import LoggedPast
+from roost.harnesses.claude.recovery import Recovery, StartPlan, messages_in
+from roost.harnesses.claude.shapes import CanUseTool, McpMessage, MessageFrame, convert
+from roost.harnesses.claude.transcript import CliTranscript, TranscriptLine
 from roost.ports.harness import Emit
 
 HELLO = entry("user.message", content=[{"type": "text", "text": "Hello."}])
@@ -22,26 +22,26 @@ BUILT = [{"type": "text", "text": "built"}]
 USAGE = {"input_tokens": 7, "output_tokens": 3}
 
 
-def line(type: str, uuid: str, content: Any, **message: Any) -> Line:
+def line(type: str, uuid: str, content: Any, **message: Any) -> TranscriptLine:
     frame = {"type": type, "uuid": uuid, "message": {"content": content, **message}}
-    return Line(uuid, frame, read(frame, Said))
+    return TranscriptLine(uuid, frame, convert(frame, MessageFrame))
 
 
-def prompt(*inputs: Entry) -> Line:
+def prompt(*inputs: Entry) -> TranscriptLine:
     return line("user", IDS.prompt(inputs), "what was said")
 
 
-def text(said: str, message_id: str) -> Line:
+def text(said: str, message_id: str) -> TranscriptLine:
     block = {"type": "text", "text": said}
     return line("assistant", f"u-{message_id}", [block], id=message_id, usage=USAGE)
 
 
-def call(tool_use_id: str, name: str = "Bash", **given: Any) -> Line:
+def call(tool_use_id: str, name: str = "Bash", **given: Any) -> TranscriptLine:
     block = {"type": "tool_use", "id": tool_use_id, "name": name, "input": given}
     return line("assistant", f"u-{tool_use_id}", [block], id=f"m-{tool_use_id}", usage=USAGE)
 
 
-def result(tool_use_id: str) -> Line:
+def result(tool_use_id: str) -> TranscriptLine:
     block = {"type": "tool_result", "tool_use_id": tool_use_id, "content": "ok"}
     return line("user", f"r-{tool_use_id}", [block])
 
@@ -65,18 +65,18 @@ def called_before(tool_use_id: str, name: str = "bash", **given: Any) -> Entry:
 
 def plan(
     log: Sequence[Entry],
-    lines: Sequence[Line],
+    lines: Sequence[TranscriptLine],
     *inputs: Entry,
     again: bool = True,
     behind: bool = False,
     tools: Sequence[dict[str, Any]] = (toolset(),),
-) -> tuple[Plan, Calls]:
+) -> tuple[StartPlan, ToolCalls]:
     calls = calls_of(agent(*tools))
     prompts = [one for one in lines if one.is_prompt]
-    transcript = Transcript(lines, prompts[-1]) if prompts else None
+    transcript = CliTranscript(lines, prompts[-1]) if prompts else None
     messages = messages_in(inputs)
     heard = transcript is None or transcript.has(IDS.prompt(messages))
-    past = Past(() if heard else {entry.id for entry in messages})
+    past = LoggedPast(() if heard else {entry.id for entry in messages})
     for one in log:
         past.take(one)
     recovery = Recovery(IDS, calls, past, inputs, again=again, behind=behind)
@@ -85,7 +85,7 @@ def plan(
     return recovery.with_transcript(transcript), calls
 
 
-def types(plan: Plan) -> list[str]:
+def types(plan: StartPlan) -> list[str]:
     return [draft.type for emit in plan.emits for draft in emit.drafts]
 
 
@@ -211,11 +211,11 @@ def test_answers_come_before_a_message_that_was_sent_with_them():
     asked = logged("agent.custom_tool_use", IDS.call("t1"), name="lookup", input={})
     answer = entry("user.custom_tool_result", custom_tool_use_id=IDS.call("t1"), content=[])
     calls = calls_of(agent(custom("lookup")))
-    past = Past({MORE.id})
+    past = LoggedPast({MORE.id})
     for one in (HELLO, asked, answer, MORE):
         past.take(one)
     recovery = Recovery(IDS, calls, past, [answer, MORE], again=False)
-    made = recovery.with_transcript(Transcript(lines, lines[0]))
+    made = recovery.with_transcript(CliTranscript(lines, lines[0]))
     assert made.mark is not None
     assert made.prompt.uuid == IDS.prompt([HELLO])
     assert made.then is not None

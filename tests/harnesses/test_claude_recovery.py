@@ -31,7 +31,7 @@ from roost.harnesses.claude import transcript
 from roost.harnesses.claude.conversation import ClaudeConversation
 from roost.harnesses.claude.past import CALLS
 from roost.harnesses.claude.shapes import Json
-from roost.harnesses.claude.transcript import Shelf
+from roost.harnesses.claude.transcript import TranscriptFile
 from roost.ports.harness import Conversation
 from roost.ports.sandbox import Plan
 from roost.sandboxes.host import HostProvider
@@ -225,7 +225,7 @@ async def test_only_what_followed_the_servers_end_is_cut_off(
     monkeypatch.setattr(transcript, "_MOST", len("".join(lines)) + 50)
     plan = Plan(session_id="s", generation=1, home=tmp_path, workspace=tmp_path)
     async with HostProvider(use_cgroups=False).open(plan) as sandbox:
-        found = await Shelf(sandbox, "c", {}, lambda name: name == "lookup").read()
+        found = await TranscriptFile(sandbox, "c", {}, lambda name: name == "lookup").read()
     assert found is not None
     assert [line.uuid for line in found.lines][-1] == "1-lookup"
     assert kept.read_text() == before + "".join(lines[:4])

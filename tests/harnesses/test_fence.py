@@ -9,7 +9,7 @@ from tests.harnesses.claude_desk import agent
 
 from roost.harnesses.claude.permissions import Policy
 from roost.harnesses.claude.tools import Tool
-from roost.harnesses.fence import Fence, Outside
+from roost.harnesses.fence import Fence, ToolRefused
 from roost.ports.harness import Confinement
 
 
@@ -82,7 +82,7 @@ def test_a_path_is_judged_by_where_it_leads(vault: Path, path: object, leads_to:
     fence = Fence(bounds(vault))
     given = path.replace("{vault}", str(vault)) if isinstance(path, str) else path
     if leads_to is None:
-        with pytest.raises(Outside, match="Refused"):
+        with pytest.raises(ToolRefused, match="Refused"):
             fence.place(given)
     else:
         assert fence.place(given) == str((vault / leads_to).resolve())
@@ -97,7 +97,7 @@ def test_a_vault_behind_a_link_is_the_same_vault(vault: Path, tmp_path: Path):
         f"{tmp_path}/link/notes/note.txt",
     ):
         assert fence.place(path) == str(vault / "notes/note.txt")
-    with pytest.raises(Outside):
+    with pytest.raises(ToolRefused):
         fence.place(str(vault / ".workspaces/other/x.txt"))
 
 
@@ -123,7 +123,7 @@ def test_a_pattern_stays_below_where_it_is_looked_for(vault: Path, pattern: str 
     if fine:
         assert fence.pattern(given) == given
     else:
-        with pytest.raises(Outside, match="Refused"):
+        with pytest.raises(ToolRefused, match="Refused"):
             fence.pattern(given)
 
 

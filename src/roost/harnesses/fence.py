@@ -20,7 +20,7 @@ from roost.ports.harness import Confinement
 _WILD: Final = re.compile(r"[*?\[{]")
 
 
-class Outside(Exception):
+class ToolRefused(Exception):
     """A path leads where it must not; says so to the agent."""
 
 
@@ -35,7 +35,7 @@ class Fence:
     def place(self, path: object) -> str:
         """Where a path leads. :raises Outside: it may not be used"""
         if not isinstance(path, str) or not path or "\0" in path:
-            raise Outside("Refused: that is not a path.")
+            raise ToolRefused("Refused: that is not a path.")
         for reading in self._readings(path):
             self._check(os.path.realpath(reading), path)
         return os.path.realpath(os.path.normpath(self._absolute(path)))
@@ -46,7 +46,9 @@ class Fence:
         :raises Outside: it names another place, or leads up
         """
         if not isinstance(pattern, str) or ".." in pattern or pattern.startswith("~"):
-            raise Outside("Refused: give a pattern that neither begins with ~ nor has .. in it.")
+            raise ToolRefused(
+                "Refused: give a pattern that neither begins with ~ nor has .. in it."
+            )
         if pattern.startswith("/"):
             self.place(_WILD.split(pattern)[0].rpartition("/")[0] or "/")
         return pattern
@@ -65,11 +67,11 @@ class Fence:
 
     def _check(self, place: str, said: str) -> None:
         if not _is_within(place, self._root):
-            raise Outside(
+            raise ToolRefused(
                 f"Refused: {said} is outside of {self._root}, which this session is kept in."
             )
         if any(_is_within(place, hidden) for hidden in self._hidden):
-            raise Outside(
+            raise ToolRefused(
                 f"Refused: {said} is where sessions are kept, and not for this one to use."
             )
 

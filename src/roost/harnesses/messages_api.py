@@ -1,7 +1,7 @@
 """The Messages API over HTTP: one request, streamed, checked and bounded as it arrives.
 
 What comes back is another machine's word: its shape is checked, its size is limited, and whatever
-is wrong with it is a `Failure`.
+is wrong with it is a `ModelFailure`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from roost.domain.ids import mint
 from roost.domain.usage import Usage
-from roost.harnesses.retries import Failure, asked_to_wait, refused
+from roost.harnesses.retries import ModelFailure, asked_to_wait, refused
 from roost.ports.harness import Show
 
 TIMEOUT: Final = httpx2.Timeout(30.0, read=300.0)  # the API sends a ping long before that
@@ -29,7 +29,7 @@ _CARRIERS: Final = {"text": "text", "thinking": "thinking", "tool_use": "partial
 Json = dict[str, Any]
 
 
-class Part(msgspec.Struct):
+class AnswerPart(msgspec.Struct):
     """One content block, as far as it has come. `id` is that of the event it will become."""
 
     kind: str
@@ -47,18 +47,20 @@ class Part(msgspec.Struct):
         try:
             return msgspec.json.decode(self.text or "{}", type=dict[str, Any])
         except msgspec.DecodeError as error:
-            raise Failure(f"The model called {self.name} with broken arguments: {error}") from None
+            raise ModelFailure(
+                f"The model called {self.name} with broken arguments: {error}"
+            ) from None
 
 
-class Answer:
+class ModelAnswer:
     """An answer of the model, as far as it has come."""
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[AnswerPart] = []
         self.usage = Usage()
         self.stop_reason: str | None = None
         self.complete = False
-        self._by_index: dict[int, Part] = {}
+        self._by_index: dict[int, AnswerPart] = {}
         self._size = 0
 
     def add(self, event: Json) -> list[Show]:
@@ -69,7 +71,9 @@ class Answer:
         try:
             return self._add(event)
         except (KeyError, TypeError, AttributeError) as error:
-            raise Failure(f"The model sent something that is not an answer: {error!r}") from None
+            raise ModelFailure(
+                f"The model sent something that is not an answer: {error!r}"
+            ) from None
 
     def _add(self, event: Json) -> list[Show]:
         match event["type"]:
@@ -91,7 +95,7 @@ class Answer:
     def _begin(self, index: int, block: Json) -> list[Show]:
         if block["type"] not in _CARRIERS:
             return []
-        part = Part(block["type"], mint("sevt"), str(block.get("name", "")))
+        part = AnswerPart(block["type"], mint("sevt"), str(block.get("name", "")))
         self._weigh(len(part.name) + 100)
         self._by_index[index] = part
         self.parts.append(part)
@@ -113,7 +117,7 @@ class Answer:
         self._size += size
         if self._size > MAX_ANSWER:
             said = f"The model's answer is longer than {MAX_ANSWER:,} characters."
-            raise Failure(said, retry="exhausted")
+            raise ModelFailure(said, retry="exhausted")
 
     def _count(self, counts: Json) -> None:
         """Counts are totals: a later one replaces an earlier one."""
@@ -148,7 +152,7 @@ class MessagesApi:
             async with aclosing(self._ask(request)) as events:
                 async for event in events:
                     yield event
-        except Failure as failure:
+        except ModelFailure as failure:
             if self._api_key:  # whoever is on the way may quote what it was sent
                 failure.message = failure.message.replace(self._api_key, "[the key]")
             raise
@@ -165,10 +169,12 @@ class MessagesApi:
                     async for event in events:
                         yield event
         except httpx2.LocalProtocolError as error:  # its text quotes the headers, and so the key
-            raise Failure("The request to the model is malformed.", retry="exhausted") from error
+            raise ModelFailure(
+                "The request to the model is malformed.", retry="exhausted"
+            ) from error
         except httpx2.HTTPError as error:
             what = str(error) or type(error).__name__
-            raise Failure(f"The connection to the model failed: {what}") from error
+            raise ModelFailure(f"The connection to the model failed: {what}") from error
 
 
 async def _events(response: httpx2.Response) -> AsyncGenerator[Json, None]:
@@ -176,13 +182,13 @@ async def _events(response: httpx2.Response) -> AsyncGenerator[Json, None]:
         try:
             event = msgspec.json.decode(message.data, type=dict[str, Any])
         except msgspec.DecodeError as error:
-            raise Failure(f"The model sent something that is not JSON: {error}") from None
+            raise ModelFailure(f"The model sent something that is not JSON: {error}") from None
         if event.get("type") == "error":
             raise refused(*_named(event))
         yield event
 
 
-async def _refusal(response: httpx2.Response) -> Failure:
+async def _refusal(response: httpx2.Response) -> ModelFailure:
     """What a refusal says; its body may be anything, so only its beginning is read."""
     raw = bytearray()
     async for chunk in response.aiter_bytes():

@@ -49,7 +49,7 @@ _MAKE_IT_SMALLER = "Go back to before what made the conversation so large (rewin
 _ADVICE = {413: _MAKE_IT_SMALLER, 401: _FIX_THE_KEY, 402: _FIX_THE_BILL, 403: _FIX_THE_KEY}
 
 
-class Failure(Exception):
+class ModelFailure(Exception):
     """A model request that gave no answer. `wait`: how long the model asked to be left alone."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Failure(Exception):
 
 def refused(
     kind: str, message: str, status: int | None = None, wait: float | None = None
-) -> Failure:
+) -> ModelFailure:
     """The failure behind an error the API answered with."""
     status = status or _STATUSES.get(kind, 500)
     verb = "did not answer" if status in _NOT_REACHED else "refused the request"
@@ -76,7 +76,7 @@ def refused(
     if status in _ADVICE and _OURS not in message:
         said = f"{said[: _LONGEST_MESSAGE // 2]} {_ADVICE[status]}"
     error = _ERRORS.get(status, "model_request_failed_error")
-    return Failure(said, error, _judge(status), wait)
+    return ModelFailure(said, error, _judge(status), wait)
 
 
 def _judge(status: int) -> Retry:

@@ -26,9 +26,9 @@ from roost.domain.events import Draft, Entry
 from roost.domain.session import Pending, Session
 from roost.domain.usage import Usage
 from roost.harnesses import HarnessContext
-from roost.harnesses.messages_api import Answer, Json, MessagesApi, Part
-from roost.harnesses.retries import Failure, pause
-from roost.harnesses.transcript import Transcript
+from roost.harnesses.message_history import MessageHistory
+from roost.harnesses.messages_api import AnswerPart, Json, MessagesApi, ModelAnswer
+from roost.harnesses.retries import ModelFailure, pause
 from roost.ports.harness import (
     Abilities,
     Brief,
@@ -120,7 +120,7 @@ class _Conversation:
         self._api = api
         self._retries = retries
         self._first_pause = first_pause
-        self._transcript: Transcript | None = None
+        self._transcript: MessageHistory | None = None
         self._stop = _Stop()
 
     def turn(self, inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
@@ -145,11 +145,11 @@ class _Conversation:
                     for draft in output.drafts:
                         transcript.take(draft)
 
-    async def _caught_up(self, inputs: Sequence[Entry], again: bool) -> Transcript:
+    async def _caught_up(self, inputs: Sequence[Entry], again: bool) -> MessageHistory:
         transcript = self._transcript
         # With calls open, only the log knows whether they still are: an interrupt closes them.
         if transcript is None or again or transcript.waiting:
-            transcript = Transcript()
+            transcript = MessageHistory()
             async for entry in self._brief.history():
                 # One that was queued stands again where it was taken up; a withdrawn one never was.
                 if not (entry.queued or entry.withdrawn):
@@ -159,7 +159,9 @@ class _Conversation:
         self._transcript = transcript
         return transcript
 
-    async def _requests(self, transcript: Transcript, stop: _Stop) -> AsyncGenerator[Output, None]:
+    async def _requests(
+        self, transcript: MessageHistory, stop: _Stop
+    ) -> AsyncGenerator[Output, None]:
         """Asks the model as long as it has something to answer."""
         if transcript.open_span:
             yield Emit([_span_end(transcript.open_span, Usage(), error=True)])
@@ -176,7 +178,7 @@ class _Conversation:
         yield Trouble("tool_use_limit_reached_error", said, "exhausted")
         yield _GIVEN_UP
 
-    async def _tries(self, transcript: Transcript, stop: _Stop) -> AsyncGenerator[Output, None]:
+    async def _tries(self, transcript: MessageHistory, stop: _Stop) -> AsyncGenerator[Output, None]:
         """Makes one request until it is answered; rests if it never is, or if that is the end."""
         body = _request_body(self._brief.session, transcript)
         for tries in count(1):
@@ -204,8 +206,8 @@ class _Request:
     """One request to the model, from the span that opens it to the one `Emit` that closes it."""
 
     def __init__(self, api: MessagesApi, body: Json, custom: set[str], stop: _Stop) -> None:
-        self.answer = Answer()
-        self.failure: Failure | None = None
+        self.answer = ModelAnswer()
+        self.failure: ModelFailure | None = None
         self._api = api
         self._body = body
         self._custom = custom
@@ -219,7 +221,7 @@ class _Request:
                 async for preview in previews:
                     yield preview
             outcome = self._outcome(start.id)
-        except Failure as failure:
+        except ModelFailure as failure:
             self.failure = failure
             usage = self.answer.usage
             outcome = Emit([_span_end(start.id, usage, error=True)], spent=usage)
@@ -239,7 +241,7 @@ class _Request:
     def _outcome(self, start_id: str) -> Emit:
         """What the answer comes to. One that an interrupt cut short counts as far as it is said."""
         if not self.answer.complete and not self._stop.asked:
-            raise Failure("The model's answer broke off.")
+            raise ModelFailure("The model's answer broke off.")
         parts = [p for p in self.answer.parts if p.kind != "tool_use" or self.answer.complete]
         calls = [part for part in parts if part.kind == "tool_use"]
         usage = self.answer.usage
@@ -253,7 +255,7 @@ class _Request:
             blocks=[Pending(call.id, "custom_tool") for call in calls if call.name in self._custom],
         )
 
-    def _events(self, part: Part) -> list[Draft]:
+    def _events(self, part: AnswerPart) -> list[Draft]:
         if part.kind == "thinking":
             return [Draft.of("agent.thinking", part.id)]
         if part.kind == "text":
@@ -291,7 +293,7 @@ class _Stop:
                 self._scope = None
 
 
-def _rest(transcript: Transcript, stop: _Stop) -> TurnEnd | None:
+def _rest(transcript: MessageHistory, stop: _Stop) -> TurnEnd | None:
     """The reason to rest, unless the model has something to answer."""
     if stop.asked:
         transcript.interrupt()
@@ -300,7 +302,7 @@ def _rest(transcript: Transcript, stop: _Stop) -> TurnEnd | None:
     return None if transcript.due else _END
 
 
-def _request_body(session: Session, transcript: Transcript) -> Json:
+def _request_body(session: Session, transcript: MessageHistory) -> Json:
     agent = session.spec.agent
     body: Json = {
         "model": agent["model"]["id"],
@@ -328,7 +330,7 @@ def _custom_tools(session: Session) -> set[str]:
     return {tool["name"] for tool in _custom(session)}
 
 
-def _denial(call: Part) -> Draft:
+def _denial(call: AnswerPart) -> Draft:
     said = f"{call.name} was not run: this agent has no sandbox, so it runs no tools of its own."
     content = [{"type": "text", "text": said}]
     return Draft.of("agent.tool_result", tool_use_id=call.id, content=content, is_error=True)

@@ -14,11 +14,11 @@ import msgspec
 
 from roost.domain.events import Entry
 from roost.harnesses.claude.content import as_mcp, as_text
-from roost.harnesses.claude.ids import Ids
+from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.permissions import Policy, Verdict
 from roost.harnesses.claude.shapes import CanUseTool, Json, McpMessage
 from roost.harnesses.claude.tools import Tool, Toolbox, answers_to, reply
-from roost.harnesses.fence import Outside
+from roost.harnesses.fence import ToolRefused
 
 ANSWERS: Mapping[str, str] = {
     "user.tool_confirmation": "tool_use_id",
@@ -33,7 +33,7 @@ UNKNOWN = (
 _TOOL_USE_ID = "claudecode/toolUseId"
 
 
-class Call(msgspec.Struct, frozen=True):
+class ToolCall(msgspec.Struct, frozen=True):
     """A call the agent has made. `name` is the CLI's name of the tool."""
 
     event_id: str
@@ -48,7 +48,7 @@ class Call(msgspec.Struct, frozen=True):
         return self.verdict.permission == "ask"
 
 
-class Reply(msgspec.Struct, frozen=True):
+class ControlReply(msgspec.Struct, frozen=True):
     """What to answer to a request of the CLI."""
 
     request_id: str
@@ -60,18 +60,18 @@ class _Asking(msgspec.Struct, frozen=True):
     question: CanUseTool | McpMessage
 
 
-class Calls:
+class ToolCalls:
     """The calls one process of the CLI knows about.
 
     `open` has those without a result, by the CLI's id, in the order they were made.
     """
 
-    def __init__(self, ids: Ids, toolbox: Toolbox, policy: Policy) -> None:
-        self.open: dict[str, Call] = {}
+    def __init__(self, ids: StableIds, toolbox: Toolbox, policy: Policy) -> None:
+        self.open: dict[str, ToolCall] = {}
         self._ids = ids
         self._toolbox = toolbox
         self._policy = policy
-        self._made: dict[str, Call] = {}
+        self._made: dict[str, ToolCall] = {}
         self._answers: dict[str, Entry] = {}
         self._asking: dict[str, _Asking] = {}
         self._asked: set[str] = set()
@@ -95,7 +95,7 @@ class Calls:
         """Whether the CLI waits for an answer, and nothing else is going on."""
         return bool(self._asking) and not self._running
 
-    def make(self, tool_use_id: str, name: str, given: Json) -> tuple[Call, bool]:
+    def make(self, tool_use_id: str, name: str, given: Json) -> tuple[ToolCall, bool]:
         """Note a call; True with it if its event is new, False if the agent repeats a lost call."""
         if tool_use_id in self._made:
             return self._made[tool_use_id], True
@@ -107,11 +107,11 @@ class Calls:
             verdict = Verdict("deny", reason=reason)
         lost = self._lost.pop(same, None)
         event_id = lost or self._ids.call(tool_use_id)
-        call = Call(event_id, tool, name, given, verdict)
+        call = ToolCall(event_id, tool, name, given, verdict)
         self._made[tool_use_id] = self.open[tool_use_id] = call
         return call, lost is None
 
-    def returned(self, tool_use_id: str) -> Call | None:
+    def returned(self, tool_use_id: str) -> ToolCall | None:
         """Note that a call has its result; None if that is nothing new."""
         call = self._made.get(tool_use_id)
         if tool_use_id in self._settled:
@@ -142,24 +142,24 @@ class Calls:
         self._settled.add(tool_use_id)
         self._refused[tool_use_id] = UNKNOWN
 
-    def lose(self, call: Call) -> None:
+    def lose(self, call: ToolCall) -> None:
         """Expect the agent to make this call again: the process that made it is gone."""
         self._lost[call.tool, _key(call.input)] = call.event_id
 
-    def doubt(self, call: Call, reason: str) -> None:
+    def doubt(self, call: ToolCall, reason: str) -> None:
         """If the agent makes this call again, refuse it once: it may have run, and the agent has only
         been told so in passing. An agent that then insists has been warned.
         """
         self._doubted[call.tool, _key(call.input)] = reason
 
-    def logged(self, entry: Entry) -> Call:
+    def logged(self, entry: Entry) -> ToolCall:
         """A call as the log has it, which does not know the CLI's name for it."""
         fields = entry.fields
         tool = self._toolbox.logged(entry.type, fields)
         verdict = self._policy.judge(tool, fields["input"])
-        return Call(entry.id, tool, fields["name"], fields["input"], verdict)
+        return ToolCall(entry.id, tool, fields["name"], fields["input"], verdict)
 
-    def answer(self, entry: Entry) -> Reply | None:
+    def answer(self, entry: Entry) -> ControlReply | None:
         """Take a client's answer; gives what the CLI waits for, if it waits."""
         event_id = entry.fields[ANSWERS[entry.type]]
         self._answers[event_id] = entry
@@ -170,7 +170,7 @@ class Calls:
             return self.permission(asking.request_id, asking.question)
         return self.result(asking.request_id, asking.question)
 
-    def permission(self, request_id: str, asked: CanUseTool) -> Reply | None:
+    def permission(self, request_id: str, asked: CanUseTool) -> ControlReply | None:
         """The answer to a request for permission; None if somebody has to be asked first."""
         self._asked.add(asked.tool_use_id)
         call, _ = self.make(asked.tool_use_id, asked.tool_name, asked.input)
@@ -181,14 +181,16 @@ class Calls:
             return None
         if call.tool.kind != "custom" and not reason:
             self._running.add(asked.tool_use_id)
-        return Reply(request_id, decision)
+        return ControlReply(request_id, decision)
 
-    def result(self, request_id: str, asked: McpMessage) -> Reply | None:
+    def result(self, request_id: str, asked: McpMessage) -> ControlReply | None:
         """The result of a custom tool; None if no client has brought it yet."""
         found = self._custom_call(asked.message)
         if found is None:
             gone = {"code": -32602, "message": "No call of a tool of that name is open."}
-            return Reply(request_id, {"mcp_response": {**reply(asked.message, {}), "error": gone}})
+            return ControlReply(
+                request_id, {"mcp_response": {**reply(asked.message, {}), "error": gone}}
+            )
         tool_use_id, call = found
         entry = self._answers.get(call.event_id)
         if entry is None:
@@ -200,7 +202,7 @@ class Calls:
             "content": as_mcp(fields.get("content")),
             "isError": bool(fields.get("is_error")),
         }
-        return Reply(request_id, {"mcp_response": reply(asked.message, outcome)})
+        return ControlReply(request_id, {"mcp_response": reply(asked.message, outcome)})
 
     def withdrawn(self, request_id: str) -> None:
         """Note that the CLI no longer wants an answer."""
@@ -208,18 +210,18 @@ class Calls:
             if asking.request_id == request_id:
                 del self._asking[event_id]
 
-    def answer_of(self, call: Call) -> Entry | None:
+    def answer_of(self, call: ToolCall) -> Entry | None:
         """The client's answer to a call, if it has come."""
         return self._answers.get(call.event_id)
 
-    def _decision(self, call: Call, given: Json) -> Json | None:
+    def _decision(self, call: ToolCall, given: Json) -> Json | None:
         if call.verdict.permission == "deny":
             reason = call.verdict.reason
             return _deny(reason or f"Permission to use {call.tool.name} has been denied.")
         try:
             # Again: links may have changed since, or whoever allowed it has changed the input.
             given = self._policy.kept_in(call.tool, self._as_allowed(call, given))
-        except Outside as refusal:
+        except ToolRefused as refusal:
             return _deny(str(refusal))
         if call.tool.kind == "custom" or call.verdict.permission == "allow":
             return _allow(given)  # a custom tool's call itself comes to us next
@@ -230,13 +232,13 @@ class Calls:
             return _answered(entry, given)
         return _confirmed(entry, call, given)
 
-    def _as_allowed(self, call: Call, given: Json) -> Json:
+    def _as_allowed(self, call: ToolCall, given: Json) -> Json:
         """The input as somebody wants it who has allowed the call, if they have changed it."""
         entry = self._answers.get(call.event_id)
         changed: Json | None = None if entry is None else entry.fields.get("modified_input")
         return given if changed is None else changed
 
-    def _custom_call(self, message: Json) -> tuple[str, Call] | None:
+    def _custom_call(self, message: Json) -> tuple[str, ToolCall] | None:
         params = message.get("params") or {}
         named = (params.get("_meta") or {}).get(_TOOL_USE_ID)
         for tool_use_id, call in self.open.items():
@@ -256,7 +258,7 @@ def _answered(entry: Entry, given: Json) -> Json:
     return _allow({**given, "answers": answers})
 
 
-def _confirmed(entry: Entry, call: Call, given: Json) -> Json:
+def _confirmed(entry: Entry, call: ToolCall, given: Json) -> Json:
     fields = entry.fields
     if fields["result"] == "allow":
         return _allow(given)

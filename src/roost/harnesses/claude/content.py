@@ -15,7 +15,7 @@ def text_block(text: str) -> Json:
     return {"type": "text", "text": text}
 
 
-def of_inputs(messages: Iterable[Entry]) -> list[Json]:
+def blocks_of_inputs(messages: Iterable[Entry]) -> list[Json]:
     """What messages say, as blocks of one prompt: the CLI takes what is handed over together as one."""
     blocks = []
     for entry in messages:
@@ -31,7 +31,7 @@ def reminder(text: str) -> str:
     return f"<system-reminder>\n{text}\n</system-reminder>"
 
 
-def of_result(content: Any) -> list[Json]:
+def blocks_of_result(content: Any) -> list[Json]:
     """What a tool returned, as the API shows it."""
     if isinstance(content, str):
         return [text_block(content)] if content else []

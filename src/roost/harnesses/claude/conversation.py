@@ -18,19 +18,19 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from roost.domain.events import Entry
 from roost.errors import AgentFailed, RoostError
-from roost.harnesses.claude.calls import ANSWERS, Calls
-from roost.harnesses.claude.content import of_inputs
-from roost.harnesses.claude.frames import Reading
-from roost.harnesses.claude.ids import Ids
-from roost.harnesses.claude.launch import Launch
-from roost.harnesses.claude.live import END, GIVEN_UP, Live
-from roost.harnesses.claude.past import Past
+from roost.harnesses.claude.calls import ANSWERS, ToolCalls
+from roost.harnesses.claude.content import blocks_of_inputs
+from roost.harnesses.claude.frames import FrameReader
+from roost.harnesses.claude.ids import StableIds
+from roost.harnesses.claude.launch import CliCommand
+from roost.harnesses.claude.past import LoggedPast
 from roost.harnesses.claude.permissions import Policy
-from roost.harnesses.claude.recovery import Plan, Prompt, Recovery, messages_in
+from roost.harnesses.claude.process import END, GIVEN_UP, CliProcess
+from roost.harnesses.claude.recovery import Prompt, Recovery, StartPlan, messages_in
 from roost.harnesses.claude.shapes import Json
 from roost.harnesses.claude.tools import Toolbox
-from roost.harnesses.claude.transcript import Shelf, Transcript
-from roost.harnesses.claude.wire import Cli
+from roost.harnesses.claude.transcript import CliTranscript, TranscriptFile
+from roost.harnesses.claude.wire import CliPipe
 from roost.ports.harness import Brief, Output, StartMode, Trouble, TurnEnd
 from roost.ports.sandbox import Sandbox
 
@@ -51,7 +51,7 @@ class ClaudeConversation:
     """See `ports.harness.Conversation`. `tasks` run beside it, until `close`."""
 
     def __init__(
-        self, brief: Brief, sandbox: Sandbox, launch: Launch, toolbox: Toolbox, tasks: TaskGroup
+        self, brief: Brief, sandbox: Sandbox, launch: CliCommand, toolbox: Toolbox, tasks: TaskGroup
     ) -> None:
         self._brief = brief
         self._sandbox = sandbox
@@ -59,12 +59,14 @@ class ClaudeConversation:
         self._toolbox = toolbox
         self._tasks = tasks
         self._policy = Policy(brief.session.spec.agent, brief.confinement)
-        self._ids = Ids.of(brief.session)
-        self._shelf = Shelf(sandbox, self._ids.conversation, launch.home, toolbox.is_custom)
+        self._ids = StableIds.of(brief.session)
+        self._shelf = TranscriptFile(
+            sandbox, self._ids.conversation, launch.home, toolbox.is_custom
+        )
         self._has_past = brief.start.resumes
         self._transcript_lost = False
         self._behind = brief.start is StartMode.RESUME_BEHIND
-        self._live: Live | None = None
+        self._live: CliProcess | None = None
         self._busy = False
         self._interrupted: float | None = None
         self._starting = anyio.Lock(fast_acquire=True)
@@ -75,7 +77,7 @@ class ClaudeConversation:
         async with self._starting:
             task_status.started()  # from here on, a turn waits for it
             try:
-                calls = Calls(self._ids, self._toolbox, self._policy)
+                calls = ToolCalls(self._ids, self._toolbox, self._policy)
                 await self._spawn(calls, resume=self._has_past)
             except RoostError as error:
                 about = {"session": self._brief.session.id}
@@ -155,10 +157,12 @@ class ClaudeConversation:
         for output in live.rest():
             yield output
 
-    async def _hand_over(self, live: Live, inputs: Sequence[Entry]) -> Prompt | None:
+    async def _hand_over(self, live: CliProcess, inputs: Sequence[Entry]) -> Prompt | None:
         """Give the inputs to a CLI that runs; gives what has to wait until it is done."""
         messages = messages_in(inputs)
-        prompt = Prompt(self._ids.prompt(messages), of_inputs(messages)) if messages else None
+        prompt = (
+            Prompt(self._ids.prompt(messages), blocks_of_inputs(messages)) if messages else None
+        )
         for entry in inputs:
             if entry.type in ANSWERS:
                 await live.answer(entry)
@@ -171,7 +175,7 @@ class ClaudeConversation:
             await live.cli.request("interrupt")
         return None
 
-    async def _next(self, live: Live) -> Json:
+    async def _next(self, live: CliProcess) -> Json:
         while True:
             try:
                 return await live.cli.next(_LOOK_UP)
@@ -182,35 +186,35 @@ class ClaudeConversation:
             except anyio.EndOfStream:
                 raise _Died from None
 
-    def _is_overdue(self, live: Live) -> bool:
+    def _is_overdue(self, live: CliProcess) -> bool:
         now = anyio.current_time()
         if self._interrupted is not None and now > self._interrupted + _STOPS_WITHIN:
             return True
         return not live.cli.spoke and now > live.since + _SPEAKS_WITHIN
 
-    async def _plan(self, inputs: Sequence[Entry], again: bool) -> tuple[Plan, Calls]:
-        calls = Calls(self._ids, self._toolbox, self._policy)
+    async def _plan(self, inputs: Sequence[Entry], again: bool) -> tuple[StartPlan, ToolCalls]:
+        calls = ToolCalls(self._ids, self._toolbox, self._policy)
         # Whether there is a transcript, the CLI finds out soon enough: see `Live.knows_nothing`.
         known = not (again or self._transcript_lost or self._behind)
         if not self._has_past or (known and _plain(inputs)):
-            prompt = Prompt(self._ids.prompt(inputs), of_inputs(inputs))
-            return Plan(resume=self._has_past, prompt=prompt), calls
+            prompt = Prompt(self._ids.prompt(inputs), blocks_of_inputs(inputs))
+            return StartPlan(resume=self._has_past, prompt=prompt), calls
         transcript = None if self._transcript_lost else await self._shelf.read()
-        past = await Past.read(self._brief.history(), self._unheard(inputs, transcript))
+        past = await LoggedPast.read(self._brief.history(), self._unheard(inputs, transcript))
         recovery = Recovery(self._ids, calls, past, inputs, again=again, behind=self._behind)
         if transcript is None:
             await self._shelf.put_aside()
             return recovery.without_transcript(), calls
         return recovery.with_transcript(transcript), calls
 
-    def _unheard(self, inputs: Sequence[Entry], transcript: Transcript | None) -> set[str]:
+    def _unheard(self, inputs: Sequence[Entry], transcript: CliTranscript | None) -> set[str]:
         """The messages that the CLI has not taken down, though it has others."""
         messages = messages_in(inputs)
         if transcript is None or transcript.has(self._ids.prompt(messages)):
             return set()
         return {entry.id for entry in messages}
 
-    async def _start(self, plan: Plan, calls: Calls) -> Live:
+    async def _start(self, plan: StartPlan, calls: ToolCalls) -> CliProcess:
         if plan.mark is not None:
             await self._shelf.append(plan.mark)
         live = await self._spawn(calls, resume=plan.resume, environ=plan.environ)
@@ -220,14 +224,14 @@ class ClaudeConversation:
         return live
 
     async def _spawn(
-        self, calls: Calls, *, resume: bool, environ: Mapping[str, str] | None = None
-    ) -> Live:
+        self, calls: ToolCalls, *, resume: bool, environ: Mapping[str, str] | None = None
+    ) -> CliProcess:
         process = await self._sandbox.spawn(
             self._launch.argv(resume=resume), environ=self._launch.environ(environ or {})
         )
-        cli = Cli(process, self._ids.conversation, self._up.set)
+        cli = CliPipe(process, self._ids.conversation, self._up.set)
         self._tasks.start_soon(cli.pump)
-        self._live = live = Live(cli, calls, Reading(self._ids, calls), self._toolbox)
+        self._live = live = CliProcess(cli, calls, FrameReader(self._ids, calls), self._toolbox)
         live.since = anyio.current_time()
         self._has_past, self._transcript_lost = True, False
         await cli.request("initialize", **self._launch.introduction())

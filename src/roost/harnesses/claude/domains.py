@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from roost.harnesses.claude.shapes import Json
-from roost.harnesses.fence import Outside
+from roost.harnesses.fence import ToolRefused
 
 _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _ODD: Final = re.compile(
@@ -29,7 +29,7 @@ def kept_to(name: str, config: Json, given: Json) -> Json:
         return _searched(given, allowed, blocked)
     host = _host_of(given.get("url"))
     if (allowed and not _within(host, allowed)) or _within(host, blocked):
-        raise Outside(f"Refused: this agent may not fetch pages from {host}.")
+        raise ToolRefused(f"Refused: this agent may not fetch pages from {host}.")
     return given
 
 
@@ -43,7 +43,7 @@ def _searched(given: Json, allowed: Sequence[str], blocked: Sequence[str]) -> Js
     if wanted:
         kept = [each for each in wanted if not _within(each, blocked)]
         if not kept:
-            raise Outside("Refused: this agent may not search there.")
+            raise ToolRefused("Refused: this agent may not search there.")
         return {**left, "allowed_domains": kept}
     return {**left, "blocked_domains": [*unwanted, *blocked]}
 
@@ -62,7 +62,7 @@ def _host_of(url: object) -> str:
         host = None
     host = (host or "").rstrip(".")
     if not _HOST.fullmatch(host):
-        raise Outside("Refused: give the address with the plain name of a host.")
+        raise ToolRefused("Refused: give the address with the plain name of a host.")
     return host
 
 

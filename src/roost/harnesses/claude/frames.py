@@ -15,22 +15,22 @@ from collections.abc import Callable
 from roost.domain.events import Draft
 from roost.domain.session import Pending
 from roost.domain.usage import Usage
-from roost.harnesses.claude.calls import Call, Calls
-from roost.harnesses.claude.content import of_result, text_block
-from roost.harnesses.claude.ids import Ids
+from roost.harnesses.claude.calls import ToolCall, ToolCalls
+from roost.harnesses.claude.content import blocks_of_result, text_block
+from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.shapes import (
-    Block,
-    Event,
+    ContentBlock,
     Json,
-    Message,
-    Result,
-    Said,
-    Server,
-    Streamed,
-    System,
-    read,
+    McpServer,
+    MessageFrame,
+    ModelMessage,
+    ResultFrame,
+    StreamEvent,
+    StreamFrame,
+    SystemFrame,
+    convert,
 )
-from roost.harnesses.claude.unknown import Unknown
+from roost.harnesses.claude.unknown import UnknownFrames
 from roost.harnesses.retries import refused
 from roost.ports.harness import Emit, Output, Show, Trouble
 
@@ -43,28 +43,28 @@ _OUT = {  # how the CLI says that it cannot use an MCP server, and what the API 
 _SYNTHETIC = "<synthetic>"  # the model's name on messages that the CLI itself has written
 
 
-class Scribe:
+class MessageEvents:
     """Events of the CLI's messages: the same whether they are heard or read in its transcript."""
 
-    def __init__(self, ids: Ids, calls: Calls) -> None:
+    def __init__(self, ids: StableIds, calls: ToolCalls) -> None:
         self._ids = ids
         self._calls = calls
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    def spoken(self, said: Said) -> list[Emit]:
+    def spoken(self, said: MessageFrame) -> list[Emit]:
         """What the agent said and called."""
         if said.error is not None or said.message.model == _SYNTHETIC:
             return []
         events = [self._block(said.message, block) for block in said.blocks]
         return [event for event in events if event is not None]
 
-    def returned(self, said: Said) -> list[Emit]:
+    def returned(self, said: MessageFrame) -> list[Emit]:
         """What its calls have come to. A client's own results are in the log already."""
         results = [block for block in said.blocks if block.type == "tool_result"]
         emits = [self._result(block) for block in results]
         return [emit for emit in emits if emit is not None]
 
-    def _result(self, block: Block) -> Emit | None:
+    def _result(self, block: ContentBlock) -> Emit | None:
         call = self._calls.returned(block.tool_use_id)
         if call is None:
             return None
@@ -76,7 +76,7 @@ class Scribe:
         result = result_of(call, event_id, block.content, is_error=failed)
         return Emit([result], unblocks=unblocks)
 
-    def _block(self, message: Message, block: Block) -> Emit | None:
+    def _block(self, message: ModelMessage, block: ContentBlock) -> Emit | None:
         if block.type == "tool_use":
             call, new = self._calls.make(block.id, block.name, block.input)
             return _called(call) if new else None
@@ -91,14 +91,14 @@ class Scribe:
         return None
 
 
-class Reading:
+class FrameReader:
     """What one process of the CLI has said so far. `unknown` has what nobody here understands."""
 
-    def __init__(self, ids: Ids, calls: Calls) -> None:
-        self.result: Result | None = None
-        self.unknown = Unknown()
+    def __init__(self, ids: StableIds, calls: ToolCalls) -> None:
+        self.result: ResultFrame | None = None
+        self.unknown = UnknownFrames()
         self._ids = ids
-        self._scribe = Scribe(ids, calls)
+        self._scribe = MessageEvents(ids, calls)
         self._span: _Span | None = None
         self._failures = 0
 
@@ -126,7 +126,7 @@ class Reading:
         return self.close_span(error=False) if whole else []
 
     def _said(self, frame: Json) -> list[Output] | None:
-        said = read(frame, Said)
+        said = convert(frame, MessageFrame)
         if said is None or said.parent_tool_use_id is not None:
             return None
         emits = self._scribe.spoken(said)
@@ -138,13 +138,13 @@ class Reading:
         return [*opened, *emits]
 
     def _returned(self, frame: Json) -> list[Output] | None:
-        said = read(frame, Said)
+        said = convert(frame, MessageFrame)
         if said is None or said.parent_tool_use_id is not None:
             return None
         return [*self.answered(), *self._scribe.returned(said)]
 
     def _streamed(self, frame: Json) -> list[Output] | None:
-        streamed = read(frame, Streamed)
+        streamed = convert(frame, StreamFrame)
         if streamed is None or streamed.parent_tool_use_id is not None:
             return None
         event = streamed.event
@@ -161,7 +161,7 @@ class Reading:
                 return self._span.previews(event, self._ids) if self._span else []
 
     def _system(self, frame: Json) -> list[Output] | None:
-        system = read(frame, System)
+        system = convert(frame, SystemFrame)
         if system is None:
             return None
         match system.subtype:
@@ -177,7 +177,7 @@ class Reading:
                 return [] if subtype in _QUIET else None
 
     def _ended(self, frame: Json) -> list[Output] | None:
-        self.result = read(frame, Result)
+        self.result = convert(frame, ResultFrame)
         if self.result is None:
             return None
         if self.result.is_error and self.result.terminal_reason == "api_error":
@@ -185,7 +185,7 @@ class Reading:
         streamed = self._span is not None and self._span.streams
         return self.close_span(error=streamed or self.result.is_error)
 
-    def _asks_again(self, system: System) -> list[Output]:
+    def _asks_again(self, system: SystemFrame) -> list[Output]:
         """While it waits for long, the CLI says so once more every now and then."""
         if system.attempt and system.attempt == self._failures:
             return []
@@ -204,7 +204,7 @@ class Reading:
             return []
         return [*self.answered(), *self.close_span(error=True), *self._new_span()]
 
-    def _open_span(self, message: Message) -> list[Output]:
+    def _open_span(self, message: ModelMessage) -> list[Output]:
         """A span for this answer, unless it has one."""
         opened: list[Output] = []
         if self._span is None or not self._span.takes(message):
@@ -234,11 +234,11 @@ class _Span:
         """Whether the answer has begun."""
         return self.message_id is not None
 
-    def takes(self, message: Message) -> bool:
+    def takes(self, message: ModelMessage) -> bool:
         """Whether the message can be the answer to this request."""
         return self.message_id in (None, message.id)
 
-    def stream(self, message: Message) -> None:
+    def stream(self, message: ModelMessage) -> None:
         """Note that the answer comes in pieces."""
         self.streams = True
         self.spend(message.usage)
@@ -247,7 +247,7 @@ class _Span:
         """Note what was used so far; later figures are totals, and replace earlier ones."""
         self._usage |= {name: n for name, n in (usage or {}).items() if n is not None}
 
-    def previews(self, event: Event, ids: Ids) -> list[Output]:
+    def previews(self, event: StreamEvent, ids: StableIds) -> list[Output]:
         """What a piece of the answer shows."""
         self.spend(event.usage)
         if event.type == "content_block_start" and event.content_block is not None:
@@ -267,7 +267,7 @@ class _Span:
         event_id, type = self._shown[index]
         return [Show(event_id, type, text)]
 
-    def _begun(self, index: int, block: Block, ids: Ids) -> list[Output]:
+    def _begun(self, index: int, block: ContentBlock, ids: StableIds) -> list[Output]:
         kind = "thinking" if block.type == "redacted_thinking" else block.type
         type = {"text": "agent.message", "thinking": "agent.thinking"}.get(kind)
         if type is None or self.message_id is None:
@@ -295,7 +295,7 @@ def end_of_span(start_id: str, usage: Usage, *, error: bool) -> Draft:
     )
 
 
-def _called(call: Call) -> Emit:
+def _called(call: ToolCall) -> Emit:
     fields: Json = {"name": call.tool.name, "input": call.input}
     if call.tool.answered_by_client:
         draft = Draft.of("agent.custom_tool_use", call.event_id, **fields)
@@ -307,23 +307,23 @@ def _called(call: Call) -> Emit:
     return Emit([draft], blocks=[Pending(call.event_id, "confirmation")] if call.waits else [])
 
 
-def result_of(call: Call, event_id: str | None, content: object, *, is_error: bool) -> Draft:
+def result_of(call: ToolCall, event_id: str | None, content: object, *, is_error: bool) -> Draft:
     """The event of a call's result."""
     named: Json = {f"{_prefix(call)}tool_use_id": call.event_id}
-    shown = of_result(content)
+    shown = blocks_of_result(content)
     type = f"agent.{_prefix(call)}tool_result"
     return Draft.of(type, event_id, **named, content=shown, is_error=is_error)
 
 
-def _prefix(call: Call) -> str:
+def _prefix(call: ToolCall) -> str:
     return "mcp_" if call.tool.kind == "mcp" else ""
 
 
-def _is_out(server: Server) -> bool:
+def _is_out(server: McpServer) -> bool:
     return server.status in _OUT
 
 
-def _unreached(server: Server) -> Emit:
+def _unreached(server: McpServer) -> Emit:
     """It stops nobody: the turn goes on without that server, and the next one tries it again."""
     type, reason = _OUT[server.status]
     error = {
@@ -335,15 +335,15 @@ def _unreached(server: Server) -> Emit:
     return Emit([Draft.of("session.error", error=error)])
 
 
-def _retrying(system: System) -> Trouble:
+def _retrying(system: SystemFrame) -> Trouble:
     failure = refused(system.error or "unknown", "it is asked again", system.error_status)
     return Trouble(failure.error, failure.message, "retrying")
 
 
-_HANDLERS: dict[str, Callable[[Reading, Json], list[Output] | None]] = {
-    "assistant": Reading._said,
-    "user": Reading._returned,
-    "stream_event": Reading._streamed,
-    "system": Reading._system,
-    "result": Reading._ended,
+_HANDLERS: dict[str, Callable[[FrameReader, Json], list[Output] | None]] = {
+    "assistant": FrameReader._said,
+    "user": FrameReader._returned,
+    "stream_event": FrameReader._streamed,
+    "system": FrameReader._system,
+    "result": FrameReader._ended,
 }

@@ -19,7 +19,7 @@ import anyio
 from roost.errors import RoostError
 from roost.harnesses import HarnessContext
 from roost.harnesses.claude.conversation import ClaudeConversation
-from roost.harnesses.claude.launch import PINNED, Launch, bundled_cli
+from roost.harnesses.claude.launch import PINNED, CliCommand, bundled_cli
 from roost.harnesses.claude.tools import Toolbox
 from roost.ports.harness import Abilities, Brief, Conversation, HarnessProfile
 from roost.ports.sandbox import Mount
@@ -101,7 +101,7 @@ class ClaudeHarness:
             raise RoostError("the claude harness needs a sandbox, and was given none")
         toolbox = Toolbox(brief.session.spec.agent, kept_in=brief.confinement is not None)
         command = INSIDE if self._mounted else str(self._program())
-        launch = Launch(command, brief.session, toolbox, self._environ, brief.confinement)
+        launch = CliCommand(command, brief.session, toolbox, self._environ, brief.confinement)
         try:
             async with anyio.create_task_group() as tasks:
                 conversation = ClaudeConversation(brief, brief.sandbox, launch, toolbox, tasks)

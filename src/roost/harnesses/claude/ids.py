@@ -17,7 +17,7 @@ from roost.domain.ids import OURS, conversation_id
 from roost.domain.session import Session
 
 
-class Ids:
+class StableIds:
     """The names of one session."""
 
     def __init__(self, session_id: str, conversation: str | None = None) -> None:
@@ -26,7 +26,7 @@ class Ids:
         """What the CLI calls the session."""
 
     @classmethod
-    def of(cls, session: Session) -> Ids:
+    def of(cls, session: Session) -> StableIds:
         """A session's. One that began with another's transcript goes on with the other's names."""
         return cls(session.spec.origin or session.id, session.spec.sdk_session_id)
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from roost.domain.session import Session
 from roost.errors import RoostError
-from roost.harnesses.claude.ids import Ids
+from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.shapes import Json
 from roost.harnesses.claude.tools import BUILT_IN, QUESTION, SKILL, Toolbox
 from roost.ports.harness import SKILLS, Confinement
@@ -68,7 +68,7 @@ def bundled_cli() -> Path:
     return cli
 
 
-class Launch:
+class CliCommand:
     """What the CLI of one session is started with."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Launch:
         self._agent = session.spec.agent
         self._toolbox = toolbox
         self._environ = environ
-        self._conversation = Ids.of(session).conversation
+        self._conversation = StableIds.of(session).conversation
         self._bounds = bounds
         # Named, all that the CLI keeps is in it, which a workspace can hide. It is the session's own even
         # with full trust, where `HOME` is the person's.

@@ -22,7 +22,7 @@ _LONGEST_NOTE = 60_000
 _LONGEST_PART = 4_000
 
 
-class Past:
+class LoggedPast:
     """A fold of the log. `told` has what was said and done, in order.
 
     `open_span` is a model request that has not ended, and `answered` how many were answered since the
@@ -41,7 +41,7 @@ class Past:
         self._results: dict[str, Entry] = {}
 
     @classmethod
-    async def read(cls, history: AsyncIterator[Entry], unheard: Collection[str] = ()) -> Past:
+    async def read(cls, history: AsyncIterator[Entry], unheard: Collection[str] = ()) -> LoggedPast:
         """The whole log, folded."""
         past = cls(unheard)
         async for entry in history:

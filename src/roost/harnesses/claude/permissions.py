@@ -18,8 +18,8 @@ import msgspec
 
 from roost.harnesses.claude.domains import kept_to
 from roost.harnesses.claude.shapes import Json
-from roost.harnesses.claude.tools import FETTERED, SKILL, Tool
-from roost.harnesses.fence import Fence, Outside
+from roost.harnesses.claude.tools import CONFINABLE, SKILL, Tool
+from roost.harnesses.fence import Fence, ToolRefused
 from roost.ports.harness import Confinement
 
 _HARMLESS = {"read", "glob", "grep"}
@@ -61,7 +61,7 @@ class Policy:
         """What is to happen to a call of this tool."""
         try:
             self.kept_in(tool, given)
-        except Outside as refusal:
+        except ToolRefused as refusal:
             return Verdict("deny", reason=str(refusal))
         if tool.kind == "question":
             return Verdict("ask")
@@ -84,9 +84,9 @@ class Policy:
             given = kept_to(tool.name, _config(tool, self._built_in) or {}, given)
         if self._fence is None or tool.kind != "builtin" or tool.name in _WITHOUT_FILES:
             return given
-        field = FETTERED.get(tool.name)
+        field = CONFINABLE.get(tool.name)
         if field is None:
-            raise Outside(
+            raise ToolRefused(
                 f"Refused: {tool.name} cannot be kept in the directory that this session is kept in."
             )
         if tool.name == "glob":

@@ -28,15 +28,15 @@ from msgspec.structs import replace
 
 from roost.domain.events import Draft, Entry
 from roost.domain.usage import Usage
-from roost.harnesses.claude.calls import ANSWERS, UNKNOWN, Call, Calls
-from roost.harnesses.claude.content import of_inputs, reminder, text_block
+from roost.harnesses.claude.calls import ANSWERS, UNKNOWN, ToolCall, ToolCalls
+from roost.harnesses.claude.content import blocks_of_inputs, reminder, text_block
 from roost.harnesses.claude.frames import end_of_span, result_of
-from roost.harnesses.claude.ids import Ids
+from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.launch import GO_ON
-from roost.harnesses.claude.past import CALLS, HEARD, Past
-from roost.harnesses.claude.retelling import Retelling
+from roost.harnesses.claude.past import CALLS, HEARD, LoggedPast
+from roost.harnesses.claude.retelling import UnloggedEvents
 from roost.harnesses.claude.shapes import Json
-from roost.harnesses.claude.transcript import Transcript
+from roost.harnesses.claude.transcript import CliTranscript
 from roost.ports.harness import Emit
 
 _LONGEST_NOTE = 30_000  # it travels in a variable, which the kernel limits to four times that
@@ -84,7 +84,7 @@ class Prompt(msgspec.Struct, frozen=True):
         }
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class StartPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How to start. `emits` come first; `mark` goes into the transcript; `prompt` is sent at once,
     `then` when the CLI has nothing left to do.
     """
@@ -107,9 +107,9 @@ class Recovery:
 
     def __init__(
         self,
-        ids: Ids,
-        calls: Calls,
-        past: Past,
+        ids: StableIds,
+        calls: ToolCalls,
+        past: LoggedPast,
         inputs: Sequence[Entry],
         *,
         again: bool,
@@ -123,12 +123,12 @@ class Recovery:
         self._messages = messages_in(inputs)
         self._answered = {e.fields[ANSWERS[e.type]] for e in inputs if e.type in ANSWERS}
         self._name = ids.prompt(self._messages or inputs)
-        self._said = of_inputs(self._messages) if self._messages else [text_block(_GO_ON)]
+        self._said = blocks_of_inputs(self._messages) if self._messages else [text_block(_GO_ON)]
         for entry in [*past.answers, *inputs]:
             if entry.type in ANSWERS:
                 calls.answer(entry)
 
-    def without_transcript(self) -> Plan:
+    def without_transcript(self) -> StartPlan:
         """A new conversation of the CLI's, told what the log has of the old one."""
         given = {entry.id for entry in self._messages}
         told = [entry for entry in self._past.told if entry.id not in given]
@@ -139,11 +139,11 @@ class Recovery:
             emits.insert(0, Emit([Draft.of("agent.thread_context_compacted")]))
         if self._past.open_span is not None:
             emits.insert(0, Emit([end_of_span(self._past.open_span, Usage(), error=True)]))
-        return Plan(resume=False, emits=emits, prompt=Prompt(self._name, [*note, *self._said]))
+        return StartPlan(resume=False, emits=emits, prompt=Prompt(self._name, [*note, *self._said]))
 
-    def with_transcript(self, transcript: Transcript) -> Plan:
+    def with_transcript(self, transcript: CliTranscript) -> StartPlan:
         """The old conversation of the CLI's, from where its transcript ends."""
-        retelling = Retelling(self._ids, self._calls, self._past)
+        retelling = UnloggedEvents(self._ids, self._calls, self._past)
         retelling.read(transcript)
         lost = [entry for entry in self._done() if entry.id not in retelling.known]
         unlogged = [*retelling.emits, *self._close(lost)]
@@ -161,7 +161,7 @@ class Recovery:
         given = {entry.id for entry in self._messages}
         return self._past.since(given) if self._behind and given else self._past.recent()
 
-    def _whole_turns(self, transcript: Transcript, known: Collection[str]) -> list[str]:
+    def _whole_turns(self, transcript: CliTranscript, known: Collection[str]) -> list[str]:
         """The note about what was said and done after the transcript ends."""
         given = {entry.id for entry in self._messages}
         missing = [
@@ -173,20 +173,22 @@ class Recovery:
             return []
         return [reminder(_BEHIND + self._past.retold(missing, _LONGEST_NOTE))]
 
-    def _not_heard(self, transcript: Transcript, emits: list[Emit], note: list[str]) -> Plan:
+    def _not_heard(
+        self, transcript: CliTranscript, emits: list[Emit], note: list[str]
+    ) -> StartPlan:
         """The CLI never took the messages down. Calls that were answered with them come first."""
         prompt = Prompt(self._name, [*map(text_block, note), *self._said])
         if not any(call.event_id in self._answered for call in self._calls.open.values()):
-            return Plan(resume=True, emits=emits, prompt=prompt)
+            return StartPlan(resume=True, emits=emits, prompt=prompt)
         return replace(self._cut_off(transcript, emits, []), then=prompt)
 
-    def _cut_off(self, transcript: Transcript, emits: list[Emit], note: list[str]) -> Plan:
+    def _cut_off(self, transcript: CliTranscript, emits: list[Emit], note: list[str]) -> StartPlan:
         mark, behind = self._put_up(transcript)
         if behind:
             named = "\n".join(f"{call.name} {json.dumps(call.input)}" for call in behind)
             note = [*note, reminder(_NOT_MADE + named[:_LONGEST_NOTE])]
         nudge = transcript.nudge if mark is None else None
-        return Plan(
+        return StartPlan(
             resume=True,
             emits=[*emits, *self._settle(put_up=mark is not None)],
             mark=mark,
@@ -195,7 +197,7 @@ class Recovery:
             then=Prompt(nudge, [*map(text_block, [_GO_ON, *note])]) if nudge else None,
         )
 
-    def _put_up(self, transcript: Transcript) -> tuple[bytes | None, list[Call]]:
+    def _put_up(self, transcript: CliTranscript) -> tuple[bytes | None, list[ToolCall]]:
         """The mark for the first open call, if it is one to put up again, and the calls behind it."""
         for tool_use_id, call in self._calls.open.items():
             if self._did_not_run(call):
@@ -203,7 +205,7 @@ class Recovery:
             break
         return None, []
 
-    def _did_not_run(self, call: Call) -> bool:
+    def _did_not_run(self, call: ToolCall) -> bool:
         """Whether it is certain that the call has not run."""
         if not call.waits or self._has_result(call):
             return False
@@ -212,7 +214,7 @@ class Recovery:
             return True
         return bool(answer.fields.get("result") == "deny")
 
-    def _has_result(self, call: Call) -> bool:
+    def _has_result(self, call: ToolCall) -> bool:
         return self._past.has_result(call.event_id) and not call.tool.answered_by_client
 
     def _settle(self, *, put_up: bool) -> list[Emit]:
@@ -232,7 +234,7 @@ class Recovery:
                 emits += self._close_one(self._calls.logged(entry), self._past.result_of(entry))
         return emits
 
-    def _close_one(self, call: Call, result: Entry | None) -> list[Emit]:
+    def _close_one(self, call: ToolCall, result: Entry | None) -> list[Emit]:
         if result is not None and not call.tool.answered_by_client:
             self._calls.doubt(call, _MADE_BEFORE + self._past.retold([result]))
             return []
@@ -241,7 +243,7 @@ class Recovery:
             self._calls.doubt(call, UNKNOWN)
         return emits
 
-    def _give_up(self, call: Call, result_id: str | None, *, put_up: bool) -> list[Emit]:
+    def _give_up(self, call: ToolCall, result_id: str | None, *, put_up: bool) -> list[Emit]:
         """The agent may make the call again, and nobody is asked twice; else it has come to nothing."""
         if self._did_not_run(call):
             self._calls.lose(call)

@@ -8,30 +8,30 @@ from __future__ import annotations
 
 from roost.domain.events import Draft
 from roost.domain.usage import Usage
-from roost.harnesses.claude.calls import Calls
-from roost.harnesses.claude.frames import Scribe, end_of_span, usage_of
-from roost.harnesses.claude.ids import Ids
-from roost.harnesses.claude.past import Past
+from roost.harnesses.claude.calls import ToolCalls
+from roost.harnesses.claude.frames import MessageEvents, end_of_span, usage_of
+from roost.harnesses.claude.ids import StableIds
+from roost.harnesses.claude.past import LoggedPast
 from roost.harnesses.claude.shapes import Json
-from roost.harnesses.claude.transcript import Line, Transcript
+from roost.harnesses.claude.transcript import CliTranscript, TranscriptLine
 from roost.ports.harness import Emit
 
 
-class Retelling:
+class UnloggedEvents:
     """Reads a transcript into `calls`.
 
     `known` are the ids of all events in it, `emits` the unlogged ones since the newest prompt.
     """
 
-    def __init__(self, ids: Ids, calls: Calls, past: Past) -> None:
+    def __init__(self, ids: StableIds, calls: ToolCalls, past: LoggedPast) -> None:
         self.known: set[str] = set()
         self.emits: list[Emit] = []
-        self._scribe = Scribe(ids, calls)
+        self._scribe = MessageEvents(ids, calls)
         self._calls = calls
         self._past = past
         self._begin()
 
-    def read(self, transcript: Transcript) -> None:
+    def read(self, transcript: CliTranscript) -> None:
         """Take in the whole transcript."""
         for line in transcript.lines:
             if line.is_prompt:
@@ -48,7 +48,7 @@ class Retelling:
         self._paid = self._past.answered
         self._open_span = self._past.open_span
 
-    def _take(self, line: Line) -> None:
+    def _take(self, line: TranscriptLine) -> None:
         if line.said is None:
             return
         if line.by_agent:

@@ -14,7 +14,7 @@ import msgspec
 Json = dict[str, Any]
 
 
-class Block(msgspec.Struct, frozen=True):
+class ContentBlock(msgspec.Struct, frozen=True):
     """A content block of any type; which fields mean something depends on the type."""
 
     type: str
@@ -27,62 +27,62 @@ class Block(msgspec.Struct, frozen=True):
     is_error: bool | None = None
 
 
-class Message(msgspec.Struct, frozen=True):
+class ModelMessage(msgspec.Struct, frozen=True):
     """What one side said. Only prompts have text in place of blocks."""
 
-    content: list[Block] | str = []
+    content: list[ContentBlock] | str = []
     id: str = ""
     model: str = ""
     usage: Json | None = None
 
 
-class Said(msgspec.Struct, frozen=True):
+class MessageFrame(msgspec.Struct, frozen=True):
     """An `assistant` or `user` frame. `error` marks text that the CLI and not the model wrote."""
 
-    message: Message
+    message: ModelMessage
     parent_tool_use_id: str | None = None
     error: str | None = None
 
     @property
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[ContentBlock]:
         """Its blocks; none if it is plain text."""
         return self.message.content if isinstance(self.message.content, list) else []
 
 
-class Delta(msgspec.Struct, frozen=True):
+class BlockDelta(msgspec.Struct, frozen=True):
     """What is added to a block."""
 
     type: str = ""
     text: str = ""
 
 
-class Event(msgspec.Struct, frozen=True):
+class StreamEvent(msgspec.Struct, frozen=True):
     """An event of the model's stream."""
 
     type: str
     index: int = 0
-    message: Message | None = None
-    content_block: Block | None = None
-    delta: Delta | None = None
+    message: ModelMessage | None = None
+    content_block: ContentBlock | None = None
+    delta: BlockDelta | None = None
     usage: Json | None = None
 
 
-class Streamed(msgspec.Struct, frozen=True):
+class StreamFrame(msgspec.Struct, frozen=True):
     """A `stream_event` frame. `abandoned_blocks`: the stream broke off, and this ends it."""
 
-    event: Event
+    event: StreamEvent
     parent_tool_use_id: str | None = None
     abandoned_blocks: Any = None
 
 
-class Server(msgspec.Struct, frozen=True):
+class McpServer(msgspec.Struct, frozen=True):
     """An MCP server, and whether the CLI has reached it."""
 
     name: str
     status: str = ""
 
 
-class System(msgspec.Struct, frozen=True):
+class SystemFrame(msgspec.Struct, frozen=True):
     """A `system` frame, of any subtype. `attempt`: which one has failed, of a request to the model."""
 
     subtype: str
@@ -93,10 +93,10 @@ class System(msgspec.Struct, frozen=True):
     attempt: int = 0
     max_retries: int | None = None
     retry_delay_ms: float = 0
-    mcp_servers: list[Server] = []
+    mcp_servers: list[McpServer] = []
 
 
-class Result(msgspec.Struct, frozen=True):
+class ResultFrame(msgspec.Struct, frozen=True):
     """A `result` frame: why the CLI stopped. `subtype` alone does not tell an API error."""
 
     subtype: str = ""
@@ -108,14 +108,14 @@ class Result(msgspec.Struct, frozen=True):
     api_error_status: int | None = None
 
 
-class Lifecycle(msgspec.Struct, frozen=True):
+class PromptFrame(msgspec.Struct, frozen=True):
     """A `command_lifecycle` frame: what became of a prompt."""
 
     command_uuid: str
     state: str
 
 
-class Request(msgspec.Struct, frozen=True):
+class ControlRequest(msgspec.Struct, frozen=True):
     """A `control_request` frame of the CLI."""
 
     request_id: str
@@ -140,7 +140,7 @@ class McpMessage(msgspec.Struct, frozen=True):
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def read(frame: Json, shape: type[T]) -> T | None:
+def convert(frame: Json, shape: type[T]) -> T | None:
     """The frame as that shape; None if it does not have it."""
     try:
         return msgspec.convert(frame, shape)

@@ -27,7 +27,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "web_fetch": "WebFetch",
     "web_search": "WebSearch",
 }
-FETTERED: Final[Mapping[str, str]] = {
+CONFINABLE: Final[Mapping[str, str]] = {
     "read": "file_path",
     "write": "file_path",
     "edit": "file_path",

@@ -18,9 +18,9 @@ import anyio
 import msgspec
 
 from roost.errors import RoostError
-from roost.harnesses.claude.calls import Call
-from roost.harnesses.claude.shapes import Block, Json, Said, read
-from roost.harnesses.claude.wire import Lines, parse
+from roost.harnesses.claude.calls import ToolCall
+from roost.harnesses.claude.shapes import ContentBlock, Json, MessageFrame, convert
+from roost.harnesses.claude.wire import LineSplitter, parse
 from roost.ports.sandbox import Process, Sandbox
 
 _MOST: Final = 32 * 1024 * 1024
@@ -35,19 +35,19 @@ _CUT = _EACH + 'exec truncate -s "$2" -- "$f"; done; exit 3'
 _PUT_ASIDE = _EACH + 'mv -f -- "$f" "$f.lost"; done; exit 0'
 
 
-class Line(msgspec.Struct, frozen=True):
+class TranscriptLine(msgspec.Struct, frozen=True):
     """A line of the conversation: a message of one side, or something the CLI has put between.
 
-    `nudge`: a word of ours, see `Transcript.nudge`.
+    `nudge`: a word of ours, see `CliTranscript.nudge`.
     """
 
     uuid: str
     frame: Json
-    said: Said | None = None
+    said: MessageFrame | None = None
     nudge: bool = False
 
     @property
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[ContentBlock]:
         """What it is made of; nothing if it is plain text, or none of the messages."""
         return self.said.blocks if self.said is not None else []
 
@@ -69,13 +69,13 @@ class Line(msgspec.Struct, frozen=True):
         return not any(block.type == "tool_result" for block in self.said.blocks)
 
 
-class Transcript:
+class CliTranscript:
     """The end of a transcript, oldest line first; `prompt` is the newest one in it.
 
     A torn line is left out, as the CLI does.
     """
 
-    def __init__(self, lines: Sequence[Line], prompt: Line) -> None:
+    def __init__(self, lines: Sequence[TranscriptLine], prompt: TranscriptLine) -> None:
         self.lines = lines
         self.prompt = prompt
 
@@ -93,7 +93,7 @@ class Transcript:
         last = next(line for line in reversed(self.lines) if line.said is not None)
         return _nudge(last.uuid) if last.is_note else None
 
-    def mark(self, tool_use_id: str, call: Call) -> bytes:
+    def mark(self, tool_use_id: str, call: ToolCall) -> bytes:
         """The line that puts the call up for permission again."""
         last = self.lines[-1]
         deferred = {
@@ -119,7 +119,7 @@ class Transcript:
         return b"\n" + msgspec.json.encode(line) + b"\n"  # the last line may be torn
 
 
-class Shelf:
+class TranscriptFile:
     """Where the transcript of one conversation is kept; `home` are variables that say where.
 
     `ours` tells by the CLI's name for a tool whether it is one that this side carries out.
@@ -137,7 +137,7 @@ class Shelf:
         self._conversation = conversation
         self._home = home
 
-    async def read(self) -> Transcript | None:
+    async def read(self) -> CliTranscript | None:
         """The transcript, if there is one and it says anything. :raises RoostError:"""
         _, data = await self._run(_READ, str(_MOST))
         end = _end_of(data, self._ours)
@@ -146,7 +146,7 @@ class Shelf:
             data = data[:end]
         lines = list(_lines(data))
         prompts = [line for line in lines if line.is_prompt]
-        return Transcript(lines, prompts[-1]) if prompts else None
+        return CliTranscript(lines, prompts[-1]) if prompts else None
 
     async def append(self, data: bytes) -> None:
         """Add a line to it. :raises RoostError: it could not be written"""
@@ -183,17 +183,19 @@ def _nudge(uuid: str) -> str:
     return str(uuid5(NAMESPACE_OID, f"after {uuid}"))
 
 
-def _lines(data: bytes) -> Iterator[Line]:
+def _lines(data: bytes) -> Iterator[TranscriptLine]:
     nudges = set()
-    for raw in Lines().feed(data):
+    for raw in LineSplitter().feed(data):
         frame = parse(raw)
         if frame is None or frame.get("isSidechain") or not isinstance(frame.get("uuid"), str):
             continue
         nudges.add(_nudge(frame["uuid"]))
         if frame["type"] in ("user", "assistant"):
-            yield Line(frame["uuid"], frame, read(frame, Said), frame["uuid"] in nudges)
+            yield TranscriptLine(
+                frame["uuid"], frame, convert(frame, MessageFrame), frame["uuid"] in nudges
+            )
         elif frame["type"] in ("attachment", "system"):
-            yield Line(frame["uuid"], frame)
+            yield TranscriptLine(frame["uuid"], frame)
 
 
 def _end_of(data: bytes, ours: Callable[[str], bool]) -> int:
@@ -216,7 +218,9 @@ def _end_of(data: bytes, ours: Callable[[str], bool]) -> int:
     return len(data) if end is None else end
 
 
-def _is_answer_of_nobody(line: Line, names: Mapping[str, str], ours: Callable[[str], bool]) -> bool:
+def _is_answer_of_nobody(
+    line: TranscriptLine, names: Mapping[str, str], ours: Callable[[str], bool]
+) -> bool:
     failed = [block for block in line.blocks if block.type == "tool_result" and block.is_error]
     for block in failed:
         said = str(block.content).encode()

@@ -24,7 +24,7 @@ _LARGEST = 8 * 1024  # bytes of a frame that is shown whole
 _OTHERS = "others"
 
 
-class Unknown:
+class UnknownFrames:
     """The frames of one process. `counts` has all of them, by kind."""
 
     def __init__(self) -> None:

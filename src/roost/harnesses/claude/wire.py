@@ -31,7 +31,7 @@ _GLANCE = 0.02
 _GOODBYE = 5.0  # seconds the CLI has to end by itself
 
 
-class Lines:
+class LineSplitter:
     """Bytes in, whole lines out. A line over the limit is skipped as a whole, and counted."""
 
     def __init__(self, limit: int = MAX_LINE) -> None:
@@ -82,7 +82,7 @@ def _mended(line: bytes) -> object:
         return None
 
 
-class Cli:
+class CliPipe:
     """A CLI that runs. `pump` must run beside whoever uses it. `dropped` counts lines, by reason.
 
     `is_up` is called when it first says anything, or has ended without a word.
@@ -108,7 +108,7 @@ class Cli:
         self._is_up()
 
     async def _read(self) -> None:
-        lines = Lines(MAX_LINE)
+        lines = LineSplitter(MAX_LINE)
         while data := await self._process.receive():
             self.spoke = True
             self._is_up()

@@ -31,7 +31,7 @@ class _Message(msgspec.Struct):
     results: dict[str, Block | None] = {}
 
 
-class Transcript:
+class MessageHistory:
     """Where a conversation stands.
 
     `due`: the model has something to answer. `waiting`: calls that only a client can answer, in the
@@ -125,21 +125,21 @@ class Transcript:
         return self._messages[-1]
 
 
-def _returned(field: str) -> Callable[[Transcript, str, Block], None]:
+def _returned(field: str) -> Callable[[MessageHistory, str, Block], None]:
     return lambda self, _id, fields: self._call_returned(fields[field], fields)
 
 
-_FOLDS: dict[str, Callable[[Transcript, str, Block], None]] = {
-    "user.message": Transcript._user_said,
-    "user.interrupt": Transcript._interrupted,
+_FOLDS: dict[str, Callable[[MessageHistory, str, Block], None]] = {
+    "user.message": MessageHistory._user_said,
+    "user.interrupt": MessageHistory._interrupted,
     "user.custom_tool_result": _returned("custom_tool_use_id"),
-    "system.message": Transcript._system_said,
-    "agent.message": Transcript._agent_said,
-    "agent.tool_use": Transcript._agent_called,
+    "system.message": MessageHistory._system_said,
+    "agent.message": MessageHistory._agent_said,
+    "agent.tool_use": MessageHistory._agent_called,
     "agent.tool_result": _returned("tool_use_id"),
-    "agent.custom_tool_use": Transcript._agent_called_client,
-    "span.model_request_start": Transcript._request_began,
-    "span.model_request_end": Transcript._request_ended,
+    "agent.custom_tool_use": MessageHistory._agent_called_client,
+    "span.model_request_start": MessageHistory._request_began,
+    "span.model_request_end": MessageHistory._request_ended,
 }
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Final
 
 from roost.domain.events import Entry
-from roost.harnesses.claude.calls import Calls, Reply
-from roost.harnesses.claude.frames import Reading
+from roost.harnesses.claude.calls import ControlReply, ToolCalls
+from roost.harnesses.claude.frames import FrameReader
 from roost.harnesses.claude.recovery import Prompt
 from roost.harnesses.claude.shapes import (
     CanUseTool,
+    ControlRequest,
     Json,
-    Lifecycle,
     McpMessage,
-    Request,
-    Result,
-    System,
-    read,
+    PromptFrame,
+    ResultFrame,
+    SystemFrame,
+    convert,
 )
 from roost.harnesses.claude.tools import Toolbox
-from roost.harnesses.claude.wire import Cli
+from roost.harnesses.claude.wire import CliPipe
 from roost.harnesses.retries import refused
 from roost.ports.harness import Output, Trouble, TurnEnd
 
@@ -29,10 +29,12 @@ _LONGEST_PAUSE: Final = 600_000  # milliseconds
 _NOT_THERE = "No conversation found"
 
 
-class Live:
+class CliProcess:
     """A CLI that runs, `since` some moment."""
 
-    def __init__(self, cli: Cli, calls: Calls, reading: Reading, toolbox: Toolbox) -> None:
+    def __init__(
+        self, cli: CliPipe, calls: ToolCalls, reading: FrameReader, toolbox: Toolbox
+    ) -> None:
         self.cli = cli
         self.calls = calls
         self.since = 0.0
@@ -103,7 +105,7 @@ class Live:
         """Whether the model has failed too often, asks for too long a pause, or will say no again until an
         operator does something. Then it is over: by itself the CLI would go on asking.
         """
-        system = read(frame, System) if frame.get("subtype") == "api_retry" else None
+        system = convert(frame, SystemFrame) if frame.get("subtype") == "api_retry" else None
         if system is None or system.max_retries is None:
             return False
         failure = refused(system.error or "unknown", _given_up_why(system), system.error_status)
@@ -136,47 +138,47 @@ class Live:
         return self._reading.close_span(error=True)
 
     async def _asked(self, frame: Json) -> list[Output]:
-        request = read(frame, Request)
+        request = convert(frame, ControlRequest)
         if request is None:
             return self._reading.take(frame)
         subtype = request.request.get("subtype")
-        if subtype == "can_use_tool" and (asked := read(request.request, CanUseTool)):
+        if subtype == "can_use_tool" and (asked := convert(request.request, CanUseTool)):
             await self._reply(self.calls.permission(request.request_id, asked))
-        elif subtype == "mcp_message" and (message := read(request.request, McpMessage)):
+        elif subtype == "mcp_message" and (message := convert(request.request, McpMessage)):
             await self._reply(self._from_server(request.request_id, message))
         else:
             await self.cli.refuse(request.request_id, f"{subtype} is not served here")
         return self._reading.answered()
 
-    def _from_server(self, request_id: str, asked: McpMessage) -> Reply | None:
+    def _from_server(self, request_id: str, asked: McpMessage) -> ControlReply | None:
         response = self._toolbox.serve(asked.message)
         if response is not None:
-            return Reply(request_id, {"mcp_response": response})
+            return ControlReply(request_id, {"mcp_response": response})
         return self.calls.result(request_id, asked)
 
-    async def _reply(self, reply: Reply | None) -> None:
+    async def _reply(self, reply: ControlReply | None) -> None:
         if reply is not None:
             await self.cli.respond(reply.request_id, reply.response)
 
     def _prompt_moved(self, frame: Json) -> list[Output]:
-        moved = read(frame, Lifecycle)
+        moved = convert(frame, PromptFrame)
         if moved is not None and moved.state not in ("queued", "started"):
             self._awaited.discard(moved.command_uuid)
         return []
 
     def _note_state(self, frame: Json) -> None:
         if frame.get("subtype") == "session_state_changed":
-            system = read(frame, System)
+            system = convert(frame, SystemFrame)
             self._idle = system is not None and system.state == "idle"
 
 
-def _given_up_why(system: System) -> str:
+def _given_up_why(system: SystemFrame) -> str:
     if system.retry_delay_ms > _LONGEST_PAUSE:
         return f"it asks for a pause of {system.retry_delay_ms / 1000:.0f} seconds"
     return f"given up after {system.attempt} {'try' if system.attempt == 1 else 'tries'}."
 
 
-def _trouble(result: Result) -> Trouble:
+def _trouble(result: ResultFrame) -> Trouble:
     if result.terminal_reason == "api_error":
         said = result.result or "no reason given"
         failure = refused("api_error", said, result.api_error_status)
