@@ -12,7 +12,7 @@ from tests.unit.test_archives import CARD, LOG, deepest_of, in_each_other, named
 
 from roost.core.work.history import history
 from roost.domain.archive import Card
-from roost.harnesses.claude.past import LoggedPast
+from roost.harnesses.claude.recovery import LoggedPast
 from roost.harnesses.message_history import MessageHistory
 
 

@@ -28,13 +28,12 @@ from roost.domain.usage import Usage
 from roost.errors import RoostError
 from roost.harnesses.claude import launch
 from roost.harnesses.claude.content import as_mcp, blocks_of_inputs, blocks_of_result
-from roost.harnesses.claude.frames import FrameReader
+from roost.harnesses.claude.frames import FrameReader, UnknownFrames
 from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.launch import CliCommand, bundled_cli
-from roost.harnesses.claude.past import LoggedPast
-from roost.harnesses.claude.shapes import CanUseTool
+from roost.harnesses.claude.recovery import LoggedPast
 from roost.harnesses.claude.tools import Toolbox
-from roost.harnesses.claude.unknown import UnknownFrames
+from roost.harnesses.claude.wire import CanUseTool
 from roost.ports.harness import Emit, Show, Trouble
 
 

@@ -19,9 +19,8 @@ from tests.harnesses.claude_parts import (
 )
 
 from roost.harnesses.claude.permissions import Policy, Verdict
-from roost.harnesses.claude.shapes import CanUseTool, McpMessage
 from roost.harnesses.claude.tools import Tool, Toolbox, answers_to
-from roost.harnesses.claude.wire import CliPipe, LineSplitter, parse
+from roost.harnesses.claude.wire import CanUseTool, CliPipe, LineSplitter, McpMessage, parse
 from roost.ports.harness import Confinement
 
 

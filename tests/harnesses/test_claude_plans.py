@@ -10,10 +10,9 @@ from tests.harnesses.claude_parts import IDS, agent, calls_of, custom, entry, to
 from roost.domain.events import Draft, Entry
 from roost.domain.usage import Usage
 from roost.harnesses.claude.calls import ToolCalls
-from roost.harnesses.claude.past import LoggedPast
-from roost.harnesses.claude.recovery import Recovery, StartPlan, messages_in
-from roost.harnesses.claude.shapes import CanUseTool, McpMessage, MessageFrame, convert
+from roost.harnesses.claude.recovery import LoggedPast, Recovery, StartPlan, messages_in
 from roost.harnesses.claude.transcript import CliTranscript, TranscriptLine
+from roost.harnesses.claude.wire import CanUseTool, McpMessage, MessageFrame, convert
 from roost.ports.harness import Emit
 
 HELLO = entry("user.message", content=[{"type": "text", "text": "Hello."}])

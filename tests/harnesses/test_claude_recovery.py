@@ -29,9 +29,9 @@ from tests.harnesses.housed import Housed
 from roost.domain.session import Pending
 from roost.harnesses.claude import transcript
 from roost.harnesses.claude.conversation import ClaudeConversation
-from roost.harnesses.claude.past import CALLS
-from roost.harnesses.claude.shapes import Json
+from roost.harnesses.claude.recovery import CALLS
 from roost.harnesses.claude.transcript import TranscriptFile
+from roost.harnesses.claude.wire import Json
 from roost.ports.harness import Conversation
 from roost.ports.sandbox import Plan
 from roost.sandboxes.host import HostProvider

@@ -16,8 +16,8 @@ from roost.domain.events import Entry
 from roost.harnesses.claude.content import as_mcp, as_text
 from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.permissions import Policy, Verdict
-from roost.harnesses.claude.shapes import CanUseTool, Json, McpMessage
 from roost.harnesses.claude.tools import Tool, Toolbox, answers_to, reply
+from roost.harnesses.claude.wire import CanUseTool, Json, McpMessage
 from roost.harnesses.fence import ToolRefused
 
 ANSWERS: Mapping[str, str] = {

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from roost.domain.events import Entry
-from roost.harnesses.claude.shapes import Json
+from roost.harnesses.claude.wire import Json
 
 
 def text_block(text: str) -> Json:

@@ -23,14 +23,12 @@ from roost.harnesses.claude.content import blocks_of_inputs
 from roost.harnesses.claude.frames import FrameReader
 from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.launch import CliCommand
-from roost.harnesses.claude.past import LoggedPast
 from roost.harnesses.claude.permissions import Policy
 from roost.harnesses.claude.process import END, GIVEN_UP, CliProcess
-from roost.harnesses.claude.recovery import Prompt, Recovery, StartPlan, messages_in
-from roost.harnesses.claude.shapes import Json
+from roost.harnesses.claude.recovery import LoggedPast, Recovery, StartPlan, messages_in
 from roost.harnesses.claude.tools import Toolbox
 from roost.harnesses.claude.transcript import CliTranscript, TranscriptFile
-from roost.harnesses.claude.wire import CliPipe
+from roost.harnesses.claude.wire import CliPipe, Json, Prompt
 from roost.ports.harness import Brief, Output, StartMode, Trouble, TurnEnd
 from roost.ports.sandbox import Sandbox
 

@@ -2,15 +2,21 @@
 
 A model request is a span: it opens when the CLI says that it asks, or when an answer begins, and ends
 with the answer, or as an error when the CLI tries again or gives up. What the model says is an event
-per block, as soon as the block is complete, under the id its previews had. Frames that are not
-understood are passed on as they are (`unknown`); so are those of subagents: the API has threads for
-them, and no agent is given the tool that starts one.
+per block, as soon as the block is complete, under the id its previews had.
+
+A newer CLI may say things this code has not heard of; so do subagents, for which the API has threads,
+though no agent is given the tool that starts one. They are not for us to judge, so they go into the log
+as they are, under a type of their own. But they come out of a sandbox, which can print without end: of
+each kind only the first ones are shown, large ones are cut, and the rest is counted and told once per turn.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Final
+
+import msgspec
 
 from roost.domain.events import Draft
 from roost.domain.session import Pending
@@ -18,7 +24,7 @@ from roost.domain.usage import Usage
 from roost.harnesses.claude.calls import ToolCall, ToolCalls
 from roost.harnesses.claude.content import blocks_of_result, text_block
 from roost.harnesses.claude.ids import StableIds
-from roost.harnesses.claude.shapes import (
+from roost.harnesses.claude.wire import (
     ContentBlock,
     Json,
     McpServer,
@@ -30,10 +36,15 @@ from roost.harnesses.claude.shapes import (
     SystemFrame,
     convert,
 )
-from roost.harnesses.claude.unknown import UnknownFrames
 from roost.harnesses.retries import refused
 from roost.ports.harness import Emit, Output, Show, Trouble
 
+TYPE: Final = "roost.agent_frame"
+_OF_A_KIND = 3  # shown of each kind, for as long as one process of the CLI lives
+_KINDS = 20
+_LONGEST_KIND = 80
+_LARGEST = 8 * 1024  # bytes of a frame that is shown whole
+_OTHERS = "others"
 _QUIET = {"thinking_tokens", "session_state_changed"}  # known, and nothing for the log
 _OUT = {  # how the CLI says that it cannot use an MCP server, and what the API calls that
     "failed": ("mcp_connection_failed_error", "cannot be reached"),
@@ -41,6 +52,46 @@ _OUT = {  # how the CLI says that it cannot use an MCP server, and what the API 
     "needs-auth": ("mcp_authentication_failed_error", "refuses the connection"),
 }
 _SYNTHETIC = "<synthetic>"  # the model's name on messages that the CLI itself has written
+
+
+class UnknownFrames:
+    """The frames of one process. `counts` has all of them, by kind."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._left_out: Counter[str] = Counter()
+
+    def pass_on(self, frame: Json) -> list[Emit]:
+        """The frame as an event; nothing if it is one too many, which is counted."""
+        kind = self._kind(frame)
+        self.counts[kind] += 1
+        if kind == _OTHERS or self.counts[kind] > _OF_A_KIND:
+            self._left_out[kind] += 1
+            return []
+        return [_aside(kind=kind, **_shown(frame))]
+
+    def told(self) -> list[Emit]:
+        """What was left out since this was last asked, if anything was."""
+        left_out, self._left_out = dict(self._left_out), Counter()
+        return [_aside(left_out=left_out)] if left_out else []
+
+    def _kind(self, frame: Json) -> str:
+        subtype = frame.get("subtype")
+        named = f"{frame['type']} {subtype}" if isinstance(subtype, str) else str(frame["type"])
+        kind = named.strip()[:_LONGEST_KIND]
+        known = kind in self.counts or len(self.counts) < _KINDS
+        return kind if known else _OTHERS
+
+
+def _aside(**fields: object) -> Emit:
+    return Emit([Draft.of(TYPE, None, harness="claude", **fields)], aside=True)
+
+
+def _shown(frame: Json) -> Json:
+    text = msgspec.json.encode(frame)
+    if len(text) <= _LARGEST:
+        return {"frame": frame}
+    return {"excerpt": text[:_LARGEST].decode(errors="ignore"), "bytes": len(text)}
 
 
 class MessageEvents:

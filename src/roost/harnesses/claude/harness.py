@@ -1,10 +1,11 @@
 """The harness that drives the real `claude` CLI in a session's sandbox. Where to read on:
 
-* `conversation` takes the turns, over as many processes of the CLI as it needs; `live` is one of them;
-* `wire` has the lines and frames, `shapes` what is looked at in them, `frames` what the log is told;
+* `conversation` takes the turns, over as many processes of the CLI as it needs, and has the table of its
+  states; `process` is one of them; `launch` has their arguments and environment;
+* `wire` has the pipes and the shapes of what travels in them, `frames` what the log is told of that;
 * `tools`, `permissions`, `calls`: what the agent may use, who decides, and what waits for an answer;
-* `past`, `transcript`, `recovery`: how it goes on after a crash of anything;
-* `launch`: arguments and environment.
+* `transcript`, `recovery`: how it goes on after a crash of anything;
+* `content`, `ids`: what both sides call content blocks and events.
 """
 
 from __future__ import annotations

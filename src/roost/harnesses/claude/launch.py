@@ -17,8 +17,8 @@ from typing import Final
 from roost.domain.session import Session
 from roost.errors import RoostError
 from roost.harnesses.claude.ids import StableIds
-from roost.harnesses.claude.shapes import Json
 from roost.harnesses.claude.tools import BUILT_IN, QUESTION, SKILL, Toolbox
+from roost.harnesses.claude.wire import Json
 from roost.ports.harness import SKILLS, Confinement
 
 PINNED: Final = "2.1.325"

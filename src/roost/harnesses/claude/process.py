@@ -7,19 +7,19 @@ from typing import Final
 from roost.domain.events import Entry
 from roost.harnesses.claude.calls import ControlReply, ToolCalls
 from roost.harnesses.claude.frames import FrameReader
-from roost.harnesses.claude.recovery import Prompt
-from roost.harnesses.claude.shapes import (
+from roost.harnesses.claude.tools import Toolbox
+from roost.harnesses.claude.wire import (
     CanUseTool,
+    CliPipe,
     ControlRequest,
     Json,
     McpMessage,
+    Prompt,
     PromptFrame,
     ResultFrame,
     SystemFrame,
     convert,
 )
-from roost.harnesses.claude.tools import Toolbox
-from roost.harnesses.claude.wire import CliPipe
 from roost.harnesses.retries import refused
 from roost.ports.harness import Output, Trouble, TurnEnd
 

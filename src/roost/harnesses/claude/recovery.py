@@ -21,7 +21,7 @@ what it says about the name is how we learn that it has nothing left to do.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -29,16 +29,24 @@ from msgspec.structs import replace
 from roost.domain.events import Draft, Entry
 from roost.domain.usage import Usage
 from roost.harnesses.claude.calls import ANSWERS, UNKNOWN, ToolCall, ToolCalls
-from roost.harnesses.claude.content import blocks_of_inputs, reminder, text_block
-from roost.harnesses.claude.frames import end_of_span, result_of
+from roost.harnesses.claude.content import as_text, blocks_of_inputs, reminder, text_block
+from roost.harnesses.claude.frames import MessageEvents, end_of_span, result_of, usage_of
 from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.launch import GO_ON
-from roost.harnesses.claude.past import CALLS, HEARD, LoggedPast
-from roost.harnesses.claude.retelling import UnloggedEvents
-from roost.harnesses.claude.shapes import Json
-from roost.harnesses.claude.transcript import CliTranscript
+from roost.harnesses.claude.transcript import CliTranscript, TranscriptLine
+from roost.harnesses.claude.wire import Json, Prompt
 from roost.ports.harness import Emit
 
+HEARD = {"user.message", "system.message"}
+CALLS = {"agent.tool_use", "agent.mcp_tool_use", "agent.custom_tool_use"}
+_RESULTS = {
+    "agent.tool_result": "tool_use_id",
+    "agent.mcp_tool_result": "mcp_tool_use_id",
+    "user.custom_tool_result": "custom_tool_use_id",
+}
+_TOLD = {"agent.message", *HEARD, *CALLS, *_RESULTS}
+_LONGEST_ACCOUNT = 60_000  # characters of what is retold
+_LONGEST_PART = 4_000
 _LONGEST_NOTE = 30_000  # it travels in a variable, which the kernel limits to four times that
 _GO_ON = "Continue from where you left off."
 _LOST = (
@@ -62,26 +70,205 @@ _MADE_BEFORE = "You made this call already, just before the session was restarte
 _NOT_RUN = "This call was not run: the session was restarted before its turn came."
 
 
+class LoggedPast:
+    """A fold of the log. `told` has what was said and done, in order.
+
+    `open_span` is a model request that has not ended, and `answered` how many were answered since the
+    newest message to the agent. Messages that are `unheard` do not count as such: the agent has no
+    record of them, so its record goes on from the one before.
+    """
+
+    def __init__(self, unheard: Collection[str] = ()) -> None:
+        self.ids: set[str] = set()
+        self.told: list[Entry] = []
+        self.answers: list[Entry] = []
+        self.open_span: str | None = None
+        self.answered = 0
+        self._unheard = unheard
+        self._calls: dict[str, Entry] = {}
+        self._results: dict[str, Entry] = {}
+
+    @classmethod
+    async def read(cls, history: AsyncIterator[Entry], unheard: Collection[str] = ()) -> LoggedPast:
+        """The whole log, folded."""
+        past = cls(unheard)
+        async for entry in history:
+            # One that was queued stands again where it was taken up; a withdrawn one never was.
+            if not (entry.queued or entry.withdrawn):
+                past.take(entry)
+        return past
+
+    def take(self, entry: Entry) -> None:
+        """Fold in one entry."""
+        self.ids.add(entry.id)
+        if entry.type in _TOLD:
+            self.told.append(entry)
+        if entry.type in CALLS:
+            self._calls[entry.id] = entry
+        if entry.type in ANSWERS:
+            self.answers.append(entry)
+        if entry.type in _RESULTS:
+            self._results[entry.fields[_RESULTS[entry.type]]] = entry
+        self._count_requests(entry)
+
+    def recent(self) -> list[Entry]:
+        """What the agent did since the newest message to it."""
+        last = max((n for n, entry in enumerate(self.told) if self._is_heard(entry)), default=-1)
+        return [entry for entry in self.told[last + 1 :] if entry.type.startswith("agent.")]
+
+    def since(self, messages: Collection[str]) -> list[Entry]:
+        """What the agent did since the first of these messages to it."""
+        first = next((n for n, entry in enumerate(self.told) if entry.id in messages), None)
+        later = [] if first is None else self.told[first:]
+        return [entry for entry in later if entry.type.startswith("agent.")]
+
+    def after(self, known: Collection[str]) -> list[Entry]:
+        """All that was said and done after the last of these events."""
+        last = max((n for n, entry in enumerate(self.told) if entry.id in known), default=-1)
+        return self.told[last + 1 :]
+
+    def result_of(self, call: Entry) -> Entry | None:
+        """What a call has come to, if it has."""
+        return self._results.get(call.id)
+
+    def has_result(self, call_id: str) -> bool:
+        """Whether a call has come to anything."""
+        return call_id in self._results
+
+    def retold(self, entries: Sequence[Entry], limit: int = _LONGEST_ACCOUNT) -> str:
+        """What was said and done, in words; the newest part, if it is too much."""
+        parts: list[str] = []
+        left = limit
+        for entry in reversed(entries):
+            part = self._in_words(entry)
+            left -= len(part)
+            if left < 0:
+                parts.append("(what came before is left out)")
+                break
+            parts.append(part)
+        return "\n".join(reversed(parts))
+
+    def _is_heard(self, entry: Entry) -> bool:
+        return entry.type in HEARD and entry.id not in self._unheard
+
+    def _count_requests(self, entry: Entry) -> None:
+        if self._is_heard(entry):
+            self.answered = 0
+        elif entry.type == "span.model_request_start":
+            self.open_span = entry.id
+        elif entry.type == "span.model_request_end":
+            self.open_span = None
+            self.answered += not entry.fields.get("is_error")
+
+    def _in_words(self, entry: Entry) -> str:
+        fields = entry.fields
+        if entry.type in CALLS:
+            return f"You called {_call(fields)}"
+        who = {"user.message": "The user said", "agent.message": "You said"}.get(entry.type)
+        if entry.type in _RESULTS:
+            call = self._calls.get(fields[_RESULTS[entry.type]])
+            outcome = "failed with" if fields.get("is_error") else "returned"
+            who = f"Your call {_call(call.fields) if call else ''} {outcome}"
+        return f"{who or 'The system said'}: {_short(as_text(fields.get('content')))}"
+
+
+def _call(fields: Json) -> str:
+    return f"{fields['name']} {_short(json.dumps(fields['input'], ensure_ascii=False))}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_PART else f"{text[:_LONGEST_PART]} (cut)"
+
+
+class UnloggedEvents:
+    """Reads a transcript into `calls`.
+
+    `known` are the ids of all events in it, `emits` the unlogged ones since the newest prompt.
+    """
+
+    def __init__(self, ids: StableIds, calls: ToolCalls, past: LoggedPast) -> None:
+        self.known: set[str] = set()
+        self.emits: list[Emit] = []
+        self._scribe = MessageEvents(ids, calls)
+        self._calls = calls
+        self._past = past
+        self._begin()
+
+    def read(self, transcript: CliTranscript) -> None:
+        """Take in the whole transcript."""
+        for line in transcript.lines:
+            if line.is_prompt:
+                self._begin()
+            self._take(line)
+        self._end_answer()
+        if self._open_span is not None:
+            self.emits.insert(0, Emit([end_of_span(self._open_span, Usage(), error=True)]))
+
+    def _begin(self) -> None:
+        self._calls.prompted()
+        self.emits = []
+        self._answer = _Answer("", paid=True)
+        self._paid = self._past.answered
+        self._open_span = self._past.open_span
+
+    def _take(self, line: TranscriptLine) -> None:
+        if line.said is None:
+            return
+        if line.by_agent:
+            emits = self._scribe.spoken(line.said)
+            if emits:
+                self._begin_answer(line.said.message.id)
+                self._answer.usage |= line.said.message.usage or {}
+        else:
+            emits = self._scribe.returned(line.said)
+            self._end_answer()
+        self.known |= {emit.drafts[0].id for emit in emits}
+        unlogged = [emit for emit in emits if emit.drafts[0].id not in self._past.ids]
+        self.emits += [*self._answer.begin(), *unlogged] if unlogged else []
+
+    def _begin_answer(self, message_id: str) -> None:
+        if message_id == self._answer.message_id:
+            return
+        self._end_answer()
+        self._answer = _Answer(message_id, paid=self._paid > 0)
+        if self._paid:
+            self._paid -= 1
+        else:
+            self._answer.span, self._open_span = self._open_span, None
+
+    def _end_answer(self) -> None:
+        self.emits += self._answer.end()
+        self._answer = _Answer("", paid=True)
+
+
+class _Answer:
+    """An answer of the model's, and its span: logged, or begun with the first unlogged event."""
+
+    def __init__(self, message_id: str, *, paid: bool) -> None:
+        self.message_id = message_id
+        self.usage: Json = {}
+        self.span: str | None = None
+        self._paid = paid
+
+    def begin(self) -> list[Emit]:
+        """The beginning of its span, where that is missing."""
+        if self._paid or self.span is not None:
+            return []
+        start = Draft.of("span.model_request_start")
+        self.span = start.id
+        return [Emit([start])]
+
+    def end(self) -> list[Emit]:
+        """The end of its span, where that is missing."""
+        if self.span is None:
+            return []
+        usage = usage_of(self.usage)
+        return [Emit([end_of_span(self.span, usage, error=False)], spent=usage)]
+
+
 def messages_in(inputs: Sequence[Entry]) -> list[Entry]:
     """Those that say something, and do not answer a call."""
     return [entry for entry in inputs if entry.type not in ANSWERS]
-
-
-class Prompt(msgspec.Struct, frozen=True):
-    """Something to say to the agent, under a name the CLI acts on once."""
-
-    uuid: str
-    content: list[Json] | str
-
-    def frame(self) -> Json:
-        """As the CLI takes it. Composed by a client: no paths or commands in it are expanded."""
-        return {
-            "type": "user",
-            "uuid": self.uuid,
-            "message": {"role": "user", "content": self.content},
-            "parent_tool_use_id": None,
-            "client_composed": True,
-        }
 
 
 class StartPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from roost.harnesses.claude.shapes import Json
+from roost.harnesses.claude.wire import Json
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "bash": "Bash",

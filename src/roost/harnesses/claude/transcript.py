@@ -19,8 +19,14 @@ import msgspec
 
 from roost.errors import RoostError
 from roost.harnesses.claude.calls import ToolCall
-from roost.harnesses.claude.shapes import ContentBlock, Json, MessageFrame, convert
-from roost.harnesses.claude.wire import LineSplitter, parse
+from roost.harnesses.claude.wire import (
+    ContentBlock,
+    Json,
+    LineSplitter,
+    MessageFrame,
+    convert,
+    parse,
+)
 from roost.ports.sandbox import Process, Sandbox
 
 _MOST: Final = 32 * 1024 * 1024

@@ -1,7 +1,9 @@
-"""The wire to the CLI: one JSON object per line, both ways, over the pipes of a process.
+"""What travels between us and the CLI, and the pipes that carry it: one JSON object per line, both ways.
 
 Whatever comes out of a sandbox is bounded and is data: a line that is too long, is not an object, or
-names another session is dropped and counted, and the next one is read.
+names another session is dropped and counted, and the next one is read. A frame is converted to one of the
+shapes here or left alone: what does not fit cannot reach the code behind it. Fields that are not named
+are ignored, so that a newer CLI may add some.
 """
 
 from __future__ import annotations
@@ -12,15 +14,16 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import anyio
 import msgspec
 
 from roost.errors import SandboxFailed
-from roost.harnesses.claude.shapes import Json
 from roost.ports.sandbox import Process
 
+Json = dict[str, Any]
+T = TypeVar("T", bound=msgspec.Struct)
 _log = logging.getLogger(__name__)
 MAX_LINE: Final = 32 * 1024 * 1024
 _AHEAD = 256  # frames read before somebody asks for them; beyond that the CLI has to wait
@@ -29,6 +32,154 @@ _LARGE = (
 )  # bytes of a frame that is not read ahead: 256 of the largest would be gigabytes
 _GLANCE = 0.02
 _GOODBYE = 5.0  # seconds the CLI has to end by itself
+
+
+class ContentBlock(msgspec.Struct, frozen=True):
+    """A content block of any type; which fields mean something depends on the type."""
+
+    type: str
+    text: str = ""
+    id: str = ""
+    name: str = ""
+    input: Json = {}
+    tool_use_id: str = ""
+    content: Any = None
+    is_error: bool | None = None
+
+
+class ModelMessage(msgspec.Struct, frozen=True):
+    """What one side said. Only prompts have text in place of blocks."""
+
+    content: list[ContentBlock] | str = []
+    id: str = ""
+    model: str = ""
+    usage: Json | None = None
+
+
+class MessageFrame(msgspec.Struct, frozen=True):
+    """An `assistant` or `user` frame. `error` marks text that the CLI and not the model wrote."""
+
+    message: ModelMessage
+    parent_tool_use_id: str | None = None
+    error: str | None = None
+
+    @property
+    def blocks(self) -> list[ContentBlock]:
+        """Its blocks; none if it is plain text."""
+        return self.message.content if isinstance(self.message.content, list) else []
+
+
+class BlockDelta(msgspec.Struct, frozen=True):
+    """What is added to a block."""
+
+    type: str = ""
+    text: str = ""
+
+
+class StreamEvent(msgspec.Struct, frozen=True):
+    """An event of the model's stream."""
+
+    type: str
+    index: int = 0
+    message: ModelMessage | None = None
+    content_block: ContentBlock | None = None
+    delta: BlockDelta | None = None
+    usage: Json | None = None
+
+
+class StreamFrame(msgspec.Struct, frozen=True):
+    """A `stream_event` frame. `abandoned_blocks`: the stream broke off, and this ends it."""
+
+    event: StreamEvent
+    parent_tool_use_id: str | None = None
+    abandoned_blocks: Any = None
+
+
+class McpServer(msgspec.Struct, frozen=True):
+    """An MCP server, and whether the CLI has reached it."""
+
+    name: str
+    status: str = ""
+
+
+class SystemFrame(msgspec.Struct, frozen=True):
+    """A `system` frame, of any subtype. `attempt`: which one has failed, of a request to the model."""
+
+    subtype: str
+    state: str = ""
+    status: str | None = None
+    error_status: int | None = None
+    error: str | None = None
+    attempt: int = 0
+    max_retries: int | None = None
+    retry_delay_ms: float = 0
+    mcp_servers: list[McpServer] = []
+
+
+class ResultFrame(msgspec.Struct, frozen=True):
+    """A `result` frame: why the CLI stopped. `subtype` alone does not tell an API error."""
+
+    subtype: str = ""
+    is_error: bool = False
+    terminal_reason: str | None = None
+    stop_reason: str | None = None
+    result: str | None = None
+    errors: list[str] = []
+    api_error_status: int | None = None
+
+
+class PromptFrame(msgspec.Struct, frozen=True):
+    """A `command_lifecycle` frame: what became of a prompt."""
+
+    command_uuid: str
+    state: str
+
+
+class ControlRequest(msgspec.Struct, frozen=True):
+    """A `control_request` frame of the CLI."""
+
+    request_id: str
+    request: Json
+
+
+class CanUseTool(msgspec.Struct, frozen=True):
+    """The request that asks for permission."""
+
+    tool_name: str
+    tool_use_id: str
+    input: Json
+
+
+class McpMessage(msgspec.Struct, frozen=True):
+    """The request that carries a JSON-RPC message to a server on our side."""
+
+    server_name: str
+    message: Json
+
+
+def convert(frame: Json, shape: type[T]) -> T | None:
+    """The frame as that shape; None if it does not have it."""
+    try:
+        return msgspec.convert(frame, shape)
+    except msgspec.ValidationError:
+        return None
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """Something to say to the agent, under a name the CLI acts on once."""
+
+    uuid: str
+    content: list[Json] | str
+
+    def frame(self) -> Json:
+        """As the CLI takes it. Composed by a client: no paths or commands in it are expanded."""
+        return {
+            "type": "user",
+            "uuid": self.uuid,
+            "message": {"role": "user", "content": self.content},
+            "parent_tool_use_id": None,
+            "client_composed": True,
+        }
 
 
 class LineSplitter:
