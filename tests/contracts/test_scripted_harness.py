@@ -191,7 +191,7 @@ async def test_a_span_ends_before_the_failure_is_told(desk: Desk) -> None:
     # Otherwise the span's end would look like the session had recovered, before the pause.
     await desk.run(desk.say(step_that_fails(500)))
     kinds = [type(output).__name__ for output in desk.outputs]
-    assert kinds == ["Emit", "Emit", "Trouble"] * 4 + ["Rest"]
+    assert kinds == ["Emit", "Emit", "Trouble"] * 4 + ["TurnEnd"]
 
 
 async def test_a_model_that_is_not_there_is_a_failure_that_may_pass(desk: Desk) -> None:
