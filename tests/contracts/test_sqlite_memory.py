@@ -75,6 +75,48 @@ async def test_what_is_answered_from_memory_is_what_would_be_read(tmp_path: Path
     await histories(tmp_path, 200)
 
 
+async def test_a_spec_that_changes_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def titled(now: Any) -> Revised:
+        return Revised(replace(now.spec, title="new"), [Draft.of("session.updated", title="new")])
+
+    async with SqliteStore.open(tmp_path / "roost.db") as store:
+        session_id = await Stage(store).session(tenant="tenant")
+        await store.log.accept(session_id, [message("one")])
+        look_at = store.sessions._look_at
+
+        async def overtaken(session_id: str, look: Any) -> Any:
+            found = await look_at(session_id, look)
+            await store.sessions.revise("tenant", session_id, titled)
+            return found
+
+        store.sessions._last_seen.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(store.sessions, "_look_at", overtaken)
+            assert (await store.sessions.find(session_id)).spec.title != "new"
+        assert (await store.sessions.find(session_id)).spec.title == "new"
+
+
+async def test_after_a_write_a_session_is_known_without_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SqliteStore.open(tmp_path / "roost.db") as store:
+        session_id = await Stage(store).session(tenant="tenant")
+        await store.log.accept(session_id, [message("one")])
+        before = await store.sessions.find(session_id)
+
+        async def unread(session_id: str, look: Any) -> Any:
+            raise AssertionError("the database was asked")
+
+        monkeypatch.setattr(store.sessions, "_look_at", unread)
+        await store.log.accept(session_id, [message("two")])
+        after = await store.sessions.find(session_id)
+        assert after.state.head == before.state.head + 1
+        assert after.updated_at > before.updated_at
+        assert after.spec == before.spec
+
+
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 async def test_in_ten_thousand_histories_memory_is_what_would_be_read(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -38,6 +38,14 @@ SELECT max(seq) FROM entries WHERE session = (SELECT num FROM sessions WHERE id 
 """Where an event stands in a log: the last time, since one that was queued stands there twice."""
 
 
+class Settled(NamedTuple):
+    """A session as it is committed; `spec_version` is another one after each change of its spec."""
+
+    state: State
+    updated_at: Micros
+    spec_version: int
+
+
 class Hot:
     """A session as a batch knows it, ahead of the database until that is committed."""
 
@@ -45,6 +53,8 @@ class Hot:
         "created_at",
         "id",
         "num",
+        "settled",
+        "spec_version",
         "state",
         "tenant",
         "updated_at",
@@ -59,9 +69,16 @@ class Hot:
         self.created_at = now
         self.updated_at = now
         self.state = state
+        self.spec_version = 0
+        self.settled: Settled | None = None
+        """As it was last committed, where the store keeps sessions from one batch to the next."""
         self.waiting: set[int] | None = set()
         """The seqs of the inputs that wait; None: not looked up yet."""
         self.waits_from = 0
+
+    def settle(self) -> None:
+        """It is committed as it is now."""
+        self.settled = Settled(self.state, self.updated_at, self.spec_version)
 
     def session(self, spec: Spec, now: Micros) -> Session:
         """The whole session, as callers get it at this moment."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import apsw
 from msgspec.structs import replace
@@ -23,6 +23,7 @@ from roost.stores.sql.rows import (
     PENDING,
     SESSION_COLUMNS,
     Hot,
+    Settled,
     encode,
     head_columns,
     session_of,
@@ -43,6 +44,8 @@ _SELECT = f"""
 SELECT {SESSION_COLUMNS}, p.spec
 FROM sessions s JOIN heads h ON h.session = s.num JOIN specs p ON p.session = s.num
 """
+
+_FIND = f"{_SELECT} WHERE s.id = ?"
 
 _WAITS = f"instr(s.rest, CAST('{PENDING}' AS BLOB)) > 0"
 
@@ -72,8 +75,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?)
 """
 _CREATE_SPEC = "INSERT INTO specs (session, spec) VALUES (?, ?)"
 
-# A changed spec: the document, and what listings look for in it.
-_REVISE_SPEC = "UPDATE specs SET spec = ? WHERE session = ?"
+# What listings look for in a changed spec.
 _REVISE = """
 UPDATE sessions SET agent_id = ?, agent_version = ?, environment_id = ?, workspace = ?,
     created_by = ? WHERE num = ?
@@ -90,7 +92,19 @@ INSERT INTO graves (kind, num, tenant, id, swept) VALUES ('session', ?, ?, ?, 0)
 """
 
 
-_MOST_SEEN: Final = 256  # sessions
+_MOST_SEEN: Final = 4096  # sessions
+_MOST_SEEN_BYTES: Final = 8 * 1024 * 1024  # of their specs, as they are stored
+
+_Found = tuple[Session, int]
+"""A session, and how many bytes its spec has."""
+
+
+class _Seen(NamedTuple):
+    """A session as it was last read, and which of its specs that was."""
+
+    session: Session
+    spec_version: int
+    size: int
 
 
 class SqliteSessions:
@@ -100,7 +114,8 @@ class SqliteSessions:
         self._writer = writer
         self._readers = readers
         self._clock = clock
-        self._last_seen: OrderedDict[str, Session] = OrderedDict()
+        self._last_seen: OrderedDict[str, _Seen] = OrderedDict()
+        self._seen_bytes = 0
 
     async def create(
         self,
@@ -158,15 +173,17 @@ class SqliteSessions:
     async def find(self, session_id: str) -> Session:
         if (known := self._known(session_id)) is not None:
             return known
+        settled = self._writer.settled(session_id)
         found = await self._look_at(session_id, partial(_find, session_id, self._clock))
-        return self._seen(session_id, found)
+        return self._seen(session_id, settled, found)
 
     async def with_inputs(self, session_id: str) -> tuple[Session, list[Entry]]:
         if (known := self._known(session_id)) is not None and not known.state.queued:
             return known, []
+        settled = self._writer.settled(session_id)
         look = partial(_with_inputs, session_id, self._clock)
         found, inputs = await self._look_at(session_id, look)
-        return self._seen(session_id, found), inputs
+        return self._seen(session_id, settled, found), inputs
 
     async def _look_at(self, session_id: str, look: Question[T]) -> T:
         if self._writer.remembers(session_id):
@@ -174,20 +191,34 @@ class SqliteSessions:
         return await self._readers.ask(look)
 
     def _known(self, session_id: str) -> Session | None:
-        """The session as it was last read, if the writer has not touched it since."""
-        seen = self._last_seen.get(session_id)
-        if seen is None or not self._writer.stands(session_id, seen.state, seen.updated_at):
+        """The session as it is, if the writer knows that, with the spec that was last read."""
+        seen, settled = self._last_seen.get(session_id), self._writer.settled(session_id)
+        if seen is None or settled is None or seen.spec_version != settled.spec_version:
             return None
-        return replace(seen, read_at=self._clock.now())
+        self._last_seen.move_to_end(session_id)
+        state, updated_at, _ = settled
+        now = self._clock.now()
+        return replace(seen.session, state=state, updated_at=updated_at, read_at=now)
 
-    def _seen(self, session_id: str, found: Session | None) -> Session:
+    def _seen(self, session_id: str, before: Settled | None, found: _Found | None) -> Session:
+        """Remember its spec under the version that was committed `before` it was read: if it was changed
+        meanwhile, that is another one already.
+        """
         if found is None:
             raise sessions.absent(session_id)
-        self._last_seen[session_id] = found
-        self._last_seen.move_to_end(session_id)
-        if len(self._last_seen) > _MOST_SEEN:
-            self._last_seen.popitem(last=False)
-        return found
+        session, size = found
+        if before is not None:
+            self._remember(_Seen(session, before.spec_version, size))
+        return session
+
+    def _remember(self, seen: _Seen) -> None:
+        known = self._last_seen
+        if (last := known.pop(seen.session.id, None)) is not None:
+            self._seen_bytes -= last.size
+        known[seen.session.id] = seen
+        self._seen_bytes += seen.size
+        while known and (len(known) > _MOST_SEEN or self._seen_bytes > _MOST_SEEN_BYTES):
+            self._seen_bytes -= known.popitem(last=False)[1].size
 
     async def page(self, query: SessionQuery) -> list[Session]:
         return await self._readers.ask(partial(_page, query, self._clock))
@@ -257,8 +288,9 @@ def _plant(new: sessions.New, planting: Planting, tx: Transaction) -> Session:
 def _rewind(tenant: str, session_id: str, rewinding: Rewinding, tx: Transaction) -> Session:
     hot = tx.session_of(tenant, session_id)
     before, spec = tx.whole(hot).spec, rewinding.spec
-    tx.apply(hot, sessions.rewound(hot.state, before, rewinding, tx.now))
-    tx.ask(_REVISE_SPEC, (encode(spec), hot.num))
+    change = sessions.rewound(hot.state, before, rewinding, tx.now)
+    tx.rewrite(hot, spec)
+    tx.apply(hot, change)
     return hot.session(spec, tx.now)
 
 
@@ -286,7 +318,7 @@ def _revise(tenant: str, session_id: str, revision: Revision, tx: Transaction) -
     spec, drafts, wakes = revised
     state = replace(hot.state, budget=spec.budget)
     change = ledger.note(state, drafts, tx.now, wakes=wakes)
-    tx.ask(_REVISE_SPEC, (encode(spec), hot.num))
+    tx.rewrite(hot, spec)
     tx.ask(_REVISE, (*spec_columns(spec), hot.num))
     tx.apply(hot, change)
     return hot.session(spec, tx.now)
@@ -317,14 +349,14 @@ def _made(tenant: str, receipt: Receipt, db: apsw.Connection) -> str | None:
     return sessions.matching(db.execute(_CREATED, (tenant, receipt.key)).fetchall(), receipt)
 
 
-def _find(session_id: str, clock: Clock, db: apsw.Connection) -> Session | None:
-    row = db.execute(f"{_SELECT} WHERE s.id = ?", (session_id,)).fetchone()
-    return None if row is None else session_of(row, clock.now())
+def _find(session_id: str, clock: Clock, db: apsw.Connection) -> _Found | None:
+    row = db.execute(_FIND, (session_id,)).fetchone()
+    return None if row is None else (session_of(row, clock.now()), len(row[-1]))
 
 
 def _with_inputs(
     session_id: str, clock: Clock, db: apsw.Connection
-) -> tuple[Session | None, list[Entry]]:
+) -> tuple[_Found | None, list[Entry]]:
     """The session first: an input that is accepted in between is seen too early, never too late."""
     return _find(session_id, clock, db), history.inputs(session_id, (), db)
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from typing import Any, Final
 
 import apsw
 
 from roost.domain.events import Entry, Micros
-from roost.domain.session import Session, State
+from roost.domain.session import Session, Spec, State
 from roost.errors import NotFound
 from roost.ports.nodes import About
 from roost.stores.sql.rows import (
@@ -23,6 +24,8 @@ from roost.stores.sql.rows import (
     SESSION_COLUMNS,
     Hot,
     Row,
+    Settled,
+    encode,
     entry_of,
     head_columns,
     hot_of,
@@ -39,6 +42,9 @@ _FIND = f"SELECT {SESSION_COLUMNS} FROM sessions s JOIN heads h ON h.session = s
 
 # What a session was created with.
 _SPEC = "SELECT spec FROM specs WHERE session = ?"
+
+# What it was changed to.
+_REWRITE = "UPDATE specs SET spec = ? WHERE session = ?"
 
 # The new entries of a batch.
 _WRITE = """
@@ -91,17 +97,22 @@ class Transaction(Sheet):
         self._db = db
         self._cursor = db.cursor()
         self._sessions: OrderedDict[str, Hot] = OrderedDict()
+        self._changed: list[Hot] = []
+        self._versions = count(1)
 
     def remembers(self, session_id: str) -> bool:
         """Whether a batch had to do with the session lately."""
         return session_id in self._sessions
 
-    def stands(self, session_id: str, state: State, updated_at: Micros) -> bool:
-        """Whether no batch has changed the session since, nor the one that is open. Any thread may ask:
-        the state, which is looked at last, is what a batch changes first.
+    def settled(self, session_id: str) -> Settled | None:
+        """The session as it is committed; None: it is not remembered, or the batch that is open changes it.
+
+        Any thread may ask: the state, which is looked at last, is what a batch changes first, and always
+        to another one.
         """
         hot = self._sessions.get(session_id)
-        return hot is not None and hot.updated_at == updated_at and hot.state == state
+        settled = hot and hot.settled
+        return settled if hot and settled and hot.state is settled.state else None
 
     # The life of a batch
 
@@ -115,12 +126,16 @@ class Transaction(Sheet):
         """All of it is on disk when this returns."""
         self.flush()
         self._cursor.execute("COMMIT")
+        for hot in self._changed:
+            hot.settle()
+        self._changed.clear()
         while len(self._sessions) > _MOST_REMEMBERED:
             self._sessions.popitem(last=False)
 
     def abandon(self) -> None:
         """Nothing of it happened; nothing remembered may be believed."""
         self._clear()
+        self._changed.clear()
         self._sessions.clear()
         self.later.clear()
         self._roll_back()
@@ -166,12 +181,24 @@ class Transaction(Sheet):
         row = self._cursor.execute(_FIND, (session_id,)).fetchone()
         if row is None:
             raise NotFound(f"there is no session {session_id}")
-        return self.remember(hot_of(row))
+        hot = self.remember(hot_of(row))
+        hot.settle()
+        return hot
 
     def remember(self, hot: Hot) -> Hot:
         """Know this session from now on."""
+        hot.spec_version = next(self._versions)
         self._sessions[hot.id] = hot
         return hot
+
+    def put(self, hot: Hot, state: State) -> None:
+        super().put(hot, state)
+        self._changed.append(hot)
+
+    def rewrite(self, hot: Hot, spec: Spec) -> None:
+        """Give the session another spec; what is put afterwards says so."""
+        hot.spec_version = next(self._versions)
+        self.ask(_REWRITE, (encode(spec), hot.num))
 
     def forget(self, hot: Hot) -> None:
         """The session is gone."""

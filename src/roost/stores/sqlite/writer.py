@@ -20,9 +20,8 @@ from typing import Any, Final, TypeVar
 
 import apsw
 
-from roost.domain.events import Micros
-from roost.domain.session import State
 from roost.errors import RoostError, Unavailable
+from roost.stores.sql.rows import Settled
 from roost.stores.sqlite.checkpoint import Checkpoints
 from roost.stores.sqlite.clock import Clock
 from roost.stores.sqlite.driver import explained
@@ -65,9 +64,9 @@ class Writer:
         """Whether the session was written to lately, so that its rows are in memory. Any thread may ask."""
         return self._tx.remembers(session_id)
 
-    def stands(self, session_id: str, state: State, updated_at: Micros) -> bool:
-        """Whether the session is as it was then: nothing was written since, or is about to be."""
-        return self._tx.stands(session_id, state, updated_at)
+    def settled(self, session_id: str) -> Settled | None:
+        """The session as it is committed, if it was written to lately and is not being written to now."""
+        return self._tx.settled(session_id)
 
     def lives(self, node: str) -> bool:
         """Whether a node's lease holds. Any thread may ask."""
