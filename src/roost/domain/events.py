@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -89,8 +90,14 @@ class Entry(msgspec.Struct, frozen=True):
 
 def iso(moment: Micros) -> str:
     """RFC 3339 in UTC with microseconds."""
-    whole = datetime.fromtimestamp(moment / 1_000_000, UTC)
-    return whole.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment % 1_000_000:06d}Z"
+    seconds, micros = divmod(moment, 1_000_000)
+    return f"{_to_the_second(seconds)}.{micros:06d}Z"
+
+
+@lru_cache(maxsize=4096)
+def _to_the_second(seconds: int) -> str:
+    """Kept, because whatever is told together happened within a few seconds."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def trouble(error: str, message: str, retry: Literal["retrying", "exhausted", "terminal"]) -> Draft:

@@ -262,14 +262,18 @@ class HttpLine(Counted, HttpToolsProtocol):
         if self._head is not None:
             self._head += len(data)
         super().data_received(data)
-        if self._head is not None and self._head > _LARGEST_HEAD:
-            self._refuse(HeadTooLarge(f"at most {_LARGEST_HEAD} bytes"))
+        if (
+            self._head
+        ):  # one has begun and not ended: from its first byte on it has to arrive in time
+            if self._head > _LARGEST_HEAD:
+                self._refuse(HeadTooLarge(f"at most {_LARGEST_HEAD} bytes"))
+            elif self._deadline is None and not self.transport.is_closing():
+                self._within(self.crowd.bounds.head_seconds)
 
     def on_message_begin(self) -> None:
-        """From its first byte on, a head has to arrive in time."""
+        """A head has begun, also if it came along with the end of the last request."""
         super().on_message_begin()
-        if self._deadline is None:
-            self._within(self.crowd.bounds.head_seconds)
+        self._head = self._head or 1
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """There are not too many of them."""

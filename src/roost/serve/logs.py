@@ -33,6 +33,9 @@ def configure(form: Literal["auto", "json", "text"], level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    # No line says where in the code or on which thread it was written: finding that out costs more than a line.
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     from_strangers = logging.getLogger("uvicorn.error")
     from_strangers.filters[:] = [_Seldom(_LINES_PER_MINUTE)]
     for noisy in ("httpx2", "httpcore2", "uvicorn.error"):

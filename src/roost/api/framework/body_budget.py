@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-
 from roost.errors import TooMuchAtOnce, Unavailable
-
-Take = Callable[[int], None]
 
 
 class BodyBudget:
@@ -19,31 +14,48 @@ class BodyBudget:
         self._held: dict[str, int] = {}
         self.total = 0
 
-    @contextmanager
-    def held(self, key_id: str) -> Generator[Take, None, None]:
-        """What is taken is held until the context ends.
+    def take(self, key_id: str, size: int) -> None:
+        """Hold so many more.
 
         :raises TooMuchAtOnce: the key holds too much :raises Unavailable: all keys together do
         """
-        mine = 0
+        held = self._held.get(key_id, 0) + size
+        if held > self._per_key:
+            raise TooMuchAtOnce(retry_after=2)
+        if self.total + size > self._most:
+            raise Unavailable(
+                "this server has as many bytes of requests under way as it may",
+                hint="Send it again in a moment.",
+            )
+        self.total += size
+        self._held[key_id] = held
 
-        def take(size: int) -> None:
-            nonlocal mine
-            if self._held.get(key_id, 0) + size > self._per_key:
-                raise TooMuchAtOnce(retry_after=2)
-            if self.total + size > self._most:
-                raise Unavailable(
-                    "this server has as many bytes of requests under way as it may",
-                    hint="Send it again in a moment.",
-                )
-            mine += size
-            self.total += size
-            self._held[key_id] = self._held.get(key_id, 0) + size
+    def release(self, key_id: str, size: int) -> None:
+        """Hold so many fewer."""
+        self.total -= size
+        left = self._held.get(key_id, 0) - size
+        if left:
+            self._held[key_id] = left
+        else:
+            self._held.pop(key_id, None)
 
-        try:
-            yield take
-        finally:
-            self.total -= mine
-            self._held[key_id] = self._held.get(key_id, 0) - mine
-            if not self._held[key_id]:
-                del self._held[key_id]
+
+class HeldBody:
+    """What one request holds, until it is released."""
+
+    __slots__ = ("_budget", "_key_id", "_size")
+
+    def __init__(self, budget: BodyBudget, key_id: str) -> None:
+        self._budget = budget
+        self._key_id = key_id
+        self._size = 0
+
+    def take(self, size: int) -> None:
+        """Hold so many more. Raises as `BodyBudget.take`."""
+        self._budget.take(self._key_id, size)
+        self._size += size
+
+    def release(self) -> None:
+        """Hold nothing. Once more changes nothing."""
+        size, self._size = self._size, 0
+        self._budget.release(self._key_id, size)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final
 
-import anyio
 import msgspec
 from starlette.responses import Response
-from starlette.types import Receive, Scope
+from starlette.types import Receive, Scope, Send
 
-from roost.api.framework.body_budget import Take
+from roost.api.framework.body_budget import HeldBody
 from roost.api.framework.deps import Deps
 from roost.core.access.logins import Login
 from roost.core.access.sessions import Act
+from roost.core.concurrency import in_time
 from roost.domain.session import Session
 from roost.errors import Forbidden, InvalidRequest, RequestTooSlow, TooLarge
 from roost.ports.keys import Key
@@ -55,8 +55,8 @@ class ApiCall:
     body: dict[str, Any]
     receive: Receive | None = None
     """Where the body comes from, if the operation takes it as it comes."""
-    until_handled: ExitStack = field(default_factory=ExitStack)
-    """What ends when the operation has been carried out."""
+    held: HeldBody | None = None
+    """What is counted of its body until the operation has been carried out."""
 
     @cached_property
     def headers(self) -> dict[str, str]:
@@ -72,23 +72,21 @@ class ApiCall:
         assert self.receive is not None, "only for operations that take uploads"
         deps = self.deps
         small = limit <= deps.settings.max_body_bytes
-        held = (deps.bodies if small else deps.uploads).held(self.key.id)
-        take = self.until_handled.enter_context(held)
-        take(0 if small else limit // _SHARE)
-        return chunks(self.headers, self.receive, limit, take, deps.settings.body_seconds)
+        self.held = HeldBody(deps.bodies if small else deps.uploads, self.key.id)
+        self.held.take(0 if small else limit // _SHARE)
+        return chunks(self.headers, self.receive, limit, self.held, deps.settings.body_seconds)
 
     async def read(self, receive: Receive, limit: int) -> bytes:
         """The body, whole. Raises as `chunks`."""
-        take = self.until_handled.enter_context(
-            self.deps.bodies.held(self.caller.id if self.caller else "")
-        )
+        self.held = HeldBody(self.deps.bodies, self.caller.id if self.caller else "")
         seconds = self.deps.settings.body_seconds
-        return b"".join([c async for c in chunks(self.headers, receive, limit, take, seconds)])
+        return b"".join([c async for c in chunks(self.headers, receive, limit, self.held, seconds)])
 
     def forget(self) -> None:
         """What was sent is not needed while the answer is on its way, however long that takes."""
         self.raw, self.body = b"", {}
-        self.until_handled.close()
+        if self.held is not None:
+            self.held.release()
 
     @property
     def key(self) -> Key:
@@ -125,13 +123,29 @@ def fingerprint(value: bytes | dict[str, Any]) -> str:
     return sha256(value if isinstance(value, bytes) else _canonical(value)).hexdigest()
 
 
+class JsonBytes:
+    """A response of JSON that is written already: no more than it takes to send it."""
+
+    __slots__ = ("_body",)
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        length = b"content-length", b"%d" % len(self._body)
+        headers = [length, (b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": self._body})
+
+
 def reply(value: object, status: int = 200) -> Response:
     """A JSON response."""
     return Response(_encode(value), status, media_type="application/json")
 
 
 async def chunks(
-    headers: Mapping[str, str], receive: Receive, limit: int, take: Take, seconds: float
+    headers: Mapping[str, str], receive: Receive, limit: int, held: HeldBody, seconds: float
 ) -> AsyncGenerator[bytes, None]:
     """The body, as it comes; each piece is taken account of.
 
@@ -145,23 +159,23 @@ async def chunks(
     patience = seconds
     while True:
         # Only waiting counts: a body that is slow because of us is not the client's doing.
-        began = anyio.current_time()
-        with anyio.move_on_after(patience) as waited:
-            message = await receive()
-        if waited.cancelled_caught:
-            raise RequestTooSlow(f"{size} bytes came, and nothing more for too long")
+        began = time.monotonic()
+        try:
+            message = await in_time(receive(), patience)
+        except TimeoutError:
+            raise RequestTooSlow(f"{size} bytes came, and nothing more for too long") from None
+        patience -= time.monotonic() - began
         if message["type"] == "http.disconnect":
             raise ClientGone
         chunk = message.get("body", b"")
         size += len(chunk)
         if size > limit:
             raise TooLarge(f"at most {limit} bytes are accepted")
-        take(len(chunk))
+        held.take(len(chunk))
         yield chunk
         if not message.get("more_body"):
             return
         stretch += len(chunk)
-        patience -= anyio.current_time() - began
         if stretch >= _STRETCH:
             stretch, patience = 0, seconds
 

@@ -29,10 +29,15 @@ class Meters:
         self.accepted = Counter(
             "roost_inputs_accepted", "Inputs that became durable.", registry=registry
         )
+        self._counted: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         streams = Gauge("roost_open_streams", "Event streams open now.", registry=registry)
         streams.set_function(open_streams)
 
     def answered(self, operation: str, status: int, seconds: float) -> None:
         """A response began."""
-        self._requests.labels(operation, str(status)).inc()
-        self._seconds.labels(operation).observe(seconds)
+        counted = self._counted.get((operation, status))
+        if counted is None:  # looking a label up costs more than counting
+            counted = self._requests.labels(operation, str(status)), self._seconds.labels(operation)
+            self._counted[operation, status] = counted
+        counted[0].inc()
+        counted[1].observe(seconds)

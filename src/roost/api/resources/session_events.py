@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
-from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from roost.api.framework.call import ApiCall
+from roost.api.framework.call import ApiCall, JsonBytes
 from roost.api.framework.paging import Cursor, Order, cursor_in, cut
 from roost.api.framework.query import span_of
 from roost.api.framework.sse import EventStream
@@ -35,7 +34,7 @@ async def send(call: ApiCall) -> ASGIApp:
         accepted = await call.deps.intake.accept(session.id, drafts, receipts)
     if not accepted.repeated:
         call.deps.meters.accepted.inc(len(accepted.entries))
-    return _reply(b'{"data":[%b]}' % _joined(accepted.entries))
+    return JsonBytes(b'{"data":[%b]}' % _joined(accepted.entries))
 
 
 async def list_(call: ApiCall) -> ASGIApp:
@@ -69,7 +68,7 @@ async def listed(call: ApiCall, session: Session) -> ASGIApp:
             end = entries[-1]
             word = Cursor(of=session.id, order=order, after=end.seq, at=end.at, as_of=query.as_of)
             following = f'"{word.word()}"'
-        return _reply(b'{"data":[%b],"next_page":%b}' % (_joined(entries), following.encode()))
+        return JsonBytes(b'{"data":[%b],"next_page":%b}' % (_joined(entries), following.encode()))
 
 
 async def streamed(call: ApiCall, session: Session) -> ASGIApp:
@@ -134,7 +133,3 @@ def _resumed_at(call: ApiCall, session: Session) -> int | None:
 def _joined(entries: Iterable[Entry]) -> bytes:
     """Events with their seq, written without being parsed."""
     return b",".join(b'%b,"seq":%d}' % (entry.json()[:-1], entry.seq) for entry in entries)
-
-
-def _reply(body: bytes) -> Response:
-    return Response(body, media_type="application/json")

@@ -21,9 +21,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from anyio import CancelScope
@@ -49,6 +49,7 @@ from roost.ports.keys import Key
 from roost.ports.sandbox import Mount
 
 _Told = Callable[[Entry], Awaitable[Entry]]
+_NOTHING_NAMED: Final = nullcontext()
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -99,20 +100,24 @@ class Attachments:
                 await self._store.share(caller, copy, target)
             yield
 
-    @asynccontextmanager
-    async def kept(
+    def kept(
         self, caller: Key, session_id: str, drafts: Sequence[Draft], at: str
-    ) -> AsyncGenerator[None, None]:
+    ) -> AbstractAsyncContextManager[None]:
         """The session has what the drafts name, and the body writes them; if it fails, it has not.
 
         :raises NotFound: there is no such file, or it is not the caller's to see
         :raises InvalidRequest: no model can be shown it
         """
+        named = list(_named(drafts, at))
+        return self._kept(caller, session_id, named) if named else _NOTHING_NAMED
+
+    @asynccontextmanager
+    async def _kept(
+        self, caller: Key, session_id: str, named: Sequence[_Named]
+    ) -> AsyncGenerator[None, None]:
         made: list[Record] = []
         try:
-            named = list(_named(drafts, at))
-            if named:
-                await self._keep(caller, session_id, named, made)
+            await self._keep(caller, session_id, named, made)
             yield
         except BaseException:
             with CancelScope(shield=True):

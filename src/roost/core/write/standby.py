@@ -9,8 +9,9 @@ that died after the second of two would.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Self
 
 import anyio
 
@@ -44,12 +45,9 @@ class StandbyRunners:
                 del self._hands[session.id]
         await hands.settled()
 
-    @contextmanager
-    def to(self, session_id: str) -> Generator[StandbySlot, None, None]:
-        """The hands of whoever stands by for the session, while something is given to them."""
-        hands = self._hands.get(session_id, StandbySlot(None))
-        with hands.given_to():
-            yield hands
+    def to(self, session_id: str) -> StandbySlot:
+        """The slot of whoever stands by for the session. Entered while something is given to it."""
+        return self._hands.get(session_id) or StandbySlot(None)
 
 
 class StandbySlot:
@@ -60,16 +58,17 @@ class StandbySlot:
         self.begun: State | None = None
         self.inputs: list[Entry] = []
         self._under_way = 0
-        self._settled = anyio.Event()
+        self._settled: anyio.Event | None = None  # made by who waits: most slots nobody waits for
 
-    @contextmanager
-    def given_to(self) -> Generator[None, None, None]:
-        """While something is on its way that may be for them."""
+    def __enter__(self) -> Self:
+        """Something is on its way that may be for its runner."""
         self._under_way += 1
-        try:
-            yield
-        finally:
-            self._under_way -= 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """It has come, or will not."""
+        self._under_way -= 1
+        if self._settled is not None:
             self._settled.set()
 
     def take(self, accepted: Accepted) -> None:
