@@ -31,7 +31,7 @@ from anyio.from_thread import start_blocking_portal
 from starlette.types import Receive, Scope, Send
 
 from roost.harnesses.claude import bundled_cli
-from roost.ports.sandbox import Plan
+from roost.ports.sandbox import LocalVolume, Plan
 from roost.sandboxes import procfs
 from roost.sandboxes.bubblewrap import BubblewrapProvider
 from roost.serve.http import listening
@@ -258,7 +258,12 @@ async def sandboxes(home: Path, rounds: int) -> tuple[list[float], list[float]]:
     await provider.check()
     confined, plain = [], []
     for number in range(rounds):
-        plan = Plan(session_id=f"bench-{number}", generation=1, home=home, workspace=home)
+        plan = Plan(
+            session_id=f"bench-{number}",
+            generation=1,
+            home=LocalVolume(home),
+            workspace=LocalVolume(home),
+        )
         began = time.perf_counter()
         async with provider.open(plan) as sandbox:
             await (await sandbox.spawn(["/bin/true"])).wait()

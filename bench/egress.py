@@ -91,9 +91,9 @@ async def main() -> None:
         options = Options(directory=Path(directory) / "run", upstreams={"anthropic": upstream})
         async with listener, anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, model.talk)
-            async with serving(options) as egress, egress.open(grant) as endpoints:
+            async with serving(options) as egress, egress.open(grant) as opened:
                 near = socket.socket(socket.AF_UNIX)
-                near.connect(str(endpoints.mounts[0].source))
+                near.connect(str(opened.endpoints[0].address.path))
                 async with (
                     UnixStream(near) as through,
                     await anyio.connect_tcp("127.0.0.1", port) as direct,

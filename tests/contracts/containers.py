@@ -83,7 +83,7 @@ class HostileContract(EngineKit):
     ) -> None:
         monkeypatch.setenv("ROOST_TEST_SECRET", SECRET)
         given = plan(mounts=[Mount(PROBES, INSIDE)], environ=ENVIRON, hidden=[".claude"])
-        keep_record(given.home)
+        keep_record(given.home.path)
         with things_outside(open_folder) as facts:
             async with provider.open(given) as sandbox:
                 process = await sandbox.spawn(["python3", "-m", "roost.testing.probes.inside"])
@@ -105,9 +105,9 @@ class HostileContract(EngineKit):
         given = plan()
         for name in ("secret", "twice"):
             (open_folder / name).write_text(SECRET)
-        (given.workspace / "link").symlink_to(open_folder / "secret")
-        (given.workspace / "folder").symlink_to(open_folder)
-        os.link(open_folder / "twice", given.workspace / "second-name")
+        (given.workspace.path / "link").symlink_to(open_folder / "secret")
+        (given.workspace.path / "folder").symlink_to(open_folder)
+        os.link(open_folder / "twice", given.workspace.path / "second-name")
         async with provider.open(given) as sandbox:
             looked = await shell(sandbox, "cat link folder/secret; echo >>own")
             assert (looked.code, looked.output) == (0, b"")
@@ -199,7 +199,7 @@ class ContainerContract(EngineKit):
     async def test_a_place_that_another_server_holds_is_gone_before_a_newer_one_is_open(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
-        heart = Heart(plan().workspace)
+        heart = Heart(plan().workspace.path)
         async with make_provider(self.factory).open(plan(generation=1)) as older:
             await older.spawn(["sh", "-c", Heart.script])
             await heart.begins()
@@ -220,7 +220,7 @@ class ContainerContract(EngineKit):
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         given = plan()
-        heart = Heart(given.workspace)
+        heart = Heart(given.workspace.path)
         async with provider.open(given) as sandbox:
             process = await sandbox.spawn(["sh", "-c", f"sh -c '{Heart.script}' & wait"])
             await heart.begins()
@@ -247,7 +247,7 @@ class ContainerContract(EngineKit):
                 if not scope.cancelled_caught:
                     break
                 await anyio.sleep(0.05)
-                assert not (given.workspace / "begun").exists()
+                assert not (given.workspace.path / "begun").exists()
 
 
 async def _image_build(engine: LiveEngine, *arguments: str) -> CompletedProcess[bytes]:

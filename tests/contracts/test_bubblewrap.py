@@ -56,7 +56,7 @@ class TestBubblewrap(SandboxContract):
         has_pip = subprocess.run([*pip, "--version"], capture_output=True, check=False)  # noqa: ASYNC221
         need("pip of the machine's Python", has_pip.returncode == 0, "apt install python3-pip")
         given = plan()
-        name = wheel(given.workspace)
+        name = wheel(given.workspace.path)
         install = f"{' '.join(pip)} install --no-index --no-deps ./{name}"
         async with provider.open(given) as sandbox:
             done = await shell(sandbox, f"{install} && hello-roost")

@@ -56,7 +56,7 @@ class TestContainers(HostileContract, ContainerContract):
                 assert await run(sandbox, "python3", "-c", reach) == (0, b"", b"")
                 hidden = await shell(sandbox, "echo one >$HOME/.own/file; ls -A .own; >.own/new")
                 assert (hidden.code != 0, hidden.output) == (True, b"")
-            assert (given.home / ".own" / "file").read_text() == "one\n"
+            assert (given.home.path / ".own" / "file").read_text() == "one\n"
 
 
 def test_the_doctor_says_which_engine_it_is(docker: LiveEngine) -> None:

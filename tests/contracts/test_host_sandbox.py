@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 from tests.parts import need
 
-from roost.ports.sandbox import Mount, SandboxProvider
+from roost.ports.sandbox import LocalVolume, Mount, SandboxProvider
 from roost.sandboxes import cgroups
 from roost.sandboxes.host import HostProvider
 from roost.testing.sandbox_contract import SandboxContract
@@ -26,7 +26,7 @@ _ALWAYS = {
     "test_two_places_do_not_see_each_others_files": _NO_CONFINEMENT,
     "test_two_places_do_not_reach_each_others_sockets": _NO_CONFINEMENT,
     "test_there_is_no_network": _NO_CONFINEMENT,
-    "test_a_socket_among_the_mounts_is_the_way_out": _NO_MOUNTS,
+    "test_an_endpoint_is_the_way_out": _NO_MOUNTS,
     "test_a_mount_can_be_read_and_only_written_if_it_says_so": _NO_MOUNTS,
     "test_what_the_workspace_hides_is_seen_in_the_home_alone": _NO_MOUNTS,
     "test_what_is_planted_where_the_workspace_hides_something_leads_nowhere": _NO_MOUNTS,
@@ -84,7 +84,7 @@ class TestHostWithoutControlGroups(HostContract):
         program.write_text('#!/bin/sh\necho "$PLACE $HOME $CONFIG"')
         program.chmod(0o755)
         given = plan(
-            workspace=tmp_path,
+            workspace=LocalVolume(tmp_path),
             mounts=[Mount(program, "/run/roost/program")],
             environ={"PLACE": "/run/roost/program", "HOME": "/root-of-a-person"},
         )
@@ -92,7 +92,7 @@ class TestHostWithoutControlGroups(HostContract):
             environ = {"CONFIG": "/home/sandbox/.config"}
             told = await run(sandbox, "/run/roost/program", environ=environ)
         assert told.output.decode().split() == [
-            *(str(program), "/root-of-a-person", f"{given.home}/.config")
+            *(str(program), "/root-of-a-person", f"{given.home.path}/.config")
         ]
 
     async def test_a_socket_with_a_long_path_can_be_connected_to(

@@ -25,7 +25,7 @@ INSIDE = """
 import anyio, json, sys
 from pathlib import Path
 from roost.errors import RoostError
-from roost.ports.sandbox import Plan
+from roost.ports.sandbox import LocalVolume, Plan
 from roost.sandboxes.bubblewrap import BubblewrapProvider
 from roost.testing.sandbox_contract.kit import run
 
@@ -35,7 +35,7 @@ async def main():
     provider = BubblewrapProvider()
     try:
         await provider.check()
-        async with provider.open(Plan(session_id="s", generation=1, home=home, workspace=home)) as sandbox:
+        async with provider.open(Plan(session_id="s", generation=1, home=LocalVolume(home), workspace=LocalVolume(home))) as sandbox:
             told = await run(sandbox, "sh", "-c", "id -u; echo $$; ls /proc | grep -c '^[0-9]'; unshare -U true && echo open")
         return {"inside": told.output.decode().split(), "uid": __import__("os").geteuid()}
     except RoostError as error:

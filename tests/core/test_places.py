@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import pytest
@@ -15,25 +15,30 @@ from tests.core.node import TENANT, Node, message, node, texts, types
 from roost.blobs.folder import FolderBlobs
 from roost.core.files.attachments import ShowingFiles
 from roost.core.sandbox.networking import networking_of
+from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.sandboxes import Sandboxes
+from roost.core.sandbox.session_files import SessionFiles
 from roost.core.snapshots.snapshots import Snapshots
 from roost.core.work.idle import WarmAgents
 from roost.core.work.nodes import Fleet
 from roost.core.work.runner import Runner
 from roost.core.workspaces.local import LocalWorkspaces
+from roost.core.workspaces.shared import SharedWorkspaces
 from roost.disk import remove
 from roost.domain.budget import Spent
 from roost.domain.events import Draft, Entry
-from roost.domain.session import Session, Status
+from roost.domain.session import SANDBOXED_ONLY, Session, Status
 from roost.domain.sync import SyncState
 from roost.domain.usage import Usage
 from roost.errors import SandboxUnavailable, WrongBlobs
 from roost.ports.blobs import Blobs
-from roost.ports.egress import Account, Endpoints, Grant
+from roost.ports.egress import Account, Grant, OpenGrant
 from roost.ports.harness import Brief, Conversation
 from roost.ports.notifier import WORK, Notifier
-from roost.ports.sandbox import Mount, Plan, Process, Stats
+from roost.ports.sandbox import Endpoint, Plan, Process, Stats, UnixAddress
 from roost.sandboxes.tree import LocalTree
+from roost.sandboxes.volumes import VaultVolumes
+from roost.testing.bare_sandboxes import bare_sandboxes
 from roost.testing.fake_harness import IN_SANDBOX, FakeHarness
 from roost.testing.faulty_blobs import FaultyBlobs
 
@@ -105,9 +110,10 @@ class Door:
         self.grants: list[Grant] = []
 
     @asynccontextmanager
-    async def open(self, grant: Grant) -> AsyncGenerator[Endpoints, None]:
+    async def open(self, grant: Grant) -> AsyncGenerator[OpenGrant, None]:
         self.grants.append(grant)
-        yield Endpoints(mounts=[Mount(Path("/door"), "/run/door")], environ={"DOOR": "1"})
+        endpoint = Endpoint(address=UnixAddress(Path("/door")), socket="/run/door")
+        yield OpenGrant(endpoints=[endpoint], environ={"DOOR": "1"})
 
 
 class Housed(FakeHarness):
@@ -139,12 +145,8 @@ async def house(
     blobs: Blobs | None = None,
 ) -> AsyncGenerator[Node, None]:
     async with node(data, notifier=notifier) as roost:
-        places = Sandboxes(
-            *(landlord, door or Door(), roost.store.catalog),
-            vault=data / "vault",
-            forwarder=Path("/forward"),
-            files=_files(data, roost, blobs) if blobs else None,
-        )
+        files = _files(data, roost, blobs) if blobs else None
+        places = sandboxes(data / "vault", landlord, door or Door(), roost, files=files)
         scripted = roost.dispatcher._runner._harnesses["scripted"]
         warmth = WarmAgents(roost.notifier, seconds=sleep_after, most=most)
         store = roost.store
@@ -160,6 +162,31 @@ async def house(
             handover=roost.handover,
         )
         yield roost
+
+
+S = TypeVar("S", bound=Sandboxes)
+
+
+def sandboxes(
+    vault: Path,
+    landlord: Landlord,
+    door: Door,
+    roost: Node,
+    *,
+    others: Sequence[Landlord] = (),
+    files: LocalWorkspaces | None = None,
+    cls: type[S] = Sandboxes,  # type: ignore[assignment]
+) -> S:
+    """Sandboxes of this landlord's; `files`, if they are to be kept."""
+    volumes = VaultVolumes(vault, vault.parent / "data")
+    kept = None
+    if files is not None:
+        store, tree_of, snapshots = roost.store, files._tree_of, files._snapshots
+        parts = (files, snapshots, store.workspaces, store.catalog, roost.notifier, tree_of)
+        shared = SharedWorkspaces(*parts, node="n")
+        kept = SessionFiles(files, shared, volumes)
+    offered = OfferedSandboxes(landlord, others, SANDBOXED_ONLY, volumes)
+    return bare_sandboxes(cls, offered, door, roost.store.catalog, volumes, kept)
 
 
 def _files(data: Path, roost: Node, blobs: Blobs) -> LocalWorkspaces:
@@ -284,10 +311,12 @@ async def test_a_session_has_a_directory_of_its_own_and_the_way_out(tmp_path: Pa
         session = await roost.session(harness="housed")
         await roost.turn(session, "Hello")
         (plan,) = landlord.plans
-        assert plan.home == plan.workspace == tmp_path / "vault" / ".workspaces" / session.id
-        assert plan.home.is_dir()
+        assert (
+            plan.home.path == plan.workspace.path == tmp_path / "vault" / ".workspaces" / session.id
+        )
+        assert plan.home.path.is_dir()
         assert plan.environ == {"DOOR": "1"}
-        assert "/run/door" in [mount.target for mount in plan.mounts]
+        assert [each.socket for each in plan.endpoints] == ["/run/door"]
 
 
 async def test_a_new_place_has_spent_what_the_ones_before_it_have(tmp_path: Path):
@@ -297,7 +326,7 @@ async def test_a_new_place_has_spent_what_the_ones_before_it_have(tmp_path: Path
         """One request goes out while the place is open."""
 
         @asynccontextmanager
-        async def open(self, grant: Grant) -> AsyncGenerator[Endpoints, None]:
+        async def open(self, grant: Grant) -> AsyncGenerator[OpenGrant, None]:
             async with super().open(grant) as endpoints:
                 before.append((await roost.store.sessions.find(session.id)).state.spent)
                 used = Usage(1000, 0)
@@ -481,22 +510,19 @@ async def test_only_a_missing_sandbox_that_sessions_usually_get_is_worth_a_warni
     usual, another = Landlord(), Landlord()
     usual.name, another.name = "usual", "another"
     given = [NoEngine(missing) if each.name == missing else each for each in (usual, another)]
-    async with node(tmp_path) as roost:
-        catalog, forwarder = roost.store.catalog, Path("/forward")
-        places = Sandboxes(
-            *(given[0], Door(), catalog), vault=tmp_path, forwarder=forwarder, others=given[1:]
-        )
-        await places.sweep()
+    volumes = VaultVolumes(tmp_path, tmp_path.parent)
+    await OfferedSandboxes(given[0], given[1:], SANDBOXED_ONLY, volumes).sweep()
     assert [record.levelname for record in caplog.records].count("WARNING") == warnings
 
 
 async def test_nothing_is_left_of_a_session_that_never_was(tmp_path: Path):
     async with house(tmp_path, Landlord(), blobs=FolderBlobs(tmp_path / "blobs")) as roost:
         places = roost.dispatcher._runner._places
-        assert places is not None and places._files is not None
+        assert places is not None
+        files = places._files._own
         home = tmp_path / "vault" / ".workspaces" / "sesn_never"
         home.mkdir(parents=True)
-        async with places._files.open("sesn_never", 1):
+        async with files.open("sesn_never", 1):
             pass
         assert await roost.store.workspaces.find("sesn_never") is not None
         await places.remove("sesn_never")

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 from tests.core.node import AGENT, TENANT, Node, node, texts
-from tests.core.test_places import Door, Housed, Landlord
+from tests.core.test_places import Door, Housed, Landlord, sandboxes
 from tests.core.test_wakes import Slow
 
 from roost.core.sandbox.reports import SandboxReports
@@ -76,8 +76,7 @@ async def inn(
         anyio.create_task_group() as tasks,
     ):
         store, notifier = roost.store, roost.notifier
-        vault = data / "vault"
-        places = Lodgings(landlord, Door(), store.catalog, vault=vault, forwarder=Path("/forward"))
+        places = sandboxes(data / "vault", landlord, Door(), roost, cls=Lodgings)
         harnesses = {"housed": Housed(roost.dispatcher._runner._harnesses["scripted"])}
         wakes = StartLimit(notifier, 9)
         pool = Prestart(

@@ -12,6 +12,7 @@ import pytest
 from tests.core.node import AGENT, TENANT, Node, message, node, texts, types
 from tests.core.test_places import Door, Housed, Landlord
 
+from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.sessions.trust import Trust
 from roost.core.work.runner import Runner
@@ -23,6 +24,8 @@ from roost.ports.egress import Networking
 from roost.ports.keys import Key
 from roost.ports.notifier import WORK
 from roost.ports.sandbox import Mount
+from roost.sandboxes.volumes import VaultVolumes
+from roost.testing.bare_sandboxes import bare_sandboxes
 
 LIMITED = Networking(kind="limited")
 FREE = Networking(kind="unrestricted")
@@ -51,18 +54,12 @@ class Estate:
         self.docker, self.bubblewrap = Named("docker"), Named("bubblewrap")
         self.host = Named("host")
         self.levels = levels
-        self.places = Sandboxes(
-            self.docker,
-            Door(),
-            catalog,
-            vault=vault,
-            forwarder=Path("/forward"),
-            others=[self.bubblewrap, self.host],
-            levels=levels,
-            data=vault.parent / "data",
-            person=Path("/home/me"),
-        )
-        self.trust = Trust(levels, self.places)
+        self.catalog = catalog
+        self.volumes = volumes = VaultVolumes(vault, vault.parent / "data")
+        others = [self.bubblewrap, self.host]
+        self.offered = OfferedSandboxes(self.docker, others, levels, volumes)
+        self.places = bare_sandboxes(Sandboxes, self.offered, Door(), catalog, volumes)
+        self.trust = Trust(levels, self.offered)
 
 
 @pytest.fixture
@@ -121,7 +118,7 @@ def test_a_fallback_is_no_way_to_more_trust(estate: Estate):
 
 
 def test_a_fallback_that_the_operator_does_not_give_is_refused(estate: Estate):
-    del estate.places._providers["bubblewrap"]
+    del estate.offered._providers["bubblewrap"]
     with pytest.raises(InvalidRequest, match="sandbox_fallback: 'bubblewrap' is not offered"):
         estate.trust.check(key(), spec(sandbox_fallback="bubblewrap"))
 
@@ -133,7 +130,7 @@ async def test_limits_that_nobody_can_enforce_on_the_host_are_not_ignored(estate
 
 
 async def test_a_vault_with_the_servers_own_files_in_it_is_not_shown(estate: Estate):
-    estate.places._data = estate.places._vault / "data"
+    estate.volumes._data = estate.volumes._vault / "data"
     for fields in ({"trust_level": "vault"}, {"mount_scope": "workspace+vault"}):
         with pytest.raises(SandboxUnavailable, match="lies in the vault") as refused:
             await estate.places.check(spec(**fields))
@@ -185,8 +182,8 @@ async def test_a_host_session_works_in_the_vault_and_lives_in_a_home_of_its_own(
             session = await begun(roost, trust_level=level)
             await roost.until(session, "session.status_idle")
             plan = estate.host.plans[-1]
-            assert plan.home == tmp_path / "vault" / ".workspaces" / session.id
-            assert plan.workspace == tmp_path / "vault"
+            assert plan.home.path == tmp_path / "vault" / ".workspaces" / session.id
+            assert plan.workspace.path == tmp_path / "vault"
             assert not plan.hidden
             assert plan.environ.get("HOME") == home
             bounds = estate.places.bounds(session)
@@ -199,7 +196,7 @@ async def test_a_mount_scope_shows_the_vault_without_what_sessions_have(tmp_path
         await roost.until(session, "session.status_idle")
         (plan,) = estate.docker.plans
         assert Mount(tmp_path / "vault", "/vault", hidden=[".workspaces"]) in plan.mounts
-        assert plan.workspace == plan.home
+        assert plan.workspace.path == plan.home.path
         assert plan.hidden == [".claude"]
 
 
@@ -229,7 +226,7 @@ async def test_a_level_that_is_no_longer_offered_waits_and_goes_on_when_it_is(
 
 async def test_an_environment_that_becomes_limited_stops_a_host_session_aloud(tmp_path: Path):
     async with manor(tmp_path) as (roost, estate):
-        estate.places._catalog.networking = "limited"  # type: ignore[attr-defined]
+        estate.catalog.networking = "limited"
         session = await begun(roost, trust_level="full")
         entries = await roost.until(session, "session.status_idle")
         (error,) = [entry.fields["error"] for entry in entries if entry.type == "session.error"]

@@ -9,12 +9,11 @@ from typing import Any
 
 import anyio
 from tests.core.node import Node, node
-from tests.core.test_places import Door, Housed, Landlord
+from tests.core.test_places import Door, Housed, Landlord, sandboxes
 from tests.workspaces.trees import UIDS
 from tests.workspaces.whole import look_at_all
 
 from roost.blobs.folder import FolderBlobs
-from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.snapshots.snapshots import Snapshots
 from roost.core.work.idle import WarmAgents
 from roost.core.work.runner import Runner
@@ -77,10 +76,7 @@ async def writing(
             roost.notifier,
             pace=SyncPace(turn=60),
         )
-        catalog, vault = roost.store.catalog, data / "vault"
-        places = Sandboxes(
-            *(Landlord(), Door(), catalog), vault=vault, forwarder=Path("/forward"), files=files
-        )
+        places = sandboxes(data / "vault", Landlord(), Door(), roost, files=files)
         agent = Writing(roost.dispatcher._runner._harnesses["scripted"])
         agent.homes = homes
         warmth, store = WarmAgents(roost.notifier, seconds=60, most=9), roost.store

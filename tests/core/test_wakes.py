@@ -11,9 +11,8 @@ from typing import Any
 import anyio
 import pytest
 from tests.core.node import Node, message, node, texts
-from tests.core.test_places import Door, Housed, Landlord
+from tests.core.test_places import Door, Housed, Landlord, sandboxes
 
-from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.work.runner import Runner
 from roost.core.work.start_limit import StartLimit
 from roost.domain.events import Entry
@@ -79,9 +78,7 @@ async def slow_house(
     """A node that begins to work only when it is told to."""
     async with node(data, working=False) as roost:
         store = roost.store
-        places = Sandboxes(
-            landlord, Door(), store.catalog, vault=data / "vault", forwarder=Path("/forward")
-        )
+        places = sandboxes(data / "vault", landlord, Door(), roost)
         scripted = roost.dispatcher._runner._harnesses["scripted"]
         slow = Slow(scripted)
         roost.dispatcher._runner = Runner(

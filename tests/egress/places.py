@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from roost.egress.host import HostEgress, serving
 from roost.egress.options import Bounds, Options, Upstream, anthropic
 from roost.egress.unix import UnixStream
-from roost.ports.egress import Account, Endpoints, Grant, Refused
+from roost.ports.egress import Account, Grant, OpenGrant, Refused
 
 KEY = "sk-ant-REAL-0123456789-abcdefghijklmnopqrstuvwxyz"
 LOOPBACK = (ip_network("127.0.0.0/8"),)
@@ -204,9 +204,9 @@ class House:
     ) -> AsyncGenerator[Inside, None]:
         async with (
             serving(self.options(**options or {})) as egress,
-            egress.open(self.grant(**grant)) as endpoints,
+            egress.open(self.grant(**grant)) as opened,
         ):
-            yield Inside(endpoints, egress)
+            yield Inside(opened, egress)
 
     async def until(self, true: Callable[[], bool]) -> None:
         await until(true)
@@ -243,12 +243,14 @@ def unix_transport(path: str) -> httpx2.AsyncHTTPTransport:
 class Inside:
     """What a program in the sandbox can do."""
 
-    def __init__(self, endpoints: Endpoints, egress: HostEgress) -> None:
-        self.endpoints = endpoints
+    def __init__(self, opened: OpenGrant, egress: HostEgress) -> None:
+        self.opened = opened
         self.egress = egress
 
     def path(self, name: str) -> str:
-        return next(str(m.source) for m in self.endpoints.mounts if m.target.endswith(name))
+        return next(
+            str(each.address.path) for each in self.opened.endpoints if each.socket.endswith(name)
+        )
 
     @asynccontextmanager
     async def model(self) -> AsyncGenerator[httpx2.AsyncClient, None]:

@@ -52,7 +52,7 @@ async def test_the_token_is_put_on_outside_and_only_for_its_repository(house: Ho
         own = {"authorization": "Basic bWU6bWU=", "cookie": "a=b", "git-protocol": "version=2"}
         assert (await client.get(f"/0{REFS}", headers=own)).status_code == 200
         await client.post("/1.git/git-receive-pack", content=b"pushed")
-        environ = str(dict(inside.endpoints.environ)) + str(inside.endpoints)
+        environ = str(dict(inside.opened.environ)) + str(inside.opened)
     private, public = house.far.seen
     assert private.target == f"/a/private.git{REFS}"
     scheme, _, word = (private.header("authorization") or "").partition(" ")
@@ -160,8 +160,8 @@ async def test_a_push_that_is_too_large_is_refused_and_a_dead_server_is_said(hou
 
 async def test_a_session_without_repositories_has_no_such_road(house: House):
     async with house.opened() as inside:
-        assert not [m for m in inside.endpoints.mounts if "git" in m.target]
-        assert "GIT_CONFIG_COUNT" not in inside.endpoints.environ
+        assert not [each for each in inside.opened.endpoints if "git" in each.socket]
+        assert "GIT_CONFIG_COUNT" not in inside.opened.environ
 
 
 PUSH = b"POST /0/git-receive-pack HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n"

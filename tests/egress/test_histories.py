@@ -30,7 +30,7 @@ from roost.egress import host
 from roost.egress.host import HostEgress, serving
 from roost.egress.options import Bounds, Options, anthropic
 from roost.egress.unix import UnixStream
-from roost.ports.egress import Account, Endpoints, Grant, Networking, Refused, Repository
+from roost.ports.egress import Account, Grant, Networking, OpenGrant, Refused, Repository
 from roost.testing.cancelling import cancelled_at_step
 from tests.egress.places import LOOPBACK, chunk, until
 
@@ -182,7 +182,7 @@ class History:
         self._egress = egress
         self._stack = stack
         self._numbers = count()
-        self._inside: list[Endpoints] = []
+        self._inside: list[OpenGrant] = []
         self.wrong: list[str] = []
         self.unanswered: list[str] = []
         self.cancels: dict[object, int] = {}
@@ -293,8 +293,10 @@ class History:
 
     def _socket(self, step: Step) -> str:
         name = {"model": "model", "git": "git"}.get(step.road, "proxy")
-        mounts = self._inside[step.session].mounts
-        return next(str(each.source) for each in mounts if each.target.endswith(f"{name}.sock"))
+        endpoints = self._inside[step.session].endpoints
+        return next(
+            str(each.address.path) for each in endpoints if each.socket.endswith(f"{name}.sock")
+        )
 
 
 async def played(

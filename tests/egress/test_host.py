@@ -39,7 +39,8 @@ async def test_what_comes_to_a_port_is_carried_like_the_rest_until_the_grant_end
     bounds = msgspec.structs.replace(QUICK, connections=1)
     async with serving(house.options(bounds=bounds)) as egress:
         async with egress.open(house.grant(networking=Networking(kind="limited"))) as way:
-            (take,) = way.ports.values()
+            (take,) = [each.take for each in way.endpoints if each.port is not None]
+            assert take is not None
             await take(asked[0])
             async with UnixStream(asked[1]) as stream:
                 await stream.send(b"CONNECT a.example:80 HTTP/1.1\r\nhost: a.example\r\n\r\n")
@@ -79,23 +80,23 @@ async def test_a_newer_generation_ends_the_older_one(house: House):
         egress.open(house.grant(generation=1)) as first,
     ):
         async with (
-            await connect(str(first.mounts[0].source)) as old,
+            await connect(str(first.endpoints[0].address.path)) as old,
             egress.open(house.grant(generation=2)) as second,
         ):
             assert await rest(old) == b""
-            assert not first.mounts[0].source.exists()
-            assert second.mounts[0].source.exists()
-        assert not second.mounts[0].source.exists()
+            assert not first.endpoints[0].address.path.exists()
+            assert second.endpoints[0].address.path.exists()
+        assert not second.endpoints[0].address.path.exists()
 
 
 @pytest.mark.parametrize("generation", [1, 2])
 async def test_an_older_generation_is_refused(house: House, generation: int):
     async with serving(house.options()) as egress:
-        async with egress.open(house.grant(generation=2)) as endpoints:
+        async with egress.open(house.grant(generation=2)) as opened:
             with pytest.raises(LeaseLost):
                 async with egress.open(house.grant(generation=generation)):
                     pass
-            assert endpoints.mounts[0].source.exists()
+            assert opened.endpoints[0].address.path.exists()
         async with egress.open(house.grant(generation=2)):
             pass
 
@@ -106,7 +107,7 @@ async def test_two_sessions_do_not_share_anything(house: House):
             egress.open(house.grant(session_id="sesn_1")) as one,
             egress.open(house.grant(session_id="sesn_2")) as two,
         ):
-            assert one.mounts[0].source.parent != two.mounts[0].source.parent
+            assert one.endpoints[0].address.path.parent != two.endpoints[0].address.path.parent
         assert list(house.directory.iterdir()) == []
 
 
@@ -130,7 +131,7 @@ async def test_sockets_that_cannot_be_made_fail_one_session_and_not_the_others(h
             async with egress.open(house.grant()):
                 pass
         moved.rename(house.directory)
-        async with egress.open(house.grant()), await connect(str(other.mounts[0].source)):
+        async with egress.open(house.grant()), await connect(str(other.endpoints[0].address.path)):
             pass
 
 
@@ -266,8 +267,8 @@ async def test_cancelled_anywhere_an_opened_grant_leaves_nothing(house: House):
     async with serving(house.options()) as egress:
 
         async def work() -> None:
-            async with egress.open(house.grant()) as endpoints:
-                await Inside(endpoints, egress).ask()
+            async with egress.open(house.grant()) as opened:
+                await Inside(opened, egress).ask()
 
         async for step in cancelled_at_each_step(work):
             assert egress._opened == {}, f"step {step}"

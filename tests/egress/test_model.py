@@ -58,8 +58,9 @@ async def test_a_bearer_key_and_the_prefix_of_another_dialect_are_put_on(house: 
         guest_prefix="/v1",
     )
     async with house.opened({"upstreams": {"openai": upstream}}, api="openai") as inside:
-        assert inside.endpoints.environ["OPENAI_BASE_URL"] == "http://127.0.0.1:8701/v1"
-        assert inside.endpoints.forwards == {8701: "/run/roost/model.sock"}
+        assert inside.opened.environ["OPENAI_BASE_URL"] == "http://127.0.0.1:8701/v1"
+        (endpoint,) = inside.opened.endpoints
+        assert (endpoint.port, endpoint.socket) == (8701, "/run/roost/model.sock")
         async with inside.model() as client:
             await client.post("/v1/responses", json={"model": "gpt-x"})
     (seen,) = house.far.seen
@@ -481,7 +482,7 @@ async def test_the_key_is_in_nothing_that_comes_back(
     house.far.reply = echo(status)
     async with house.opened() as inside:
         raw = await inside.raw(message(b'{"model":"m"}', "connection: close"))
-        everything = [raw, repr(inside.endpoints).encode(), repr(house.options()).encode()]
+        everything = [raw, repr(inside.opened).encode(), repr(house.options()).encode()]
     head, _, body = raw.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d" % status)
     assert raw.endswith(b"0\r\n\r\n")

@@ -45,16 +45,19 @@ def here(**options: Any) -> dict[str, Any]:
 
 async def test_without_networking_there_is_no_proxy(house: House):
     async with house.opened() as inside:
-        assert [mount.target for mount in inside.endpoints.mounts] == ["/run/roost/model.sock"]
-        assert not any("proxy" in name.lower() for name in inside.endpoints.environ)
+        assert [each.socket for each in inside.opened.endpoints] == ["/run/roost/model.sock"]
+        assert not any("proxy" in name.lower() for name in inside.opened.environ)
 
 
 async def test_programs_are_told_where_the_proxy_is(house: House):
     async with house.opened(**UNRESTRICTED) as inside:
-        environ = inside.endpoints.environ
+        environ = inside.opened.environ
         assert environ["HTTPS_PROXY"] == environ["http_proxy"] == "http://127.0.0.1:3128"
         assert environ["NODE_USE_ENV_PROXY"] == "1"
-        assert inside.endpoints.forwards == {3128: "/run/roost/proxy.sock"}
+        assert [(each.port, each.socket) for each in inside.opened.endpoints] == [
+            (None, "/run/roost/model.sock"),
+            (3128, "/run/roost/proxy.sock"),
+        ]
 
 
 async def echoing(seen: Seen, stream: ByteStream) -> None:

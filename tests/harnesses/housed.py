@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from roost.ports.harness import Brief, Conversation, Harness
-from roost.ports.sandbox import Plan
+from roost.ports.sandbox import LocalVolume, Plan
 from roost.sandboxes.host import HostProvider
 
 
@@ -40,8 +40,8 @@ class Housed:
         plan = Plan(
             session_id=str(self.home),
             generation=number,
-            home=self.home,
-            workspace=self.workspace,
+            home=LocalVolume(self.home),
+            workspace=LocalVolume(self.workspace),
         )
         async with (
             self._provider.open(plan) as sandbox,

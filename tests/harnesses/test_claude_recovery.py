@@ -33,7 +33,7 @@ from roost.harnesses.claude.recovery import CALLS
 from roost.harnesses.claude.transcript import TranscriptFile
 from roost.harnesses.claude.wire import Json
 from roost.ports.harness import Conversation
-from roost.ports.sandbox import Plan
+from roost.ports.sandbox import LocalVolume, Plan
 from roost.sandboxes.host import HostProvider
 from roost.serve.http import listening
 from roost.testing.desk import script
@@ -223,7 +223,9 @@ async def test_only_what_followed_the_servers_end_is_cut_off(
     kept.parent.mkdir(parents=True)
     kept.write_text(before + "".join(lines))
     monkeypatch.setattr(transcript, "_MOST", len("".join(lines)) + 50)
-    plan = Plan(session_id="s", generation=1, home=tmp_path, workspace=tmp_path)
+    plan = Plan(
+        session_id="s", generation=1, home=LocalVolume(tmp_path), workspace=LocalVolume(tmp_path)
+    )
     async with HostProvider(use_cgroups=False).open(plan) as sandbox:
         found = await TranscriptFile(sandbox, "c", {}, lambda name: name == "lookup").read()
     assert found is not None

@@ -19,7 +19,7 @@ from tests.parts import need
 from roost.errors import SandboxUnavailable
 from roost.harnesses.claude import ClaudeHarness
 from roost.ports.harness import Brief, Conversation
-from roost.ports.sandbox import Mount, Plan
+from roost.ports.sandbox import LocalVolume, Mount, Plan
 from roost.sandboxes.bubblewrap import BubblewrapProvider
 from roost.testing.desk import script
 
@@ -53,8 +53,8 @@ class Sandboxed:
         plan = Plan(
             session_id=brief.session.id,
             generation=next(self._generations),
-            home=home,
-            workspace=home,
+            home=LocalVolume(home),
+            workspace=LocalVolume(home),
             mounts=[*self._harness.mounts, Mount(self._root / "model.sock", SOCKET, writable=True)],
             environ={
                 "ANTHROPIC_UNIX_SOCKET": SOCKET,

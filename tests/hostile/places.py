@@ -18,7 +18,7 @@ from tests.parts import need
 
 import roost.testing.probes
 from roost.errors import SandboxUnavailable
-from roost.ports.sandbox import Limits, Mount, Plan
+from roost.ports.sandbox import Limits, LocalVolume, Mount, Plan
 from roost.sandboxes.bubblewrap import BubblewrapProvider
 from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox
 from roost.testing.reachable import reachable
@@ -69,8 +69,8 @@ def hostile_plan(
     return Plan(
         session_id=session,
         generation=1,
-        home=home,
-        workspace=home,
+        home=LocalVolume(home),
+        workspace=LocalVolume(home),
         hidden=[".claude"],
         mounts=[Mount(PROBES, INSIDE)],
         environ=ENVIRON,

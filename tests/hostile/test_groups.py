@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from roost.ports.sandbox import Limits, Plan
+from roost.ports.sandbox import Limits, LocalVolume, Plan
 from roost.sandboxes import cgroups, marks
 from roost.sandboxes.cgroups import UNIFIED, Cgroups, Group, read_mounts
 
@@ -25,7 +25,9 @@ FILES = (
 
 def made(groups: Cgroups, **limits: float) -> Group | None:
     home = Path("/")
-    plan = Plan(session_id="../s", generation=3, home=home, workspace=home)
+    plan = Plan(
+        session_id="../s", generation=3, home=LocalVolume(home), workspace=LocalVolume(home)
+    )
     return groups.create(marks.name_of(plan), Limits(**limits))
 
 

@@ -11,7 +11,7 @@ from tests.hostile.places import provider
 from tests.parts import need
 
 from roost.errors import SandboxFailed, SandboxUnavailable
-from roost.ports.sandbox import Plan, Sandbox
+from roost.ports.sandbox import LocalVolume, Plan, Sandbox
 from roost.sandboxes import procfs
 from roost.sandboxes.bubblewrap.identity import Uids
 from roost.testing.sandbox_contract.kit import run
@@ -32,7 +32,12 @@ def _root() -> None:
 def plan(folder: Path, session: str = "sesn_1", generation: int = 1) -> Plan:
     home = folder / session
     home.mkdir(exist_ok=True)
-    return Plan(session_id=session, generation=generation, home=home, workspace=home)
+    return Plan(
+        session_id=session,
+        generation=generation,
+        home=LocalVolume(home),
+        workspace=LocalVolume(home),
+    )
 
 
 def _uids(pid: int) -> set[int]:
@@ -56,7 +61,7 @@ async def test_two_live_sessions_have_two_uids_whichever_server_they_belong_to(
         provider(uids=UIDS).open(one) as a,
         provider(uids=UIDS).open(other) as b,
     ):
-        uids = {await uid_of(a, one.home), await uid_of(b, other.home)}
+        uids = {await uid_of(a, one.home.path), await uid_of(b, other.home.path)}
     assert len(uids) == 2
     assert uids <= set(UIDS)
 
@@ -95,7 +100,12 @@ async def test_nothing_of_a_sandbox_runs_as_root(tmp_path: Path) -> None:
 
 
 async def test_a_home_that_is_missing_is_said_plainly(tmp_path: Path) -> None:
-    missing = Plan(session_id="s", generation=1, home=tmp_path / "no", workspace=tmp_path / "no")
+    missing = Plan(
+        session_id="s",
+        generation=1,
+        home=LocalVolume(tmp_path / "no"),
+        workspace=LocalVolume(tmp_path / "no"),
+    )
     with pytest.raises(SandboxUnavailable, match="No such file"):
         async with provider(uids=UIDS).open(missing):
             pass
@@ -107,7 +117,7 @@ async def test_what_the_machine_does_not_let_us_do_is_the_places_failure() -> No
         os.chmod(name, 0o755)  # noqa: PTH101 - so that bwrap looks for what is in it itself
         given = plan(Path(name))
         async with provider(uids=UIDS).open(given) as sandbox:
-            os.rename(given.home, Path(name, "away"))  # noqa: PTH104 - nothing else runs meanwhile
+            os.rename(given.home.path, Path(name, "away"))  # noqa: PTH104 - nothing else runs meanwhile
             with pytest.raises(SandboxFailed, match="sesn_1"):
                 await sandbox.spawn(["true"])
 

@@ -18,7 +18,7 @@ import pytest
 from tests.hostile.places import hostile_place, need_bubblewrap, provider
 
 from roost.errors import SandboxFailed
-from roost.ports.sandbox import Plan
+from roost.ports.sandbox import LocalVolume, Plan
 from roost.sandboxes import cgroups, leftovers, marks, procfs
 from roost.sandboxes.bubblewrap import BubblewrapProvider
 from roost.sandboxes.host import HostProvider
@@ -47,7 +47,12 @@ def moments() -> random.Random:
 
 def plan_for(home: Path, generation: int = 1) -> Plan:
     home.mkdir(parents=True, exist_ok=True)
-    return Plan(session_id="sesn_left", generation=generation, home=home, workspace=home)
+    return Plan(
+        session_id="sesn_left",
+        generation=generation,
+        home=LocalVolume(home),
+        workspace=LocalVolume(home),
+    )
 
 
 def running(word: str) -> list[int]:

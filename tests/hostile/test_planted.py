@@ -14,7 +14,7 @@ from tests.hostile.places import hostile_place, provider
 from tests.parts import need
 
 from roost.errors import SandboxUnavailable
-from roost.ports.sandbox import Mount, Plan
+from roost.ports.sandbox import LocalVolume, Mount, Plan
 from roost.sandboxes import paths
 from roost.sandboxes.paths import open_beneath, walk_beneath
 from roost.testing.sandbox_contract.kit import run
@@ -207,7 +207,13 @@ async def test_a_mount_over_the_system_or_in_what_is_writable_is_refused(
 ) -> None:
     """bwrap makes the mount point, and would follow a link planted there."""
     mounts = [Mount(workspace, "/open", writable=True), Mount(workspace, target)]
-    plan = Plan(session_id="s", generation=1, home=workspace, workspace=workspace, mounts=mounts)
+    plan = Plan(
+        session_id="s",
+        generation=1,
+        home=LocalVolume(workspace),
+        workspace=LocalVolume(workspace),
+        mounts=mounts,
+    )
     with pytest.raises(SandboxUnavailable, match="mounted"):
         async with provider().open(plan):
             pass

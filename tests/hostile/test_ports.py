@@ -9,11 +9,11 @@ from pathlib import Path
 import anyio
 import pytest
 from msgspec.structs import replace
-from tests.hostile.places import hostile_plan, provider
+from tests.hostile.places import PROBES, hostile_plan, provider
 from tests.parts import need
 
 from roost.errors import SandboxFailed
-from roost.ports.sandbox import Plan, Take
+from roost.ports.sandbox import Endpoint, Plan, Take, UnixAddress
 from roost.sandboxes.bubblewrap import ports
 from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox
 from roost.testing.sandbox_contract.kit import run
@@ -49,8 +49,13 @@ def answering(word: bytes) -> Take:
 
 
 def plan(home: Path, session: str = "sesn_ports", **takes: Take) -> Plan:
-    wanted = {PORT + number: take for number, take in enumerate(takes.values())}
-    return replace(hostile_plan(home, session=session), ports=wanted)
+    made = hostile_plan(home, session=session)
+    address = UnixAddress(PROBES)  # some file: nobody connects to it
+    endpoints = [
+        Endpoint(address=address, socket=f"/run/{number}.sock", port=PORT + number, take=take)
+        for number, take in enumerate(takes.values())
+    ]
+    return replace(made, endpoints=endpoints)
 
 
 def in_use() -> bool:

@@ -16,7 +16,7 @@ from tests.hostile.places import hostile_place, provider
 from tests.parts import need
 
 from roost.errors import SandboxFailed, SandboxUnavailable
-from roost.ports.sandbox import Plan
+from roost.ports.sandbox import LocalVolume, Plan
 from roost.sandboxes.bubblewrap import etc
 from roost.sandboxes.bubblewrap.sandbox import kill_marked, marked
 from roost.testing.sandbox_contract.kit import run
@@ -148,7 +148,9 @@ async def test_a_machine_without_bubblewrap_says_how_to_get_it(
     with pytest.raises(SandboxUnavailable) as failure:
         await places.check()
     assert "bubblewrap" in str(failure.value.hint)
-    plan = Plan(session_id="s", generation=1, home=tmp_path, workspace=tmp_path)
+    plan = Plan(
+        session_id="s", generation=1, home=LocalVolume(tmp_path), workspace=LocalVolume(tmp_path)
+    )
     with pytest.raises(SandboxUnavailable):
         async with places.open(plan):
             pass

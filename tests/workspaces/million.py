@@ -16,7 +16,7 @@ from tests.workspaces.trees import put_back, tree
 from roost.blobs.folder import FolderBlobs
 from roost.core.snapshots.snapshots import Snapshots
 from roost.errors import WorkspaceTooLarge
-from roost.ports.sandbox import Plan
+from roost.ports.sandbox import LocalVolume, Plan
 from roost.sandboxes.bubblewrap import BubblewrapProvider
 from roost.testing.sandbox_contract.kit import run
 
@@ -43,7 +43,12 @@ async def restore(home: Path) -> dict[str, Any]:
 async def open_place(home: Path) -> dict[str, Any]:
     """A sandbox with it as its home."""
     generation = time.time_ns()
-    plan = Plan(session_id="sesn_million", generation=generation, home=home, workspace=home)
+    plan = Plan(
+        session_id="sesn_million",
+        generation=generation,
+        home=LocalVolume(home),
+        workspace=LocalVolume(home),
+    )
     provider = BubblewrapProvider(path=os.environ.get("PATH"))
     async with provider.open(plan) as sandbox:
         return {"code": (await run(sandbox, "true")).code}

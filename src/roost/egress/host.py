@@ -20,7 +20,7 @@ from roost.egress.client import Client
 from roost.egress.dial import Dialer
 from roost.egress.git import GitRoad
 from roost.egress.held import Share
-from roost.egress.inside import GIT_SOCKET, MODEL_SOCKET, PROXY_SOCKET, endpoints_for
+from roost.egress.inside import GIT_SOCKET, MODEL_SOCKET, PROXY_SOCKET, open_grant
 from roost.egress.model import ModelRoad
 from roost.egress.network import NetworkRoad
 from roost.egress.options import Options
@@ -28,7 +28,7 @@ from roost.egress.reports import Reports
 from roost.egress.unix import UnixStream, accept
 from roost.egress.upstream import Line
 from roost.errors import LeaseLost, Unavailable
-from roost.ports.egress import Endpoints, Grant
+from roost.ports.egress import Grant, OpenGrant
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class HostEgress:
         self._opened: dict[str, _Opened] = {}
 
     @asynccontextmanager
-    async def open(self, grant: Grant) -> AsyncGenerator[Endpoints, None]:
+    async def open(self, grant: Grant) -> AsyncGenerator[OpenGrant, None]:
         upstream = self._options.upstreams.get(grant.api)
         if upstream is None:
             raise Unavailable(f"no model is configured under the name {grant.api!r}")
@@ -100,7 +100,7 @@ class HostEgress:
                 raise began
             place, roads = began
             takes = {name: road.take for name, road in roads.items()}
-            yield endpoints_for(place, upstream.dialect, takes, grant.repositories)
+            yield open_grant(place, upstream.dialect, takes, grant.repositories)
         finally:
             await opened.end()
             if self._opened.get(grant.session_id) is opened:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from roost.ports.egress import Endpoints, Repository
-from roost.ports.sandbox import Mount, Take
+from roost.ports.egress import OpenGrant, Repository
+from roost.ports.sandbox import Endpoint, Take, UnixAddress
 
 MODEL_SOCKET = "model.sock"
 PROXY_SOCKET = "proxy.sock"
@@ -21,47 +21,53 @@ _PLACEHOLDER = "placeholder"
 _LOCAL = "localhost,127.0.0.1,::1"
 
 
-def endpoints_for(
-    place: Path,
+def open_grant(
+    directory: Path,
     dialect: Literal["anthropic", "openai"],
     takes: Mapping[str, Take],
     repositories: Sequence[Repository] = (),
-) -> Endpoints:
-    """The sockets in `place`, as a sandbox is to see them; `takes`: by whom each is served."""
-    environ, forwards = _model(dialect)
+) -> OpenGrant:
+    """The sockets in `directory`, as a sandbox is to see them; `takes`: who serves each of them."""
+    environ, model_port = _model(dialect)
+    ports = {MODEL_SOCKET: model_port, PROXY_SOCKET: _PROXY_PORT, GIT_SOCKET: _GIT_PORT}
+    addresses: dict[str, str] = {}
     if PROXY_SOCKET in takes:
         environ |= _proxy()
-        forwards[_PROXY_PORT] = f"{_DIRECTORY}/{PROXY_SOCKET}"
     if GIT_SOCKET in takes:
-        environ |= _git(repositories)
-        forwards[_GIT_PORT] = f"{_DIRECTORY}/{GIT_SOCKET}"
-    return Endpoints(
-        mounts=tuple(Mount(place / name, f"{_DIRECTORY}/{name}") for name in takes),
-        environ=environ,
-        forwards=forwards,
-        ports={port: takes[path.rpartition("/")[2]] for port, path in forwards.items()},
-    )
+        # The number says which repository is meant; one address may be given twice, with two tokens.
+        local = [f"http://127.0.0.1:{_GIT_PORT}/{index}" for index in range(len(repositories))]
+        environ |= _git(repositories, local)
+        addresses = {each.url: url for each, url in zip(repositories, local, strict=True)}
+    endpoints = [
+        Endpoint(
+            address=UnixAddress(directory / name),
+            socket=f"{_DIRECTORY}/{name}",
+            port=ports[name],
+            take=take,
+        )
+        for name, take in takes.items()
+    ]
+    return OpenGrant(endpoints=endpoints, environ=environ, addresses=addresses)
 
 
-def _model(dialect: Literal["anthropic", "openai"]) -> tuple[dict[str, str], dict[int, str]]:
-    path = f"{_DIRECTORY}/{MODEL_SOCKET}"
+def _model(dialect: Literal["anthropic", "openai"]) -> tuple[dict[str, str], int | None]:
+    """The variables, and the port if the dialect's programs cannot connect to a unix socket."""
     if dialect == "openai":
         base = f"http://127.0.0.1:{_MODEL_PORT}/v1"
-        return {"OPENAI_BASE_URL": base, "OPENAI_API_KEY": _PLACEHOLDER}, {_MODEL_PORT: path}
+        return {"OPENAI_BASE_URL": base, "OPENAI_API_KEY": _PLACEHOLDER}, _MODEL_PORT
     # The address must be http: with https the agent's command line speaks TLS to the socket.
     return {
-        "ANTHROPIC_UNIX_SOCKET": path,
+        "ANTHROPIC_UNIX_SOCKET": f"{_DIRECTORY}/{MODEL_SOCKET}",
         "ANTHROPIC_BASE_URL": "http://localhost",
         "ANTHROPIC_API_KEY": _PLACEHOLDER,
-    }, {}
+    }, None
 
 
-def _git(repositories: Sequence[Repository]) -> dict[str, str]:
+def _git(repositories: Sequence[Repository], local: Sequence[str]) -> dict[str, str]:
     """Each repository's own address leads git to the socket; what is cloned keeps that address."""
     environ = {"GIT_CONFIG_COUNT": str(len(repositories))}
-    for index, repository in enumerate(repositories):
-        local = f"http://127.0.0.1:{_GIT_PORT}/{index}"
-        environ[f"GIT_CONFIG_KEY_{index}"] = f"url.{local}.insteadOf"
+    for index, (repository, url) in enumerate(zip(repositories, local, strict=True)):
+        environ[f"GIT_CONFIG_KEY_{index}"] = f"url.{url}.insteadOf"
         environ[f"GIT_CONFIG_VALUE_{index}"] = repository.url.removesuffix(".git")
     return environ
 

@@ -15,7 +15,7 @@ import msgspec
 
 from roost.domain.budget import Budget, Prices, Spent
 from roost.domain.usage import Usage
-from roost.ports.sandbox import Mount, Take
+from roost.ports.sandbox import Endpoint
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,25 +110,22 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     repositories: Sequence[Repository] = ()
 
 
-class Endpoints(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sandbox must be given so that it can use its grant. It holds no secret.
+class OpenGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """A grant that is being served: what a sandbox must be given to use it. It holds no secret.
 
-    `mounts` are the sockets, `environ` tells programs about them. Programs that speak TCP only need
-    `forwards`: ports on the sandbox's own loopback, each with the socket (its path inside) that
-    `roost/guest/forward.py` is to connect it to. A host that can open such a port itself has its
-    connections taken by `ports`.
+    `environ` tells programs inside about the `endpoints`. `addresses` are the URLs under which origins are
+    reached inside, by their own.
     """
 
-    mounts: Sequence[Mount]
+    endpoints: Sequence[Endpoint]
     environ: Mapping[str, str]
-    forwards: Mapping[int, str] = {}
-    ports: Mapping[int, Take] = {}
+    addresses: Mapping[str, str] = {}
 
 
 class Egress(Protocol):
     """The way out."""
 
-    def open(self, grant: Grant) -> AbstractAsyncContextManager[Endpoints]:
+    def open(self, grant: Grant) -> AbstractAsyncContextManager[OpenGrant]:
         """Serve a grant until the context ends. Called by the runner before it opens the sandbox.
 
         Every connection through it is cut, every request accounted for and every socket gone when

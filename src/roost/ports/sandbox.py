@@ -1,6 +1,6 @@
 """Where an agent's process lives.
 
-Getting a place (`SandboxProvider`) is not using a place (`Sandbox`). A command that fails is a
+Opening a sandbox (`SandboxProvider`) is apart from using one (`Sandbox`). A command that fails is a
 result; a sandbox that fails is an error (`SandboxFailed`), and must never be shown as the output of a
 command. Nothing that comes out of a sandbox is believed: it is bounded, and it is data.
 """
@@ -17,7 +17,7 @@ import msgspec
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """A file, directory or socket of the host, shown inside at `target`.
+    """A file, directory or socket of the host, shown inside at `target`; a sandbox elsewhere copies it.
 
     Whoever is inside is nobody in particular on the host: what is shown must be readable for everybody
     (and a socket writable), and is protected by the directory it lies in. `hidden` are paths below a
@@ -28,6 +28,21 @@ class Mount(msgspec.Struct, frozen=True):
     target: str
     writable: bool = False
     hidden: Sequence[str] = ()
+
+
+class LocalVolume(msgspec.Struct, frozen=True):
+    """A directory of this machine that outlives every sandbox it is given to."""
+
+    path: Path
+
+
+Volume = LocalVolume
+"""What holds a session's home, or the workspace it works in.
+
+A sandbox of this machine mounts it. One that runs elsewhere fills a disk of its own from it before the first
+command, and brings back what was changed there, both through `ports.tree.Tree`. A volume without a path of
+this machine would be one more class here; mypy then names every provider that cannot serve it.
+"""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,32 +56,64 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     tmp_bytes: int = 256 * 1024**2
 
 
+class UnixAddress(msgspec.Struct, frozen=True):
+    """A unix socket of this machine."""
+
+    path: Path
+
+
+Address = UnixAddress
+"""Where the server listens for a sandbox. One that runs elsewhere needs an address it can reach, with a token
+that names the session: one more class here.
+"""
+
 Take = Callable[[socket.socket], Awaitable[None]]
 """Takes over a connection from inside; returns when there is room for the next one. Never fails."""
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Something of the server's that commands can connect to. There is no other way out of a sandbox.
+
+    The server listens at `address`. Commands find it as a unix socket at the path `socket`, and, where a
+    program speaks only TCP, at `port` of their own loopback. `take` spares a sandbox of this process the
+    detour over the address: it hands over a connection that has come to such a port.
+    """
+
+    address: Address
+    socket: str
+    port: int | None = None
+    take: Take | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a sandbox is to be.
 
-    `home` becomes `/home/sandbox` and `workspace` becomes `/workspace`, both writable; they may be
-    the same directory. What the workspace has under the names in `hidden` is an empty directory there, and
-    nothing can be put into it; that is for what belongs to the home alone. `mounts` are added to that. A command's environment is `HOME` and `PATH` of the
-    place, then `environ`, then what `spawn` is given, and nothing else (shells add `PWD`). There is no network: what a session may reach is
-    reached through unix sockets among the mounts. `generation` is the lease's: a place of an older
-    generation must be gone before a newer one is open, also if another server on this machine holds it.
-    A place without walls adds `ROOST_PLACE`, to find again what was started in it. `ports` of a command's
-    own loopback lead to whoever takes their connections, if the place can have them (`has_ports`).
+    `home` becomes `/home/sandbox` and `workspace` becomes `/workspace`, both writable; they may be the same
+    volume. What the workspace has under the names in `hidden` is an empty directory there, and nothing can
+    be put into it; that is for what belongs to the home alone. `mounts` are added to that. There is no
+    network but the `endpoints`. A command's environment is `HOME` and `PATH` of the sandbox, then `environ`,
+    then what `spawn` is given, and nothing else (shells add `PWD`; a sandbox that does not isolate adds
+    `ROOST_PLACE`, to find again what was started in it).
+
+    `generation` is the lease's: a sandbox of an older generation must be gone before a newer one is open,
+    also if another server on this machine holds it.
     """
 
     session_id: str
     generation: int
-    home: Path
-    workspace: Path
+    home: Volume
+    workspace: Volume
     hidden: Sequence[str] = ()
     mounts: Sequence[Mount] = ()
+    endpoints: Sequence[Endpoint] = ()
     environ: Mapping[str, str] = {}
-    ports: Mapping[int, Take] = {}
     limits: Limits = Limits()
+
+    @property
+    def shown(self) -> list[Mount]:
+        """All that a sandbox on this machine mounts: the mounts, and the sockets of the endpoints."""
+        sockets = [Mount(each.address.path, each.socket) for each in self.endpoints]
+        return [*self.mounts, *sockets]
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +146,7 @@ class Process(Protocol):
     async def wait(self) -> int:
         """Its exit code; negative or above 128 if a signal ended it.
 
-        :raises SandboxFailed: the place has died around it, and was not asked to
+        :raises SandboxFailed: the sandbox has died around it, and was not asked to
         """
         ...
 
@@ -109,11 +156,14 @@ class Process(Protocol):
 
 
 class Sandbox(Protocol):
-    """A place that is open."""
+    """A sandbox that is open."""
 
     @property
     def has_ports(self) -> bool:
-        """Whether the plan's `ports` are open before a command starts; else it has to see to that itself."""
+        """Whether it opens the ports of the plan's endpoints before a command starts.
+
+        If not, `core/sandbox/loopback` starts each command by way of a program that opens them.
+        """
         ...
 
     async def spawn(
@@ -128,7 +178,7 @@ class Sandbox(Protocol):
         A command that cannot be found is a process that exits with 127. What one command leaves
         running may be gone when it ends.
 
-        :raises SandboxFailed: the place itself does not work, is stopped, or has no such `cwd`
+        :raises SandboxFailed: the sandbox itself does not work, is stopped, or has no such `cwd`
         """
         ...
 
@@ -142,7 +192,7 @@ class Sandbox(Protocol):
 
 
 class SandboxProvider(Protocol):
-    """Gives places of one kind."""
+    """Opens sandboxes of one kind."""
 
     @property
     def name(self) -> str:
@@ -150,14 +200,14 @@ class SandboxProvider(Protocol):
         ...
 
     async def check(self) -> None:
-        """Called before a place is asked for, and by `roost doctor`.
+        """Called before a sandbox is asked for, and by `roost doctor`.
 
         :raises SandboxUnavailable: this machine cannot give one now; the hint says what to do
         """
         ...
 
     def open(self, plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
-        """A place according to the plan; everything inside is dead when the context ends.
+        """A sandbox according to the plan; everything inside is dead when the context ends.
 
         It dies with this process too, whatever kills it: at once, or when the next server sweeps.
 
@@ -166,12 +216,12 @@ class SandboxProvider(Protocol):
         ...
 
     async def sweep(self) -> None:
-        """End every place on this machine whose server is dead; those of living servers are left alone.
+        """End every sandbox on this machine whose server is dead; those of living servers are left alone.
 
         Called when a server starts. Nothing is given to find them by: servers keep no list of their
-        places, because they can die before they have written to it.
+        sandboxes, because they can die before they have written to it.
 
-        :raises SandboxUnavailable: what holds the places does not answer
+        :raises SandboxUnavailable: what holds the sandboxes does not answer
         :raises SandboxFailed: something does not die
         """
         ...

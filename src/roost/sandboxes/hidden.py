@@ -25,10 +25,10 @@ def make_room(plan: Plan) -> None:
 
     :raises OSError: it cannot be made
     """
-    _open_to_owner(plan.home)
+    _open_to_owner(plan.home.path)
     if not plan.hidden:
         return
-    top = os.open(plan.workspace, _TOP)
+    top = os.open(plan.workspace.path, _TOP)
     try:
         for name in plan.hidden:
             if _is_directory(top, name):

@@ -134,7 +134,7 @@ class HostSandbox:
     ) -> Free:
         if self._ending.begun:
             raise SandboxFailed("the sandbox is stopped")
-        base = {"HOME": str(self._plan.home), "PATH": _PATH, marks.VARIABLE: self._name}
+        base = {"HOME": str(self._plan.home.path), "PATH": _PATH, marks.VARIABLE: self._name}
         given = dict(self._plan.environ) | dict(environ or {})
         merged = base | {name: self._on_host(value) for name, value in given.items()}
         command = [*self._before, *map(self._on_host, argv[:1]), *argv[1:]]
@@ -195,9 +195,9 @@ def _found(plan: Plan) -> Generator[dict[str, str], None, None]:
 
     A socket whose path is too long to be connected to has a shorter name while the body runs.
     """
-    names = {"/workspace": str(plan.workspace), "/home/sandbox": str(plan.home)}
+    names = {"/workspace": str(plan.workspace.path), "/home/sandbox": str(plan.home.path)}
     with ExitStack() as held:
-        for mount in plan.mounts:
+        for mount in plan.shown:
             source = str(mount.source)
             if len(os.fsencode(source)) > _LONGEST_SOCKET and mount.source.is_socket():
                 folder = held.enter_context(tempfile.TemporaryDirectory(prefix="roost-"))

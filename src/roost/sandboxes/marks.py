@@ -101,7 +101,7 @@ def orphaned(mark: Mark) -> bool:
 
 def _place_of(plan: Plan) -> str:
     """Of the session and its home: in a copy of a database there are the same ids for other sessions."""
-    home = plan.home.stat()
+    home = plan.home.path.stat()
     text = f"{plan.session_id}\0{home.st_dev}\0{home.st_ino}"
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

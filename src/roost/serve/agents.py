@@ -17,8 +17,12 @@ from roost.builtin_model import BuiltinModel
 from roost.config import Settings, words
 from roost.core.files.resources import Resources
 from roost.core.records.skills import Skills
+from roost.core.sandbox.belongings import SessionBelongings
 from roost.core.sandbox.budgets import Budgets
+from roost.core.sandbox.offered import OfferedSandboxes
+from roost.core.sandbox.planner import SandboxPlanner, SandboxPolicy
 from roost.core.sandbox.sandboxes import OnAccount, Sandboxes
+from roost.core.sandbox.session_files import SessionFiles
 from roost.core.sessions.trust import Trust
 from roost.core.snapshots.snapshots import Snapshots
 from roost.core.workspaces.browse import Browse
@@ -46,6 +50,7 @@ from roost.ports.store import Store
 from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.choice import chosen, others
 from roost.sandboxes.tree import LocalFolder, LocalTree
+from roost.sandboxes.volumes import VaultVolumes
 from roost.serve.http import listening
 from roost.serve.prices import priced
 from roost.stores.archives import FolderArchives
@@ -99,33 +104,25 @@ async def workforce(
     async with _model(settings) as model, egress.serving(_egress(settings, model)) as way_out:
         levels = cast(list[TrustLevel], words(settings.trust_levels))
         vault = (settings.vault or settings.data / "vault").absolute()
-        files, commons = _files(settings, vault, store, blobs, notifier, node)
+        volumes = VaultVolumes(vault, settings.data.absolute())
+        files, commons = _files(settings, volumes, store, blobs, notifier, node)
+        offered = OfferedSandboxes(chosen(settings), others(settings), levels, volumes)
         places = Sandboxes(
-            chosen(settings),
+            offered,
+            SandboxPlanner(volumes, _policy(settings), budgets),
             way_out,
-            store.catalog,
-            vault=vault,
-            forwarder=Path(forward.__file__),
-            others=others(settings),
-            levels=levels,
-            data=settings.data.absolute(),
-            person=Path.home(),
-            files=files,
-            commons=commons,
-            skills=skills,
-            budgets=budgets,
-            models=words(settings.models),
-            limits=_limits(settings),
-            resources=resources,
+            volumes=volumes,
+            files=SessionFiles(files, commons, volumes),
+            belongings=SessionBelongings(store.catalog, skills, resources),
             on_account=on_account,
         )
         harnesses, profiles = _harnesses(settings, model)
         wanted = settings.harness or (WITH_A_KEY if model.key else WITHOUT_A_KEY)
         default = wanted if wanted in harnesses else WITHOUT_A_KEY
-        trust = Trust(levels, places)
+        trust = Trust(levels, offered)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(places.sweep)  # an engine that hangs must not hold up the start
-            browse = _browse(vault, files, commons, profiles, settings.min_free_disk << 20)
+            tasks.start_soon(offered.sweep)  # an engine that hangs must not hold up the start
+            browse = _browse(volumes, files, commons, profiles, settings.min_free_disk << 20)
             archives = _archives(settings)
             kept = (places, trust, files, commons, browse, archives)
             yield Workforce(harnesses, profiles, default, *kept, budgets, model.name)
@@ -142,12 +139,17 @@ def _egress(settings: Settings, model: Model) -> Options:
 
 
 def _files(
-    settings: Settings, vault: Path, store: Store, blobs: Blobs, notifier: Notifier, node: str
+    settings: Settings,
+    volumes: VaultVolumes,
+    store: Store,
+    blobs: Blobs,
+    notifier: Notifier,
+    node: str,
 ) -> tuple[LocalWorkspaces, SharedWorkspaces]:
     notes = settings.data.absolute() / "copies"
 
     def tree_of(workspace_id: str) -> LocalTree:
-        return LocalTree(vault / ".workspaces" / workspace_id, notes, DEFAULT_UIDS)
+        return LocalTree(volumes.of(workspace_id).path, notes, DEFAULT_UIDS)
 
     async def past_of(workspace_id: str) -> WorkspacePast:
         try:
@@ -185,7 +187,7 @@ def _archives(settings: Settings) -> FolderArchives:
 
 
 def _browse(
-    vault: Path,
+    volumes: VaultVolumes,
     files: LocalWorkspaces,
     commons: SharedWorkspaces,
     profiles: Mapping[str, HarnessProfile],
@@ -195,21 +197,27 @@ def _browse(
         workspace, profile = session.spec.workspace, profiles.get(session.spec.harness)
         is_home = workspace is None and profile is not None
         hidden = profile.own_directories if profile and is_home else frozenset()
-        place = vault / ".workspaces" / (workspace or session.id)
-        return LocalFolder(place, DEFAULT_UIDS, hidden, least_free=least_free)
+        volume = volumes.of(workspace or session.id)
+        return LocalFolder(volume.path, DEFAULT_UIDS, hidden, least_free=least_free)
 
     def home_of(session: Session) -> LocalFolder:
-        return LocalFolder(vault / ".workspaces" / session.id, DEFAULT_UIDS)
+        return LocalFolder(volumes.of(session.id).path, DEFAULT_UIDS)
 
     return Browse(files, commons, folder_of, home_of)
 
 
-def _limits(settings: Settings) -> Limits:
-    return Limits(
+def _policy(settings: Settings) -> SandboxPolicy:
+    limits = Limits(
         memory_bytes=settings.sandbox_memory * 1024**2,
         processes=settings.sandbox_processes,
         cpus=settings.sandbox_cpus,
         disk_bytes=settings.sandbox_disk * 1024**2,
+    )
+    return SandboxPolicy(
+        forwarder=Path(forward.__file__),
+        person=Path.home(),
+        models=words(settings.models),
+        limits=limits,
     )
 
 

@@ -1,26 +1,25 @@
-"""A sandbox without a network, whose programs expect one: ports of its own lead to the sockets it has."""
+"""Loopback ports of a sandbox that cannot open them itself: a program inside connects them to the sockets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from roost.ports.egress import Endpoints
-from roost.ports.sandbox import Process, Sandbox, Stats
+from roost.ports.sandbox import Endpoint, Process, Sandbox, Stats
 
 FORWARDER: Final = "/run/roost/forward.py"
-"""Where a sandbox shows the program that gives its loopback ports a way out."""
+"""Where a sandbox shows the program that opens the ports (`roost/guest/forward.py`)."""
 
 
 class ForwardedSandbox:
-    """A sandbox whose commands find their way out on loopback ports of their own."""
+    """A sandbox whose commands each begin with a program that opens these ports on their loopback."""
 
     has_ports = True
 
-    def __init__(self, inner: Sandbox, way: Endpoints) -> None:
+    def __init__(self, inner: Sandbox, ports: Mapping[int, str]) -> None:
         self._inner = inner
-        ports = [f"{port}={path}" for port, path in way.forwards.items()]
-        self._prefix = ["python3", "-I", "-S", FORWARDER, *ports, "--"]
+        pairs = [f"{port}={path}" for port, path in ports.items()]
+        self._prefix = ["python3", "-I", "-S", FORWARDER, *pairs, "--"]
 
     async def spawn(
         self,
@@ -41,6 +40,7 @@ class ForwardedSandbox:
         await self._inner.stop()
 
 
-def forwarded(sandbox: Sandbox, way: Endpoints) -> Sandbox:
-    """The sandbox, with the ports that it cannot open itself."""
-    return ForwardedSandbox(sandbox, way) if way.forwards else sandbox
+def with_ports(sandbox: Sandbox, endpoints: Sequence[Endpoint]) -> Sandbox:
+    """The sandbox, with the ports of the endpoints open for each of its commands."""
+    ports = {each.port: each.socket for each in endpoints if each.port is not None}
+    return sandbox if sandbox.has_ports or not ports else ForwardedSandbox(sandbox, ports)

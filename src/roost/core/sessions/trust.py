@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from roost.core.access.permissions import may_ask_for
-from roost.core.sandbox.sandboxes import Sandboxes
+from roost.core.sandbox.offered import OfferedSandboxes
 from roost.domain.session import SANDBOXED_ONLY, Spec, TrustLevel
 from roost.errors import Forbidden, InvalidRequest, SandboxUnavailable
 from roost.ports.egress import Networking
@@ -22,7 +22,7 @@ class Trust:
     """What this server offers to new sessions."""
 
     def __init__(
-        self, levels: Sequence[TrustLevel] = SANDBOXED_ONLY, places: Sandboxes | None = None
+        self, levels: Sequence[TrustLevel] = SANDBOXED_ONLY, places: OfferedSandboxes | None = None
     ) -> None:
         self._levels = levels
         self._places = places

@@ -91,14 +91,14 @@ def settle(plan: Plan, uids: Uids, held: ExitStack) -> Identity:
     """
     if os.geteuid() != 0:
         return Identity(os.geteuid(), os.getegid(), dropped=False, shared=False)
-    uid = held.enter_context(uids.hold(plan.session_id, [plan.home.stat().st_uid]))
-    gid = group_of(plan.workspace, uids, uid)
-    shared = plan.home.resolve() != plan.workspace.resolve()
+    uid = held.enter_context(uids.hold(plan.session_id, [plan.home.path.stat().st_uid]))
+    gid = group_of(plan.workspace.path, uids, uid)
+    shared = plan.home.path.resolve() != plan.workspace.path.resolve()
     who = Identity(uid, gid, dropped=True, shared=shared)
-    hand_over(plan.home, who, uids, shared=False)
+    hand_over(plan.home.path, who, uids, shared=False)
     if shared:
-        hand_over(plan.workspace, who, uids, shared=True)
-    for mount in plan.mounts:
+        hand_over(plan.workspace.path, who, uids, shared=True)
+    for mount in plan.shown:
         if mount.writable and mount.source.is_dir():
             hand_over(mount.source, who, uids, shared=True)
     return who

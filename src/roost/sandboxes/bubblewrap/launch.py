@@ -105,7 +105,10 @@ class Launcher:
     def __init__(self, plan: Plan, group: Group | None, ground: Ground, token: str) -> None:
         self.token = token
         self.group = group
-        self.ports = plan.ports
+        self.ports = {
+            each.port: each.take for each in plan.endpoints if each.port is not None and each.take
+        }
+        self.takes_all = all(each.take for each in plan.endpoints if each.port is not None)
         self.held = ExitStack()
         """What is given back when the sandbox is gone."""
         self._plan = plan

@@ -15,7 +15,7 @@ from typing import Final
 import anyio
 
 from roost.errors import SandboxFailed, SandboxUnavailable
-from roost.ports.sandbox import Plan, Sandbox
+from roost.ports.sandbox import LocalVolume, Plan, Sandbox
 from roost.sandboxes import cgroups, leftovers, marks
 from roost.sandboxes.bubblewrap import etc, recipe, seccomp, tools
 from roost.sandboxes.bubblewrap.disk import DiskWatch
@@ -75,7 +75,10 @@ class BubblewrapProvider:
         with tempfile.TemporaryDirectory(prefix="roost-check-") as folder:
             home = Path(folder)
             plan = Plan(
-                session_id=f"check-{secrets.token_hex(4)}", generation=1, home=home, workspace=home
+                session_id=f"check-{secrets.token_hex(4)}",
+                generation=1,
+                home=LocalVolume(home),
+                workspace=LocalVolume(home),
             )
             try:
                 async with self.open(plan) as sandbox:
@@ -95,7 +98,7 @@ class BubblewrapProvider:
     @asynccontextmanager
     async def _opened(self, plan: Plan) -> AsyncGenerator[Sandbox, None]:
         ground, groups = await self._prepare_ground(), await self._find_groups()
-        recipe.check_targets(plan.mounts)
+        recipe.check_targets(plan.shown)
         try:
             async with self._places.seat(plan) as seat, anyio.create_task_group() as tasks:
                 launcher = await anyio.to_thread.run_sync(_launcher, plan, ground, groups)
@@ -189,10 +192,10 @@ def _cannot_be_made(error: Exception) -> SandboxUnavailable:
 
 def _disk_watch(plan: Plan, sandbox: BubblewrapSandbox, group: Group | None) -> DiskWatch:
     limit = plan.limits.disk_bytes
-    writable = [m.source for m in plan.mounts if m.writable and m.source.is_dir()]
+    writable = [m.source for m in plan.shown if m.writable and m.source.is_dir()]
 
     async def over() -> None:
         await sandbox.fail(f"the sandbox took more than {limit} bytes of disk")
 
-    directories = {plan.home, plan.workspace, *writable}
+    directories = {plan.home.path, plan.workspace.path, *writable}
     return DiskWatch(directories, limit, over, group.frozen if group is not None else nullcontext)

@@ -134,10 +134,10 @@ def _temporary(tmp_bytes: int) -> list[str]:
 
 
 def _mounts(plan: Plan, shown: Callable[[Path], str]) -> list[str]:
-    made = ["--dir", "/home", "--bind", shown(plan.home), HOME]
-    made += ["--bind", shown(plan.workspace), WORKSPACE]
+    made = ["--dir", "/home", "--bind", shown(plan.home.path), HOME]
+    made += ["--bind", shown(plan.workspace.path), WORKSPACE]
     made += _covered(f"{WORKSPACE}/{name}" for name in plan.hidden)
-    for mount in plan.mounts:
+    for mount in plan.shown:
         how = "--bind" if mount.writable else "--ro-bind"
         made += [how, shown(mount.source), mount.target]
         made += _covered(f"{mount.target}/{name}" for name in mount.hidden)

@@ -151,8 +151,8 @@ class BubblewrapSandbox:
 
     @property
     def has_ports(self) -> bool:
-        """Whether this server may open them."""
-        return ports.may_enter()
+        """Whether this server may open them, and who serves them can take connections over."""
+        return self._launcher.takes_all and ports.may_enter()
 
     async def spawn(
         self,

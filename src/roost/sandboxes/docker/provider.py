@@ -18,7 +18,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from roost.errors import SandboxFailed, SandboxUnavailable
-from roost.ports.sandbox import Plan, Sandbox
+from roost.ports.sandbox import LocalVolume, Plan, Sandbox
 from roost.sandboxes import marks
 from roost.sandboxes.bubblewrap.disk import DiskWatch
 from roost.sandboxes.bubblewrap.identity import Identity, Uids, settle
@@ -105,7 +105,12 @@ class DockerProvider:
         with tempfile.TemporaryDirectory(prefix="roost-check-") as folder:
             home = Path(folder)
             session = f"check-{secrets.token_hex(4)}"
-            plan = Plan(session_id=session, generation=1, home=home, workspace=home)
+            plan = Plan(
+                session_id=session,
+                generation=1,
+                home=LocalVolume(home),
+                workspace=LocalVolume(home),
+            )
             try:
                 async with self.open(plan) as sandbox:
                     code = await (await sandbox.spawn(["true"])).wait()
@@ -146,7 +151,7 @@ class DockerProvider:
 
     @asynccontextmanager
     async def _opened(self, plan: Plan) -> AsyncGenerator[Sandbox, None]:
-        check_targets(plan.mounts)
+        check_targets(plan.shown)
         try:
             async with self._places.seat(plan) as seat, anyio.create_task_group() as tasks:
                 with ExitStack() as held:
@@ -234,9 +239,9 @@ class DockerProvider:
 
 def _disk_watch(plan: Plan, sandbox: DockerSandbox) -> DiskWatch:
     limit = plan.limits.disk_bytes
-    writable = [each.source for each in plan.mounts if each.writable and each.source.is_dir()]
+    writable = [each.source for each in plan.shown if each.writable and each.source.is_dir()]
 
     async def over() -> None:
         await sandbox.fail(f"the sandbox took more than {limit} bytes of disk")
 
-    return DiskWatch({plan.home, plan.workspace, *writable}, limit, over)
+    return DiskWatch({plan.home.path, plan.workspace.path, *writable}, limit, over)

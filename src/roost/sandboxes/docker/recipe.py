@@ -173,11 +173,11 @@ def base_environ(plan: Plan) -> dict[str, str]:
 
 
 def _mounts(plan: Plan, etc: Path) -> list[dict[str, Any]]:
-    made = [_bind(plan.home, HOME), _bind(plan.workspace, WORKSPACE)]
-    made += [_bind(each.source, each.target, writable=each.writable) for each in plan.mounts]
+    made = [_bind(plan.home.path, HOME), _bind(plan.workspace.path, WORKSPACE)]
+    made += [_bind(each.source, each.target, writable=each.writable) for each in plan.shown]
     # An empty directory lies over what is hidden. It is not a tmpfs: Podman fills one with what it covers.
     hidden = [f"{WORKSPACE}/{name}" for name in plan.hidden]
-    hidden += [f"{each.target}/{name}" for each in plan.mounts for name in each.hidden]
+    hidden += [f"{each.target}/{name}" for each in plan.shown for name in each.hidden]
     made += [_bind(etc / EMPTY, target, writable=False) for target in hidden]
     return made + [
         _bind(etc / name, f"/etc/{name}", writable=False) for name in ("passwd", "group")

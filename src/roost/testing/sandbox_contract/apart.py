@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from roost.ports.sandbox import Limits, Mount, SandboxProvider
+from roost.ports.sandbox import Endpoint, Limits, Mount, SandboxProvider, UnixAddress
 from roost.testing.sandbox_contract.kit import Kit, Plans, run, shell
 
 _LISTEN = """
@@ -45,7 +45,7 @@ class ApartContract(Kit):
         ours, theirs = plan("sesn_a"), plan("sesn_b")
         async with provider.open(ours) as a, provider.open(theirs) as b:
             await shell(a, "echo secret >note; echo secret >/tmp/roost-contract-note")
-            looked = await shell(b, f"cat {ours.home}/note /tmp/roost-contract-note")
+            looked = await shell(b, f"cat {ours.home.path}/note /tmp/roost-contract-note")
             assert b"secret" not in looked.output
             await shell(a, "rm /tmp/roost-contract-note")
 
@@ -85,17 +85,15 @@ class ApartContract(Kit):
                 tried = await run(sandbox, "python3", "-c", _CONNECT, port, "/nowhere")
         assert tried.output == b"refused\nrefused\n"
 
-    async def test_a_socket_among_the_mounts_is_the_way_out(
-        self, provider: SandboxProvider, plan: Plans
-    ) -> None:
+    async def test_an_endpoint_is_the_way_out(self, provider: SandboxProvider, plan: Plans) -> None:
         """The only one."""
         given = plan()
-        path = given.home.parent / "way-out.sock"
+        path = given.home.path.parent / "way-out.sock"
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(str(path))
             path.chmod(0o666)
             server.listen()
-            mounted = plan(mounts=[Mount(path, "/run/roost/way-out.sock")])
-            async with provider.open(mounted) as sandbox:
+            endpoint = Endpoint(address=UnixAddress(path), socket="/run/roost/way-out.sock")
+            async with provider.open(plan(endpoints=[endpoint])) as sandbox:
                 command = ["python3", "-c", _CONNECT, "1", "/run/roost/way-out.sock"]
                 assert (await run(sandbox, *command)).output == b"refused\nreached\n"

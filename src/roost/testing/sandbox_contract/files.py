@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from roost.ports.sandbox import Mount, SandboxProvider
+from roost.ports.sandbox import LocalVolume, Mount, SandboxProvider
 from roost.testing.sandbox_contract.kit import Kit, Plans, shell
 
 
@@ -32,10 +32,10 @@ class FileContract(Kit):
         """It is another directory than the workspace, if the plan says so."""
         workspace = tmp_path / "shared"
         workspace.mkdir()
-        async with provider.open(plan(workspace=workspace)) as sandbox:
+        async with provider.open(plan(workspace=LocalVolume(workspace))) as sandbox:
             await shell(sandbox, "echo mine >$HOME/note; echo ours >note")
         assert (tmp_path / "sesn_1" / "note").read_text() == "mine\n"
-        async with provider.open(plan(workspace=workspace, generation=2)) as sandbox:
+        async with provider.open(plan(workspace=LocalVolume(workspace), generation=2)) as sandbox:
             assert (await shell(sandbox, "cat $HOME/note note")).output == b"mine\nours\n"
 
     async def test_two_sessions_can_share_a_workspace(
@@ -45,8 +45,8 @@ class FileContract(Kit):
         workspace = tmp_path / "shared"
         workspace.mkdir()
         async with (
-            provider.open(plan("sesn_a", workspace=workspace)) as a,
-            provider.open(plan("sesn_b", workspace=workspace)) as b,
+            provider.open(plan("sesn_a", workspace=LocalVolume(workspace))) as a,
+            provider.open(plan("sesn_b", workspace=LocalVolume(workspace))) as b,
         ):
             assert (await shell(a, "mkdir d; echo a >d/file")).code == 0
             assert (await shell(b, "echo b >>d/file; echo b >d/other")) == (0, b"", b"")
@@ -57,9 +57,9 @@ class FileContract(Kit):
     ) -> None:
         """An upload or a restored snapshot can be changed inside."""
         given = plan()
-        (given.workspace / "folder").mkdir(mode=0o700)
-        (given.workspace / "folder" / "file").write_text("server\n")
-        (given.workspace / "folder" / "file").chmod(0o600)
+        (given.workspace.path / "folder").mkdir(mode=0o700)
+        (given.workspace.path / "folder" / "file").write_text("server\n")
+        (given.workspace.path / "folder" / "file").chmod(0o600)
         async with provider.open(given) as sandbox:
             result = await shell(sandbox, "echo inside >>folder/file; cat folder/file")
             assert result == (0, b"server\ninside\n", b"")
@@ -105,7 +105,7 @@ class FileContract(Kit):
         async with provider.open(plan(hidden=[".own"], generation=2)) as sandbox:
             again = await shell(sandbox, "cat $HOME/.own/d/file file; ls -A .own")
             assert again == (0, b"one\ntwo\n", b"")
-        assert (given.home / ".own" / "d" / "file").read_text() == "one\n"
+        assert (given.home.path / ".own" / "d" / "file").read_text() == "one\n"
 
     async def test_what_is_planted_where_the_workspace_hides_something_leads_nowhere(
         self, provider: SandboxProvider, plan: Plans, tmp_path: Path
@@ -114,7 +114,7 @@ class FileContract(Kit):
         outside = tmp_path / "outside"
         outside.mkdir()
         (outside / "file").write_text("outside")
-        planted = plan().home / ".own"
+        planted = plan().home.path / ".own"
         plants: list[Callable[[], object]] = [
             lambda: planted.symlink_to(outside),
             lambda: planted.symlink_to(outside / "new"),

@@ -7,13 +7,18 @@ from pathlib import Path
 
 import anyio
 
-from roost.ports.sandbox import Plan
+from roost.ports.sandbox import LocalVolume, Plan
 from roost.testing.sandbox_contract.kit import make_provider
 
 
 async def hold(factory: str, directory: Path, script: str) -> None:
     """Never ends by itself."""
-    plan = Plan(session_id=directory.name, generation=1, home=directory, workspace=directory)
+    plan = Plan(
+        session_id=directory.name,
+        generation=1,
+        home=LocalVolume(directory),
+        workspace=LocalVolume(directory),
+    )
     async with make_provider(factory).open(plan) as sandbox:
         await sandbox.spawn(["sh", "-c", f"{script}; sleep 600"])
         sys.stdout.write("open\n")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import anyio
 import pytest
 
-from roost.ports.sandbox import Plan, Process, Sandbox, SandboxProvider
+from roost.ports.sandbox import LocalVolume, Plan, Process, Sandbox, SandboxProvider
 
 MIB = 1024**2
 Plans = Callable[..., Plan]
@@ -81,7 +81,13 @@ class Kit:
             home = tmp_path / session
             home.mkdir(exist_ok=True)
             homes.add(home)
-            given: dict[str, Any] = {"generation": 1, "home": home, "workspace": home, **options}
+            volume = LocalVolume(home)
+            given: dict[str, Any] = {
+                "generation": 1,
+                "home": volume,
+                "workspace": volume,
+                **options,
+            }
             return Plan(session_id=session, **given)
 
         yield build

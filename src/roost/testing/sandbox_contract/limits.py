@@ -94,7 +94,7 @@ class LimitContract(Kit):
         async with provider.open(given) as sandbox:
             with suppress(SandboxFailed):
                 assert (await shell(sandbox, "head -c 20000000 /dev/zero >big")).code != 0
-        assert (given.workspace / "big").stat().st_size <= 8 * MIB
+        assert (given.workspace.path / "big").stat().st_size <= 8 * MIB
 
     async def test_all_files_together_do_not_stay_over_the_disk_limit(
         self, provider: SandboxProvider, plan: Plans

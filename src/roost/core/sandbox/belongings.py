@@ -1,0 +1,74 @@
+"""What a session brings into its sandbox: the network its environment allows, skills, files, repositories."""
+
+from __future__ import annotations
+
+from roost.core.files.resources import Resources
+from roost.core.records.skills import Skills
+from roost.core.sandbox.networking import networking_of
+from roost.core.sandbox.reports import OnLack
+from roost.domain.events import trouble
+from roost.domain.session import Session
+from roost.errors import NotFound, RoostError
+from roost.ports.catalog import Catalog
+from roost.ports.egress import Networking, Repository
+from roost.ports.sandbox import Mount
+
+
+class SessionBelongings:
+    """Looks up what is a session's own, each time its sandbox is opened."""
+
+    def __init__(self, catalog: Catalog, skills: Skills, resources: Resources) -> None:
+        self._catalog = catalog
+        self._skills = skills
+        self._resources = resources
+
+    async def networking(self, session: Session) -> Networking:
+        """What its environment says. An environment that is gone allows nothing.
+
+        :raises RoostError: it sets limits, and the session is not isolated
+        """
+        try:
+            found = await self._catalog.get(
+                "environment", session.tenant, session.spec.environment_id
+            )
+        except NotFound:
+            return Networking()
+        servers = session.spec.agent.get("mcp_servers") or ()
+        allowed = networking_of(found.body.get("config") or {}, servers)
+        if session.spec.trust_level == "sandboxed":
+            return allowed
+        if allowed.kind == "limited":
+            raise RoostError(  # no sandbox is missing: there is nothing to wait for
+                "the environment's networking is limited by now, which cannot be enforced on the host",
+                hint="Make it unrestricted again; this session cannot become sandboxed.",
+            )
+        return Networking()  # the host's own network needs no way out of a sandbox
+
+    async def repositories(self, session: Session) -> list[Repository]:
+        """Its repositories, with their tokens. :raises CannotUnseal: a token cannot be had"""
+        return await self._resources.repositories(session)
+
+    async def mounts(self, session: Session, say: OnLack) -> list[Mount]:
+        """Its skills, its files and a directory for its outputs, to be shown inside.
+
+        What a crash kept from being taken out of that directory is taken first; `say` is told of what is left.
+
+        :raises BlobsFailed: a file is not on this node, and cannot be fetched now
+        """
+        skills, _ = await self._skills.mounts(session)
+        if left := await self.captured(session):
+            await say(trouble("outputs_left_out", left, "retrying"))
+        return [*skills, *await self._resources.mounts(session)]
+
+    async def gone(self, session: Session) -> list[str]:
+        """Which of its skills and files no longer exist, in words."""
+        _, gone = await self._skills.mounts(session)
+        return [*gone, *await self._resources.gone(session)]
+
+    async def captured(self, session: Session) -> str | None:
+        """Store what its agent has put into its outputs; gives in words what was left out."""
+        return await self._resources.outputs.capture(session)
+
+    async def forget(self, session_id: str) -> None:
+        """Forget a session that never was."""
+        await self._resources.forget("", session_id)

@@ -1,0 +1,144 @@
+"""What a session's sandbox is to be, and what it may reach: from the session to a `Grant` and a `Plan`.
+
+Nothing here touches a disk, a store or a clock: what has to be looked up first is in `SandboxInputs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from roost.core.sandbox.budgets import Budgets
+from roost.core.sandbox.loopback import FORWARDER
+from roost.core.sandbox.reports import SandboxReports
+from roost.domain.budget import Spent, price_of
+from roost.domain.session import Lease, Session
+from roost.ports.egress import Account, Grant, Networking, OpenGrant, Repository
+from roost.ports.harness import Confinement, Harness
+from roost.ports.sandbox import Limits, Mount, Plan, Volume
+from roost.ports.volumes import SessionVolumes
+
+_HOME_BYTES: Final = 256 * 1024**2  # of disk, for the home beside a workspace that has a quota
+
+
+class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator lets every sandbox have.
+
+    `models` are those that every session may use besides its agent's own; None: any. `forwarder` is the
+    program that `core/sandbox/loopback` starts inside. `person` is the home of whoever runs the server,
+    which is where an agent with `full` trust is at home, too.
+    """
+
+    forwarder: Path
+    person: Path
+    models: Sequence[str] | None = None
+    limits: Limits = Limits()
+
+
+class SandboxInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """What was looked up for a session before its sandbox is planned.
+
+    `mounts` are its agent's program, its skills and its files. `quota_bytes` is that of the workspace it
+    shares, if there is one.
+    """
+
+    networking: Networking = Networking()
+    repositories: Sequence[Repository] = ()
+    mounts: Sequence[Mount] = ()
+    quota_bytes: int | None = None
+
+
+class SandboxPlanner:
+    """Plans the sandboxes of all sessions."""
+
+    def __init__(self, volumes: SessionVolumes, policy: SandboxPolicy, budgets: Budgets) -> None:
+        self._volumes = volumes
+        self._policy = policy
+        self._budgets = budgets
+
+    def grant(
+        self,
+        lease: Lease,
+        session: Session,
+        harness: Harness,
+        inputs: SandboxInputs,
+        account: Callable[[Account], Awaitable[None]],
+        reports: SandboxReports,
+    ) -> Grant:
+        """What the session may reach and spend while this lease lasts."""
+        return Grant(
+            session_id=session.id,
+            generation=lease.generation,
+            account=account,
+            refused=reports.refused,
+            api=harness.profile.upstream,
+            models=self._models(session, harness),
+            budget=self._budgets.of(session),
+            raised=reports.allowed,
+            spent=self._budgets.spent(session),
+            prices=self._budgets.prices,
+            networking=inputs.networking,
+            repositories=inputs.repositories,
+        )
+
+    def plan(
+        self,
+        lease: Lease,
+        session: Session,
+        harness: Harness,
+        inputs: SandboxInputs,
+        opened: OpenGrant,
+    ) -> Plan:
+        """What the sandbox is to be, with the endpoints of its grant."""
+        home, workspace = self._volumes.of(session.id), self.workspace(session)
+        return Plan(
+            session_id=session.id,
+            generation=lease.generation,
+            home=home,
+            workspace=workspace,
+            hidden=sorted(harness.profile.own_directories) if workspace == home else (),
+            mounts=[*inputs.mounts, Mount(self._policy.forwarder, FORWARDER)],
+            endpoints=opened.endpoints,
+            environ={**opened.environ, **self._environ(session)},
+            limits=self._limits(inputs.quota_bytes),
+        )
+
+    def bounds(self, session: Session) -> Confinement | None:
+        """What its harness has to keep the agent's tools in; None where a sandbox does, or nothing does."""
+        if session.spec.trust_level != "vault":
+            return None
+        hidden = [] if session.spec.workspace else [self._volumes.hidden]
+        return Confinement(self.workspace(session).path, self._volumes.of(session.id).path, hidden)
+
+    def workspace(self, session: Session) -> Volume:
+        """Where the session works: the workspace it shares, else its home, else the vault."""
+        if session.spec.workspace is not None:
+            return self._volumes.of(session.spec.workspace)
+        is_apart = session.spec.trust_level == "sandboxed"
+        return self._volumes.of(session.id) if is_apart else self._volumes.vault
+
+    def cost(self, account: Account) -> Spent:
+        """What one request to the model has spent, at list prices."""
+        return Spent.on(account.usage, price_of(self._budgets.prices, account.model))
+
+    def _models(self, session: Session, harness: Harness) -> list[str] | None:
+        """What it may ask its model's server for: the operator's models, and those its agent needs."""
+        if self._policy.models is None:
+            return None
+        return [*self._policy.models, *harness.models(session.spec.agent)]
+
+    def _environ(self, session: Session) -> dict[str, str]:
+        is_full = session.spec.trust_level == "full"
+        return {"HOME": str(self._policy.person)} if is_full else {}
+
+    def _limits(self, quota_bytes: int | None) -> Limits:
+        """A workspace's quota is a limit on disk as well, with some room for the session's home beside it."""
+        usual = self._policy.limits
+        if quota_bytes is None:
+            return usual
+        most = quota_bytes + _HOME_BYTES
+        return replace(usual, disk_bytes=min(usual.disk_bytes or most, most))

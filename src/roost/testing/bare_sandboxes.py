@@ -1,0 +1,102 @@
+"""Sandboxes of sessions that bring nothing along: no files to restore, no skills, no repositories."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from roost.core.sandbox.belongings import SessionBelongings
+from roost.core.sandbox.budgets import Budgets
+from roost.core.sandbox.offered import OfferedSandboxes
+from roost.core.sandbox.planner import SandboxPlanner, SandboxPolicy
+from roost.core.sandbox.reports import OnLack
+from roost.core.sandbox.sandboxes import Sandboxes
+from roost.core.sandbox.session_files import SessionFiles
+from roost.domain.session import Session
+from roost.ports.catalog import Catalog
+from roost.ports.egress import Egress, Repository
+from roost.ports.sandbox import Mount
+from roost.ports.volumes import SessionVolumes
+
+
+class NoFiles(SessionFiles):
+    """Stores and restores nothing: the sessions' directories stay as they are."""
+
+    def __init__(self) -> None:
+        """It needs nothing."""
+
+    @asynccontextmanager
+    async def open(
+        self, session: Session, generation: int, say: OnLack
+    ) -> AsyncGenerator[None, None]:
+        """There is nothing to bring here."""
+        yield
+
+    async def begun(self, session: Session) -> None:
+        """There is nothing to wait for."""
+
+    def rested(self, session_id: str, seq: int) -> None:
+        """There is nothing to store."""
+
+    def may_be_behind(self, session_id: str) -> bool:
+        """Files that are never restored are never older than the log."""
+        return False
+
+    async def quota(self, session: Session) -> int | None:
+        """There are no shared workspaces."""
+        return None
+
+    async def forget(self, session_id: str) -> None:
+        """Nothing is known of it."""
+
+
+class NoBelongings(SessionBelongings):
+    """Only the networking of environments, from the catalog."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    async def repositories(self, session: Session) -> list[Repository]:
+        """There are none."""
+        return []
+
+    async def mounts(self, session: Session, say: OnLack) -> list[Mount]:
+        """There are none."""
+        return []
+
+    async def gone(self, session: Session) -> list[str]:
+        """What never was is not gone."""
+        return []
+
+    async def captured(self, session: Session) -> str | None:
+        """There are no outputs."""
+        return None
+
+    async def forget(self, session_id: str) -> None:
+        """Nothing is known of it."""
+
+
+S = TypeVar("S", bound=Sandboxes)
+
+
+def bare_sandboxes(
+    cls: type[S],
+    offered: OfferedSandboxes,
+    egress: Egress,
+    catalog: Catalog,
+    volumes: SessionVolumes,
+    files: SessionFiles | None = None,
+) -> S:
+    """Sandboxes with the usual limits and no budget; `cls` may be a subclass that behaves otherwise."""
+    policy = SandboxPolicy(forwarder=Path("/forward"), person=Path("/home/me"))
+    return cls(
+        offered,
+        SandboxPlanner(volumes, policy, Budgets()),
+        egress,
+        volumes=volumes,
+        files=files or NoFiles(),
+        belongings=NoBelongings(catalog),
+        on_account=lambda account: None,
+    )
