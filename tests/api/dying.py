@@ -10,6 +10,7 @@ from tests.api.house import House
 from roost.core.files.intents import SHELF
 from roost.core.files.janitor import FileJanitor
 from roost.core.files.store import FileStore
+from roost.core.records.skills import Skills
 from roost.ports.catalog import RecordQuery
 
 HOUR = 3600 * 1_000_000
@@ -44,10 +45,10 @@ class Later:
     """A house's files, so many microseconds later."""
 
     def __init__(self, roost: House, later: int) -> None:
-        inner = roost.deps.filestore
+        inner = roost.deps.services[FileStore]
         clock = lambda: inner._clock() + later  # noqa: E731
         self.store = FileStore(roost.store.catalog, inner._blobs, inner._access, clock=clock)
-        own = roost.store.catalog, roost.store.sessions, roost.deps.skills.heed
+        own = roost.store.catalog, roost.store.sessions, roost.deps.services[Skills].heed
         self.keeper = FileJanitor(self.store, *own, clock=clock)
 
 

@@ -17,14 +17,18 @@ from starlette.types import ASGIApp
 from tests.stores import url_of
 
 from roost.api.access.auth import MANAGED_AGENTS
+from roost.api.access.login_attempts import LoginAttempts
 from roost.api.access.tokens import SocketTokens
 from roost.api.app import build_app
 from roost.api.framework.deps import Deps
+from roost.api.framework.server import ServerState
+from roost.api.framework.services import Services
 from roost.blobs.folder import FolderBlobs
 from roost.blobs.guarded import GuardedBlobs
 from roost.config import Settings, words
 from roost.core.access.keys import Keyring
 from roost.core.access.logins import Logins
+from roost.core.access.revocations import Revocations
 from roost.core.access.sessions import SessionAccess
 from roost.core.access.workspaces import NamedWorkspaces
 from roost.core.files.attachments import Attachments
@@ -34,6 +38,7 @@ from roost.core.files.outputs import Outputs
 from roost.core.files.resources import Resources
 from roost.core.files.store import FileStore
 from roost.core.read.follow import Follow
+from roost.core.read.large_events import EventPages
 from roost.core.records.agents import Agents, Environments
 from roost.core.records.skills import Skills
 from roost.core.records.tasks import Tasks
@@ -258,46 +263,45 @@ def _deps(
         trust=trust,
         files=None,
     )
-    return Deps(
-        settings=settings,
-        intake=Intake(store.log, notifier, max_queued=settings.max_queued),
-        attachments=attachments,
-        follow=Follow(
-            store.log,
-            store.sessions,
-            notifier,
-            store.marks,
-            heartbeat=settings.heartbeat_seconds,
-            catch_up=settings.catch_up_seconds,
-        ),
-        lifecycle=lifecycle,
-        forks=forks,
-        transfer=Transfer(
-            *(store.sessions, store.log, notifier, lifecycle, forks, _archives(data)),
-            harnesses=harnesses,
-            files=None,
-        ),
-        agents=agents,
-        environments=environments,
-        skills=skills,
-        budgets=Budgets(),
-        browse=browse,
-        filestore=filestore,
-        resources=resources,
-        log=store.log,
-        keyring=keyring,
-        logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),
-        tasks=tasks,
-        workspaces=workspaces,
-        runs=Runs(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
-        tokens=SocketTokens(b"0123456789abcdef0123456789abcdef", seconds=settings.token_seconds),
-        registry=CollectorRegistry(),
+    transfer = Transfer(
+        *(store.sessions, store.log, notifier, lifecycle, forks, _archives(data)),
+        harnesses=harnesses,
+        files=None,
+    )
+    follow = Follow(
+        store.log,
+        store.sessions,
+        notifier,
+        store.marks,
+        heartbeat=settings.heartbeat_seconds,
+        catch_up=settings.catch_up_seconds,
+    )
+    logins = Logins(store.catalog, keyring, seconds=settings.login_seconds)
+    server = ServerState(
         ready=ready,
-        buckets=store.buckets,
-        notifier=notifier,
-        fleet=Fleet(store.nodes, notifier, "node_1"),
         draining=lambda: made[0].draining,
         stopping=lambda: made[0].stopping,
+    )
+    services = Services(
+        *(agents, environments, skills, tasks, workspaces, filestore),
+        *(lifecycle, forks, transfer, resources, attachments, browse),
+        *(follow, EventPages(store.log), Budgets()),
+        Intake(store.log, notifier, max_queued=settings.max_queued),
+        Runs(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
+        Fleet(store.nodes, notifier, "node_1"),
+        Revocations(keyring, logins, notifier, server.streams.openers, server.streams.close),
+        LoginAttempts(),
+        SocketTokens(b"0123456789abcdef0123456789abcdef", seconds=settings.token_seconds),
+    )
+    return Deps(
+        settings=settings,
+        server=server,
+        keyring=keyring,
+        logins=logins,
+        access=lifecycle.access,
+        buckets=store.buckets,
+        registry=CollectorRegistry(),
+        services=services,
     )
 
 

@@ -14,7 +14,8 @@ from tests.api.dying import HOUR, Killed, Later, Writes, notes
 from tests.api.house import House, error_of, house, message
 from tests.api.test_files import objects, sent
 
-from roost.core.files.attachments import ShowingFiles
+from roost.core.files.attachments import Attachments, ShowingFiles
+from roost.core.files.store import FileStore
 from roost.domain.attachment import MOST_IMAGE, MOST_TEXT, MOST_TOGETHER
 from roost.domain.events import Draft, Entry
 from roost.ports.harness import Brief, HarnessProfile, Output, StartMode, TurnEnd
@@ -47,7 +48,7 @@ async def given(roost: House, session: Any) -> list[Any]:
     found = await roost.store.sessions.find(session["id"])
     entries = await roost.store.log.read(session["id"], 0, 1000)
     last = [entry for entry in entries if entry.type == "user.message"][-1]
-    return (await roost.deps.attachments.told(found, last)).fields["content"]
+    return (await roost.deps.services[Attachments].told(found, last)).fields["content"]
 
 
 def base64_of(media_type: str, data: bytes) -> dict[str, str]:
@@ -229,7 +230,7 @@ async def test_an_agent_hears_the_content_and_one_without_a_record_hears_all_of_
             yield entry
 
         inner = _Listening(profile)
-        harness = ShowingFiles(inner, roost.deps.attachments)
+        harness = ShowingFiles(inner, roost.deps.services[Attachments])
         assert (harness.name, harness.profile, harness.mounts) == ("listening", profile, ())
         assert (harness.check(), harness.models(AGENT)) == ("fake", ["scripted"])
         plain = replace(entry, body=Draft.of("user.message", **message("hello")).body)
@@ -336,7 +337,7 @@ async def test_wherever_a_fork_or_a_delete_dies_no_bytes_are_lost_and_none_stay(
             await roost.client.delete(f"/v1/files/{image['id']}")
             with monkeypatch.context() as patch:
                 writes = Writes(patch, died + 1)
-                writes.count(roost.deps.filestore._blobs, "put", "delete")
+                writes.count(roost.deps.services[FileStore]._blobs, "put", "delete")
                 writes.count(roost.store.catalog, "add", "change", "delete")
                 writes.count(roost.store.sessions, "fork")
                 try:

@@ -13,6 +13,7 @@ from anthropic.types.beta.sessions import (
 )
 from tests.api.house import HEADERS, error_of, house, message, messages, official
 
+from roost.core.read.large_events import EventPages
 from roost.domain.events import Draft
 from roost.domain.ledger import Batch
 from roost.domain.session import Pending
@@ -321,7 +322,7 @@ async def test_large_events_are_listed_for_a_few_at_a_time(tmp_path: Path):
         large, small = await roost.session(), await roost.session()
         await roost.say(large, "x" * 3_000_000)
         await roost.say(small, "hello")
-        places, got = roost.deps.large._places, []
+        places, got = roost.deps.services[EventPages]._large._places, []
 
         async def list_large() -> None:
             got.append(await roost.get(f"/v1/sessions/{large['id']}/events"))

@@ -19,6 +19,7 @@ from tests.api.house import TENANT, House, client_of, error_of, house, official
 from roost.core.files.allowance import Allowance
 from roost.core.files.intents import SHELF
 from roost.core.files.resources import Resources
+from roost.core.files.store import FileStore
 from roost.domain.file import PART, File, named
 from roost.errors import (
     BlobsFailed,
@@ -171,7 +172,10 @@ async def test_small_files_count_in_a_quota_and_copies_for_sessions_do(tmp_path:
     async with house(tmp_path, max_stored_bytes=3 * 1024) as roost:
         made = await sent(roost, data=b"")
         await sent(roost, data=b"x")
-        store, key = roost.deps.filestore, (await roost.keyring.create(tenant=TENANT, name="x"))[0]
+        store, key = (
+            roost.deps.services[FileStore],
+            (await roost.keyring.create(tenant=TENANT, name="x"))[0],
+        )
         record = await store.get(TENANT, made["id"])
         copy = await store.copy(key, record, "sesn_1")
         with pytest.raises(StorageQuotaExceeded):
@@ -227,7 +231,9 @@ async def test_the_files_of_a_session_go_with_it(tmp_path: Path):
     async with house(tmp_path) as roost:
         session, kept = await roost.session(), await sent(roost)
         file = File(filename="out", mime_type="text/plain", name=session["id"])
-        record = await roost.deps.filestore.add(TENANT, file, BytesIO(b"1"), created_by="me")
+        record = await roost.deps.services[FileStore].add(
+            TENANT, file, BytesIO(b"1"), created_by="me"
+        )
         page = await roost.get("/v1/files", scope_id=session["id"])
         assert [each["id"] for each in page["data"]] == [record.id]
         assert page["data"][0]["scope"] == {"type": "session", "id": session["id"]}
@@ -241,7 +247,7 @@ async def test_wherever_an_upload_or_a_delete_dies_no_bytes_and_no_empty_record_
 ):
     """Dies at each write in turn; an hour later, what is listed can be read, and nothing else is kept."""
     async with house(tmp_path) as roost:
-        store, writes = roost.deps.filestore, Writes(monkeypatch, step)
+        store, writes = roost.deps.services[FileStore], Writes(monkeypatch, step)
         writes.count(store._blobs, "put", "delete")
         writes.count(store._catalog, "add", "change", "delete")
         file = File(filename="f", mime_type="text/plain")
@@ -265,7 +271,7 @@ async def test_an_upload_that_is_given_up_meanwhile_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async with house(tmp_path) as roost:
-        store = roost.deps.filestore
+        store = roost.deps.services[FileStore]
         real = store._catalog.add
 
         async def slowly(kind: str, *args: Any, **more: Any) -> Any:
@@ -286,7 +292,7 @@ async def test_an_upload_that_is_just_being_given_up_says_so_and_leaves_nothing(
 ):
     """Who gives it up has said so, and has removed nothing yet, nor the note; then it died."""
     async with house(tmp_path) as roost:
-        store = roost.deps.filestore
+        store = roost.deps.services[FileStore]
         real = store._catalog.add
 
         async def slowly(kind: str, *args: Any, **more: Any) -> Any:
@@ -312,7 +318,7 @@ async def test_an_upload_that_is_just_being_given_up_says_so_and_leaves_nothing(
 
 async def test_an_upload_that_was_finished_cannot_be_given_up_any_more(tmp_path: Path):
     async with house(tmp_path) as roost:
-        catalog, shelf = roost.store.catalog, roost.deps.filestore.shelf
+        catalog, shelf = roost.store.catalog, roost.deps.services[FileStore].shelf
         note_id = await shelf.note(TENANT, file="file_1")
         seen = await catalog.get("file_note", SHELF, note_id)
         await shelf.finish(note_id)
@@ -326,11 +332,11 @@ async def test_bytes_that_are_not_what_was_stored_are_not_sent(tmp_path: Path):
         made = await sent(roost)
         (path,) = (tmp_path / "blobs" / "files" / made["id"]).iterdir()
         path.write_bytes(b"jello")
-        record = await roost.deps.filestore.get(TENANT, made["id"])
+        record = await roost.deps.services[FileStore].get(TENANT, made["id"])
         with pytest.raises(BlobsFailed):
-            await roost.deps.filestore.part(record, 0)
+            await roost.deps.services[FileStore].part(record, 0)
         with pytest.raises(NotFound):
-            await roost.deps.filestore.get("tenant_2", made["id"])
+            await roost.deps.services[FileStore].get("tenant_2", made["id"])
 
 
 NAMELESS = (
@@ -359,14 +365,16 @@ async def test_only_what_an_agent_made_is_said_to_be_downloadable(tmp_path: Path
         upload = await sent(roost)
         assert upload["downloadable"] is False
         file = File(filename="out.txt", mime_type="text/plain", origin="out.txt 1 1")
-        made = await roost.deps.filestore.add(TENANT, file, BytesIO(b"1"), created_by="me")
+        made = await roost.deps.services[FileStore].add(
+            TENANT, file, BytesIO(b"1"), created_by="me"
+        )
         assert (await roost.get(f"/v1/files/{made.id}"))["downloadable"] is True
 
 
 async def test_of_a_download_that_nobody_reads_one_piece_is_read(tmp_path: Path) -> None:
     async with house(tmp_path) as roost:
         made = await sent(roost, data=os.urandom(3 * PART))
-        content = roost.deps.filestore.part
+        content = roost.deps.services[FileStore].part
         read: list[int] = []
 
         async def part(record: Any, index: int) -> bytes:
@@ -401,7 +409,7 @@ async def test_of_a_download_that_nobody_reads_one_piece_is_read(tmp_path: Path)
                 await anyio.sleep_forever()
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(roost.deps.filestore, "part", part)
+            patch.setattr(roost.deps.services[FileStore], "part", part)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(roost.app, scope, receive, send)
                 with anyio.fail_after(60):

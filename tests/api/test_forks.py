@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tests.api.house import TENANT, House, error_of, house
 
+from roost.core.sessions.forks import Forks
+
 
 async def talked_to(there: House, **fields: Any) -> Any:
     """A session with two turns."""
@@ -47,7 +49,7 @@ async def test_turns_are_told_from_pages_that_are_bounded_by_bytes(
             await there.say(session, "x" * 50_000)
             await there.rest(session)
         monkeypatch.setattr("roost.core.sessions.forks._PAGE_BYTES", 60_000)
-        log, sizes = there.deps.forks._log, []
+        log, sizes = there.deps.services[Forks]._log, []
         page = log.page
 
         async def measured(*asked: Any) -> Any:

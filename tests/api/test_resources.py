@@ -46,7 +46,7 @@ def is_written(folder: Path, text: str) -> bool:
 async def token_of(roost: House, session: Any) -> str | None:
     """What is put on outside."""
     found = await roost.store.sessions.get(TENANT, session["id"])
-    (repository,) = await roost.deps.resources.repositories(found)
+    (repository,) = await roost.deps.services[Resources].repositories(found)
     return repository.token
 
 
@@ -142,7 +142,7 @@ async def test_a_token_is_no_others_and_without_its_key_it_is_said_which_one_is_
         await roost.store.catalog.add("secret", TENANT, "secret_1", moved, unique_name=False)
         with pytest.raises(CannotUnseal, match="another record's"):
             await token_of(roost, one)
-        resources = roost.deps.resources
+        resources = roost.deps.services[Resources]
         resources._seal = MasterKeys([bytes(32)])
         with pytest.raises(CannotUnseal, match="sealed with the master key"):
             await token_of(roost, other)
@@ -234,7 +234,7 @@ async def test_a_session_without_a_sandbox_is_given_no_resources(
 ):
     monkeypatch.undo()
     async with house(tmp_path) as roost:
-        check = roost.deps.resources.check
+        check = roost.deps.services[Resources].check
         spec = Spec(agent={}, environment_id="env_1", sandbox="bubblewrap")
         check([REPOSITORY], spec)
         for other in (

@@ -11,6 +11,8 @@ from anthropic.types.beta.sessions import BetaManagedAgentsSessionThread
 from tests.api.house import HEADERS, error_of, house, message, official
 from tests.api.test_agents import CUSTOM, TOOLSET
 
+from roost.core.sessions.lifecycle import Lifecycle
+
 
 async def test_a_session_shows_all_that_it_runs_with(tmp_path: Path):
     async with house(tmp_path) as roost:
@@ -434,7 +436,7 @@ async def test_a_large_bound_of_sessions_is_counted_seldom_and_holds(
     monkeypatch.setattr("roost.core.sessions.lifecycle._COUNTED", 2)
     async with house(tmp_path, max_sessions=200) as roost:
         asked: list[int | None] = []
-        sessions = roost.deps.lifecycle._sessions
+        sessions = roost.deps.services[Lifecycle]._sessions
         create = sessions.create
 
         async def noted(*args: Any, max_sessions: int | None = None, **more: Any) -> Any:

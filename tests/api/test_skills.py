@@ -173,10 +173,10 @@ async def test_wherever_a_server_dies_no_version_lacks_its_files_and_no_files_st
         while True:
             with monkeypatch.context() as patch:
                 writes = Writes(patch, died + 1)
-                writes.count(roost.deps.skills._files, "keep", "drop")
+                writes.count(roost.deps.services[Skills]._files, "keep", "drop")
                 writes.count(roost.store.catalog, "add", "change", "archive", "delete")
                 try:
-                    await a_whole_life(roost.deps.skills)
+                    await a_whole_life(roost.deps.services[Skills])
                 except Killed:
                     died += 1
                 else:
@@ -215,6 +215,6 @@ async def test_an_upload_that_is_given_up_meanwhile_leaves_nothing(
 
         monkeypatch.setattr(roost.store.catalog, "add", slowly)
         with pytest.raises(Unavailable):
-            await a_whole_life(roost.deps.skills)
+            await a_whole_life(roost.deps.services[Skills])
         assert (await whole(roost), kept_in(tmp_path)) == (set(), set())
         assert await notes(roost) == 0

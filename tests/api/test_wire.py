@@ -11,6 +11,7 @@ import pytest
 from tests.api.house import HEADERS, TENANT, client_of, error_of, house, messages
 
 from roost.api.framework.errors import status_of
+from roost.core.records.agents import Agents
 from roost.errors import RoostError
 from roost.ports.keys import Limits
 
@@ -219,7 +220,7 @@ async def test_a_fault_of_ours_is_told_without_its_secrets(
         async def broken(*_: Any) -> None:
             raise ZeroDivisionError("secret of the house")
 
-        monkeypatch.setattr(roost.deps.agents, "page", broken)
+        monkeypatch.setattr(roost.deps.services[Agents], "page", broken)
         response = await roost.client.get("/v1/agents")
         assert error_of(response, 500)["type"] == "api_error"
         assert "secret" not in response.text

@@ -16,6 +16,7 @@ from tests.workspaces.trees import put_back, tree
 
 from roost.blobs.folder import FolderBlobs
 from roost.core.snapshots.snapshots import Snapshots
+from roost.core.workspaces.browse import Browse
 from roost.disk import remove
 
 NAMES = {"deep": ["d"] * 15_000, "long": ["d" * 255] * 200}
@@ -71,7 +72,7 @@ async def test_a_session_with_such_directories_is_listed_stored_tidied_and_delet
         assert [each["name"] for each in (await roost.get(files))["data"]] == ["a"]
         dig(home, names)
         assert (await roost.client.delete(f"/v1/sessions/{session['id']}")).status_code == 200
-        await roost.deps.browse._files._remove_all()
+        await roost.deps.services[Browse]._files._remove_all()
         assert not home.exists()
 
 

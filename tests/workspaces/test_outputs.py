@@ -9,18 +9,21 @@ from typing import Any
 from tests.api.house import TENANT, House, house
 
 from roost.core.files.outputs import OutputLimits, Outputs
+from roost.core.files.store import FileStore
 from roost.sandboxes.shown import FolderShown
 
 
 async def outputs_of(roost: House, folder: Path, **bounds: int) -> tuple[Any, Outputs, Path]:
     session = await roost.store.sessions.get(TENANT, (await roost.session())["id"])
     shown = FolderShown(folder / "session-files", range(0))
-    made = Outputs(roost.deps.filestore, shown, roost.store.sessions, OutputLimits(**bounds))
+    made = Outputs(
+        roost.deps.services[FileStore], shown, roost.store.sessions, OutputLimits(**bounds)
+    )
     return session, made, await shown.outputs(session.id)
 
 
 async def kept(roost: House, session: Any) -> dict[str, bytes]:
-    store = roost.deps.filestore
+    store = roost.deps.services[FileStore]
     found = {}
     for record in await store.of_session(TENANT, session.id):
         name = record.body["filename"]
@@ -38,9 +41,9 @@ async def test_what_is_new_or_changed_is_kept_once(tmp_path: Path):
         os.utime(place / "deep" / "report.txt", ns=(1, 1))
         assert await outputs.capture(session) is None
         assert await kept(roost, session) == {"report.txt": b"1"}
-        (first,) = await roost.deps.filestore.of_session(TENANT, session.id)
+        (first,) = await roost.deps.services[FileStore].of_session(TENANT, session.id)
         assert await outputs.capture(session) is None
-        assert await roost.deps.filestore.of_session(TENANT, session.id) == [first]
+        assert await roost.deps.services[FileStore].of_session(TENANT, session.id) == [first]
         (place / "deep" / "report.txt").write_bytes(b"22")
         assert await outputs.capture(session) is None
         assert await kept(roost, session) == {"report.txt": b"22"}

@@ -28,7 +28,7 @@ _OPEN_BODY: Final = 4 * 1024  # bytes, of a request that needs no key
 
 def build_app(deps: Deps) -> ASGIApp:
     """The application, ready to be served."""
-    return Api(deps, Routes(OPERATIONS))
+    return Api(deps, Routes(operation.with_parts(deps.services) for operation in OPERATIONS))
 
 
 class Api:

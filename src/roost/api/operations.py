@@ -12,239 +12,35 @@ from typing import Any, Final
 from starlette.types import ASGIApp
 
 from roost.api.framework import openapi
-from roost.api.framework.call import ApiCall, reply
+from roost.api.framework.call import ApiCall
+from roost.api.framework.replies import reply
+from roost.api.framework.resource import Resource
 from roost.api.framework.routes import Operation, refused
-from roost.api.framework.routes import delete as _delete
-from roost.api.framework.routes import get as _get
-from roost.api.framework.routes import post as _post
+from roost.api.framework.shapes import Shape
 from roost.api.resources import (
     agents,
     environments,
+    files,
     health,
     keys,
     logins,
     nodes,
+    session_archives,
     session_events,
+    session_files,
+    session_forks,
+    session_resources,
     session_threads,
     sessions,
+    skills,
     tasks,
-)
-from roost.api.resources.files_table import FILES
-from roost.api.resources.session_files_table import WORKSPACE_FILES
-from roost.api.resources.session_forks_table import FORKS
-from roost.api.resources.session_resources_table import RESOURCES
-from roost.api.resources.skills_table import SKILLS
-from roost.api.resources.workspaces_table import WORKSPACES
-
-_AGENT = "beta.BetaManagedAgentsAgent"
-_ENVIRONMENT = "beta.BetaEnvironment"
-_SESSION = "beta.BetaManagedAgentsSession"
-_THREAD = "beta.sessions.BetaManagedAgentsSessionThread"
-_EVENT = "beta.sessions.BetaManagedAgentsSessionEvent"
-
-_AGENTS = (
-    _post("agents.create", "/v1/agents", agents.create, "beta.AgentCreateParams", reply=_AGENT),
-    _get(
-        "agents.list", "/v1/agents", agents.list_, "beta.AgentListParams", reply=_AGENT, form="page"
-    ),
-    _get(
-        "agents.retrieve",
-        "/v1/agents/{agent_id}",
-        agents.retrieve,
-        "beta.AgentRetrieveParams",
-        reply=_AGENT,
-    ),
-    _post(
-        "agents.update",
-        "/v1/agents/{agent_id}",
-        agents.update,
-        "beta.AgentUpdateParams",
-        reply=_AGENT,
-    ),
-    _post("agents.archive", "/v1/agents/{agent_id}/archive", agents.archive, reply=_AGENT),
-    _get(
-        "agents.versions.list",
-        "/v1/agents/{agent_id}/versions",
-        agents.list_versions,
-        "beta.agents.VersionListParams",
-        reply=_AGENT,
-        form="page",
-    ),
+    workspaces,
 )
 
-_ENVIRONMENTS = (
-    _post(
-        "environments.create",
-        "/v1/environments",
-        environments.create,
-        "beta.EnvironmentCreateParams",
-        reply=_ENVIRONMENT,
-    ),
-    _get(
-        "environments.list",
-        "/v1/environments",
-        environments.list_,
-        "beta.EnvironmentListParams",
-        reply=_ENVIRONMENT,
-        form="page",
-    ),
-    _get(
-        "environments.retrieve",
-        "/v1/environments/{environment_id}",
-        environments.retrieve,
-        reply=_ENVIRONMENT,
-    ),
-    _post(
-        "environments.update",
-        "/v1/environments/{environment_id}",
-        environments.update,
-        "beta.EnvironmentUpdateParams",
-        reply=_ENVIRONMENT,
-    ),
-    _delete(
-        "environments.delete",
-        "/v1/environments/{environment_id}",
-        environments.delete,
-        reply="beta.BetaEnvironmentDeleteResponse",
-    ),
-    _post(
-        "environments.archive",
-        "/v1/environments/{environment_id}/archive",
-        environments.archive,
-        reply=_ENVIRONMENT,
-    ),
-)
-
-_SESSIONS = (
-    _post(
-        "sessions.create",
-        "/v1/sessions",
-        sessions.create,
-        "beta.SessionCreateParams",
-        reply=_SESSION,
-    ),
-    _get(
-        "sessions.list",
-        "/v1/sessions",
-        sessions.list_,
-        "beta.SessionListParams",
-        reply=_SESSION,
-        form="pages",
-    ),
-    _get("sessions.retrieve", "/v1/sessions/{session_id}", sessions.retrieve, reply=_SESSION),
-    _post(
-        "sessions.update",
-        "/v1/sessions/{session_id}",
-        sessions.update,
-        "beta.SessionUpdateParams",
-        reply=_SESSION,
-    ),
-    _delete(
-        "sessions.delete",
-        "/v1/sessions/{session_id}",
-        sessions.delete,
-        reply="beta.BetaManagedAgentsDeletedSession",
-    ),
-    _post(
-        "sessions.archive", "/v1/sessions/{session_id}/archive", sessions.archive, reply=_SESSION
-    ),
-    _post(
-        "sessions.events.send",
-        "/v1/sessions/{session_id}/events",
-        session_events.send,
-        "beta.sessions.EventSendParams",
-        reply="beta.sessions.BetaManagedAgentsSendSessionEvents",
-    ),
-    _get(
-        "sessions.events.list",
-        "/v1/sessions/{session_id}/events",
-        session_events.list_,
-        "beta.sessions.EventListParams",
-        reply=_EVENT,
-        form="page",
-    ),
-    _get(
-        "sessions.events.stream",
-        "/v1/sessions/{session_id}/events/stream",
-        session_events.stream,
-        "beta.sessions.EventStreamParams",
-        form="stream",
-    ),
-)
-
-_THREADS = (
-    _get(
-        "sessions.threads.list",
-        "/v1/sessions/{session_id}/threads",
-        session_threads.list_,
-        "beta.sessions.ThreadListParams",
-        reply=_THREAD,
-        form="page",
-    ),
-    _get(
-        "sessions.threads.retrieve",
-        "/v1/sessions/{session_id}/threads/{thread_id}",
-        session_threads.retrieve,
-        reply=_THREAD,
-    ),
-    _get(
-        "sessions.threads.events.list",
-        "/v1/sessions/{session_id}/threads/{thread_id}/events",
-        session_threads.list_events,
-        "beta.sessions.threads.EventListParams",
-        reply=_EVENT,
-        form="page",
-    ),
-    _get(
-        "sessions.threads.events.stream",
-        "/v1/sessions/{session_id}/threads/{thread_id}/stream",
-        session_threads.stream,
-        "beta.sessions.threads.EventStreamParams",
-        form="stream",
-    ),
-)
-
-_KEYS = (
-    _post("roost.keys.create", "/roost/v1/keys", keys.create, keys.KeyCreateParams),
-    _get("roost.keys.list", "/roost/v1/keys", keys.list_),
-    _post("roost.keys.update", "/roost/v1/keys/{key_id}", keys.update, keys.KeyUpdateParams),
-    _delete("roost.keys.revoke", "/roost/v1/keys/{key_id}", keys.revoke),
-)
-
-_NODES = (
-    _get("roost.nodes.list", "/roost/v1/nodes", nodes.list_),
-    _post("roost.nodes.drain", "/roost/v1/nodes/{node}/drain", nodes.drain),
-    _post("roost.nodes.resume", "/roost/v1/nodes/{node}/resume", nodes.resume),
-)
-
-_TASKS = (
-    _post("roost.tasks.create", "/roost/v1/tasks", tasks.create, tasks.TaskCreateParams),
-    _get("roost.tasks.list", "/roost/v1/tasks", tasks.list_, tasks.TaskListParams),
-    _get("roost.tasks.retrieve", "/roost/v1/tasks/{task_id}", tasks.retrieve),
-    _post("roost.tasks.update", "/roost/v1/tasks/{task_id}", tasks.update, tasks.TaskUpdateParams),
-    _delete("roost.tasks.delete", "/roost/v1/tasks/{task_id}", tasks.delete),
-    _post(
-        "roost.tasks.runs.create",
-        "/roost/v1/tasks/{task_id}/runs",
-        tasks.start_run,
-        tasks.RunCreateParams,
-    ),
-    _get("roost.tasks.runs.list", "/roost/v1/tasks/{task_id}/runs", tasks.list_runs),
-    _get(
-        "roost.tasks.runs.retrieve",
-        "/roost/v1/tasks/{task_id}/runs/{run_id}",
-        tasks.retrieve_run,
-    ),
-)
-
-_LOGINS = (
-    _post("auth.login", "/auth/login", logins.login, logins.LoginParams, open=True),
-    _post("auth.logout", "/auth/logout", logins.logout),
-    _get("auth.me", "/auth/me", logins.me),
-    _get("auth.ws_token", "/auth/ws-token", logins.ws_token, logins.WsTokenParams),
-)
+_SERVER = Resource()
 
 
+@_SERVER.get("openapi", "/openapi.json", open=True, form="other")
 async def _openapi(call: ApiCall) -> ASGIApp:
     return reply(_document())
 
@@ -253,13 +49,6 @@ async def _openapi(call: ApiCall) -> ASGIApp:
 def _document() -> dict[str, Any]:
     return openapi.described(OPERATIONS)
 
-
-_OPEN = (
-    _get("healthz", "/healthz", health.healthz, open=True),
-    _get("readyz", "/readyz", health.readyz, open=True),
-    _get("metrics", "/metrics", health.metrics, open=True, form="other", media="text/plain"),
-    _get("openapi", "/openapi.json", _openapi, open=True, form="other"),
-)
 
 _REFUSED: Final[dict[str, tuple[str, ...]]] = {
     "scheduled sessions are not part of this release.": (
@@ -376,22 +165,36 @@ OTHER_APIS: Final = tuple(
 )
 """Of the same clients, but no part of the Managed Agents API."""
 
+_RESOURCES: Final = (
+    agents.RESOURCE,
+    environments.RESOURCE,
+    sessions.RESOURCE,
+    session_events.RESOURCE,
+    session_threads.RESOURCE,
+    session_resources.RESOURCE,
+    skills.RESOURCE,
+    files.RESOURCE,
+    keys.RESOURCE,
+    nodes.RESOURCE,
+    tasks.RESOURCE,
+    session_files.RESOURCE,
+    workspaces.RESOURCE,
+    session_forks.RESOURCE,
+    session_archives.RESOURCE,
+    logins.RESOURCE,
+    health.RESOURCE,
+    _SERVER,
+)
+
 OPERATIONS: Final[tuple[Operation, ...]] = (
-    *_AGENTS,
-    *_ENVIRONMENTS,
-    *_SESSIONS,
-    *_THREADS,
-    *RESOURCES,
-    *SKILLS,
-    *FILES,
-    *_KEYS,
-    *_NODES,
-    *_TASKS,
-    *WORKSPACE_FILES,
-    *WORKSPACES,
-    *FORKS,
-    *_LOGINS,
-    *_OPEN,
+    *(operation for resource in _RESOURCES for operation in resource.operations),
     *(_refused(line, why) for why, lines in _REFUSED.items() for line in lines),
     *OTHER_APIS,
 )
+
+
+def body_of(name: str) -> Shape:
+    """What the body of an operation may contain, for others who take the same."""
+    [shape] = [operation.body for operation in OPERATIONS if operation.name == name]
+    assert shape is not None, "only for operations with a body"
+    return shape

@@ -10,7 +10,7 @@ import msgspec
 from starlette.types import Scope
 
 from roost.api.access.origins import check_origin
-from roost.api.access.tokens import TokenClaims
+from roost.api.access.tokens import SocketTokens, TokenClaims
 from roost.api.framework.deps import Deps
 from roost.errors import Forbidden, InvalidRequest, NotFound, Unauthenticated, Unavailable
 from roost.ports.keys import Key
@@ -35,10 +35,10 @@ async def admit(deps: Deps, scope: Scope) -> Admission:
     query = _taken_query(scope)
     if scope["path"] != PATH:
         raise NotFound(f"there is no WebSocket at {scope['path'][:200]}")
-    if deps.stopping():
+    if deps.server.stopping():
         raise Unavailable("the server is stopping; try again")
     check_origin(_headers(scope), scope["scheme"], deps.settings.allowed_origins)
-    granted = deps.tokens.read(_one(query, "token") or "")
+    granted = deps.services[SocketTokens].read(_one(query, "token") or "")
     key = await _key(deps, granted)
     await deps.rates.count(key, "reads", {})
     session_id = await _session(deps, key, granted, _one(query, "sessionId"))

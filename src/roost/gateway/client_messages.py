@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from roost.api.framework.call import fingerprint
-from roost.api.framework.shapes import Shape
+from roost.api.operations import body_of
 from roost.domain.session import Spec
 from roost.errors import InvalidRequest, NotJson
 from roost.ports.log import Receipt
@@ -77,8 +77,8 @@ ClientMessage = Start | InputMessage | Close
 
 _decode: Final = msgspec.json.Decoder(ClientMessage).decode
 _encode: Final = msgspec.json.Encoder().encode
-_events: Final = Shape("beta.sessions.EventSendParams")
-_session: Final = Shape("beta.SessionCreateParams")
+_events: Final = body_of("sessions.events.send")
+_session: Final = body_of("sessions.create")
 
 
 def parse(frame: str) -> ClientMessage:

@@ -12,11 +12,15 @@ from typing import Any, Final
 from starlette.types import Receive
 
 from roost.api.framework.deps import Deps
-from roost.api.resources.session_inputs import drafts_of, receipts_of
+from roost.api.resources.session_events import drafts_of, receipts_of
+from roost.core.files.attachments import Attachments
 from roost.core.read.fanout import AgentStatus, Fanout
+from roost.core.read.large_events import EventPages
 from roost.core.read.outcome import Outcome
+from roost.core.sessions.lifecycle import Lifecycle
 from roost.core.snapshots.restore import RestoreProgress
 from roost.core.workspaces.local import Phase
+from roost.core.write.intake import Intake
 from roost.domain.events import Entry, Preview
 from roost.domain.session import Session
 from roost.errors import (
@@ -209,11 +213,12 @@ class Socket:
             raise NotStarted()
         if self._refusal is not None:
             raise Forbidden(self._refusal)
+        services = self._deps.services
         event = client_messages.event_of(word)
         drafts, receipts = drafts_of([event], "message"), receipts_of([event], None, b"")
         try:
-            async with self._deps.attachments.kept(self.by.key, session_id, drafts, "message"):
-                accepted = await self._deps.intake.accept(session_id, drafts, receipts)
+            async with services[Attachments].kept(self.by.key, session_id, drafts, "message"):
+                accepted = await services[Intake].accept(session_id, drafts, receipts)
         except WrongAnswer as wrong:
             needed = _NEEDED[type(word)]
             raise WrongAnswer(f"requestId: this waits for a {needed}", hint=wrong.hint) from None
@@ -288,16 +293,16 @@ class Socket:
         if bound is not None and word.sessionId not in (None, bound):
             raise Forbidden("sessionId: this socket was opened for another session")
         session_id = bound or word.sessionId
-        lifecycle = self._deps.lifecycle
+        lifecycle = self._deps.services[Lifecycle]
         if session_id is not None:
-            return await lifecycle.access.session(self.by.key, session_id, "see")
+            return await self._deps.access.session(self.by.key, session_id, "see")
         body, receipt = client_messages.creation_of(word)
         return await lifecycle.create(self.by.key, body, (), receipt)
 
     async def _questions(self, session_id: str) -> list[Entry]:
         """What was asked, the newest first."""
         query = EventQuery(types=server_messages.ASKING, order="desc", limit=_MOST_ASKED)
-        return await self._deps.log.page(session_id, query)
+        return await self._deps.services[EventPages].read(session_id, query)
 
     async def _refused(self, session: Session) -> str | None:
         """Why the client may only look on: more trust than its key has, or a workspace it may not use."""

@@ -20,15 +20,18 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from roost import __version__
+from roost.api.access.login_attempts import LoginAttempts
 from roost.api.access.tokens import SocketTokens
 from roost.api.app import build_app
 from roost.api.framework.deps import Deps
-from roost.api.framework.sse import OpenStreams
+from roost.api.framework.server import OpenStreams, ServerState
+from roost.api.framework.services import Services
 from roost.blobs import choice as blobs
 from roost.blobs.guarded import GuardedBlobs
 from roost.config import Settings, words
 from roost.core.access.keys import Keyring
 from roost.core.access.logins import Logins
+from roost.core.access.revocations import Revocations
 from roost.core.access.sessions import SessionAccess
 from roost.core.access.workspaces import NamedWorkspaces
 from roost.core.concurrency import alongside
@@ -40,6 +43,7 @@ from roost.core.files.resources import Resources
 from roost.core.files.store import FileStore
 from roost.core.read.fanout import Fanout
 from roost.core.read.follow import Follow
+from roost.core.read.large_events import EventPages
 from roost.core.records.agents import Agents, Environments
 from roost.core.records.skills import Skills
 from roost.core.records.tasks import Tasks
@@ -158,8 +162,8 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         gateway = Gateway(deps, fanout, TaskUpdates(tasks, notifier), hands.places.stats)
         async with anyio.create_task_group() as services:
             await services.start(gateway.run)
-            await services.start(deps.runs.run)
-            await services.start(deps.revocations.run)
+            await services.start(deps.services[Runs].run)
+            await services.start(deps.services[Revocations].run)
             app = Site(ProtocolRouter(build_app(deps), gateway))
             yield Roost(app, dispatcher, pool, drain, admin_key, hands.model)
             services.cancel_scope.cancel()
@@ -330,36 +334,32 @@ def _deps(
 
     lifecycle = _lifecycle(ground, agents, environments, tasks, pool, workspaces)
     forks, transfer = _ways_back(ground, lifecycle)
+    logins = Logins(store.catalog, keyring, seconds=settings.login_seconds)
+    streams = drain.streams
+    services = Services(
+        *(agents, environments, ground.skills, tasks, workspaces, ground.filestore),
+        *(lifecycle, forks, transfer, ground.resources, ground.attachments, hands.browse),
+        *(intake, hands.budgets, _follow(ground), EventPages(store.log)),
+        Runs(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
+        Fleet(store.nodes, notifier, dispatcher.node),
+        Revocations(keyring, logins, notifier, streams.openers, streams.close),
+        LoginAttempts(),
+        SocketTokens(secret, seconds=settings.token_seconds),
+    )
     return Deps(
         settings=settings,
-        intake=intake,
-        attachments=ground.attachments,
-        follow=_follow(ground),
-        lifecycle=lifecycle,
-        forks=forks,
-        transfer=transfer,
-        agents=agents,
-        environments=environments,
-        skills=ground.skills,
-        budgets=hands.budgets,
-        browse=hands.browse,
-        filestore=ground.filestore,
-        resources=ground.resources,
-        log=store.log,
+        server=ServerState(
+            ready=ready,
+            draining=lambda: drain.draining,
+            stopping=lambda: drain.stopping,
+            streams=streams,
+        ),
         keyring=keyring,
-        logins=Logins(store.catalog, keyring, seconds=settings.login_seconds),
-        tasks=tasks,
-        workspaces=workspaces,
-        runs=Runs(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
-        tokens=SocketTokens(secret, seconds=settings.token_seconds),
-        registry=ground.registry,
-        ready=ready,
+        logins=logins,
+        access=lifecycle.access,
         buckets=store.buckets,
-        notifier=notifier,
-        fleet=Fleet(store.nodes, notifier, dispatcher.node),
-        draining=lambda: drain.draining,
-        stopping=lambda: drain.stopping,
-        streams=drain.streams,
+        registry=ground.registry,
+        services=services,
     )
 
 

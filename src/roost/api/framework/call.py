@@ -11,8 +11,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Scope
 
 from roost.api.framework.body_budget import HeldBody
 from roost.api.framework.deps import Deps
@@ -23,7 +22,6 @@ from roost.domain.session import Session
 from roost.errors import Forbidden, InvalidRequest, RequestTooSlow, TooLarge
 from roost.ports.keys import Key
 
-_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _STRETCH: Final = 64 * 1024
 _SHARE: Final = (
@@ -121,27 +119,6 @@ def administrators_only(call: ApiCall) -> None:
 def fingerprint(value: bytes | dict[str, Any]) -> str:
     """Tells a repeated request from another one: of its bytes, or of a part however it is written."""
     return sha256(value if isinstance(value, bytes) else _canonical(value)).hexdigest()
-
-
-class JsonBytes:
-    """A response of JSON that is written already: no more than it takes to send it."""
-
-    __slots__ = ("_body",)
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
-        length = b"content-length", b"%d" % len(self._body)
-        headers = [length, (b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": self._body})
-
-
-def reply(value: object, status: int = 200) -> Response:
-    """A JSON response."""
-    return Response(_encode(value), status, media_type="application/json")
 
 
 async def chunks(

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
-from roost.api.framework.bounds import EXTRAS, HEADERS, bound_of
+from roost.api.framework.bounds import HEADERS, bound_of, own_fields
 from roost.api.framework.shapes import explained, source_of, strict_dict
 from roost.domain.events import Micros
 from roost.errors import InvalidRequest
@@ -76,7 +76,7 @@ class Query:
     @cached_property
     def _hints(self) -> dict[str, Any]:
         source = source_of(self.source)
-        return get_type_hints(source) | EXTRAS.get(self._owner, {}) if source else {}
+        return {**get_type_hints(source), **own_fields(self._owner)} if source else {}
 
     @cached_property
     def _owner(self) -> str:

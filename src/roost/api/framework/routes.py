@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from starlette.types import ASGIApp
 
-from roost.api.access.auth import OLD_SKILLS
 from roost.api.framework.call import ApiCall
 from roost.api.framework.query import Query
+from roost.api.framework.services import Handler, Services
 from roost.api.framework.shapes import Shape
 from roost.errors import MethodNotAllowed, NotFound, NotServed
-
-Handler = Callable[[ApiCall], Awaitable[ASGIApp]]
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
@@ -38,6 +36,10 @@ class Operation:
     """The schema of its body, if that is a form with files."""
     open: bool = False
     served: bool = True
+    beta: bool = True
+    """Whether it exists only for clients that ask for the beta; some have left it behind."""
+    refuses: str | None = None
+    """The beta whose shapes it does not have."""
 
     @property
     def kind(self) -> Literal["writes", "reads"]:
@@ -49,55 +51,9 @@ class Operation:
         """Whether it is part of the Managed Agents API, with its headers."""
         return self.path.startswith("/v1/")
 
-    @property
-    def beta(self) -> bool:
-        """Whether it exists only for clients that ask for the beta; some have left it behind."""
-        return self.official and not self.path.startswith(("/v1/skills", "/v1/files"))
-
-    @property
-    def refuses(self) -> str | None:
-        """The beta whose shapes it does not have."""
-        return OLD_SKILLS if self.path.startswith("/v1/skills") else None
-
-
-class Nothing(TypedDict):
-    """An empty body."""
-
-
-def get(name: str, path: str, handler: Handler, query: Any = None, **more: Any) -> Operation:
-    """An operation that reads."""
-    path_fields = [part[1:-1] for part in path.split("/") if part.startswith("{")]
-    parameters = Query(query, path=path_fields)
-    return Operation(name=name, method="GET", path=path, handler=handler, query=parameters, **more)
-
-
-def post(name: str, path: str, handler: Handler, body: Any = Nothing, **more: Any) -> Operation:
-    """An operation with a JSON body."""
-    return Operation(name=name, method="POST", path=path, handler=handler, body=Shape(body), **more)
-
-
-def upload(
-    name: str, path: str, handler: Handler, *files: str, fields: Sequence[str] = (), **more: Any
-) -> Operation:
-    """An operation that takes files, in parts of these names; with `[]` behind it, several."""
-    one = {"type": "string", "format": "binary"}
-    parts = {
-        file: {"type": "array", "items": one} if file.endswith("[]") else one for file in files
-    }
-    schema = {
-        "type": "object",
-        "required": list(files),
-        "properties": parts | {field: {"type": "string"} for field in fields},
-    }
-    return Operation(name=name, method="POST", path=path, handler=handler, uploads=schema, **more)
-
-
-def delete(name: str, path: str, handler: Handler, query: Any = None, **more: Any) -> Operation:
-    """An operation that removes."""
-    parameters = Query(query)
-    return Operation(
-        name=name, method="DELETE", path=path, handler=handler, query=parameters, **more
-    )
+    def with_parts(self, services: Services) -> Operation:
+        """The same, with a handler that has what it needs besides the call. :raises LookupError:"""
+        return replace(self, handler=services.given_to(self.handler))
 
 
 def refused(name: str, method: str, path: str, why: str) -> Operation:
@@ -128,7 +84,7 @@ class Routes:
         operation = node.operations.get("GET" if method == "HEAD" else method)
         if operation is None or (method == "HEAD" and operation.form == "stream"):
             raise MethodNotAllowed(method, sorted(node.operations))
-        return operation, dict(zip(_names(operation.path), values, strict=True))
+        return operation, dict(zip(names_in(operation.path), values, strict=True))
 
 
 class _Node:
@@ -161,5 +117,6 @@ class _Node:
         return node, values
 
 
-def _names(path: str) -> list[str]:
+def names_in(path: str) -> list[str]:
+    """The parameters of a path: `session_id` of `/v1/sessions/{session_id}`."""
     return [part[1:-1] for part in path.split("/") if part.startswith("{")]

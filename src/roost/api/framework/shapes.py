@@ -27,7 +27,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, Validat
 from typing_extensions import TypedDict, is_typeddict
 
 from roost.api.framework import official
-from roost.api.framework.bounds import EXTRAS, HEADERS, LARGEST_INT, NULLABLE, bound_of
+from roost.api.framework.bounds import HEADERS, LARGEST_INT, bound_of, is_nullable, own_fields
 from roost.errors import InvalidRequest
 
 _MOST_PROBLEMS = 5
@@ -92,10 +92,9 @@ def source_of(source: Any) -> Any:
 def derived(source: Any) -> Any:
     """A strict TypedDict with the fields of an official one."""
     hints = get_type_hints(source, include_extras=True)
-    extras = EXTRAS.get(source.__name__, {})
     fields = {
         name: _field(source.__name__, name, hint)
-        for name, hint in (hints | extras).items()
+        for name, hint in {**hints, **own_fields(source.__name__)}.items()
         if name not in HEADERS
     }
     free = getattr(source, "__extra_items__", None) is object
@@ -117,7 +116,7 @@ def _field(owner: str, name: str, hint: Any) -> Any:
     bound = bound_of(owner, name)
     if bound is not None:
         kind = _bounded(kind, bound)
-    if name in NULLABLE.get(owner, ()):
+    if is_nullable(owner, name):
         kind = _one_of[kind, None]
     return Required[kind] if required else NotRequired[kind]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Final
 
 import anyio
@@ -19,10 +19,11 @@ from anyio import CancelScope
 from starlette.types import Receive, Scope, Send
 
 from roost.api.framework.errors import envelope
+from roost.api.framework.server import ServerState
 from roost.core.read.follow import Follow, Pause, Shown
 from roost.domain.events import Draft, Entry, Preview, iso
 from roost.domain.session import Session, Status
-from roost.errors import RoostError, TooManyStreams
+from roost.errors import RoostError
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -35,78 +36,36 @@ HEADERS: Final = [
 _ALIVE: Final = b": alive\n\n"
 
 
-class OpenStreams:
-    """The streams that are open now, so that a stopping server can end them.
+@dataclass(frozen=True, kw_only=True)
+class StreamRequest:
+    """What a client asked for when it opened a stream.
 
-    `others` are told, too: whoever else has connections that end with the server, a key or a login.
+    `after`: the seq it begins behind. `resumes`: the client named that seq, because it was here before.
+    `openers`: the key and the login that the stream ends with.
     """
 
-    def __init__(self) -> None:
-        self._open: dict[CancelScope, tuple[str, str | None]] = {}
-        self.others: list[Callable[[str | None], None]] = []
-        self.openers_of_others: list[Callable[[], Iterable[tuple[str, str | None]]]] = []
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def openers(self) -> set[tuple[str, str | None]]:
-        """Which keys and logins have something open."""
-        found = set(self._open.values())
-        for openers in self.openers_of_others:
-            found.update(openers())
-        return found
-
-    def check(self, key_id: str, most: int) -> None:
-        """Whether a key may open another one. :raises TooManyStreams: it has `most`, if not 0"""
-        if most and sum(key == key_id for key, _ in self._open.values()) >= most:
-            raise TooManyStreams(f"this key has {most} event streams open already")
-
-    def close(self, opener: str | None = None) -> None:
-        """End all of them, or those of one key or login: each client sees a clean end."""
-        for scope, openers in self._open.items():
-            if opener is None or opener in openers:
-                scope.cancel()
-        for close in self.others:
-            close(opener)
-
-    @contextmanager
-    def opened(
-        self, key_id: str, login_id: str | None = None
-    ) -> Generator[CancelScope, None, None]:
-        """A scope that ends when the stream is to."""
-        with CancelScope() as scope:
-            self._open[scope] = key_id, login_id
-            try:
-                yield scope
-            finally:
-                del self._open[scope]
+    session: Session
+    after: int
+    resumes: bool
+    previews: frozenset[str]
+    openers: tuple[str, str | None]
+    request_id: str
 
 
 class EventStream:
     """The response of a stream: an ASGI application for one connection."""
 
-    def __init__(
-        self,
-        follow: Follow,
-        streams: OpenStreams,
-        session: Session,
-        asked: int | None,
-        after: int,
-        *,
-        previews: frozenset[str],
-        openers: tuple[str, str | None],
-        request_id: str,
-        stopping: Callable[[], bool],
-    ) -> None:
+    def __init__(self, follow: Follow, server: ServerState, asked: StreamRequest) -> None:
+        session = asked.session
         self._follow = follow
-        self._streams = streams
+        self._streams = server.streams
+        self._stopping = server.stopping
         self._session_id = session.id  # not the session: 2,000 idle streams would hold its agent
-        self._counts = asked is None
-        self._after = after
-        self._previews = previews
-        self._openers = openers
-        self._request_id = request_id
-        self._stopping = stopping
+        self._counts = not asked.resumes
+        self._after = asked.after
+        self._previews = asked.previews
+        self._openers = asked.openers
+        self._request_id = asked.request_id
         # A session that has ended says nothing more: the stream ends where its log does.
         ended = session.state.status is Status.TERMINATED
         self._last = session.state.head if ended else None

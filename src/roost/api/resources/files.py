@@ -9,26 +9,44 @@ from collections import deque
 from typing import Any, Final
 
 from msgspec.structs import replace
+from pydantic import Field
 from starlette.types import ASGIApp
 
 from roost.api.access.auth import MANAGED_AGENTS, OLD_FILES, asks_for_agents, betas_in
-from roost.api.framework.call import ApiCall, reply
+from roost.api.framework.bounds import ID
+from roost.api.framework.call import ApiCall
 from roost.api.framework.downloads import Download, guard, span_in
 from roost.api.framework.paging import DEFAULT_PAGE, record_page, record_query
+from roost.api.framework.replies import reply
+from roost.api.framework.resource import Resource
 from roost.api.framework.uploads import parts_of
-from roost.api.resources import views
 from roost.core.access.permissions import may_see
-from roost.core.files.store import Reader
+from roost.core.files.store import FileStore, Reader
+from roost.domain.events import iso
 from roost.domain.file import File, file_of, lifetime, named
 from roost.errors import InvalidRequest, NotFound
 from roost.ports.catalog import Record, RecordQuery
 
+_FILE = "beta.BetaFileMetadata"
 _PAGE: Final = "page_"
 _NEW = ("page", "ids")
 _OLD = ("after_id", "before_id")
 
+RESOURCE: Final = Resource(
+    bounds={
+        "FileListParams.ids": Field(max_length=100),
+        "FileListParams.scope_id": ID,
+        "FileListParams.after_id": ID,
+        "FileListParams.before_id": ID,
+        "*.file_id": ID,
+    },
+    fields={"FileListParams": {"after_id": str, "before_id": str}},
+    beta=False,
+)
 
-async def create(call: ApiCall) -> ASGIApp:
+
+@RESOURCE.upload("files.upload", "/v1/files", "file", fields=["expires_in_seconds"], reply=_FILE)
+async def create(call: ApiCall, filestore: FileStore) -> ASGIApp:
     """A file, kept until it is deleted or its time is up."""
     limit = call.deps.settings.max_file_bytes
     known = ("expires_in_seconds",)
@@ -39,46 +57,14 @@ async def create(call: ApiCall) -> ASGIApp:
         filename, kind = named(sent.filename or "", sent.content_type)
         seconds = lifetime(parts.fields.get("expires_in_seconds"))
         file = File(filename=filename, mime_type=kind)
-        record = await call.deps.filestore.add(
+        record = await filestore.add(
             call.tenant, file, sent.file, created_by=call.key.principal, seconds=seconds
         )
-    return reply(views.file(record))
+    return reply(_view(record))
 
 
-async def retrieve(call: ApiCall) -> ASGIApp:
-    """What is known of a file."""
-    return reply(views.file(await call.deps.filestore.seen(call.key, call.params["file_id"])))
-
-
-async def delete(call: ApiCall) -> ASGIApp:
-    """A file, gone."""
-    file_id = call.params["file_id"]
-    await call.deps.filestore.seen(call.key, file_id, "tell")
-    await call.deps.filestore.delete(call.tenant, file_id)
-    return reply({"id": file_id, "type": "file_deleted"})
-
-
-async def download(call: ApiCall) -> ASGIApp:
-    """A file's bytes, or those that `Range` asks for."""
-    return await _sent(call, await call.deps.filestore.seen(call.key, call.params["file_id"]))
-
-
-async def download_attached(call: ApiCall) -> ASGIApp:
-    """The same, of the copy that a session keeps of a file which a message names."""
-    session = await call.session("see")
-    return await _sent(call, await call.deps.attachments.copy(session, call.params["file_id"]))
-
-
-async def _sent(call: ApiCall, record: Record) -> Download:
-    file, reader = file_of(record.body), Reader(call.deps.filestore, record)
-    start, end = span_in(call.headers, file.size)
-    if start < end:
-        await reader.read(start, 1)  # an answer that has begun cannot say that there are no bytes
-    headers = guard(file.filename) | {"content-type": file.mime_type}
-    return Download(reader.read, lambda: None, (start, end), file.size, headers)
-
-
-async def list_(call: ApiCall) -> ASGIApp:
+@RESOURCE.get("files.list", "/v1/files", "beta.FileListParams", reply=_FILE, form="page")
+async def list_(call: ApiCall, filestore: FileStore) -> ASGIApp:
     """Files, newest first; with `scope_id`, those of a session."""
     old = OLD_FILES in betas_in(call.headers)
     for name in _NEW if old else _OLD:
@@ -86,60 +72,92 @@ async def list_(call: ApiCall) -> ASGIApp:
             raise InvalidRequest(f"{name}: not with this version of the API")
     _check_scope(call)
     if "ids" in call.query:
-        return reply({"data": await _by_id(call), "next_page": None})
-    return reply(await (_old_page(call) if old else _page(call)))
+        return reply({"data": await _by_id(call, filestore), "next_page": None})
+    return reply(await (_old_page(call, filestore) if old else _page(call, filestore)))
 
 
-async def _page(call: ApiCall) -> dict[str, Any]:
+@RESOURCE.get("files.retrieve_metadata", "/v1/files/{file_id}", reply=_FILE)
+async def retrieve(call: ApiCall, filestore: FileStore) -> ASGIApp:
+    """What is known of a file."""
+    return reply(_view(await filestore.seen(call.key, call.params["file_id"])))
+
+
+@RESOURCE.delete("files.delete", "/v1/files/{file_id}", reply="beta.BetaDeletedFile")
+async def delete(call: ApiCall, filestore: FileStore) -> ASGIApp:
+    """A file, gone."""
+    file_id = call.params["file_id"]
+    await filestore.seen(call.key, file_id, "tell")
+    await filestore.delete(call.tenant, file_id)
+    return reply({"id": file_id, "type": "file_deleted"})
+
+
+@RESOURCE.get(
+    "files.download", "/v1/files/{file_id}/content", form="other", media="application/octet-stream"
+)
+async def download(call: ApiCall, filestore: FileStore) -> ASGIApp:
+    """A file's bytes, or those that `Range` asks for."""
+    return await sent(call, filestore, await filestore.seen(call.key, call.params["file_id"]))
+
+
+async def sent(call: ApiCall, filestore: FileStore, record: Record) -> Download:
+    """The bytes of a stored file that a request asks for, on their way."""
+    file, reader = file_of(record.body), Reader(filestore, record)
+    start, end = span_in(call.headers, file.size)
+    if start < end:
+        await reader.read(start, 1)  # an answer that has begun cannot say that there are no bytes
+    headers = guard(file.filename) | {"content-type": file.mime_type}
+    return Download(reader.read, lambda: None, (start, end), file.size, headers)
+
+
+async def _page(call: ApiCall, filestore: FileStore) -> dict[str, Any]:
     asked = dict(call.query)
     if "page" in asked:
         asked["page"] = asked["page"].removeprefix(_PAGE)
     query = _scoped(call, record_query(asked, "file", call.tenant))
-    store = call.deps.filestore
-    made = await record_page(store.page, query, lambda record: {"record": record})
+    made = await record_page(filestore.page, query, lambda record: {"record": record})
     shown = [each["record"] for each in made["data"]]
     more = made["next_page"]
-    data = [views.file(record) for record in await store.shown(call.key, shown)]
+    data = [_view(record) for record in await filestore.shown(call.key, shown)]
     return {"data": data, "next_page": None if more is None else f"{_PAGE}{more}"}
 
 
-async def _by_id(call: ApiCall) -> list[dict[str, Any]]:
+async def _by_id(call: ApiCall, filestore: FileStore) -> list[dict[str, Any]]:
     if {"page", "limit"} & call.query.keys():
         raise InvalidRequest("ids: not together with `page` or `limit`")
     found = []
     for file_id in dict.fromkeys(call.query["ids"]):
         try:
-            record = await call.deps.filestore.seen(call.key, file_id)
+            record = await filestore.seen(call.key, file_id)
         except NotFound:
             continue
         if call.query.get("scope_id") in (None, record.body["name"]):
-            found.append(views.file(record))
+            found.append(_view(record))
     return found
 
 
-async def _old_page(call: ApiCall) -> dict[str, Any]:
+async def _old_page(call: ApiCall, filestore: FileStore) -> dict[str, Any]:
     limit = call.query.get("limit", DEFAULT_PAGE)
     if _OLD[0] in call.query and _OLD[1] in call.query:
         raise InvalidRequest("after_id: not together with `before_id`")
     query = RecordQuery(kind="file", tenant=call.tenant, after=call.query.get("after_id"))
     before = call.query.get("before_id")
     if before is None:
-        found = await call.deps.filestore.page(_scoped(call, query, limit + 1))
+        found = await filestore.page(_scoped(call, query, limit + 1))
         shown, more = found[:limit], len(found) > limit
     else:
-        shown, more = await _up_to(call, query, before, limit)
-    data = [views.file(each) for each in await call.deps.filestore.shown(call.key, shown)]
+        shown, more = await _up_to(call, filestore, query, before, limit)
+    data = [_view(each) for each in await filestore.shown(call.key, shown)]
     first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
     return {"data": data, "has_more": more, "first_id": first, "last_id": last}
 
 
 async def _up_to(
-    call: ApiCall, query: RecordQuery, before: str, limit: int
+    call: ApiCall, filestore: FileStore, query: RecordQuery, before: str, limit: int
 ) -> tuple[list[Record], bool]:
     """The last few before a file, and whether there are more before those."""
-    await call.deps.filestore.seen(call.key, before)
+    await filestore.seen(call.key, before)
     seen: deque[Record] = deque(maxlen=limit + 1)
-    async for record in call.deps.filestore.walk(_scoped(call, query)):
+    async for record in filestore.walk(_scoped(call, query)):
         if record.id == before:
             break
         seen.append(record)
@@ -164,3 +182,19 @@ def _check_scope(call: ApiCall) -> None:
         )
     if not scope.startswith("sesn_"):
         raise InvalidRequest("scope_id: give the id of a session, which begins with `sesn_`")
+
+
+def _view(record: Record) -> dict[str, Any]:
+    """The `file` object."""
+    found = file_of(record.body)
+    return {
+        "type": "file",
+        "id": record.id,
+        "filename": found.filename,
+        "mime_type": found.mime_type,
+        "size_bytes": found.size,
+        "created_at": iso(record.created_at),
+        "downloadable": found.origin is not None,  # what an agent made, not what a client sent
+        "expires_at": None if found.expires_at is None else iso(found.expires_at),
+        "scope": None if found.name is None else {"type": "session", "id": found.name},
+    }

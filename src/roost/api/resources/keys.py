@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Final, Literal, TypedDict
 
 from pydantic import Field
 from starlette.types import ASGIApp
 
-from roost.api.framework.call import ApiCall, administrators_only, reply
+from roost.api.framework.bounds import NAME
+from roost.api.framework.call import ApiCall, administrators_only
+from roost.api.framework.replies import reply
+from roost.api.framework.resource import Resource
 from roost.core.access.permissions import may_ask_for
+from roost.core.access.revocations import Revocations
 from roost.domain.events import iso
 from roost.domain.session import TrustLevel
 from roost.errors import Forbidden, InvalidRequest, NotFound, OwnKey
 from roost.ports.keys import Key, Limits, Sees
+
+RESOURCE: Final = Resource(
+    bounds={"KeyCreateParams.name": NAME, "KeyUpdateParams.name": NAME},
+)
 
 
 class KeyLimits(TypedDict, total=False):
@@ -50,6 +58,7 @@ class KeyUpdateParams(TypedDict, total=False):
     limits: KeyLimits
 
 
+@RESOURCE.post("roost.keys.create", "/roost/v1/keys", KeyCreateParams)
 async def create(call: ApiCall) -> ASGIApp:
     """A new key. Its secret is in this answer, and nowhere else."""
     administrators_only(call)
@@ -80,6 +89,15 @@ async def _replacing(call: ApiCall, old_id: str, given: Mapping[str, Any]) -> di
     return {**kept, **given, "tenant": old.tenant, "owner": old.principal}
 
 
+@RESOURCE.get("roost.keys.list", "/roost/v1/keys")
+async def list_(call: ApiCall) -> ASGIApp:
+    """All keys, of all tenants, oldest first."""
+    administrators_only(call)
+    keys = await call.deps.keyring.all()
+    return reply({"data": [_view(key) for key in keys], "next_page": None})
+
+
+@RESOURCE.post("roost.keys.update", "/roost/v1/keys/{key_id}", KeyUpdateParams)
 async def update(call: ApiCall) -> ASGIApp:
     """A key with another name, ceiling or limits; its secret, role and tenant stay."""
     administrators_only(call)
@@ -93,21 +111,15 @@ async def update(call: ApiCall) -> ASGIApp:
     return reply(_view(key))
 
 
-async def list_(call: ApiCall) -> ASGIApp:
-    """All keys, of all tenants, oldest first."""
-    administrators_only(call)
-    keys = await call.deps.keyring.all()
-    return reply({"data": [_view(key) for key in keys], "next_page": None})
-
-
-async def revoke(call: ApiCall) -> ASGIApp:
+@RESOURCE.delete("roost.keys.revoke", "/roost/v1/keys/{key_id}")
+async def revoke(call: ApiCall, revocations: Revocations) -> ASGIApp:
     """From now on the key opens nothing, and what it had opened ends. :raises OwnKey:"""
     administrators_only(call)
     if call.params["key_id"] == call.key.id:
         raise OwnKey()
     key = await call.deps.keyring.revoke(call.params["key_id"])
     call.deps.rates.forget(key.id)
-    call.deps.revocations.tell(key.id)
+    revocations.tell(key.id)
     return reply(_view(key))
 
 

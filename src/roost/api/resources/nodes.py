@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from starlette.types import ASGIApp
 
-from roost.api.framework.call import ApiCall, administrators_only, reply
+from roost.api.framework.call import ApiCall, administrators_only
+from roost.api.framework.replies import reply
+from roost.api.framework.resource import Resource
+from roost.core.work.nodes import Fleet
 from roost.domain.events import iso
 from roost.ports.nodes import Node
 
+RESOURCE: Final = Resource()
 
-async def list_(call: ApiCall) -> ASGIApp:
+
+@RESOURCE.get("roost.nodes.list", "/roost/v1/nodes")
+async def list_(call: ApiCall, fleet: Fleet) -> ASGIApp:
     """Every node, and how it is."""
     administrators_only(call)
-    fleet = call.deps.fleet
     nodes = [_view(node, fleet.here) for node in await fleet.all()]
     return reply({"data": nodes, "next_page": None})
 
 
-async def drain(call: ApiCall) -> ASGIApp:
+@RESOURCE.post("roost.nodes.drain", "/roost/v1/nodes/{node}/drain")
+async def drain(call: ApiCall, fleet: Fleet) -> ASGIApp:
     """From now on the node takes no new work, and hands over what it has."""
-    return await _marked(call, draining=True)
+    return await _marked(call, fleet, draining=True)
 
 
-async def resume(call: ApiCall) -> ASGIApp:
+@RESOURCE.post("roost.nodes.resume", "/roost/v1/nodes/{node}/resume")
+async def resume(call: ApiCall, fleet: Fleet) -> ASGIApp:
     """From now on the node works again."""
-    return await _marked(call, draining=False)
+    return await _marked(call, fleet, draining=False)
 
 
-async def _marked(call: ApiCall, *, draining: bool) -> ASGIApp:
+async def _marked(call: ApiCall, fleet: Fleet, *, draining: bool) -> ASGIApp:
     administrators_only(call)
-    fleet = call.deps.fleet
     node = await fleet.mark(call.params["node"], draining=draining)
     return reply(_view(node, fleet.here))
 

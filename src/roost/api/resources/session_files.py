@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated, Any, Required, TypedDict
+from typing import Annotated, Any, Final, Required, TypedDict
 
 from pydantic import Field
 from starlette.types import ASGIApp
 
-from roost.api.framework.call import ApiCall, reply
+from roost.api.framework.call import ApiCall
 from roost.api.framework.downloads import DownloadSource, download_of
+from roost.api.framework.replies import reply
+from roost.api.framework.resource import Resource
 from roost.api.framework.uploads import parts_of
+from roost.api.resources import files
+from roost.core.files.attachments import Attachments
+from roost.core.files.store import FileStore
+from roost.core.workspaces.browse import Browse
 from roost.domain.events import iso
 from roost.domain.session import Session
 from roost.errors import InvalidRequest
 from roost.ports.folder import Content, Item, Listing, Place
+
+_FILES = "/roost/v1/sessions/{session_id}/files"
+_PATH = Field(max_length=4096)
+
+RESOURCE: Final = Resource(
+    bounds={
+        "WorkspaceFileListParams.path": _PATH,
+        "WorkspaceFileContentParams.path": _PATH,
+        "WorkspaceFileDeleteParams.path": _PATH,
+    },
+)
+
 
 _Path = Annotated[str, Field(min_length=1, max_length=4096)]
 _PAGE = 200
@@ -51,34 +69,18 @@ class DirectoryCreateParams(TypedDict):
     path: Required[_Path]
 
 
-async def list_(call: ApiCall) -> ASGIApp:
+@RESOURCE.get("roost.sessions.files.list", _FILES, WorkspaceFileListParams)
+async def list_(call: ApiCall, browse: Browse) -> ASGIApp:
     """What is in a directory: directories first, then by name."""
     session = await _session(call)
     path, limit = call.query.get("path", "").strip("/"), call.query.get("limit", _PAGE)
     after = _place_in(call.query)
-    listing = await call.deps.browse.list(session, path, after, limit)
-    return reply(_page(path, listing) | {"behind": await call.deps.browse.is_behind(session)})
+    listing = await browse.list(session, path, after, limit)
+    return reply(_page(path, listing) | {"behind": await browse.is_behind(session)})
 
 
-async def download(call: ApiCall) -> ASGIApp:
-    """A file's bytes, or those that `Range` asks for."""
-    session = await _session(call)
-    return _sent(call, await call.deps.browse.open(session, _path_in(call.query)))
-
-
-async def download_output(call: ApiCall) -> ASGIApp:
-    """A tool's output that was too long for the log."""
-    session = await _session(call)
-    return _sent(call, await call.deps.browse.open_output(session, _path_in(call.query)))
-
-
-def _sent(call: ApiCall, content: Content) -> ASGIApp:
-    item = content.item
-    source = DownloadSource(item.name, item.size, content.read, content.close)
-    return download_of(source, call.headers, inline=call.query.get("inline", False))
-
-
-async def put(call: ApiCall) -> ASGIApp:
+@RESOURCE.upload("roost.sessions.files.upload", _FILES, "files[]", fields=["path", "overwrite"])
+async def put(call: ApiCall, browse: Browse) -> ASGIApp:
     """Files, put into a directory. Each is there whole or not at all."""
     session = await _session(call)
     limit = call.deps.settings.max_file_bytes
@@ -92,22 +94,74 @@ async def put(call: ApiCall) -> ASGIApp:
             for file in parts.files
         ]
         overwrite = _flag(parts.fields.get("overwrite", "false"), "overwrite")
-        made = await call.deps.browse.put(session, named, overwrite=overwrite)
+        made = await browse.put(session, named, overwrite=overwrite)
     return reply({"data": [_entry(item) for item in made]})
 
 
-async def make(call: ApiCall) -> ASGIApp:
-    """A directory, with those on the way to it."""
-    session = await _session(call)
-    return reply(_entry(await call.deps.browse.make(session, call.body["path"].strip("/"))))
-
-
-async def remove(call: ApiCall) -> ASGIApp:
+@RESOURCE.delete("roost.sessions.files.delete", _FILES, WorkspaceFileDeleteParams)
+async def remove(call: ApiCall, browse: Browse) -> ASGIApp:
     """Something, gone from a directory."""
     session = await _session(call)
     path, recursive = _path_in(call.query), call.query.get("recursive", False)
-    await call.deps.browse.remove(session, path, recursive=recursive)
+    await browse.remove(session, path, recursive=recursive)
     return reply({"type": "workspace_entry_deleted", "path": path})
+
+
+@RESOURCE.get(
+    "roost.sessions.files.download",
+    f"{_FILES}/content",
+    WorkspaceFileContentParams,
+    form="other",
+    media="application/octet-stream",
+)
+async def download(call: ApiCall, browse: Browse) -> ASGIApp:
+    """A file's bytes, or those that `Range` asks for."""
+    session = await _session(call)
+    return _sent(call, await browse.open(session, _path_in(call.query)))
+
+
+@RESOURCE.get(
+    "roost.sessions.tool_outputs.download",
+    "/roost/v1/sessions/{session_id}/tool_outputs/content",
+    WorkspaceFileContentParams,
+    form="other",
+    media="application/octet-stream",
+)
+async def download_output(call: ApiCall, browse: Browse) -> ASGIApp:
+    """A tool's output that was too long for the log."""
+    session = await _session(call)
+    return _sent(call, await browse.open_output(session, _path_in(call.query)))
+
+
+def _sent(call: ApiCall, content: Content) -> ASGIApp:
+    item = content.item
+    source = DownloadSource(item.name, item.size, content.read, content.close)
+    return download_of(source, call.headers, inline=call.query.get("inline", False))
+
+
+@RESOURCE.get(
+    "roost.sessions.attachments.download",
+    "/roost/v1/sessions/{session_id}/attachments/{file_id}/content",
+    form="other",
+    media="application/octet-stream",
+)
+async def download_attached(
+    call: ApiCall, attachments: Attachments, filestore: FileStore
+) -> ASGIApp:
+    """The same, of the copy that a session keeps of a file which a message names."""
+    session = await call.session("see")
+    return await files.sent(
+        call, filestore, await attachments.copy(session, call.params["file_id"])
+    )
+
+
+@RESOURCE.post(
+    "roost.sessions.files.make_directory", f"{_FILES}/directories", DirectoryCreateParams
+)
+async def make(call: ApiCall, browse: Browse) -> ASGIApp:
+    """A directory, with those on the way to it."""
+    session = await _session(call)
+    return reply(_entry(await browse.make(session, call.body["path"].strip("/"))))
 
 
 async def _session(call: ApiCall) -> Session:

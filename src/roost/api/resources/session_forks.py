@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Required, TypedDict
+from typing import Annotated, Final, Literal, Required, TypedDict
 
 from pydantic import Field
 from starlette.types import ASGIApp
 
 from roost.api.framework.bounds import LARGEST_INT
-from roost.api.framework.call import ApiCall, fingerprint, reply
-from roost.api.resources import views
+from roost.api.framework.call import ApiCall, fingerprint
+from roost.api.framework.replies import reply
+from roost.api.framework.resource import Resource
+from roost.api.resources import sessions
+from roost.core.sessions.forks import Forks
 from roost.ports.log import Receipt
+
+RESOURCE: Final = Resource()
+
 
 _Number = Annotated[int, Field(ge=1, le=LARGEST_INT)]
 _Event = Annotated[str, Field(min_length=1, max_length=128)]
@@ -35,22 +41,25 @@ class RewindParams(TypedDict, total=False):
     files: bool | Literal["keep"]
 
 
-async def list_turns(call: ApiCall) -> ASGIApp:
+@RESOURCE.get("roost.sessions.turns", "/roost/v1/sessions/{session_id}/turns")
+async def list_turns(call: ApiCall, forks: Forks) -> ASGIApp:
     """The turns of a session that have ended."""
-    turns = await call.deps.forks.turns(call.key, call.params["session_id"])
+    turns = await forks.turns(call.key, call.params["session_id"])
     return reply({"data": turns, "next_page": None})
 
 
-async def fork(call: ApiCall) -> ASGIApp:
+@RESOURCE.post("roost.sessions.fork", "/roost/v1/sessions/{session_id}/fork", ForkParams)
+async def fork(call: ApiCall, forks: Forks) -> ASGIApp:
     """Another session, as this one was."""
     key, session_id = call.idempotency_key, call.params["session_id"]
     asked = fingerprint(session_id.encode() + b" " + call.raw)
     receipt = None if key is None else Receipt(f"f:{key}", asked)
-    made = await call.deps.forks.fork(call.key, session_id, call.body, receipt)
-    return reply(views.session(made))
+    made = await forks.fork(call.key, session_id, call.body, receipt)
+    return reply(sessions.view(made))
 
 
-async def rewind(call: ApiCall) -> ASGIApp:
+@RESOURCE.post("roost.sessions.rewind", "/roost/v1/sessions/{session_id}/rewind", RewindParams)
+async def rewind(call: ApiCall, forks: Forks) -> ASGIApp:
     """The same session, as it was."""
-    session = await call.deps.forks.rewind(call.key, call.params["session_id"], call.body)
-    return reply(views.session(session))
+    session = await forks.rewind(call.key, call.params["session_id"], call.body)
+    return reply(sessions.view(session))

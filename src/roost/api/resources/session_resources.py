@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Required, TypedDict
+from typing import Final, Required, TypedDict
 
+from pydantic import Field
 from starlette.types import ASGIApp
 
-from roost.api.framework.call import ApiCall, reply
+from roost.api.framework.bounds import ID, NAME
+from roost.api.framework.call import ApiCall
 from roost.api.framework.paging import Cursor, cursor_in, page
-from roost.core.files.resources import found
+from roost.api.framework.replies import reply
+from roost.api.framework.resource import Resource
+from roost.core.files.resources import Resources, found
 from roost.domain.resource import MOST
 from roost.domain.session import Session
+
+_ALL = "/v1/sessions/{session_id}/resources"
+_RESOURCE = "beta.sessions.BetaManagedAgentsSessionResource"
+_ONE = "/v1/sessions/{session_id}/resources/{resource_id}"
+RESOURCE: Final = Resource(
+    bounds={
+        "*.mount_path": Field(max_length=600),
+        "*.authorization_token": Field(max_length=4096),
+        "BetaManagedAgentsGitHubRepositoryResourceParams.url": Field(max_length=2048),
+        "BetaManagedAgentsBranchCheckoutParam.name": NAME,
+        "BetaManagedAgentsCommitCheckoutParam.sha": ID,
+    },
+)
 
 
 class ResourceUpdateParams(TypedDict):
@@ -19,6 +36,13 @@ class ResourceUpdateParams(TypedDict):
     authorization_token: Required[str]
 
 
+@RESOURCE.get(
+    "sessions.resources.list",
+    _ALL,
+    "beta.sessions.ResourceListParams",
+    reply=_RESOURCE,
+    form="page",
+)
 async def list_(call: ApiCall) -> ASGIApp:
     """A session's resources, as they were added; all of them, unless there is a limit."""
     session = await call.session("see")
@@ -32,29 +56,45 @@ async def list_(call: ApiCall) -> ASGIApp:
     return reply(page(shown, last))
 
 
-async def add(call: ApiCall) -> ASGIApp:
+@RESOURCE.post(
+    "sessions.resources.add",
+    _ALL,
+    "beta.sessions.ResourceAddParams",
+    reply="beta.sessions.BetaManagedAgentsFileResource",
+)
+async def add(call: ApiCall, resources: Resources) -> ASGIApp:
     """A file more, for the session to read."""
     session = await _session(call)
-    return reply(await call.deps.resources.add(call.key, session, call.body))
+    return reply(await resources.add(call.key, session, call.body))
 
 
+@RESOURCE.get("sessions.resources.retrieve", _ONE, reply="beta.sessions.ResourceRetrieveResponse")
 async def retrieve(call: ApiCall) -> ASGIApp:
     """One resource."""
     session = await call.session("see")
     return reply(found(session, call.params["resource_id"]))
 
 
-async def update(call: ApiCall) -> ASGIApp:
+@RESOURCE.post(
+    "sessions.resources.update",
+    _ONE,
+    ResourceUpdateParams,
+    reply="beta.sessions.ResourceUpdateResponse",
+)
+async def update(call: ApiCall, resources: Resources) -> ASGIApp:
     """A repository, with another token."""
     session, token = await _session(call), call.body["authorization_token"]
     resource_id = call.params["resource_id"]
-    return reply(await call.deps.resources.rotate(call.tenant, session, resource_id, token))
+    return reply(await resources.rotate(call.tenant, session, resource_id, token))
 
 
-async def delete(call: ApiCall) -> ASGIApp:
+@RESOURCE.delete(
+    "sessions.resources.delete", _ONE, reply="beta.sessions.BetaManagedAgentsDeleteSessionResource"
+)
+async def delete(call: ApiCall, resources: Resources) -> ASGIApp:
     """A file less."""
     session, resource_id = await _session(call), call.params["resource_id"]
-    await call.deps.resources.remove(call.tenant, session, resource_id)
+    await resources.remove(call.tenant, session, resource_id)
     return reply({"id": resource_id, "type": "session_resource_deleted"})
 
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Literal, Required, TypedDict
+from typing import Annotated, Any, Final, Literal, Required, TypedDict
 
 from pydantic import Field
 from starlette.types import ASGIApp
 
-from roost.api.framework.call import ApiCall, reply
+from roost.api.framework.call import ApiCall
 from roost.api.framework.paging import record_page, record_query
+from roost.api.framework.replies import reply
+from roost.api.framework.resource import Resource
+from roost.core.records.tasks import Tasks
+from roost.core.sessions.task_runs import Runs
 from roost.domain import task
 from roost.domain.events import iso
 from roost.domain.session import Fallback, MountScope, TrustLevel
 from roost.ports.catalog import Record
+
+RESOURCE: Final = Resource()
+
 
 _Id = Annotated[str, Field(min_length=1, max_length=128)]
 _Title = Annotated[str, Field(min_length=1, max_length=task.LONGEST["title"])]
@@ -64,52 +71,60 @@ class RunCreateParams(TypedDict, total=False):
     harness: Annotated[str, Field(min_length=1, max_length=64)]
 
 
-async def create(call: ApiCall) -> ASGIApp:
+@RESOURCE.post("roost.tasks.create", "/roost/v1/tasks", TaskCreateParams)
+async def create(call: ApiCall, tasks: Tasks) -> ASGIApp:
     """A new task."""
-    return reply(_view(await call.deps.tasks.create(call.key, call.body)))
+    return reply(_view(await tasks.create(call.key, call.body)))
 
 
-async def list_(call: ApiCall) -> ASGIApp:
+@RESOURCE.get("roost.tasks.list", "/roost/v1/tasks", TaskListParams)
+async def list_(call: ApiCall, tasks: Tasks) -> ASGIApp:
     """Tasks, newest first."""
     query = record_query(call.query, "task", call.tenant)
-    return reply(await record_page(partial(call.deps.tasks.page, call.key), query, _view))
+    return reply(await record_page(partial(tasks.page, call.key), query, _view))
 
 
-async def retrieve(call: ApiCall) -> ASGIApp:
+@RESOURCE.get("roost.tasks.retrieve", "/roost/v1/tasks/{task_id}")
+async def retrieve(call: ApiCall, tasks: Tasks) -> ASGIApp:
     """A task as it stands."""
-    return reply(_view(await call.deps.tasks.seen(call.key, call.params["task_id"])))
+    return reply(_view(await tasks.seen(call.key, call.params["task_id"])))
 
 
-async def update(call: ApiCall) -> ASGIApp:
+@RESOURCE.post("roost.tasks.update", "/roost/v1/tasks/{task_id}", TaskUpdateParams)
+async def update(call: ApiCall, tasks: Tasks) -> ASGIApp:
     """A task, changed."""
     task_id = call.params["task_id"]
-    return reply(_view(await call.deps.tasks.update(call.key, task_id, call.body)))
+    return reply(_view(await tasks.update(call.key, task_id, call.body)))
 
 
-async def delete(call: ApiCall) -> ASGIApp:
+@RESOURCE.delete("roost.tasks.delete", "/roost/v1/tasks/{task_id}")
+async def delete(call: ApiCall, tasks: Tasks) -> ASGIApp:
     """Gone; its sessions stay."""
     task_id = call.params["task_id"]
-    await call.deps.tasks.delete(call.key, task_id)
+    await tasks.delete(call.key, task_id)
     return reply({"id": task_id, "type": "task_deleted"})
 
 
-async def start_run(call: ApiCall) -> ASGIApp:
+@RESOURCE.post("roost.tasks.runs.create", "/roost/v1/tasks/{task_id}/runs", RunCreateParams)
+async def start_run(call: ApiCall, runs: Runs) -> ASGIApp:
     """A session works on the task to the end."""
     task_id = call.params["task_id"]
-    run = await call.deps.runs.start(call.key, task_id, call.body, call.idempotency_key)
+    run = await runs.start(call.key, task_id, call.body, call.idempotency_key)
     return reply(_run_view(task_id, run))
 
 
-async def list_runs(call: ApiCall) -> ASGIApp:
+@RESOURCE.get("roost.tasks.runs.list", "/roost/v1/tasks/{task_id}/runs")
+async def list_runs(call: ApiCall, tasks: Tasks) -> ASGIApp:
     """A task's runs, newest first."""
-    record = await call.deps.tasks.seen(call.key, call.params["task_id"])
+    record = await tasks.seen(call.key, call.params["task_id"])
     runs = [_run_view(record.id, run) for run in reversed(record.body["runs"])]
     return reply({"data": runs, "next_page": None})
 
 
-async def retrieve_run(call: ApiCall) -> ASGIApp:
+@RESOURCE.get("roost.tasks.runs.retrieve", "/roost/v1/tasks/{task_id}/runs/{run_id}")
+async def retrieve_run(call: ApiCall, tasks: Tasks) -> ASGIApp:
     """One of a task's runs."""
-    record = await call.deps.tasks.seen(call.key, call.params["task_id"])
+    record = await tasks.seen(call.key, call.params["task_id"])
     return reply(_run_view(record.id, task.run_in(record.body, call.params["run_id"])))
 
 

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Literal, Required, TypedDict
+from typing import Annotated, Any, Final, Literal, Required, TypedDict
 
 from msgspec.structs import asdict
 from pydantic import Field
 from starlette.types import ASGIApp
 
-from roost.api.framework.call import ApiCall, reply
+from roost.api.framework.call import ApiCall
 from roost.api.framework.paging import record_page, record_query
+from roost.api.framework.replies import reply
+from roost.api.framework.resource import Resource
 from roost.api.resources import sessions
+from roost.core.access.workspaces import NamedWorkspaces
+from roost.core.sessions.lifecycle import Lifecycle
 from roost.domain import workspace
 from roost.domain.events import iso
 from roost.domain.session import MountScope, TrustLevel
 from roost.domain.workspace import EVERYONE, Access, Writers
 from roost.errors import InvalidRequest
 from roost.ports.catalog import Record
+
+_ALL = "/roost/v1/workspaces"
+_ONE = f"{_ALL}/{{workspace_id}}"
+RESOURCE: Final = Resource()
+
 
 _Name = Annotated[str, Field(min_length=1, max_length=128)]
 _Description = Annotated[str, Field(max_length=2048)]
@@ -81,51 +90,60 @@ class WorkspaceShareParams(TypedDict, total=False):
     access: Required[Access | Literal["none"]]
 
 
-async def create(call: ApiCall) -> ASGIApp:
+@RESOURCE.post("roost.workspaces.create", _ALL, WorkspaceCreateParams)
+async def create(call: ApiCall, workspaces: NamedWorkspaces) -> ASGIApp:
     """A new workspace, which its creator administers."""
-    return reply(_view(await call.deps.workspaces.create(call.key, call.body)))
+    return reply(_view(await workspaces.create(call.key, call.body)))
 
 
-async def list_(call: ApiCall) -> ASGIApp:
+@RESOURCE.get("roost.workspaces.list", _ALL, WorkspaceListParams)
+async def list_(call: ApiCall, workspaces: NamedWorkspaces) -> ASGIApp:
     """The workspaces that the caller may read, newest first."""
     query = record_query(call.query, "workspace", call.tenant)
-    return reply(await record_page(partial(call.deps.workspaces.page, call.key), query, _view))
+    return reply(await record_page(partial(workspaces.page, call.key), query, _view))
 
 
-async def retrieve(call: ApiCall) -> ASGIApp:
+@RESOURCE.get("roost.workspaces.retrieve", _ONE)
+async def retrieve(call: ApiCall, workspaces: NamedWorkspaces) -> ASGIApp:
     """A workspace, by its id or its name."""
-    return reply(_view(await call.deps.workspaces.get(call.key, call.params["workspace_id"])))
+    return reply(_view(await workspaces.get(call.key, call.params["workspace_id"])))
 
 
-async def update(call: ApiCall) -> ASGIApp:
+@RESOURCE.post("roost.workspaces.update", _ONE, WorkspaceUpdateParams)
+async def update(call: ApiCall, workspaces: NamedWorkspaces) -> ASGIApp:
     """A workspace with another name, or other settings."""
     workspace_id = call.params["workspace_id"]
-    return reply(_view(await call.deps.workspaces.update(call.key, workspace_id, call.body)))
+    return reply(_view(await workspaces.update(call.key, workspace_id, call.body)))
 
 
-async def share(call: ApiCall) -> ASGIApp:
+@RESOURCE.delete("roost.workspaces.delete", _ONE, WorkspaceDeleteParams)
+async def delete(call: ApiCall, workspaces: NamedWorkspaces) -> ASGIApp:
+    """Gone, and its files soon after."""
+    workspace_id, force = call.params["workspace_id"], call.query.get("force", False)
+    deleted = await workspaces.delete(call.key, workspace_id, force=force)
+    return reply({"id": deleted.id, "type": "workspace_deleted"})
+
+
+@RESOURCE.post("roost.workspaces.share", f"{_ONE}/permissions", WorkspaceShareParams)
+async def share(call: ApiCall, workspaces: NamedWorkspaces) -> ASGIApp:
     """A workspace that somebody may do more with, or less."""
     given, access = call.body, call.body["access"]
     if ("key_id" in given) is bool(given.get("everyone")):
         raise InvalidRequest("key_id: give either `key_id`, or `everyone: true`")
     whom = given.get("key_id", EVERYONE)
-    record = await call.deps.workspaces.share(
+    record = await workspaces.share(
         call.key, call.params["workspace_id"], whom, None if access == "none" else access
     )
     return reply(_view(record))
 
 
-async def delete(call: ApiCall) -> ASGIApp:
-    """Gone, and its files soon after."""
-    workspace_id, force = call.params["workspace_id"], call.query.get("force", False)
-    deleted = await call.deps.workspaces.delete(call.key, workspace_id, force=force)
-    return reply({"id": deleted.id, "type": "workspace_deleted"})
-
-
-async def list_sessions(call: ApiCall) -> ASGIApp:
+@RESOURCE.get("roost.workspaces.sessions.list", f"{_ONE}/sessions", WorkspaceSessionsParams)
+async def list_sessions(
+    call: ApiCall, workspaces: NamedWorkspaces, lifecycle: Lifecycle
+) -> ASGIApp:
     """The sessions that use a workspace."""
-    record = await call.deps.workspaces.get(call.key, call.params["workspace_id"])
-    return reply(await sessions.page_of(call, workspace=record.id))
+    record = await workspaces.get(call.key, call.params["workspace_id"])
+    return reply(await sessions.page_of(call, lifecycle, workspace=record.id))
 
 
 def _view(record: Record) -> dict[str, Any]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Final
 
 import anyio
 
 from roost.domain.events import Entry
+from roost.ports.log import EventQuery, Log
 
 _LARGE: Final = 1024 * 1024
 _AT_ONCE: Final = 4
+_LARGE_LISTING: Final = 2 * 1024 * 1024  # a page has one megabyte, and the event that made it full
 
 
 class LargeEvents:
@@ -33,3 +36,19 @@ class LargeEvents:
         del entries
         async with self._places:
             yield await read()
+
+
+class EventPages:
+    """Pages of logs for listings; of those with large events, a few are put together at a time."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._large = LargeEvents(over=_LARGE_LISTING)
+
+    def page(self, session_id: str, query: EventQuery) -> AbstractAsyncContextManager[list[Entry]]:
+        """A page, which is held as long as the context."""
+        return self._large.page(partial(self._log.page, session_id, query))
+
+    async def read(self, session_id: str, query: EventQuery) -> list[Entry]:
+        """A page for one who looks at it and lets it go at once."""
+        return await self._log.page(session_id, query)

@@ -1,0 +1,43 @@
+"""Parts that answers have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from roost.domain.events import Micros, iso
+
+_encode = msgspec.json.Encoder().encode
+
+
+def reply(value: object, status: int = 200) -> Response:
+    """A JSON response."""
+    return Response(_encode(value), status, media_type="application/json")
+
+
+class JsonBytes:
+    """A response of JSON that is written already: no more than it takes to send it."""
+
+    __slots__ = ("_body",)
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        length = b"content-length", b"%d" % len(self._body)
+        headers = [length, (b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": self._body})
+
+
+def times(created: Micros, updated: Micros, archived: Micros | None) -> dict[str, Any]:
+    """The moments in the life of a record or a session, as clients see them."""
+    return {
+        "created_at": iso(created),
+        "updated_at": iso(updated),
+        "archived_at": None if archived is None else iso(archived),
+    }
