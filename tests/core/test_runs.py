@@ -15,8 +15,8 @@ from tests.core.node import TENANT, Node, node
 from roost.core.access.keys import Keyring
 from roost.core.records.agents import Agents, Environments
 from roost.core.records.tasks import Tasks
+from roost.core.sessions import task_runs as module
 from roost.core.sessions.lifecycle import Lifecycle
-from roost.core.sessions.lifecycle import task_runs as module
 from roost.core.sessions.task_runs import Runs
 from roost.core.work.server_tools import ServerTools
 from roost.core.write.intake import Intake
