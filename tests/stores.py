@@ -17,7 +17,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from roost.stores.postgres import PostgresStore
-from roost.stores.postgres.driver import numbered
+from roost.stores.postgres.driver import worded
 from roost.testing.live import LiveServer
 from roost.testing.postgres import PostgresServer
 
@@ -109,7 +109,7 @@ class Copies:
         return {"ROOST_DATABASE_URL": self.url(data), "ROOST_MASTER_KEY": MASTER_KEY}
 
     def rows(self, data: Path, question: str, *values: str) -> list[tuple[Any, ...]]:
-        found = self._portal.call(self._server.do, numbered(question), self.url(data), *values)
+        found = self._portal.call(self._server.do, worded(question), self.url(data), *values)
         return [tuple(row) for row in found]
 
     def holds(self, data: Path, text: str) -> bool:

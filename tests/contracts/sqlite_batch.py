@@ -1,13 +1,26 @@
-"""Calls that end up in one batch."""
+"""Operations of tests, and calls that end up in one batch."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
 
 from roost.stores.sqlite import SqliteStore
+from roost.stores.sqlite.transaction import SqliteTransaction
+
+
+@dataclass(frozen=True)
+class Doing:
+    """An operation that does whatever a test wants on the writer's thread."""
+
+    work: Callable[[SqliteTransaction], Any]
+
+    def on(self, tx: SqliteTransaction) -> Any:
+        return self.work(tx)
 
 
 async def together(store: SqliteStore, *calls: Any) -> list[Any]:
@@ -22,7 +35,7 @@ async def together(store: SqliteStore, *calls: Any) -> list[Any]:
             outcomes[n] = error
 
     async with anyio.create_task_group() as tasks:
-        store._writer.do(lambda tx: gate.wait(60))
+        store._writer.do(Doing(lambda tx: gate.wait(60)))
         await anyio.sleep(0.02)
         for n in range(len(calls)):
             tasks.start_soon(call, n)

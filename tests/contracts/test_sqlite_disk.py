@@ -10,12 +10,12 @@ from typing import Any
 import anyio
 import apsw
 import pytest
-from tests.contracts.sqlite_batch import together
+from tests.contracts.sqlite_batch import Doing, together
 
 from roost.domain.ledger import Batch
 from roost.errors import Unavailable
 from roost.stores.sqlite import SqliteStore, checkpoint
-from roost.stores.sqlite.transaction import Transaction
+from roost.stores.sqlite.transaction import SqliteTransaction
 from roost.testing.stage import Stage, answer, message, numbers
 
 
@@ -31,7 +31,7 @@ async def store(path: Path) -> AsyncGenerator[SqliteStore]:
 
 
 async def limit_pages(store: SqliteStore, pages: int) -> None:
-    await store._writer.do(lambda tx: tx.ask(f"PRAGMA max_page_count = {pages}"))
+    await store._writer.do(Doing(lambda tx: tx.query(f"PRAGMA max_page_count = {pages}")))
 
 
 async def test_a_full_disk_is_said_and_nothing_is_half_done(store: SqliteStore) -> None:
@@ -121,16 +121,16 @@ async def test_a_disk_that_refuses_even_to_roll_back_does_so_before_the_next_bat
     stage = Stage(store)
     session_id = await stage.session(message())
 
-    def refuse(tx: Transaction) -> None:
+    def refuse(tx: SqliteTransaction) -> None:
         raise apsw.IOError("not now")
 
-    def fail(tx: Transaction) -> None:
-        tx.ask("DELETE FROM entries")
-        monkeypatch.setattr(Transaction, "_roll_back", refuse)
+    def fail(tx: SqliteTransaction) -> None:
+        tx.query("DELETE FROM entries")
+        monkeypatch.setattr(SqliteTransaction, "_roll_back", refuse)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await store._writer.do(fail)
+        await store._writer.do(Doing(fail))
     with pytest.raises(Unavailable):
         await stage.say(session_id)
     monkeypatch.undo()
@@ -178,7 +178,7 @@ async def test_a_log_that_cannot_be_shortened_now_stops_nobody(
 ) -> None:
     monkeypatch.setattr(checkpoint, "_OFTEN", 1)
     monkeypatch.setattr(checkpoint, "_AT_LAST", 1)
-    await store._writer.do(lambda tx: tx._db.set_busy_timeout(0))
+    await store._writer.do(Doing(lambda tx: tx._db.set_busy_timeout(0)))
     stage = Stage(store)
     session_id = await stage.session(message())
     gate = threading.Event()
@@ -199,7 +199,7 @@ async def test_a_log_that_cannot_be_shortened_now_stops_nobody(
 async def test_a_reader_does_not_wait_for_the_writer(store: SqliteStore) -> None:
     session_id = await Stage(store).session(message())
     gate = threading.Event()
-    held = store._writer.do(lambda tx: gate.wait(120))
+    held = store._writer.do(Doing(lambda tx: gate.wait(120)))
     with anyio.fail_after(60):
         assert len(await Stage(store).all(session_id)) == 3
     assert not held.done()

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import apsw
 import pytest
-from tests.contracts.sqlite_batch import together
+from tests.contracts.sqlite_batch import Doing, together
 
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Session
@@ -20,8 +20,8 @@ from roost.errors import DataDirLocked, LeaseLost, SchemaTooNew, StartupError, U
 from roost.ports.keys import Key
 from roost.ports.log import Receipt
 from roost.stores.sql.steps import Migration
-from roost.stores.sqlite import SqliteStore, clock, migrate, sweep, transaction
-from roost.stores.sqlite.transaction import Transaction
+from roost.stores.sqlite import SqliteStore, clock, migrate, transaction
+from roost.stores.sqlite.transaction import SqliteTransaction
 from roost.testing.stage import TENANT, Stage, answer, message, numbers
 
 
@@ -157,8 +157,8 @@ async def test_a_closed_store_refuses(path: Path) -> None:
 async def test_what_was_asked_before_closing_is_still_done(path: Path) -> None:
     async with SqliteStore.open(path) as store:
         session_id = await Stage(store).session(message())
-        store._writer.do(lambda tx: time.sleep(0.05))
-        answers = [store._writer.do(lambda tx: tx.session(session_id).num) for _ in range(5)]
+        store._writer.do(Doing(lambda tx: time.sleep(0.05)))
+        answers = [store._writer.do(Doing(lambda tx: tx.session(session_id).num)) for _ in range(5)]
     assert [answer.result() for answer in answers] == [1] * 5
 
 
@@ -191,7 +191,7 @@ async def test_a_sweep_that_the_disk_refuses_is_done_at_the_next_start(
 ) -> None:
     async with SqliteStore.open(path) as store:
         session_id = await Stage(store).idle()
-        monkeypatch.setattr(sweep, "_SLICES", ["DELETE FROM nothing WHERE num = ? LIMIT ?"])
+        monkeypatch.setattr(transaction, "SLICES", ["DELETE FROM nothing WHERE num = ? LIMIT ?"])
         await store.sessions.delete(TENANT, session_id)
         for _ in range(3):
             await store.ping()
@@ -230,14 +230,14 @@ async def test_what_gathers_during_a_commit_is_committed_together(
 ) -> None:
     sessions = [await Stage(store).session(message()) for _ in range(50)]
     commits = 0
-    commit = Transaction.commit
+    commit = SqliteTransaction.commit
 
-    def counted(tx: Transaction) -> None:
+    def counted(tx: SqliteTransaction) -> None:
         nonlocal commits
         commits += 1
         commit(tx)
 
-    monkeypatch.setattr(Transaction, "commit", counted)
+    monkeypatch.setattr(SqliteTransaction, "commit", counted)
     await together(store, *(Stage(store).say(session_id) for session_id in sessions))
     assert commits == 2, "the one that held the writer, and one for all"
 
@@ -283,7 +283,7 @@ async def test_a_caller_that_gave_up_leaves_the_writer_unharmed(store: SqliteSto
     stage = Stage(store)
     session_id = await stage.session(message())
     gate = threading.Event()
-    store._writer.do(lambda tx: gate.wait(60))
+    store._writer.do(Doing(lambda tx: gate.wait(60)))
     with anyio.move_on_after(0.02):
         await stage.say(session_id)
     gate.set()

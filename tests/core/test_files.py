@@ -7,6 +7,7 @@ import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from inspect import iscoroutine
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -36,6 +37,7 @@ from roost.ports.blobs import Blobs
 from roost.ports.workspaces import Workspace
 from roost.sandboxes.tree import LocalTree
 from roost.stores.notifier import LocalNotifier
+from roost.stores.sql.database import finished
 from roost.stores.sqlite import SqliteStore
 from roost.testing.faulty_blobs import Fault, FaultyBlobs
 from roost.testing.stage import TENANT, Stage
@@ -652,7 +654,7 @@ async def test_dying_between_any_two_steps_of_a_restore_means_restoring_again(
         (home / "file").write_text("mine")
     where = {
         "sign": "roost.core.workspaces.local.sign",
-        "hold": "roost.stores.sqlite.workspaces._hold",
+        "hold": "roost.stores.sql.workspaces.HoldWorkspace.on",
         "replace": "roost.sandboxes.tree.stage.LocalStaging.replace",
     }[step]
     with monkeypatch.context() as patched:
@@ -812,7 +814,7 @@ async def row_of(store: SqliteStore, workspace: str) -> Workspace:
 DEATHS = {
     "head": "roost.core.snapshots.heads.seal",
     "sign": "roost.core.workspaces.local.sign",
-    "hold": "roost.stores.sqlite.workspaces._hold",
+    "hold": "roost.stores.sql.workspaces.HoldWorkspace.on",
     "replace": "roost.sandboxes.tree.stage.LocalStaging.replace",
 }
 
@@ -822,7 +824,9 @@ def dying(where: str, *, after: bool):
 
     def work(*args, **kwargs):
         if after:
-            original(*args, **kwargs)
+            done = original(*args, **kwargs)
+            if iscoroutine(done):
+                finished(done)
         raise RuntimeError("the machine goes down")
 
     return work

@@ -29,7 +29,7 @@ class PostgresBuckets:
 
     async def take(self, name: str, limit: int, most: int) -> Taken:
         # Not as other writes: if the connection breaks it is done again, and somebody has a little less.
-        row = await self._database.read(
+        row = await self._database.ask(
             lambda db: db.fetchrow(_TAKE, name, float(limit), float(most))
         )
         return Taken(int(row[0]), row[1])

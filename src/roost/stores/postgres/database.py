@@ -13,19 +13,22 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import anyio
 
+from roost.domain.events import Entry, Micros
 from roost.domain.ids import mint
 from roost.errors import Unavailable
 from roost.stores.postgres import driver
-from roost.stores.postgres.driver import NOW, Connection, Mark
+from roost.stores.postgres.driver import NOW, CommitMark, Connection, worded
 from roost.stores.postgres.lines import Line, Pool
+from roost.stores.sql.database import Question
+from roost.stores.sql.rows import Row, entry_of
 
 T = TypeVar("T")
 Work = Callable[[Connection], Awaitable[T]]
-MarkedWork = Callable[[Connection, Mark], Awaitable[T]]
+MarkedWork = Callable[[Connection, CommitMark], Awaitable[T]]
 
 _log = logging.getLogger(__name__)
 _CONNECTIONS: Final = 10
@@ -75,8 +78,12 @@ class Database:
                 for line in database._lines:
                     closing.start_soon(line.close)
 
-    async def read(self, question: Work[T]) -> T:
+    async def read(self, question: Question[T]) -> T:
         """The answer to a question, which may be asked again if the connection breaks."""
+        return await self.ask(lambda connection: question(_PostgresRows(connection)))
+
+    async def ask(self, question: Work[T]) -> T:
+        """The same for one that knows which database this is."""
         return await self._patiently(lambda: self._ask(question), time.monotonic())
 
     async def write(self, change: Work[T]) -> T:
@@ -85,7 +92,7 @@ class Database:
         :raises Unavailable: the database was away for too long, and nothing was kept
         """
 
-        async def marked(connection: Connection, mark: Mark) -> T:
+        async def marked(connection: Connection, mark: CommitMark) -> T:
             outcome = await change(connection)
             await connection.execute(_MARK, *mark)
             return outcome
@@ -135,7 +142,7 @@ class Database:
     async def _commit(self, change: MarkedWork[T], source: Line | Pool) -> T:
         async with source.connected() as connection:
             pid = connection.get_server_pid()
-            mark = Mark(f"{self._name} {pid}", next(self._batches))
+            mark = CommitMark(f"{self._name} {pid}", next(self._batches))
             await connection.execute("BEGIN")
             outcome = await change(connection, mark)
             try:
@@ -150,7 +157,7 @@ class Database:
             return outcome
         return await self._commit(change, source)
 
-    async def _was_committed(self, pid: int, mark: Mark) -> bool:
+    async def _was_committed(self, pid: int, mark: CommitMark) -> bool:
         _log.warning("cut off while committing; looking whether it was done")
 
         async def look(connection: Connection) -> bool:
@@ -165,3 +172,34 @@ class Database:
                 "the database went away while it committed, and has not come back",
                 hint="Whether this was kept is not known. Send it again with the same idempotency key.",
             ) from error
+
+
+# Of the rows of a statement, those before which there are less than so many bytes. What is large lies
+# elsewhere in the database, and is fetched for rows that are sent only.
+_UP_TO = """
+SELECT seq, id, type, body, at, queued FROM (
+    SELECT q.*, sum(octet_length(q.body)) OVER (ORDER BY q.seq {order} ROWS UNBOUNDED PRECEDING)
+    - octet_length(q.body) AS before FROM ({statement}) q
+) w WHERE w.before < ? ORDER BY seq {order}
+"""
+
+
+class _PostgresRows:
+    """`sql.database.Rows`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def fetch(self, sql: str, *values: Any) -> list[Row]:
+        rows: list[Row] = await self._connection.fetch(worded(sql), *values)
+        return rows
+
+    async def entries(
+        self, sql: str, *values: Any, order: Literal["ASC", "DESC"], most_bytes: int
+    ) -> list[Entry]:
+        bounded = _UP_TO.format(order=order, statement=sql)
+        return [entry_of(row) for row in await self.fetch(bounded, *values, most_bytes)]
+
+    async def now(self) -> Micros:
+        now: Micros = await self._connection.fetchval(f"SELECT {NOW}")
+        return now

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +19,7 @@ Connection = Any
 """The driver's connection, its own or a pool's; the driver ships no types."""
 
 
-class Mark(NamedTuple):
+class CommitMark(NamedTuple):
     """A transaction, so that it can be found again: its connection, and its number."""
 
     writer: str
@@ -41,6 +42,9 @@ _ASK_TIMES: Final = 2
 
 NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 """The database's time: nobody else's counts."""
+
+STARTED: Final = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
+"""When the database was started, by the same clock."""
 
 # The connection or the server behind it is gone, or not one that writes: another may do.
 _LOST = (
@@ -177,7 +181,11 @@ async def close(connection: Connection) -> None:
         await anyio.lowlevel.checkpoint()
 
 
-def numbered(sql: str) -> str:
-    """SQLite's placeholders as PostgreSQL's: `?` and `?2` become `$1` and `$2`."""
+@lru_cache(maxsize=1000)
+def worded(sql: str) -> str:
+    """A statement that both databases share, as PostgreSQL has it: `?` and `?2` become `$1` and `$2`, and the
+    heads of sessions are columns of `sessions`.
+    """
     places = count(1)
-    return re.sub(r"\?(\d*)", lambda found: f"${found[1] or next(places)}", sql)
+    sql = re.sub(r"\?(\d*)", lambda found: f"${found[1] or next(places)}", sql)
+    return re.sub(r"\bh\.", "s.", sql.replace(" JOIN heads h ON h.session = s.num", ""))

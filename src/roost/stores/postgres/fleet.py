@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import msgspec
 
 from roost.errors import NotFound
 from roost.ports.nodes import About, Node
 from roost.stores.postgres.database import Database
 from roost.stores.postgres.driver import NOW, Connection
-from roost.stores.postgres.nodes import LIVES
-from roost.stores.postgres.writer import Writer
+from roost.stores.postgres.transaction import LIVES
+from roost.stores.postgres.writer import PostgresWriter
 
 _TELL = "UPDATE nodes SET about = $2, home = $3 WHERE id = $1 RETURNING draining > 0"
 
@@ -35,16 +33,16 @@ WHERE id = $1 AND expires > {NOW} RETURNING id
 class PostgresNodes:
     """`ports.nodes.Nodes`."""
 
-    def __init__(self, writer: Writer, database: Database) -> None:
+    def __init__(self, writer: PostgresWriter, database: Database) -> None:
         self._writer = writer
         self._database = database
 
     async def tell(self, node: str, about: About) -> bool:
         said = msgspec.json.encode(about)
-        return bool(await self._writer.alone(lambda db: db.fetchval(_TELL, node, said, about.home)))
+        return bool(await self._writer.apart(lambda db: db.fetchval(_TELL, node, said, about.home)))
 
     async def all(self) -> list[Node]:
-        rows = await self._database.read(lambda db: db.fetch(_ALL))
+        rows = await self._database.ask(lambda db: db.fetch(_ALL))
         return [
             Node(
                 id=id,
@@ -58,12 +56,12 @@ class PostgresNodes:
         ]
 
     async def lives(self, node: str) -> bool:
-        return bool(await self._database.read(lambda db: db.fetchval(_LIVES, node)))
+        return bool(await self._database.ask(lambda db: db.fetchval(_LIVES, node)))
 
     async def mark(self, node: str, *, draining: bool) -> None:
-        await self._writer.alone(partial(_mark, node, draining))
+        await self._writer.apart(lambda db: _mark(db, node, draining))
 
 
-async def _mark(node: str, draining: bool, connection: Connection) -> None:
+async def _mark(connection: Connection, node: str, draining: bool) -> None:
     if await connection.fetchval(_MARK, node, draining) is None:
         raise NotFound(f"there is no node {node}")

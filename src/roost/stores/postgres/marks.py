@@ -21,8 +21,8 @@ class PostgresMarks:
 
     async def note(self, session_id: str, seq: int) -> None:
         # Doing it twice changes nothing, so it is asked like a question.
-        await self._database.read(lambda db: db.execute(_NOTE, session_id, seq))
+        await self._database.ask(lambda db: db.execute(_NOTE, session_id, seq))
 
     async def up_to(self, session_id: str) -> int:
-        found = await self._database.read(lambda db: db.fetchval(_UP_TO, session_id))
+        found = await self._database.ask(lambda db: db.fetchval(_UP_TO, session_id))
         return int(found or 0)

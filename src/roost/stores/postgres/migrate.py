@@ -15,7 +15,7 @@ import anyio
 import asyncpg
 
 from roost.errors import StartupError
-from roost.stores.postgres.driver import Connection, numbered
+from roost.stores.postgres.driver import Connection, worded
 from roost.stores.sql.steps import APPLIED, HISTORY, RECORD, Migration, missing, steps
 
 _log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ async def _migrate(connection: Connection) -> None:
         floor = await connection.fetchval(_FLOOR, known[-1].number)
         for step in missing(known, applied, floor):
             await connection.execute(step.script)
-            await connection.execute(numbered(RECORD), step.number, step.name)
+            await connection.execute(worded(RECORD), step.number, step.name)
             await connection.execute(_REMEMBER, step.number, step.oldest)
     if floor is not None:
         _log.warning("the database is at schema %d, which is newer than this server", applied)

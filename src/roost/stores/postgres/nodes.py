@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 import time
-from functools import partial
 from typing import Final
 
 import anyio
 import asyncpg
+import msgspec
 
 from roost.domain import ledger
 from roost.domain.session import Lease
@@ -24,9 +24,9 @@ from roost.ports.nodes import HEAD_START
 from roost.ports.notifier import WORK
 from roost.stores.postgres.channel import NOTIFY, notifications
 from roost.stores.postgres.dial import Dial
-from roost.stores.postgres.driver import NOW, Connection
-from roost.stores.postgres.transaction import SESSION_COLUMNS, Transaction
-from roost.stores.postgres.writer import Writer
+from roost.stores.postgres.driver import NOW, STARTED, Connection
+from roost.stores.postgres.transaction import LIVES, SESSION_COLUMNS, PostgresTransaction
+from roost.stores.postgres.writer import PostgresWriter
 
 _log = logging.getLogger(__name__)
 _LOCKS: Final = 0x526F6F73  # "Roos": the kind of our advisory locks
@@ -34,12 +34,6 @@ _TICK: Final = 0.25
 _SURE: Final = (
     0.5  # seconds without its lock; a living node whose connection broke has it back by then
 )
-
-_STARTED = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
-
-LIVES: Final = f"n.expires > 0 AND greatest(n.expires, {_STARTED} + n.ttl) > {NOW}"
-"""What is true of a node `n` that lives. A database that was down has let nobody renew: after it came
-up, each node has its time once more."""
 
 _RENEW = f"""
 INSERT INTO nodes (id, ttl, expires, locked_at) VALUES ($1, $2, {NOW} + $2, 0)
@@ -104,7 +98,7 @@ _HELD = f"UPDATE nodes SET locked_at = {NOW} WHERE id = $1"
 # was started say nothing.
 _MISSING = f"""
 SELECT n.id, n.locked_at FROM nodes n
-WHERE n.expires > {NOW} AND n.locked_at > {_STARTED} AND NOT EXISTS (
+WHERE n.expires > {NOW} AND n.locked_at > {STARTED} AND NOT EXISTS (
     SELECT 1 FROM pg_locks l
     WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.classid::bigint = $1
     AND l.objid::bigint = hashtext(n.id)::bigint & 4294967295
@@ -122,7 +116,7 @@ class Claims:
     claim whether it has them.
     """
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: PostgresWriter) -> None:
         self._writer = writer
         self._unsure: list[Lease] = []
 
@@ -151,7 +145,7 @@ class Claims:
             return [], False
         tried: list[Lease] = []
         try:
-            return await self._writer.alone(partial(_claim, node, limit, locked, tried))
+            return await self._writer.apart(Claim(node, limit, locked, tried).on)
         except RoostError:
             self._unsure += tried
             raise
@@ -164,10 +158,10 @@ class Claims:
 
         async def look(connection: Connection) -> list[Lease]:
             ids = [lease.session_id for lease in unsure]
-            hots = await Transaction(connection).take(_OURS, ids, node)
-            return [Lease(hot.id, node, hot.state.generation) for hot in hots]
+            ours = await PostgresTransaction(connection).take(_OURS, ids, node)
+            return [Lease(session.id, node, session.state.generation) for session in ours]
 
-        ours = await self._writer.alone(look)
+        ours = await self._writer.apart(look)
         self._unsure = [lease for lease in self._unsure if lease not in unsure]
         return [lease for lease in ours if lease in unsure]
 
@@ -176,37 +170,45 @@ class _InTheWay(Exception):
     """Somebody holds a session that is to be claimed."""
 
 
-async def _claim(
-    node: str, limit: int, locked: str, tried: list[Lease], connection: Connection
-) -> tuple[list[Lease], bool]:
-    """`tried` is told which they are, in case the end of the transaction is not heard of."""
-    tried.clear()
-    lives, dead, ids = await connection.fetchrow(_LOOK, node, limit)
-    if not lives:
-        raise LeaseLost(f"the lease of {node} has run out")
-    if not ids:
-        return [], False
-    tx = Transaction(connection)
-    if not locked:
-        await connection.execute(_PATIENCE)
-    try:
-        hots = await tx.take(_TAKE + locked, ids, dead)
-    except asyncpg.LockNotAvailableError:
-        raise _InTheWay() from None
-    for hot in hots:
-        tx.put(hot, ledger.take(hot.state, node))
-    await tx.flush()
-    await connection.execute(_SETTLE, node, [hot.id for hot in hots])
-    order = {id: place for place, id in enumerate(ids)}
-    hots.sort(key=lambda hot: order[hot.id])
-    tried += [Lease(hot.id, node, hot.state.generation) for hot in hots]
-    return list(tried), len(hots) < len(ids)
+class Claim(msgspec.Struct, frozen=True):
+    """A node takes sessions; whether it has missed some, because others hold them.
+
+    `tried` is told which they are, in case the end of the transaction is not heard of.
+    """
+
+    node: str
+    limit: int
+    locked: str
+    tried: list[Lease]
+
+    async def on(self, connection: Connection) -> tuple[list[Lease], bool]:
+        self.tried.clear()
+        lives, dead, ids = await connection.fetchrow(_LOOK, self.node, self.limit)
+        if not lives:
+            raise LeaseLost(f"the lease of {self.node} has run out")
+        if not ids:
+            return [], False
+        tx = PostgresTransaction(connection)
+        if not self.locked:
+            await connection.execute(_PATIENCE)
+        try:
+            sessions = await tx.take(_TAKE + self.locked, ids, dead)
+        except asyncpg.LockNotAvailableError:
+            raise _InTheWay() from None
+        for session in sessions:
+            tx.put(session, ledger.take(session.state, self.node))
+        await tx.flush()
+        await connection.execute(_SETTLE, self.node, [session.id for session in sessions])
+        order = {id: place for place, id in enumerate(ids)}
+        sessions.sort(key=lambda session: order[session.id])
+        self.tried.extend(Lease(s.id, self.node, s.state.generation) for s in sessions)
+        return list(self.tried), len(sessions) < len(ids)
 
 
 class Nodes:
     """The nodes of this process, and a watch on all others."""
 
-    def __init__(self, writer: Writer, dial: Dial) -> None:
+    def __init__(self, writer: PostgresWriter, dial: Dial) -> None:
         self._writer = writer
         self._dial = dial
         self._ours: set[str] = set()
@@ -215,11 +217,11 @@ class Nodes:
     async def renew(self, node: str, ttl: float) -> None:
         """Say that a node lives; with a `ttl` of 0, that it is gone."""
         if ttl > 0:
-            await self._writer.alone(lambda db: db.execute(_RENEW, node, int(ttl * 1_000_000)))
+            await self._writer.apart(lambda db: db.execute(_RENEW, node, int(ttl * 1_000_000)))
             self._ours.add(node)
         else:
             self._ours.discard(node)
-            await self._writer.alone(lambda db: db.execute(_LEAVE, node))
+            await self._writer.apart(lambda db: db.execute(_LEAVE, node))
 
     async def watch(self) -> None:
         """Hold the locks of our nodes, and look for others that have lost theirs; for ever."""
@@ -244,10 +246,18 @@ class Nodes:
         self._missing = {key: self._missing.get(key, now) for key in missing}
         for (node, locked_at), since in self._missing.items():
             if now - since >= _SURE and node not in self._ours:
-                await self._writer.alone(partial(_end, node, locked_at))
+                await self._writer.apart(EndNode(node, locked_at).on)
 
 
-async def _end(node: str, locked_at: int, connection: Connection) -> None:
-    if await connection.fetchval(_END, node, locked_at):
-        _log.warning("%s is gone: its sessions can be claimed", node, extra={"action": "end"})
-        await connection.execute(NOTIFY, notifications([WORK]))
+class EndNode(msgspec.Struct, frozen=True):
+    """The lease of a node that has lost its lock is over."""
+
+    node: str
+    locked_at: int
+
+    async def on(self, connection: Connection) -> None:
+        if await connection.fetchval(_END, self.node, self.locked_at):
+            _log.warning(
+                "%s is gone: its sessions can be claimed", self.node, extra={"action": "end"}
+            )
+            await connection.execute(NOTIFY, notifications([WORK]))

@@ -11,19 +11,19 @@ import anyio
 from roost.errors import StartupError, Unavailable
 from roost.stores.postgres import opening
 from roost.stores.postgres.buckets import PostgresBuckets
-from roost.stores.postgres.catalog import PostgresCatalog
 from roost.stores.postgres.database import Database
 from roost.stores.postgres.dial import Dial
 from roost.stores.postgres.driver import Connection
 from roost.stores.postgres.fleet import PostgresNodes
-from roost.stores.postgres.keys import PostgresKeys
 from roost.stores.postgres.log import PostgresLog
 from roost.stores.postgres.marks import PostgresMarks
 from roost.stores.postgres.nodes import Nodes
 from roost.stores.postgres.sessions import PostgresSessions
 from roost.stores.postgres.sweep import Sweep
 from roost.stores.postgres.workspaces import PostgresWorkspaces
-from roost.stores.postgres.writer import Writer
+from roost.stores.postgres.writer import PostgresWriter
+from roost.stores.sql.catalog import SqlCatalog
+from roost.stores.sql.keys import SqlKeys
 
 _PING_SECONDS: Final = 3.0
 
@@ -34,11 +34,13 @@ _AGREED = "SELECT value FROM shared WHERE name = $1"
 class PostgresStore:
     """All stores of one server in one database, which other servers use at the same time."""
 
-    def __init__(self, writer: Writer, database: Database, nodes: Nodes, sweep: Sweep) -> None:
+    def __init__(
+        self, writer: PostgresWriter, database: Database, nodes: Nodes, sweep: Sweep
+    ) -> None:
         self.log = PostgresLog(writer, database, nodes)
         self.sessions = PostgresSessions(writer, database, sweep)
-        self.catalog = PostgresCatalog(writer, database)
-        self.keys = PostgresKeys(writer, database)
+        self.catalog = SqlCatalog(writer, database)
+        self.keys = SqlKeys(writer, database)
         self.workspaces = PostgresWorkspaces(writer, database)
         self.nodes = PostgresNodes(writer, database)
         self.buckets = PostgresBuckets(database)
@@ -56,7 +58,7 @@ class PostgresStore:
         """
         await opening.prepare(url)
         async with Database.open(url) as database, anyio.create_task_group() as tasks:
-            writer, sweep = Writer(database, tasks), Sweep(database)
+            writer, sweep = PostgresWriter(database, tasks), Sweep(database)
             nodes = Nodes(writer, Dial(url))
             try:
                 await writer.start()
@@ -84,12 +86,12 @@ class PostgresStore:
             found: bytes = await connection.fetchval(_AGREED, name)
             return found
 
-        return await self._writer.alone(change)
+        return await self._writer.apart(change)
 
     async def ping(self) -> None:
         """Returns once the database has taken a commit. :raises Unavailable: it does not"""
         with anyio.move_on_after(_PING_SECONDS) as patience:
-            await self._writer.alone(_look)
+            await self._writer.apart(_look)
         if patience.cancelled_caught:
             raise Unavailable("the database does not answer")
 

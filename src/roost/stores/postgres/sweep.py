@@ -12,7 +12,8 @@ import anyio
 
 from roost.errors import RoostError
 from roost.stores.postgres.database import Database
-from roost.stores.postgres.driver import NOW, Connection
+from roost.stores.postgres.driver import NOW, Connection, worded
+from roost.stores.sql.sessions import SLICES
 
 _log = logging.getLogger(__name__)
 _SLICE: Final = 1000
@@ -22,18 +23,6 @@ _ALONE = "SELECT pg_try_advisory_xact_lock(hashtextextended('sweep', 2))"
 
 # One deleted session whose log is still there.
 _NEXT = "SELECT num FROM graves WHERE swept = 0 LIMIT 1"
-
-# Slices of its log, then of what points into it.
-_SLICES: Final = (
-    """
-    DELETE FROM entries WHERE session = $1
-    AND seq IN (SELECT seq FROM entries WHERE session = $1 ORDER BY seq LIMIT $2) RETURNING 1
-    """,
-    """
-    DELETE FROM receipts WHERE session = $1
-    AND key IN (SELECT key FROM receipts WHERE session = $1 LIMIT $2) RETURNING 1
-    """,
-)
 
 # Nothing of it is left.
 _DONE = "UPDATE graves SET swept = 1 WHERE kind = 'session' AND num = $1"
@@ -86,8 +75,8 @@ async def _sweep(connection: Connection) -> bool:
     num = await connection.fetchval(_NEXT)
     if num is None:
         return False
-    for a_slice in _SLICES:
-        if await connection.fetch(a_slice, num, _SLICE):
+    for a_slice in SLICES:
+        if await connection.fetch(worded(a_slice), num, _SLICE):
             return True
     await connection.execute(_DONE, num)
     return True

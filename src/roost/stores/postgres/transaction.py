@@ -9,31 +9,35 @@ operations run, without asking anything; then one statement writes what came of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
-import msgspec
-
-from roost.domain.events import Entry, Micros
+from roost.domain.events import Entry
 from roost.domain.session import Session, Spec
 from roost.errors import NotFound
-from roost.stores.postgres.driver import NOW, Connection, Mark
+from roost.stores.postgres.driver import NOW, STARTED, CommitMark, Connection, worded
+from roost.stores.sql import rows as shared
+from roost.stores.sql.batch import LockKind, Needs, SqlTransaction
 from roost.stores.sql.rows import (
     ENTRY_COLUMNS,
-    Hot,
+    CachedSession,
+    NewSession,
     Row,
+    cached_of,
     encode,
     entry_of,
     head_columns,
-    hot_of,
     spec_columns,
     spec_of,
     state_columns,
 )
-from roost.stores.sql.rows import SESSION_COLUMNS as _COLUMNS
-from roost.stores.sql.sessions import New
-from roost.stores.sql.sheet import Sheet
+from roost.stores.sql.sessions import CREATED, REWRITE, absent, matching
 
-SESSION_COLUMNS = _COLUMNS.replace("h.", "s.")
+SESSION_COLUMNS: Final = worded(shared.SESSION_COLUMNS)
+
+LIVES: Final = f"n.expires > 0 AND greatest(n.expires, {STARTED} + n.ttl) > {NOW}"
+"""What is true of a node `n` that lives. A database that was down has let nobody renew: after it came
+up, each node has its time once more."""
 
 # Sessions, which nobody else changes from here on.
 _LOCK = f"""
@@ -61,6 +65,27 @@ JOIN entries e ON e.session = r.session AND e.seq = r.seq
 """
 
 _SPEC = "SELECT spec FROM specs WHERE session = $1"
+
+_LOCK_NAME = "SELECT pg_advisory_xact_lock(hashtextextended($1, $2))"
+_LIVES = f"SELECT EXISTS (SELECT 1 FROM nodes n WHERE n.id = $1 AND {LIVES})"
+_AT_ONCE: Final = 500
+
+# A whole session.
+_MADE = f"""
+SELECT {SESSION_COLUMNS}, p.spec FROM sessions s JOIN specs p ON p.session = s.num WHERE s.id = $1
+"""
+
+# Remember a creator's key, unless it is known; waits for one who is about to.
+_REMEMBER_CREATION = """
+INSERT INTO creations (tenant, key, fingerprint, session_id) VALUES ($1, $2, $3, $4)
+ON CONFLICT DO NOTHING RETURNING 1
+"""
+
+# A session goes.
+_DELETE: Final = ("DELETE FROM sessions WHERE num = $1", "DELETE FROM specs WHERE session = $1")
+_BURY = """
+INSERT INTO graves (kind, num, tenant, id, swept) VALUES ('session', $1, $2, $3, 0)
+"""
 
 # Numbers for new sessions.
 _NUMBERS = f"""
@@ -120,36 +145,24 @@ WHERE s.num = n.num
 """
 
 
-class Needs(msgspec.Struct, frozen=True):
-    """What an operation will ask for: a session, which inputs wait, inputs under some keys.
-
-    `inputs`: it will ask for the waiting inputs themselves. `new`: the session is not there yet, and is
-    to get a number.
-    """
-
-    session_id: str
-    waiting: bool = False
-    inputs: bool = False
-    keys: Sequence[str] = ()
-    new: bool = False
-
-
-class Transaction(Sheet):
+class PostgresTransaction(SqlTransaction):
     """One transaction on one connection."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(0)
         self._connection = connection
-        self._sessions: dict[str, Hot] = {}
+        self._sessions: dict[str, CachedSession] = {}
         self._recall: dict[tuple[int, str], tuple[str, Entry]] = {}
         self._inputs: dict[int, list[Entry]] = {}
         self._numbers: list[int] = []
-        self._new: dict[int, tuple[Hot, Spec]] = {}
+        self._new: dict[int, tuple[CachedSession, Spec]] = {}
 
     # Before the operations
 
     @classmethod
-    async def begin(cls, connection: Connection, needs: Sequence[Needs] = ()) -> Transaction:
+    async def begin(
+        cls, connection: Connection, needs: Sequence[Needs] = ()
+    ) -> PostgresTransaction:
         """With everything at hand that the operations need."""
         tx = cls(connection)
         if needs:
@@ -159,56 +172,52 @@ class Transaction(Sheet):
             await tx._look_up_waiting(need.session_id for need in needs if need.waiting)
             await tx._look_up_keys(need for need in needs if need.keys)
         if not tx.now:
-            tx._at_least(await connection.fetchval(f"SELECT {NOW}"))
+            tx.at_least(await connection.fetchval(f"SELECT {NOW}"))
         return tx
 
     async def _lock(self, session_ids: set[str]) -> None:
         if session_ids:
             await self.take(_LOCK, list(session_ids))
 
-    async def take(self, sql: str, *values: Any) -> list[Hot]:
+    async def take(self, sql: str, *values: Any) -> list[CachedSession]:
         """Know the sessions that a statement locks; it gives their columns and the time."""
         rows = await self._connection.fetch(sql, *values)
         for row in rows:
-            self._at_least(row[-1])
-        return [self.remember(hot_of(row[:-1])) for row in rows]
-
-    def _at_least(self, now: Micros) -> None:
-        """The moment of the batch; never before the last one of a session in it."""
-        self.now = max(self.now, now)
+            self.at_least(row[-1])
+        return [self._remember(cached_of(row[:-1])) for row in rows]
 
     async def _number(self, count: int) -> None:
         if not count:
             return
         for number, now in await self._connection.fetch(_NUMBERS, count):
             self._numbers.append(number)
-            self._at_least(now)
+            self.at_least(now)
 
     async def _look_up_waiting(self, session_ids: Iterable[str]) -> None:
         found = {self._sessions[id] for id in session_ids if id in self._sessions}
-        hots = {hot.num: hot for hot in found if hot.waiting is None}
-        if not hots:
+        sessions = {session.num: session for session in found if session.waiting is None}
+        if not sessions:
             return
-        for hot in hots.values():
-            hot.waiting = set()
-        oldest = [hot.waits_from for hot in hots.values()]
-        for num, seq in await self._connection.fetch(_WAITING, list(hots), oldest):
-            waiting = hots[num].waiting
+        for session in sessions.values():
+            session.waiting = set()
+        oldest = [session.waits_from for session in sessions.values()]
+        for num, seq in await self._connection.fetch(_WAITING, list(sessions), oldest):
+            waiting = sessions[num].waiting
             assert waiting is not None
             waiting.add(seq)
 
     async def _look_up_inputs(self, session_ids: Iterable[str]) -> None:
         found = {self._sessions[id] for id in session_ids if id in self._sessions}
-        hots = {hot.num: hot for hot in found if hot.waiting is None}
-        if not hots:
+        sessions = {session.num: session for session in found if session.waiting is None}
+        if not sessions:
             return
-        for hot in hots.values():
-            hot.waiting = set()
-        oldest = [hot.waits_from for hot in hots.values()]
-        for num, *columns in await self._connection.fetch(_INPUTS, list(hots), oldest):
+        for session in sessions.values():
+            session.waiting = set()
+        oldest = [session.waits_from for session in sessions.values()]
+        for num, *columns in await self._connection.fetch(_INPUTS, list(sessions), oldest):
             entry = entry_of(tuple(columns))
             self._inputs.setdefault(num, []).append(entry)
-            waiting = hots[num].waiting
+            waiting = sessions[num].waiting
             assert waiting is not None
             waiting.add(entry.seq)
 
@@ -228,81 +237,115 @@ class Transaction(Sheet):
 
     # For the operations
 
-    def remember(self, hot: Hot) -> Hot:
-        """Know this session, whose row is locked."""
-        self._sessions[hot.id] = hot
-        self._at_least(hot.updated_at)
-        return hot
+    def _remember(self, session: CachedSession) -> CachedSession:
+        """Know this session, whose row is locked. The batch does not happen before its last one."""
+        self._sessions[session.id] = session
+        self.at_least(session.updated_at)
+        return session
 
-    def add(self, new: New) -> Hot:
-        """A new session."""
-        hot = Hot(self._numbers.pop(0), new.id, new.tenant, self.now, new.state)
-        self._new[hot.num] = hot, new.spec
-        return self.remember(hot)
+    def add(self, new: NewSession) -> CachedSession:
+        session = CachedSession(self._numbers.pop(0), new.id, new.tenant, self.now, new.state)
+        self._new[session.num] = session, new.spec
+        return self._remember(session)
 
-    def session(self, session_id: str) -> Hot:
+    def session(self, session_id: str) -> CachedSession:
         try:
             return self._sessions[session_id]
         except KeyError:
             raise NotFound(f"there is no session {session_id}") from None
 
-    def _waiting(self, hot: Hot) -> set[int]:
+    def _waiting(self, session: CachedSession) -> set[int]:
         raise AssertionError("an operation that takes inputs must say so in its needs")
 
-    def inputs(self, hot: Hot) -> list[Entry]:
+    def inputs(self, session: CachedSession) -> list[Entry]:
         """:raises AssertionError: the operation has not said so in its needs"""
-        assert hot.waiting is not None
+        assert session.waiting is not None
         written = [
             Entry(seq, id, type, body, at, bool(queued))
             for num, seq, at, queued, _, id, type, body in self._entries
-            if num == hot.num
+            if num == session.num
         ]
-        known = [*self._inputs.get(hot.num, []), *written]
-        return [entry for entry in known if entry.seq in hot.waiting]
+        known = [*self._inputs.get(session.num, []), *written]
+        return [entry for entry in known if entry.seq in session.waiting]
 
-    def _recalled(self, hot: Hot, key: str) -> tuple[str, Entry] | None:
-        return self._recall.get((hot.num, key))
+    def _recalled(self, session: CachedSession, key: str) -> tuple[str, Entry] | None:
+        return self._recall.get((session.num, key))
 
-    async def spec(self, hot: Hot) -> Spec:
-        """What a session was created with."""
-        return spec_of(await self._connection.fetchval(_SPEC, hot.num))
-
-    async def whole(self, hot: Hot) -> Session:
-        """The session with its spec."""
-        return hot.session(await self.spec(hot), self.now)
+    # For procedures besides
 
     async def ask(self, sql: str, *values: Any) -> list[Row]:
         """Run one statement. What the operations want written is not there yet: see `flush`."""
-        rows: list[Row] = await self._connection.fetch(sql, *values)
+        rows: list[Row] = await self._connection.fetch(worded(sql), *values)
         return rows
+
+    async def ask_locked(self, sql: str, *values: Any, shared: bool = False) -> list[Row]:
+        return await self.ask(f"{sql} FOR {'SHARE' if shared else 'UPDATE'}", *values)
+
+    async def ask_each(self, sql: str, rows: Iterable[Row]) -> None:
+        left = iter(rows)
+        while some := list(islice(left, _AT_ONCE)):
+            await self._connection.executemany(worded(sql), some)
+
+    async def lock(self, kind: LockKind, name: str) -> None:
+        await self._connection.execute(_LOCK_NAME, name, int(kind))
+
+    async def whole(self, session: CachedSession) -> Session:
+        spec = spec_of(await self._connection.fetchval(_SPEC, session.num))
+        return session.session(spec, self.now)
+
+    async def rewrite(self, session: CachedSession, spec: Spec) -> None:
+        await self.ask(REWRITE, encode(spec), session.num)
+
+    async def session_made(self, new: NewSession) -> Session | None:
+        """Waits for one who is about to make it."""
+        receipt = new.receipt
+        if receipt is None:
+            return None
+        mine = (new.tenant, receipt.key, receipt.fingerprint, new.id)
+        if await self.ask(_REMEMBER_CREATION, *mine):
+            return None
+        made = matching(await self.ask(CREATED, new.tenant, receipt.key), receipt)
+        rows = await self.ask(_MADE, made)
+        if not rows:
+            raise absent(str(made))
+        session = cached_of(rows[0][:-1])
+        return session.session(spec_of(rows[0][-1]), max(self.now, session.updated_at))
+
+    async def delete_session(self, session: CachedSession) -> None:
+        for statement in _DELETE:
+            await self.ask(statement, session.num)
+        await self.ask(_BURY, session.num, session.tenant, session.id)
+
+    async def lives(self, node: str) -> bool:
+        return bool(await self._connection.fetchval(_LIVES, node))
 
     # After the operations
 
-    async def flush(self, mark: Mark | None = None) -> None:
+    async def flush(self, mark: CommitMark | None = None) -> None:
         """Write what came of them, and the transaction's mark if this is to do that, too.
 
         An input that this very batch wrote is not among those whose rows it changes: one that was taken up
         at once is written so.
         """
         if self._new:
-            new = [_new_columns(hot, spec) for hot, spec in self._new.values()]
+            new = [_new_columns(session, spec) for session, spec in self._new.values()]
             await self._connection.execute(_CREATE, *_columns(new, 20))
         if self._advanced:
             await self.write(mark)
         self._new.clear()
         self._clear()
 
-    async def write(self, mark: Mark | None = None) -> None:
+    async def write(self, mark: CommitMark | None = None) -> None:
         """All but new sessions, which are written as they are at the end."""
         receipts = [
             (num, key, mark, entry.seq) for (num, key), (mark, entry) in self._receipts.items()
         ]
-        old = [hot for num, hot in self._advanced.items() if num not in self._new]
-        advanced = [head_columns(hot) for hot in old if hot.num not in self._stepped]
+        old = [session for num, session in self._advanced.items() if num not in self._new]
+        advanced = [head_columns(session) for session in old if session.num not in self._stepped]
         stepped = [
-            (*head_columns(hot), *state_columns(hot.state))
-            for hot in old
-            if hot.num in self._stepped
+            (*head_columns(session), *state_columns(session.state))
+            for session in old
+            if session.num in self._stepped
         ]
         await self._connection.execute(
             _WRITE,
@@ -316,10 +359,10 @@ class Transaction(Sheet):
         )
 
 
-def _new_columns(hot: Hot, spec: Spec) -> Row:
-    who = (hot.num, hot.id, hot.tenant, hot.created_at, *spec_columns(spec))
-    *stands, _ = head_columns(hot)
-    return (*who, *state_columns(hot.state), *stands, encode(spec))
+def _new_columns(session: CachedSession, spec: Spec) -> Row:
+    who = (session.num, session.id, session.tenant, session.created_at, *spec_columns(spec))
+    *stands, _ = head_columns(session)
+    return (*who, *state_columns(session.state), *stands, encode(spec))
 
 
 def _columns(rows: Sequence[Row], width: int) -> Iterable[Sequence[Any]]:

@@ -15,7 +15,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 from zlib import crc32
 
@@ -24,11 +23,11 @@ from anyio.abc import TaskGroup
 
 from roost.errors import RoostError, Unavailable
 from roost.stores.postgres.database import Database, Work
-from roost.stores.postgres.driver import Connection, Mark
-from roost.stores.postgres.transaction import Needs, Transaction
+from roost.stores.postgres.driver import CommitMark, Connection, worded
+from roost.stores.postgres.transaction import PostgresTransaction
+from roost.stores.sql.batch import Needs, Operation, Procedure
 
 T = TypeVar("T")
-Op = Callable[[Transaction], T]
 Ended = Callable[["asyncio.Future[Any]", Any], None]
 
 _log = logging.getLogger(__name__)
@@ -37,13 +36,13 @@ _MOST_AT_ONCE: Final = 1000
 
 
 class _Job(NamedTuple):
-    op: Op[Any]
+    operation: Operation[Any]
     needs: Needs
     future: asyncio.Future[Any]
     since: float
 
 
-class Writer:
+class PostgresWriter:
     """All that this node changes."""
 
     def __init__(self, database: Database, tasks: TaskGroup) -> None:
@@ -60,17 +59,33 @@ class Writer:
             await lane.warm_up()
             self._tasks.start_soon(lane.run)
 
-    async def do(self, op: Op[T], needs: Needs) -> T:
-        """What `op` returns or raises, once it is durable. Giving up waiting does not undo it."""
+    async def do(self, operation: Operation[T]) -> T:
+        """What it returns or raises, once it is durable. Giving up waiting does not undo it."""
         future: asyncio.Future[T] = self._begun()
+        needs = operation.needs
         lane = self._lanes[crc32(needs.session_id.encode()) % len(self._lanes)]
-        lane.put(op, needs, future)
+        lane.put(_Job(operation, needs, future, time.monotonic()))
         return await future
 
-    async def alone(self, change: Work[T]) -> T:
-        """The same for what is not grouped: `change` has a transaction of its own."""
+    async def alone(self, procedure: Procedure[T]) -> T:
+        """The same for one that asks the database questions: it has a transaction of its own."""
+
+        async def change(connection: Connection) -> T:
+            tx = await PostgresTransaction.begin(connection, procedure.needs)
+            outcome = await procedure.on(tx)
+            await tx.flush()
+            return outcome
+
+        return await self.apart(change)
+
+    async def execute(self, sql: str, *values: Any) -> None:
+        """The same for one statement."""
+        await self.apart(lambda connection: connection.execute(worded(sql), *values))
+
+    async def apart(self, change: Work[T]) -> T:
+        """The same for a change that knows which database this is: it has a transaction of its own."""
         future: asyncio.Future[T] = self._begun()
-        self._tasks.start_soon(self._alone, change, future)
+        self._tasks.start_soon(self._apart, change, future)
         return await future
 
     async def close(self) -> None:
@@ -96,7 +111,7 @@ class Writer:
         else:
             future.set_result(outcome)
 
-    async def _alone(self, change: Work[Any], future: asyncio.Future[Any]) -> None:
+    async def _apart(self, change: Work[Any], future: asyncio.Future[Any]) -> None:
         try:
             outcome = await self._database.write(change)
         except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
@@ -117,8 +132,8 @@ class _Lane:
     async def warm_up(self) -> None:
         await self._database.write_on(self._line, _rehearsal, time.monotonic())
 
-    def put(self, op: Op[Any], needs: Needs, future: asyncio.Future[Any]) -> None:
-        self._jobs.append(_Job(op, needs, future, time.monotonic()))
+    def put(self, job: _Job) -> None:
+        self._jobs.append(job)
         self._something.set()
 
     async def run(self) -> None:
@@ -132,8 +147,11 @@ class _Lane:
 
     async def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
         try:
-            work = partial(_together, jobs)
-            return await self._database.write_on(self._line, work, jobs[0].since)
+            return await self._database.write_on(
+                self._line,
+                lambda connection, mark: _together(connection, mark, jobs),
+                jobs[0].since,
+            )
         except Unavailable as away:
             return [Unavailable(away.message, hint=away.hint) for _ in jobs]
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to one of them only
@@ -143,21 +161,21 @@ class _Lane:
             return [(await self._commit([job]))[0] for job in jobs]
 
 
-async def _together(jobs: Sequence[_Job], connection: Connection, mark: Mark) -> list[Any]:
-    tx = await Transaction.begin(connection, [job.needs for job in jobs])
-    outcomes = [_outcome(job.op, tx) for job in jobs]
+async def _together(connection: Connection, mark: CommitMark, jobs: Sequence[_Job]) -> list[Any]:
+    tx = await PostgresTransaction.begin(connection, [job.needs for job in jobs])
+    outcomes = [_outcome(job.operation, tx) for job in jobs]
     await tx.flush(mark)
     return outcomes
 
 
-async def _rehearsal(connection: Connection, mark: Mark) -> None:
+async def _rehearsal(connection: Connection, mark: CommitMark) -> None:
     """A batch that changes nothing."""
-    tx = await Transaction.begin(connection, [Needs("")])
+    tx = await PostgresTransaction.begin(connection, [Needs("")])
     await tx.write(mark)
 
 
-def _outcome(op: Op[Any], tx: Transaction) -> Any:
+def _outcome(operation: Operation[Any], tx: PostgresTransaction) -> Any:
     try:
-        return op(tx)
+        return operation.on(tx)
     except RoostError as refusal:
         return refusal

@@ -12,20 +12,20 @@ Value = str | int | None
 
 # Where a thing stands in its listing; also one that was deleted since the last page was read.
 POSITION = """
-SELECT num FROM sessions WHERE ?1 = 'session' AND tenant = ?2 AND id = ?3
+SELECT num FROM sessions WHERE CAST(?1 AS TEXT) = 'session' AND tenant = ?2 AND id = ?3
 UNION ALL SELECT num FROM records WHERE kind = ?1 AND tenant = ?2 AND id = ?3
 UNION ALL SELECT num FROM graves WHERE kind = ?1 AND tenant = ?2 AND id = ?3
 """
 
 
-def position(found: Row | None, kind: str, thing_id: str) -> int:
+def position(found: Sequence[Row], kind: str, thing_id: str) -> int:
     """The thing's number, from the answer to `POSITION`.
 
     :raises InvalidRequest: there never was such a thing
     """
-    if found is None:
+    if not found:
         raise InvalidRequest(f"a listing cannot go on after {thing_id!r}: there is no such {kind}")
-    return int(found[0])
+    return int(found[0][0])
 
 
 def outside(column: str, stretches: Sequence[Stretch]) -> str:

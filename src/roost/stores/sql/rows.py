@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from roost.domain.events import Entry, Micros
+from roost.domain.events import Draft, Entry, Micros
+from roost.domain.ids import mint
 from roost.domain.session import Session, Spec, State, Status
+from roost.ports.log import Receipt
 
 Row = tuple[Any, ...]
 
@@ -28,14 +31,43 @@ SESSION_COLUMNS = """
        s.status, s.owner, s.active_since, s.archived_at, s.rest,
        h.head, h.queued, h.sent, h.sent_at, h.waits_from
 """
-"""Of `s`, the session's row, and `h`, which has what changes with each entry; one may be the other."""
+"""From `SESSIONS`."""
+
+SESSIONS = "sessions s JOIN heads h ON h.session = s.num"
+"""Sessions, and `h`: what changes with each of their entries."""
 
 ENTRY_COLUMNS = "e.seq, e.id, e.type, e.body, e.at, e.queued"
 
-WHERE_IS = """
-SELECT max(seq) FROM entries WHERE session = (SELECT num FROM sessions WHERE id = ?) AND id = ?
-"""
-"""Where an event stands in a log: the last time, since one that was queued stands there twice."""
+
+class NewSession(msgspec.Struct, frozen=True):
+    """A session that is to be made."""
+
+    tenant: str
+    id: str
+    spec: Spec
+    state: State
+    drafts: Sequence[Draft]
+    receipt: Receipt | None
+    max_sessions: int | None
+
+    @classmethod
+    def of(
+        cls,
+        tenant: str,
+        session_id: str,
+        spec: Spec,
+        drafts: Sequence[Draft],
+        receipt: Receipt | None,
+        max_sessions: int | None,
+    ) -> NewSession:
+        """With the state that every session begins in."""
+        state = State(
+            thread_id=mint("sthr"),
+            agent_name=str(spec.agent.get("name", "")),
+            trust_level=spec.trust_level,
+            budget=spec.budget,
+        )
+        return cls(tenant, session_id, spec, state, drafts, receipt, max_sessions)
 
 
 class Settled(NamedTuple):
@@ -46,7 +78,7 @@ class Settled(NamedTuple):
     spec_version: int
 
 
-class Hot:
+class CachedSession:
     """A session as a batch knows it, ahead of the database until that is committed."""
 
     __slots__ = (
@@ -93,7 +125,7 @@ class Hot:
         )
 
 
-def hot_of(row: Row) -> Hot:
+def cached_of(row: Row) -> CachedSession:
     """From a row of `SESSION_COLUMNS`."""
     num, id, tenant, created_at, updated_at, status, owner, active_since, archived_at = row[:9]
     rest, head, queued, sent, sent_at, waits_from = row[9:]
@@ -108,11 +140,11 @@ def hot_of(row: Row) -> Hot:
         sent=sent,
         sent_at=sent_at,
     )
-    hot = Hot(num, id, tenant, created_at, state)
-    hot.updated_at = updated_at
-    hot.waits_from = waits_from
-    hot.waiting = None if waits_from else set()
-    return hot
+    cached = CachedSession(num, id, tenant, created_at, state)
+    cached.updated_at = updated_at
+    cached.waits_from = waits_from
+    cached.waiting = None if waits_from else set()
+    return cached
 
 
 @lru_cache(maxsize=10_000)
@@ -128,7 +160,7 @@ def turned_of(rest: bytes) -> int:
 
 def session_of(row: Row, now: Micros) -> Session:
     """From a row of `SESSION_COLUMNS` and the spec, read at this moment."""
-    return hot_of(row[:-1]).session(spec_of(row[-1]), now)
+    return cached_of(row[:-1]).session(spec_of(row[-1]), now)
 
 
 def spec_of(spec: bytes) -> Spec:
@@ -154,10 +186,18 @@ quotation mark has a backslash before it. It is searched for without an index: `
 """
 
 
-def head_columns(hot: Hot) -> Row:
+def head_columns(cached: CachedSession) -> Row:
     """head, queued, waits_from, sent, sent_at, updated_at, session."""
-    at = hot.state
-    return (at.head, at.queued, hot.waits_from, at.sent, at.sent_at, hot.updated_at, hot.num)
+    at = cached.state
+    return (
+        at.head,
+        at.queued,
+        cached.waits_from,
+        at.sent,
+        at.sent_at,
+        cached.updated_at,
+        cached.num,
+    )
 
 
 def entry_of(row: Row) -> Entry:

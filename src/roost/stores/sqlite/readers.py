@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import apsw
 
+from roost.domain.events import Entry, Micros
 from roost.errors import Unavailable
+from roost.stores.sql.database import Question, finished
+from roost.stores.sql.rows import Row, entry_of
+from roost.stores.sqlite.clock import Clock
 from roost.stores.sqlite.driver import explained
 
 T = TypeVar("T")
-Question = Callable[[apsw.Connection], T]
-_Job = tuple[Question[Any], "asyncio.Future[Any]"]
+_Job = tuple[Callable[[apsw.Connection], Any], "asyncio.Future[Any]"]
 
 
-class Readers:
+class SqliteReaders:
     """Answers questions on whichever thread is free."""
 
-    def __init__(self, here: apsw.Connection, *connections: apsw.Connection) -> None:
+    def __init__(self, clock: Clock, here: apsw.Connection, *connections: apsw.Connection) -> None:
+        self._clock = clock
         self._here = here
         self._here.set_busy_timeout(0)
         self._loop = asyncio.get_running_loop()
@@ -38,22 +43,26 @@ class Readers:
         for thread in self._threads:
             thread.start()
 
-    def ask(self, question: Question[T]) -> asyncio.Future[T]:
+    def read(self, question: Question[T]) -> asyncio.Future[T]:
         """The question's answer, from the database as it is committed now."""
+        return self.ask(lambda db: finished(question(_SqliteRows(db, self._clock))))
+
+    def ask(self, question: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
+        """The same for one that knows which database this is."""
         if self._closed:
             raise Unavailable("the store is closed")
         future: asyncio.Future[T] = self._loop.create_future()
         self._jobs.put((question, future))
         return future
 
-    async def ask_here(self, question: Question[T]) -> T:
-        """As `ask`, for a few rows in memory, by their keys: the loop waits for it."""
+    async def read_here(self, question: Question[T]) -> T:
+        """As `read`, for a few rows in memory, by their keys: the loop waits for it."""
         if self._closed:
             raise Unavailable("the store is closed")
         try:
-            return question(self._here)
+            return finished(question(_SqliteRows(self._here, self._clock)))
         except (apsw.BusyError, apsw.LockedError):  # somebody has the file open in another program
-            return await self.ask(question)
+            return await self.read(question)
         except Exception as error:
             raise explained(error) from error
 
@@ -78,6 +87,34 @@ class Readers:
                 outcome = explained(error)
             self._loop.call_soon_threadsafe(_answer, future, outcome)
         db.close()
+
+
+class _SqliteRows:
+    """`sql.database.Rows`."""
+
+    def __init__(self, db: apsw.Connection, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
+
+    async def fetch(self, sql: str, *values: Any) -> list[Row]:
+        return self._db.execute(sql, values).fetchall()
+
+    async def entries(
+        self, sql: str, *values: Any, order: Literal["ASC", "DESC"], most_bytes: int
+    ) -> list[Entry]:
+        entries: list[Entry] = []
+        size = 0
+        # A statement left in the middle would keep its picture of the database.
+        with closing(self._db.execute(sql, values)) as rows:
+            for row in rows:
+                entries.append(entry_of(row))
+                size += len(entries[-1].body)
+                if size >= most_bytes:
+                    break
+        return entries
+
+    async def now(self) -> Micros:
+        return self._clock.now()
 
 
 def _answer(future: asyncio.Future[Any], outcome: Any) -> None:

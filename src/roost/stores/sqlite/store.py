@@ -8,24 +8,24 @@ from pathlib import Path
 from typing import Final
 
 import apsw
+import msgspec
 from anyio import CancelScope, to_thread
 
 from roost.errors import StartupError
 from roost.stores.buckets import LocalBuckets
 from roost.stores.marks import LocalMarks
+from roost.stores.sql.catalog import SqlCatalog
+from roost.stores.sql.keys import SqlKeys
+from roost.stores.sql.workspaces import SqlWorkspaces
 from roost.stores.sqlite import driver
-from roost.stores.sqlite.catalog import SqliteCatalog
 from roost.stores.sqlite.clock import Clock
-from roost.stores.sqlite.keys import SqliteKeys
 from roost.stores.sqlite.log import SqliteLog
 from roost.stores.sqlite.migrate import migrate
 from roost.stores.sqlite.nodes import SqliteNodes
-from roost.stores.sqlite.readers import Readers
+from roost.stores.sqlite.readers import SqliteReaders
 from roost.stores.sqlite.sessions import SqliteSessions
-from roost.stores.sqlite.sweep import sweep
-from roost.stores.sqlite.transaction import Transaction
-from roost.stores.sqlite.workspaces import SqliteWorkspaces
-from roost.stores.sqlite.writer import Writer
+from roost.stores.sqlite.transaction import SqliteTransaction, Sweep
+from roost.stores.sqlite.writer import SqliteWriter
 
 _READERS: Final = 4
 
@@ -38,11 +38,11 @@ INSERT INTO pulse (id, at) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET at = exc
 class SqliteStore:
     """All stores of one server in one file. Nobody owns a session when it is opened."""
 
-    def __init__(self, writer: Writer, readers: Readers, clock: Clock) -> None:
+    def __init__(self, writer: SqliteWriter, readers: SqliteReaders, clock: Clock) -> None:
         self.log = SqliteLog(writer, readers)
         self.sessions = SqliteSessions(writer, readers, clock)
-        self.catalog = SqliteCatalog(writer, readers)
-        self.keys = SqliteKeys(writer, readers)
+        self.catalog = SqlCatalog(writer, readers)
+        self.keys = SqlKeys(writer, readers)
         self.workspaces = SqliteWorkspaces(writer, readers)
         self.nodes = SqliteNodes(writer)
         self.buckets = LocalBuckets()
@@ -61,8 +61,8 @@ class SqliteStore:
         """
         with driver.locked(path):
             db, clock, connections = await to_thread.run_sync(_connect, path)
-            writer, readers = Writer(db, clock), Readers(*connections)
-            writer.later(sweep)
+            writer, readers = SqliteWriter(db, clock), SqliteReaders(clock, *connections)
+            writer.later(Sweep())
             try:
                 yield cls(writer, readers, clock)
             finally:
@@ -75,7 +75,7 @@ class SqliteStore:
 
     async def ping(self) -> None:
         """Returns once the disk has taken a commit and a reader has answered."""
-        await self._writer.do(_beat)
+        await self._writer.do(_Beat())
         await self._readers.ask(_look)
 
 
@@ -95,7 +95,7 @@ def _connect(path: Path) -> tuple[apsw.Connection, Clock, list[apsw.Connection]]
     return opened[0], clock, opened[1:]
 
 
-async def _close(writer: Writer, readers: Readers) -> None:
+async def _close(writer: SqliteWriter, readers: SqliteReaders) -> None:
     """Readers first: the last connection to close tidies the file up, and should be the writer's."""
     readers.refuse()
     await to_thread.run_sync(readers.close)
@@ -103,8 +103,17 @@ async def _close(writer: Writer, readers: Readers) -> None:
     await to_thread.run_sync(writer.close)
 
 
-def _beat(tx: Transaction) -> None:
-    tx.ask(_BEAT, (tx.now,))
+class _Beat(msgspec.Struct, frozen=True):
+    def on(self, tx: SqliteTransaction) -> None:
+        tx.query(_BEAT, tx.now)
+
+
+class SqliteWorkspaces(SqlWorkspaces):
+    """`ports.workspaces.Workspaces`."""
+
+    async def elsewhere(self, session_id: str, node: str) -> bool:
+        """One server has this database, and it is the one that asks."""
+        return False
 
 
 def _look(db: apsw.Connection) -> None:

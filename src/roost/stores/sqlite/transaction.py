@@ -3,48 +3,52 @@
 The writer is alone: one thread, one connection, one process (by lock). So what it remembers of a
 session is the truth, and it need not ask the database again; and what operations write can wait in
 lists until the end of the batch, where one statement takes all rows of a kind. Whatever asks the
-database a question goes through `ask`, which writes the lists out first.
+database a question goes through `query`, which writes the lists out first.
 """
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import apsw
+import msgspec
 
 from roost.domain.events import Entry, Micros
 from roost.domain.session import Session, Spec, State
 from roost.errors import NotFound
 from roost.ports.nodes import About
+from roost.stores.sql.batch import LockKind, SqlTransaction
 from roost.stores.sql.rows import (
     ENTRY_COLUMNS,
     SESSION_COLUMNS,
-    Hot,
+    SESSIONS,
+    CachedSession,
+    NewSession,
     Row,
     Settled,
+    cached_of,
     encode,
     entry_of,
     head_columns,
-    hot_of,
+    spec_columns,
     spec_of,
     state_columns,
 )
-from roost.stores.sql.sheet import Sheet
+from roost.stores.sql.sessions import CREATED, REWRITE, SLICES, matching
 from roost.stores.sqlite.clock import Clock
 
+T_co = TypeVar("T_co", covariant=True)
 _MOST_REMEMBERED: Final = 10_000
 
 # A session by its id.
-_FIND = f"SELECT {SESSION_COLUMNS} FROM sessions s JOIN heads h ON h.session = s.num WHERE s.id = ?"
+_FIND = f"SELECT {SESSION_COLUMNS} FROM {SESSIONS} WHERE s.id = ?"
 
 # What a session was created with.
 _SPEC = "SELECT spec FROM specs WHERE session = ?"
-
-# What it was changed to.
-_REWRITE = "UPDATE specs SET spec = ? WHERE session = ?"
 
 # The new entries of a batch.
 _WRITE = """
@@ -84,8 +88,43 @@ WHERE r.session = ? AND r.key = ?
 # Remember the keys of a batch.
 _REMEMBER = "INSERT INTO receipts (session, key, fingerprint, seq) VALUES (?, ?, ?, ?)"
 
+# A new session: three rows.
+_CREATE = """
+INSERT INTO sessions (id, tenant, created_at, agent_id, agent_version, environment_id,
+                      workspace, created_by, status, owner, active_since, archived_at, rest)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING num
+"""
+_CREATE_HEAD = """
+INSERT INTO heads (head, queued, waits_from, sent, sent_at, updated_at, session)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+_CREATE_SPEC = "INSERT INTO specs (session, spec) VALUES (?, ?)"
 
-class Transaction(Sheet):
+# Remember a creator's key.
+_REMEMBER_CREATION = (
+    "INSERT INTO creations (tenant, key, fingerprint, session_id) VALUES (?, ?, ?, ?)"
+)
+
+# A session goes.
+_DELETE: Final = (
+    "DELETE FROM sessions WHERE num = ?",
+    "DELETE FROM heads WHERE session = ?",
+    "DELETE FROM specs WHERE session = ?",
+)
+_BURY = """
+INSERT INTO graves (kind, num, tenant, id, swept) VALUES ('session', ?, ?, ?, 0)
+"""
+
+
+class SqliteOperation(Protocol[T_co]):
+    """What the writer does: `sql.batch.Operation`, or one that only this database has."""
+
+    def on(self, tx: SqliteTransaction, /) -> T_co:
+        """Do it."""
+        ...
+
+
+class SqliteTransaction(SqlTransaction):
     """One batch after the other, on the writer's thread."""
 
     def __init__(self, db: apsw.Connection, clock: Clock) -> None:
@@ -93,11 +132,12 @@ class Transaction(Sheet):
         self._clock = clock
         self.nodes: dict[str, float] = {}
         self.standing: dict[str, tuple[About, Micros]] = {}
-        self.later: list[Callable[[Transaction], object]] = []
+        self.later: list[SqliteOperation[object]] = []
+        """What is to be done in batches after this one."""
         self._db = db
         self._cursor = db.cursor()
-        self._sessions: OrderedDict[str, Hot] = OrderedDict()
-        self._changed: list[Hot] = []
+        self._sessions: OrderedDict[str, CachedSession] = OrderedDict()
+        self._changed: list[CachedSession] = []
         self._versions = count(1)
 
     def remembers(self, session_id: str) -> bool:
@@ -110,9 +150,9 @@ class Transaction(Sheet):
         Any thread may ask: the state, which is looked at last, is what a batch changes first, and always
         to another one.
         """
-        hot = self._sessions.get(session_id)
-        settled = hot and hot.settled
-        return settled if hot and settled and hot.state is settled.state else None
+        known = self._sessions.get(session_id)
+        settled = known and known.settled
+        return settled if known and settled and known.state is settled.state else None
 
     # The life of a batch
 
@@ -126,8 +166,8 @@ class Transaction(Sheet):
         """All of it is on disk when this returns."""
         self.flush()
         self._cursor.execute("COMMIT")
-        for hot in self._changed:
-            hot.settle()
+        for session in self._changed:
+            session.settle()
         self._changed.clear()
         while len(self._sessions) > _MOST_REMEMBERED:
             self._sessions.popitem(last=False)
@@ -147,32 +187,41 @@ class Transaction(Sheet):
     def flush(self) -> None:
         """Write out what waits in the lists."""
         if self._entries:
-            self.run(_WRITE, self._entries)
+            self._run(_WRITE, self._entries)
         if self._taken:
-            self.run(_TAKE, self._taken)
+            self._run(_TAKE, self._taken)
         if self._advanced:
-            self.run(_ADVANCE, [head_columns(hot) for hot in self._advanced.values()])
+            self._run(_ADVANCE, [head_columns(session) for session in self._advanced.values()])
         if self._stepped:
-            self.run(_STEP, [(*state_columns(h.state), h.num) for h in self._stepped.values()])
+            self._run(_STEP, [(*state_columns(s.state), s.num) for s in self._stepped.values()])
         if self._receipts:
             known = self._receipts.items()
-            self.run(
+            self._run(
                 _REMEMBER, [(num, key, mark, entry.seq) for (num, key), (mark, entry) in known]
             )
         self._clear()
 
     # What operations do
 
-    def ask(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+    def query(self, sql: str, *values: Any) -> list[Row]:
         """Run one statement on the database as the batch has left it so far."""
         self.flush()
-        return self._cursor.execute(sql, tuple(values)).fetchall()
+        return self._cursor.execute(sql, values).fetchall()
 
-    def run(self, sql: str, rows: Iterable[Row]) -> None:
-        """Run one statement for each row."""
+    def _run(self, sql: str, rows: Iterable[Row]) -> None:
         self._cursor.executemany(sql, rows)
 
-    def session(self, session_id: str) -> Hot:
+    def add(self, new: NewSession) -> CachedSession:
+        columns = (*spec_columns(new.spec), *state_columns(new.state))
+        [(num,)] = self.query(_CREATE, new.id, new.tenant, self.now, *columns)
+        session = self._remember(CachedSession(num, new.id, new.tenant, self.now, new.state))
+        self.query(_CREATE_HEAD, *head_columns(session))
+        self.query(_CREATE_SPEC, num, encode(new.spec))
+        if (receipt := new.receipt) is not None:
+            self.query(_REMEMBER_CREATION, new.tenant, receipt.key, receipt.fingerprint, new.id)
+        return session
+
+    def session(self, session_id: str) -> CachedSession:
         """:raises NotFound: no such session"""
         known = self._sessions.get(session_id)
         if known is not None:
@@ -181,42 +230,95 @@ class Transaction(Sheet):
         row = self._cursor.execute(_FIND, (session_id,)).fetchone()
         if row is None:
             raise NotFound(f"there is no session {session_id}")
-        hot = self.remember(hot_of(row))
-        hot.settle()
-        return hot
+        session = self._remember(cached_of(row))
+        session.settle()
+        return session
 
-    def remember(self, hot: Hot) -> Hot:
-        """Know this session from now on."""
-        hot.spec_version = next(self._versions)
-        self._sessions[hot.id] = hot
-        return hot
+    def _remember(self, session: CachedSession) -> CachedSession:
+        session.spec_version = next(self._versions)
+        self._sessions[session.id] = session
+        return session
 
-    def put(self, hot: Hot, state: State) -> None:
-        super().put(hot, state)
-        self._changed.append(hot)
+    def put(self, session: CachedSession, state: State) -> None:
+        super().put(session, state)
+        self._changed.append(session)
 
-    def rewrite(self, hot: Hot, spec: Spec) -> None:
-        """Give the session another spec; what is put afterwards says so."""
-        hot.spec_version = next(self._versions)
-        self.ask(_REWRITE, (encode(spec), hot.num))
+    def _waiting(self, session: CachedSession) -> set[int]:
+        return {seq for (seq,) in self.query(_WAITING, session.num, session.waits_from)}
 
-    def forget(self, hot: Hot) -> None:
-        """The session is gone."""
-        self.flush()
-        self._sessions.pop(hot.id, None)
-
-    def whole(self, hot: Hot) -> Session:
-        """The session with its spec."""
-        return hot.session(spec_of(self.ask(_SPEC, (hot.num,))[0][0]), self.now)
-
-    def _waiting(self, hot: Hot) -> set[int]:
-        return {seq for (seq,) in self.ask(_WAITING, (hot.num, hot.waits_from))}
-
-    def inputs(self, hot: Hot) -> list[Entry]:
-        if not hot.waits_from:
+    def inputs(self, session: CachedSession) -> list[Entry]:
+        if not session.waits_from:
             return []
-        return [entry_of(row) for row in self.ask(_INPUTS, (hot.num, hot.waits_from))]
+        return [entry_of(row) for row in self.query(_INPUTS, session.num, session.waits_from)]
 
-    def _recalled(self, hot: Hot, key: str) -> tuple[str, Entry] | None:
-        row = self._cursor.execute(_RECALL, (hot.num, key)).fetchone()
+    def _recalled(self, session: CachedSession, key: str) -> tuple[str, Entry] | None:
+        row = self._cursor.execute(_RECALL, (session.num, key)).fetchone()
         return None if row is None else (row[0], entry_of(row[1:]))
+
+    # What procedures do besides. Nobody else writes, so there is nothing to lock.
+
+    async def ask(self, sql: str, *values: Any) -> list[Row]:
+        return self.query(sql, *values)
+
+    async def ask_locked(self, sql: str, *values: Any, shared: bool = False) -> list[Row]:
+        return self.query(sql, *values)
+
+    async def ask_each(self, sql: str, rows: Iterable[Row]) -> None:
+        self.flush()
+        self._run(sql, rows)
+
+    async def lock(self, kind: LockKind, name: str) -> None:
+        pass
+
+    async def whole(self, session: CachedSession) -> Session:
+        [(spec,)] = self.query(_SPEC, session.num)
+        return session.session(spec_of(spec), self.now)
+
+    async def rewrite(self, session: CachedSession, spec: Spec) -> None:
+        session.spec_version = next(self._versions)
+        self.query(REWRITE, encode(spec), session.num)
+
+    async def session_made(self, new: NewSession) -> Session | None:
+        if new.receipt is None:
+            return None
+        made = matching(self.query(CREATED, new.tenant, new.receipt.key), new.receipt)
+        return None if made is None else await self.whole(self.session(made))
+
+    async def delete_session(self, session: CachedSession) -> None:
+        self.flush()
+        self._sessions.pop(session.id, None)
+        for statement in _DELETE:
+            self.query(statement, session.num)
+        self.query(_BURY, session.num, session.tenant, session.id)
+        self.later.append(Sweep())
+
+    async def lives(self, node: str) -> bool:
+        return self.nodes.get(node, 0) > time.monotonic()
+
+
+# Removing the logs of deleted sessions
+
+_SLICE: Final = 500
+
+# One deleted session whose log is still there.
+_NEXT = "SELECT num FROM graves WHERE swept = 0 LIMIT 1"
+
+# Nothing of it is left.
+_DONE = "UPDATE graves SET swept = 1 WHERE kind = 'session' AND num = ?"
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """Removes a slice of a deleted session's log, and asks for the next one: nobody waits for a long log.
+
+    Each slice is an operation like any other, in a batch with whatever else is asked for. What a crash or a full
+    disk cuts off goes on when the store is opened again.
+    """
+
+    def on(self, tx: SqliteTransaction) -> None:
+        grave = tx.query(_NEXT)
+        if not grave:
+            return
+        [(num,)] = grave
+        if not any(tx.query(a_slice, num, _SLICE) for a_slice in SLICES):
+            tx.query(_DONE, num)
+        tx.later.append(self)

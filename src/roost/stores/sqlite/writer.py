@@ -1,7 +1,7 @@
 """Group commit: whatever is asked for while one commit runs, goes into the next one together.
 
 No timer and no waiting: an idle writer commits a lone operation at once, a busy one takes all that
-has gathered. An operation is a function of the transaction that may be run again:
+has gathered. An operation may be run again:
 
 * it raises a `RoostError` before it writes anything: that is its answer, and the batch goes on;
 * anything else goes wrong (its own bug, a full disk): the batch is rolled back, and each operation
@@ -13,34 +13,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Final, TypeVar
 
 import apsw
+import msgspec
 
 from roost.errors import RoostError, Unavailable
+from roost.stores.sql.batch import Procedure
+from roost.stores.sql.database import finished
 from roost.stores.sql.rows import Settled
 from roost.stores.sqlite.checkpoint import Checkpoints
 from roost.stores.sqlite.clock import Clock
 from roost.stores.sqlite.driver import explained
-from roost.stores.sqlite.transaction import Transaction
+from roost.stores.sqlite.transaction import SqliteOperation, SqliteTransaction
 
 T = TypeVar("T")
-Op = Callable[[Transaction], T]
-_Job = tuple[Op[Any], "asyncio.Future[Any] | None"]
+_Job = tuple[SqliteOperation[Any], "asyncio.Future[Any] | None"]
 
 _log = logging.getLogger(__name__)
 _MOST_AT_ONCE: Final = 1000
 
 
-class Writer:
+class SqliteWriter:
     """The thread that owns the writing connection."""
 
     def __init__(self, db: apsw.Connection, clock: Clock) -> None:
         self._db = db
-        self._tx = Transaction(db, clock)
+        self._tx = SqliteTransaction(db, clock)
         self._checkpoints = Checkpoints(db)
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -48,17 +49,25 @@ class Writer:
         self._thread = Thread(target=self._run, name="roost-writer", daemon=True)
         self._thread.start()
 
-    def do(self, op: Op[T]) -> asyncio.Future[T]:
-        """What `op` returns or raises, once it is durable. Giving up waiting does not undo it."""
+    def do(self, operation: SqliteOperation[T]) -> asyncio.Future[T]:
+        """What it returns or raises, once it is durable. Giving up waiting does not undo it."""
         if self._closed:
             raise Unavailable("the store is closed")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.put((op, future))
+        self._jobs.put((operation, future))
         return future
 
-    def later(self, op: Op[object]) -> None:
+    def alone(self, procedure: Procedure[T]) -> asyncio.Future[T]:
+        """The same for one that asks the database questions: here it is an operation like any other."""
+        return self.do(_RunToItsEnd(procedure))
+
+    def execute(self, sql: str, *values: Any) -> asyncio.Future[None]:
+        """The same for one statement."""
+        return self.do(_Statement(sql, values))
+
+    def later(self, operation: SqliteOperation[object]) -> None:
         """Do it when its turn comes; nobody waits for it."""
-        self._jobs.put((op, None))
+        self._jobs.put((operation, None))
 
     def remembers(self, session_id: str) -> bool:
         """Whether the session was written to lately, so that its rows are in memory. Any thread may ask."""
@@ -85,10 +94,10 @@ class Writer:
     def _run(self) -> None:
         while (first := self._jobs.get()) is not None:
             jobs = self._gather(first)
-            outcomes = self._commit([op for op, _ in jobs])
+            outcomes = self._commit([operation for operation, _ in jobs])
             self._loop.call_soon_threadsafe(_answer, jobs, outcomes)
-            for op in self._tx.later:
-                self.later(op)
+            for operation in self._tx.later:
+                self.later(operation)
             self._tx.later.clear()
             self._checkpoints.tidy()
 
@@ -102,25 +111,25 @@ class Writer:
             jobs.append(job)
         return jobs
 
-    def _commit(self, ops: list[Op[Any]]) -> list[Any]:
+    def _commit(self, operations: list[SqliteOperation[Any]]) -> list[Any]:
         try:
-            return self._commit_together(ops)
+            return self._commit_together(operations)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to one of them only
             self._abandon()
-            if len(ops) == 1:
+            if len(operations) == 1:
                 return [explained(error)]
-            _log.warning("a batch of %d failed, one by one now: %s", len(ops), error)
-            return [self._commit([op])[0] for op in ops]
+            _log.warning("a batch of %d failed, one by one now: %s", len(operations), error)
+            return [self._commit([operation])[0] for operation in operations]
 
-    def _commit_together(self, ops: list[Op[Any]]) -> list[Any]:
+    def _commit_together(self, operations: list[SqliteOperation[Any]]) -> list[Any]:
         self._tx.begin()
-        outcomes = [self._outcome(op) for op in ops]
+        outcomes = [self._outcome(operation) for operation in operations]
         self._tx.commit()
         return outcomes
 
-    def _outcome(self, op: Op[Any]) -> Any:
+    def _outcome(self, operation: SqliteOperation[Any]) -> Any:
         try:
-            return op(self._tx)
+            return operation.on(self._tx)
         except RoostError as refusal:
             return refusal
 
@@ -129,6 +138,21 @@ class Writer:
             self._tx.abandon()
         except apsw.Error as error:
             _log.error("cannot roll back, will try before the next batch: %s", error)
+
+
+class _RunToItsEnd(msgspec.Struct, frozen=True):
+    procedure: Procedure[Any]
+
+    def on(self, tx: SqliteTransaction) -> Any:
+        return finished(self.procedure.on(tx))
+
+
+class _Statement(msgspec.Struct, frozen=True):
+    sql: str
+    values: tuple[Any, ...]
+
+    def on(self, tx: SqliteTransaction) -> None:
+        tx.query(self.sql, *self.values)
 
 
 def _answer(jobs: list[_Job], outcomes: list[Any]) -> None:

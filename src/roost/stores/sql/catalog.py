@@ -1,0 +1,389 @@
+"""Versioned records in a SQL database: `SqlCatalog`, then what the writer does, then what readers are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from roost.domain.session import TrustLevel, reaches
+from roost.errors import Conflict, NotFound, QuotaExceeded
+from roost.ports import catalog
+from roost.ports.catalog import Kind, Record, RecordQuery
+from roost.stores.sql.batch import LockKind, Needs, SqlTransaction
+from roost.stores.sql.database import Rows, SqlReader, SqlWriter, rows_of
+from roost.stores.sql.listing import POSITION, Filter, Value, position
+from roost.stores.sql.rows import Row, decode, encode
+
+# Records at whichever version a condition picks.
+_SELECT: Final = """
+SELECT r.num, r.kind, r.tenant, r.id, v.version, v.body, r.created_at, v.updated_at, r.archived_at,
+       r.created_by, v.ceiling
+FROM records r JOIN versions v ON v.record = r.num
+"""
+
+# A record at its newest version.
+_NEWEST: Final = (
+    f"{_SELECT} WHERE r.id = ? AND r.kind = ? AND r.tenant = ? AND v.version = r.version"
+)
+
+# A record at any version.
+_ANY: Final = f"{_SELECT} WHERE r.id = ? AND r.kind = ? AND r.tenant = ? AND v.version = ?"
+
+# The newest record of a name.
+_BY_NAME: Final = f"""
+{_SELECT} WHERE r.tenant = ? AND r.kind = ? AND r.name = ? AND r.archived_at IS NULL
+AND v.version = r.version ORDER BY r.num DESC LIMIT 1
+"""
+
+# The versions of a record, newest first.
+_VERSIONS: Final = f"""
+{_SELECT} WHERE r.id = ? AND r.kind = ? AND r.tenant = ? AND v.version < ?
+ORDER BY v.version DESC LIMIT ?
+"""
+
+# Records of all tenants, the newest ids first.
+_EVERY: Final = f"""
+{_SELECT} WHERE r.kind = ? AND (CAST(? AS TEXT) = '' OR r.id < ?) AND r.archived_at IS NULL
+AND v.version = r.version ORDER BY r.id DESC LIMIT ?
+"""
+
+# Whether a name is taken.
+_NAMED: Final = """
+SELECT 1 FROM records WHERE tenant = ? AND kind = ? AND name = ? AND archived_at IS NULL LIMIT 1
+"""
+
+# How many records of a kind a tenant has, archived ones too, as far as it matters.
+_COUNT: Final = """
+SELECT count(*) FROM (SELECT 1 FROM records WHERE tenant = ? AND kind = ? LIMIT ?) AS counted
+"""
+
+# A new record, without its first version.
+_ADD: Final = """
+INSERT INTO records (id, kind, tenant, name, created_by, version, created_at, updated_at)
+VALUES (?, ?, ?, ?, ?, 1, ?, ?) RETURNING num
+"""
+
+# A version of a record.
+_ADD_VERSION: Final = """
+INSERT INTO versions (record, version, updated_at, body, ceiling) VALUES (?, ?, ?, ?, ?)
+"""
+
+# The record stands at a new version.
+_ADVANCE: Final = "UPDATE records SET version = ?, name = ?, updated_at = ? WHERE num = ?"
+
+# Versions that nobody asks for go.
+_FORGET: Final = "DELETE FROM versions WHERE record = ? AND version <= ?"
+
+# The record, and its newest version with it, is archived.
+_ARCHIVE: Final = "UPDATE records SET archived_at = ?, updated_at = ? WHERE num = ?"
+_TOUCH: Final = "UPDATE versions SET updated_at = ? WHERE record = ? AND version = ?"
+
+# The record itself.
+_LOCK: Final = "SELECT num FROM records WHERE id = ? AND kind = ? AND tenant = ?"
+
+# Whether a session that still exists was made from a record.
+_USED: Final[dict[Kind, str]] = {
+    "agent": "SELECT 1 FROM sessions WHERE agent_id = ? LIMIT 1",
+    "environment": "SELECT 1 FROM sessions WHERE environment_id = ? LIMIT 1",
+    "workspace": "SELECT 1 FROM sessions WHERE workspace = ? AND archived_at IS NULL LIMIT 1",
+}
+
+# A record goes; a listing may still go on after it.
+_DELETE: Final = ("DELETE FROM records WHERE num = ?", "DELETE FROM versions WHERE record = ?")
+_BURY: Final = "INSERT INTO graves (kind, num, tenant, id, swept) VALUES (?, ?, ?, ?, 1)"
+
+
+_NO_VERSION: Final = 2**62
+
+
+class SqlCatalog:
+    """`ports.catalog.Catalog`."""
+
+    def __init__(self, writer: SqlWriter, reader: SqlReader) -> None:
+        self._writer = writer
+        self._reader = reader
+
+    async def add(
+        self,
+        kind: Kind,
+        tenant: str,
+        record_id: str,
+        body: dict[str, Any],
+        *,
+        unique_name: bool,
+        created_by: str = "",
+        ceiling: TrustLevel | None = None,
+    ) -> Record:
+        which = Which(kind, tenant, record_id)
+        return await self._writer.alone(AddRecord(which, body, unique_name, created_by, ceiling))
+
+    async def get(
+        self, kind: Kind, tenant: str, record_id: str, version: int | None = None
+    ) -> Record:
+        which = (record_id, kind, tenant)
+        statement, values = (_NEWEST, which) if version is None else (_ANY, (*which, version))
+        rows = await rows_of(self._reader, statement, *values)
+        if not rows:
+            raise _absent(kind, record_id, version)
+        return _record_of(rows[0])
+
+    async def named(self, kind: Kind, tenant: str, name: str) -> Record | None:
+        rows = await rows_of(self._reader, _BY_NAME, tenant, kind, name)
+        return _record_of(rows[0]) if rows else None
+
+    async def page(self, query: RecordQuery) -> list[Record]:
+        return await self._reader.read(lambda rows: _page(rows, query))
+
+    async def every(self, kind: Kind, *, before: str | None = None, limit: int) -> list[Record]:
+        last = before or ""
+        return _records_of(await rows_of(self._reader, _EVERY, kind, last, last, limit))
+
+    async def versions(
+        self, kind: Kind, tenant: str, record_id: str, *, before: int | None, limit: int
+    ) -> list[Record]:
+        below = _NO_VERSION if before is None else before
+        await self.get(kind, tenant, record_id)
+        which = (record_id, kind, tenant)
+        return _records_of(await rows_of(self._reader, _VERSIONS, *which, below, limit))
+
+    async def change(
+        self,
+        kind: Kind,
+        tenant: str,
+        record_id: str,
+        change: Callable[[Record], dict[str, Any]],
+        *,
+        expected: int | None = None,
+        unique_name: bool = False,
+        ceiling: TrustLevel | None = None,
+    ) -> Record:
+        which = Which(kind, tenant, record_id)
+        return await self._writer.alone(ChangeRecord(which, change, expected, unique_name, ceiling))
+
+    async def archive(self, kind: Kind, tenant: str, record_id: str) -> Record:
+        return await self._writer.alone(ArchiveRecord(Which(kind, tenant, record_id)))
+
+    async def delete(self, kind: Kind, tenant: str, record_id: str, *, force: bool = False) -> None:
+        await self._writer.alone(DeleteRecord(Which(kind, tenant, record_id), force))
+
+
+# What the writer does
+
+
+class Which(msgspec.Struct, frozen=True):
+    """One record."""
+
+    kind: Kind
+    tenant: str
+    id: str
+
+
+class AddRecord(msgspec.Struct, frozen=True):
+    """A new record at version 1."""
+
+    which: Which
+    body: dict[str, Any]
+    unique_name: bool
+    created_by: str
+    ceiling: TrustLevel | None
+    needs: Sequence[Needs] = ()
+
+    async def on(self, tx: SqlTransaction) -> Record:
+        kind, tenant, now = self.which.kind, self.which.tenant, tx.now
+        name = self.body.get("name")
+        if self.unique_name:
+            await _check_name(tx, self.which, name)
+        await _check_count(tx, self.which)
+        text = encode(self.body)
+        who = (self.which.id, kind, tenant, name, self.created_by)
+        [(num,)] = await tx.ask(_ADD, *who, now, now)
+        await tx.ask(_ADD_VERSION, num, 1, now, text, self.ceiling or "")
+        return (await _newest(tx, self.which))[1]
+
+
+class ChangeRecord(msgspec.Struct, frozen=True):
+    """A new version, if the change makes one."""
+
+    which: Which
+    change: Callable[[Record], dict[str, Any]]
+    expected: int | None
+    unique_name: bool
+    ceiling: TrustLevel | None
+    needs: Sequence[Needs] = ()
+
+    async def on(self, tx: SqlTransaction) -> Record:
+        num, record = await _newest(tx, self.which)
+        _check_version(record, self.expected)
+        text = encode(self.change(record))
+        body = decode(text)
+        if _stays(record, body, self.ceiling):
+            return record
+        _check_versions(record)
+        name, version = body.get("name"), record.version + 1
+        if self.unique_name and name != record.body.get("name"):
+            await _check_name(tx, self.which, name)
+        ceiling = self.ceiling or record.ceiling or ""
+        await tx.ask(_ADD_VERSION, num, version, tx.now, text, ceiling)
+        await tx.ask(_ADVANCE, version, name, tx.now, num)
+        if record.kind == "task":
+            await tx.ask(_FORGET, num, version - catalog.TASK_VERSIONS)
+        return (await _newest(tx, self.which))[1]
+
+
+class ArchiveRecord(msgspec.Struct, frozen=True):
+    """Archived, if it is not yet."""
+
+    which: Which
+    needs: Sequence[Needs] = ()
+
+    async def on(self, tx: SqlTransaction) -> Record:
+        num, record = await _newest(tx, self.which)
+        if record.archived_at is not None:
+            return record
+        await tx.ask(_ARCHIVE, tx.now, tx.now, num)
+        await tx.ask(_TOUCH, tx.now, num, record.version)
+        return (await _newest(tx, self.which))[1]
+
+
+class DeleteRecord(msgspec.Struct, frozen=True):
+    """Gone with all versions. `force`: also if a session uses it."""
+
+    which: Which
+    force: bool
+    needs: Sequence[Needs] = ()
+
+    async def on(self, tx: SqlTransaction) -> None:
+        num, record = await _newest(tx, self.which)
+        used = None if self.force else _USED.get(record.kind)
+        if used is not None and await tx.ask(used, record.id):
+            raise _in_use(record.kind)
+        for statement in _DELETE:
+            await tx.ask(statement, num)
+        await tx.ask(_BURY, record.kind, num, record.tenant, record.id)
+
+
+async def _newest(tx: SqlTransaction, which: Which) -> tuple[int, Record]:
+    """The record, which nobody else changes from here on. The moment of a change is not before the last one's."""
+    # First the lock: a statement that waited for it would join the new row with a version of the old one.
+    await tx.ask_locked(_LOCK, which.id, which.kind, which.tenant)
+    found = await tx.ask(_NEWEST, which.id, which.kind, which.tenant)
+    if not found:
+        raise _absent(which.kind, which.id)
+    record = _record_of(found[0])
+    tx.at_least(record.updated_at)
+    return found[0][0], record
+
+
+async def _check_name(tx: SqlTransaction, which: Which, name: str | None) -> None:
+    # Those who want one name wait for each other, or two would both find it free.
+    await tx.lock(LockKind.RECORD_NAME, f"{which.tenant} {which.kind} {name}")
+    if await tx.ask(_NAMED, which.tenant, which.kind, name):
+        raise _name_taken(which.kind, name)
+
+
+async def _check_count(tx: SqlTransaction, which: Which) -> None:
+    # A few more may come to be: transactions that add at the same moment do not see each other.
+    if which.kind not in catalog.BOUNDED:
+        return
+    most = catalog.MOST_RECORDS
+    [(count,)] = await tx.ask(_COUNT, which.tenant, which.kind, most)
+    if count >= most:
+        raise _too_many(which.kind)
+
+
+# What readers are asked
+
+
+async def _page(rows: Rows, query: RecordQuery) -> list[Record]:
+    beyond = None
+    if query.after is not None:
+        found = await rows.fetch(POSITION, query.kind, query.tenant, query.after)
+        beyond = position(found, query.kind, query.after)
+    statement, values = _listed(query, beyond)
+    return _records_of(await rows.fetch(statement, *values))
+
+
+def _records_of(rows: Sequence[Row]) -> list[Record]:
+    return [_record_of(row) for row in rows]
+
+
+def _too_many(kind: Kind) -> QuotaExceeded:
+    return QuotaExceeded(
+        f"there are {catalog.MOST_RECORDS} records of the kind {kind!r} already, and no more are allowed",
+        hint="Delete some that are no longer needed; those that are archived count, too.",
+    )
+
+
+def _check_versions(record: Record) -> None:
+    """:raises QuotaExceeded: it has as many versions as a record may"""
+    if record.kind in catalog.BOUNDED - {"task"} and record.version >= catalog.MOST_VERSIONS:
+        raise QuotaExceeded(
+            f"this {record.kind} has {record.version} versions, and no more are allowed",
+            hint="Create another one in its place.",
+        )
+
+
+def _absent(kind: Kind, record_id: str, version: int | None = None) -> NotFound:
+    which = "" if version is None else f" with a version {version}"
+    return NotFound(f"there is no {kind} {record_id}{which}")
+
+
+def _record_of(row: Row) -> Record:
+    """From a row of `SELECT`."""
+    _, kind, tenant, id, version, body, created_at, updated_at, archived_at = row[:9]
+    created_by, ceiling = row[9:]
+    return Record(
+        kind=kind,
+        tenant=tenant,
+        id=id,
+        version=version,
+        body=decode(body),
+        created_at=created_at,
+        updated_at=updated_at,
+        archived_at=archived_at,
+        created_by=created_by,
+        ceiling=ceiling or None,
+    )
+
+
+def _name_taken(kind: Kind, name: str | None) -> Conflict:
+    return Conflict(
+        f"there is {'an' if kind[0] in 'aeiou' else 'a'} {kind} named {name!r} already",
+        hint="Use that one, archive it, or take another name.",
+    )
+
+
+def _in_use(kind: Kind) -> Conflict:
+    hint = "Delete its sessions first, or archive it."
+    if kind == "workspace":
+        hint = "Archive or delete its sessions first, or delete it with `force`."
+    return Conflict(f"the {kind} is used by a session", hint=hint)
+
+
+def _check_version(record: Record, expected: int | None) -> None:
+    """:raises Conflict: it is another one"""
+    if expected is not None and record.version != expected:
+        raise Conflict(f"the {record.kind} is at version {record.version}, not {expected}")
+
+
+def _stays(record: Record, body: dict[str, Any], ceiling: TrustLevel | None) -> bool:
+    """Whether a change makes no new version: nothing is different, nor does anybody vouch for more trust."""
+    if body != record.body:
+        return False
+    return record.ceiling is None or ceiling is None or reaches(record.ceiling, ceiling)
+
+
+def _listed(query: RecordQuery, beyond: int | None) -> tuple[str, list[Value]]:
+    """A page of records at their newest versions: the statement, and its values."""
+    where = Filter().equal("r.tenant", query.tenant).equal("r.kind", query.kind)
+    where.equal("r.name", query.name)
+    where.equal("r.created_by", query.created_by)
+    where.at_least("r.created_at", query.since)
+    where.at_most("r.created_at", query.until)
+    if not query.include_archived:
+        where.absent("r.archived_at")
+    where.beyond("r.num", beyond, descending=True)
+    order = "AND v.version = r.version ORDER BY r.num DESC LIMIT ?"
+    return f"{_SELECT} WHERE {where.text} {order}", [*where.values, query.limit]

@@ -1,0 +1,81 @@
+"""What a database has to offer for the ports in this room: a writer that commits in groups, and readers.
+
+What is done inside a transaction, and what is asked, is written as coroutines, because PostgreSQL answers over a
+network. SQLite answers at once: there a coroutine is run to its end on the thread that has the connection, by
+`finished`, and no event loop has to do with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Literal, Protocol, TypeVar
+
+from roost.domain.events import Entry, Micros
+from roost.stores.sql.batch import Operation, Procedure
+from roost.stores.sql.rows import Row
+
+T = TypeVar("T")
+
+
+class Rows(Protocol):
+    """A connection that is asked questions, and changes nothing."""
+
+    async def fetch(self, sql: str, *values: Any) -> list[Row]:
+        """All rows of the answer."""
+        ...
+
+    async def entries(
+        self, sql: str, *values: Any, order: Literal["ASC", "DESC"], most_bytes: int
+    ) -> list[Entry]:
+        """Entries, from rows of `ENTRY_COLUMNS` in that order: up to the one that brings their bodies to so
+        many bytes. No others are loaded.
+        """
+        ...
+
+    async def now(self) -> Micros:
+        """The store's time."""
+        ...
+
+
+Question = Callable[[Rows], Coroutine[Any, Any, T]]
+"""Asks what it needs to know, and may be asked again if a connection breaks."""
+
+
+class SqlReader(Protocol):
+    """Answers questions, from the database as it is committed."""
+
+    def read(self, question: Question[T]) -> Awaitable[T]:
+        """What the question comes to."""
+        ...
+
+
+class SqlWriter(Protocol):
+    """Changes the database. What it returns is durable; giving up waiting for it does not undo it."""
+
+    def do(self, operation: Operation[T]) -> Awaitable[T]:
+        """Run an operation together with others in one transaction."""
+        ...
+
+    def alone(self, procedure: Procedure[T]) -> Awaitable[T]:
+        """Run one that asks the database questions."""
+        ...
+
+    def execute(self, sql: str, *values: Any) -> Awaitable[None]:
+        """Run one statement."""
+        ...
+
+
+async def rows_of(reader: SqlReader, sql: str, *values: Any) -> list[Row]:
+    """The answer to one statement."""
+    return await reader.read(lambda rows: rows.fetch(sql, *values))
+
+
+def finished(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that waits for nothing but a database which answers at once."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        outcome: T = end.value
+        return outcome
+    work.close()
+    raise AssertionError("work inside a transaction waited for something outside of it")
