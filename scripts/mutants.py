@@ -78,6 +78,8 @@ GUARDS: Final[dict[str, list[str]]] = {
         "tests/core/test_commons.py",
         "tests/core/test_lost_notifications.py",
     ],
+    "core/sandbox/planner.py": ["tests/core/test_planner.py", "tests/core/test_trust.py"],
+    "core/sandbox/offered.py": ["tests/core/test_trust.py", "tests/core/test_places.py"],
     "core/sandbox/sandboxes.py": [
         *_PLACES,
         "tests/core/test_turn_files.py",
@@ -104,10 +106,10 @@ GUARDS: Final[dict[str, list[str]]] = {
         "tests/api/test_trust.py",
     ],
     "egress/model.py": _EGRESS,
-    "egress/budget.py": ["tests/egress/test_budget.py", *_EGRESS],
+    "egress/metering.py": ["tests/egress/test_budget.py", *_EGRESS],
     "egress/secrets.py": ["tests/egress/test_secrets.py", "tests/egress/test_git.py", *_EGRESS],
     "egress/upstream.py": ["tests/egress/test_secrets.py", "tests/egress/test_git.py", *_EGRESS],
-    "egress/addresses.py": ["tests/egress/test_network.py", "tests/egress/test_hosts.py"],
+    "egress/dial.py": ["tests/egress/test_network.py", "tests/egress/test_hosts.py"],
     "egress/hosts.py": ["tests/egress/test_hosts.py", "tests/egress/test_network.py"],
     "blobs/folder.py": ["tests/contracts/test_blobs.py", "tests/workspaces/test_snapshots.py"],
 }

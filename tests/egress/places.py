@@ -19,13 +19,13 @@ from httpcore2._backends.anyio import AnyIOStream
 from pydantic import SecretStr
 
 from roost.egress.host import HostEgress, serving
-from roost.egress.options import Bounds, Options, Upstream, anthropic
+from roost.egress.options import EgressBounds, EgressOptions, anthropic
 from roost.egress.unix import UnixStream
-from roost.ports.egress import Account, Grant, OpenGrant, Refused
+from roost.ports.egress import Account, Credential, Grant, OpenGrant, Origin, Refused
 
 KEY = "sk-ant-REAL-0123456789-abcdefghijklmnopqrstuvwxyz"
 LOOPBACK = (ip_network("127.0.0.0/8"),)
-QUICK = Bounds(
+QUICK = EgressBounds(
     head_seconds=1,
     body_seconds=1,
     keep_alive_seconds=5,
@@ -166,6 +166,11 @@ def streamed(*pieces: bytes) -> Reply:
     return reply
 
 
+def repository(url: str, token: str | None = None) -> Origin:
+    credential = None if token is None else Credential.fixed(token, "basic")
+    return Origin(url=url, protocol="git", credential=credential)
+
+
 class House:
     """An egress with one upstream, and the reports it makes."""
 
@@ -175,18 +180,18 @@ class House:
         self.accounts: list[Account] = []
         self.refusals: list[Refused] = []
 
-    def options(self, **changes: Any) -> Options:
+    def options(self, **changes: Any) -> EgressOptions:
         fields: dict[str, Any] = {
             "directory": self.directory,
-            "upstreams": {"anthropic": self.upstream()},
+            "models": {"anthropic": self.upstream()},
             "allow_networks": LOOPBACK,
             "ports": frozenset((80, 443, self.far.port)),
             "bounds": QUICK,
         }
-        return Options(**fields | changes)
+        return EgressOptions(**fields | changes)
 
-    def upstream(self, **changes: Any) -> Upstream:
-        return msgspec.structs.replace(anthropic(self.far.url, SecretStr(KEY)), **changes)
+    def upstream(self, url: str | None = None, key: str | None = KEY) -> Origin:
+        return anthropic(url or self.far.url, None if key is None else SecretStr(key))
 
     def grant(self, **changes: Any) -> Grant:
         async def account(report: Account) -> None:

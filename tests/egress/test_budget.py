@@ -10,7 +10,7 @@ from anyio.abc import ByteStream
 
 from roost.domain.budget import Budget, Price, Spent
 from roost.domain.usage import Usage
-from roost.egress.usage import BodyScan, StreamScan
+from roost.egress.metering import BodyScan, StreamScan
 from roost.ports.egress import Account
 from tests.egress.places import (
     STREAM_HEAD,

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 from anyio.abc import ByteStream, SocketAttribute, SocketStream
 
-from roost.egress.options import Bounds
-from roost.ports.egress import Repository
+from roost.egress.options import EgressBounds
+from roost.ports.egress import Origin
 from tests.egress.places import (
     QUICK,
     House,
@@ -25,6 +25,7 @@ from tests.egress.places import (
     answer,
     chunk,
     connect,
+    repository,
     unix_transport,
     until,
 )
@@ -40,15 +41,15 @@ async def git(inside: Inside) -> AsyncGenerator[httpx2.AsyncClient, None]:
         yield client
 
 
-def repositories(house: House) -> list[Repository]:
+def repositories(house: House) -> list[Origin]:
     return [
-        Repository(url=f"{house.far.url}/a/private.git", token=TOKEN),
-        Repository(url=f"{house.far.url}/b/public"),
+        repository(f"{house.far.url}/a/private.git", TOKEN),
+        repository(f"{house.far.url}/b/public"),
     ]
 
 
 async def test_the_token_is_put_on_outside_and_only_for_its_repository(house: House):
-    async with house.opened(repositories=repositories(house)) as inside, git(inside) as client:
+    async with house.opened(origins=repositories(house)) as inside, git(inside) as client:
         own = {"authorization": "Basic bWU6bWU=", "cookie": "a=b", "git-protocol": "version=2"}
         assert (await client.get(f"/0{REFS}", headers=own)).status_code == 200
         await client.post("/1.git/git-receive-pack", content=b"pushed")
@@ -72,8 +73,8 @@ async def test_a_repository_with_a_malformed_address_does_not_stop_the_others(
     house: House, url: str
 ):
     """It is refused when it is given; one that is stored all the same is said to be malformed."""
-    both = [Repository(url=url, token=TOKEN), *repositories(house)]
-    async with house.opened(repositories=both) as inside, git(inside) as client:
+    both = [repository(url, TOKEN), *repositories(house)]
+    async with house.opened(origins=both) as inside, git(inside) as client:
         refused = await client.get(f"/0{REFS}")
         assert (refused.status_code, "malformed" in refused.text) == (404, True)
         assert (await client.get(f"/1{REFS}")).status_code == 200
@@ -96,7 +97,7 @@ async def test_a_repository_with_a_malformed_address_does_not_stop_the_others(
     ],
 )
 async def test_nothing_else_of_the_host_is_reached(house: House, line: str):
-    async with house.opened(repositories=repositories(house)) as inside:
+    async with house.opened(origins=repositories(house)) as inside:
         request = f"{line} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
         assert b" 404 " in (await inside.raw(request, "git.sock")).split(b"\r\n")[0]
     assert house.far.seen == []
@@ -104,7 +105,7 @@ async def test_nothing_else_of_the_host_is_reached(house: House, line: str):
 
 async def test_an_answer_that_quotes_the_token_is_passed_on_without_it(house: House):
     house.far.reply = answer(f"bad token {TOKEN}".encode(), 403, x_seen=TOKEN)
-    async with house.opened(repositories=repositories(house)) as inside, git(inside) as client:
+    async with house.opened(origins=repositories(house)) as inside, git(inside) as client:
         response = await client.get(f"/0{REFS}")
     assert response.status_code == 403
     assert TOKEN not in response.text + str(response.headers)
@@ -123,7 +124,7 @@ async def test_an_answer_that_quotes_the_header_is_passed_on_without_the_token(h
         await stream.send(chunk(b""))
 
     house.far.reply = reply
-    async with house.opened(repositories=repositories(house)) as inside, git(inside) as client:
+    async with house.opened(origins=repositories(house)) as inside, git(inside) as client:
         response = await client.get(f"/0{REFS}")
     received = response.text + str(response.headers)
     assert response.text.startswith("who is ")
@@ -133,23 +134,23 @@ async def test_an_answer_that_quotes_the_header_is_passed_on_without_the_token(h
 
 async def test_a_short_password_is_left_out_too(house: House):
     house.far.reply = answer(b"bad password hunter2", 403)
-    only = [Repository(url=f"{house.far.url}/a", token="hunter2")]
-    async with house.opened(repositories=only) as inside, git(inside) as client:
+    only = [repository(f"{house.far.url}/a", "hunter2")]
+    async with house.opened(origins=only) as inside, git(inside) as client:
         assert (await client.get(f"/0{REFS}")).text == "bad password *******"
 
 
 async def test_a_redirect_is_not_followed_with_the_token(house: House):
     house.far.reply = answer(b"", 301, location=f"{house.far.url}/elsewhere")
-    async with house.opened(repositories=repositories(house)) as inside, git(inside) as client:
+    async with house.opened(origins=repositories(house)) as inside, git(inside) as client:
         assert (await client.get(f"/0{REFS}")).status_code == 301
     assert len(house.far.seen) == 1
 
 
 async def test_a_push_that_is_too_large_is_refused_and_a_dead_server_is_said(house: House):
-    few = Bounds(body_bytes=1000, linger_seconds=0.2)
-    gone = Repository(url="http://127.0.0.1:1/a/b", token=TOKEN)
+    few = EgressBounds(body_bytes=1000, linger_seconds=0.2)
+    gone = repository("http://127.0.0.1:1/a/b", TOKEN)
     async with (
-        house.opened({"bounds": few}, repositories=[*repositories(house), gone]) as inside,
+        house.opened({"bounds": few}, origins=[*repositories(house), gone]) as inside,
         git(inside) as client,
     ):
         large = await client.post("/0/git-receive-pack", content=b"x" * 2000)
@@ -169,7 +170,7 @@ PUSH = b"POST /0/git-receive-pack HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000
 
 async def test_pushes_that_stall_are_not_held_in_memory(house: House):
     """64 of 1 MB each, to a server that does not read them: they wait in the sandbox."""
-    patient = Bounds()
+    patient = EgressBounds()
     taken = 0
 
     async def push() -> None:
@@ -185,9 +186,9 @@ async def test_pushes_that_stall_are_not_held_in_memory(house: House):
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(128)
-        only = [Repository(url=f"http://127.0.0.1:{deaf.getsockname()[1]}/a")]
+        only = [repository(f"http://127.0.0.1:{deaf.getsockname()[1]}/a")]
         async with (
-            house.opened({"bounds": patient}, repositories=only) as inside,
+            house.opened({"bounds": patient}, origins=only) as inside,
             anyio.create_task_group() as tasks,
         ):
             tracemalloc.start()
@@ -217,9 +218,9 @@ async def test_a_push_goes_on_while_it_comes(house: House):
                     read += len(data)
 
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    only = [Repository(url=f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/a")]
+    only = [repository(f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/a")]
     async with (
-        house.opened(repositories=only) as inside,
+        house.opened(origins=only) as inside,
         listener,
         anyio.create_task_group() as tasks,
         await connect(inside.path("git.sock")) as stream,
@@ -232,7 +233,7 @@ async def test_a_push_goes_on_while_it_comes(house: House):
 
 async def test_a_push_that_stops_coming_is_given_up(house: House):
     hasty = msgspec.structs.replace(QUICK, body_seconds=0.2)
-    async with house.opened({"bounds": hasty}, repositories=repositories(house)) as inside:
+    async with house.opened({"bounds": hasty}, origins=repositories(house)) as inside:
         raw = await inside.raw(PUSH + b"x" * 1000, "git.sock")
         assert raw.startswith(b"HTTP/1.1 408")
         await house.until(lambda: house.far.open == 0)
@@ -243,7 +244,7 @@ async def test_a_push_that_drips_is_given_up_too(house: House):
     """The time is that for all of the body, not for each piece of it."""
     hasty = msgspec.structs.replace(QUICK, body_seconds=0.3)
     async with (
-        house.opened({"bounds": hasty}, repositories=repositories(house)) as inside,
+        house.opened({"bounds": hasty}, origins=repositories(house)) as inside,
         await connect(inside.path("git.sock")) as stream,
         anyio.create_task_group() as tasks,
     ):
@@ -269,7 +270,7 @@ async def test_an_answer_that_nobody_reads_is_given_up(house: House):
     house.far.reply = reply
     hasty = msgspec.structs.replace(QUICK, send_seconds=0.2)
     async with (
-        house.opened({"bounds": hasty}, repositories=repositories(house)) as inside,
+        house.opened({"bounds": hasty}, origins=repositories(house)) as inside,
         await connect(inside.path("git.sock")) as stream,
     ):
         await stream.send(f"GET /0{REFS} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
@@ -278,7 +279,7 @@ async def test_an_answer_that_nobody_reads_is_given_up(house: House):
 
 
 async def test_a_push_in_chunks_goes_on_in_chunks_and_one_with_a_length_with_it(house: House):
-    async with house.opened(repositories=repositories(house)) as inside, git(inside) as client:
+    async with house.opened(origins=repositories(house)) as inside, git(inside) as client:
 
         async def parts() -> AsyncGenerator[bytes, None]:
             yield b"a" * 100_000
@@ -295,7 +296,7 @@ async def test_a_push_in_chunks_goes_on_in_chunks_and_one_with_a_length_with_it(
 async def test_a_push_in_chunks_without_end_is_cut_off(house: House):
     few = msgspec.structs.replace(QUICK, body_bytes=100_000)
     head = b"POST /0/git-receive-pack HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
-    async with house.opened({"bounds": few}, repositories=repositories(house)) as inside:
+    async with house.opened({"bounds": few}, origins=repositories(house)) as inside:
         raw = await inside.raw(head + chunk(b"x" * 60_000) * 3, "git.sock")
         assert raw.startswith(b"HTTP/1.1 413")
         await house.until(lambda: house.far.open == 0)

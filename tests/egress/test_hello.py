@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roost.egress.hello import Hello, HelloReader, Unreadable, asks_again, begins_as_tls
+from roost.egress.server_name import Hello, HelloReader, Unreadable, asks_again, begins_as_tls
 from tests.egress.tls import Client
 
 LIMIT = 32 * 1024

@@ -28,17 +28,17 @@ from pydantic import SecretStr
 
 from roost.egress import host
 from roost.egress.host import HostEgress, serving
-from roost.egress.options import Bounds, Options, anthropic
+from roost.egress.options import EgressBounds, EgressOptions, anthropic
 from roost.egress.unix import UnixStream
-from roost.ports.egress import Account, Grant, Networking, OpenGrant, Refused, Repository
+from roost.ports.egress import Account, Grant, Networking, OpenGrant, Refused
 from roost.testing.cancelling import cancelled_at_step
-from tests.egress.places import LOOPBACK, chunk, until
+from tests.egress.places import LOOPBACK, chunk, repository, until
 
 SESSIONS = 3
 KEY = "sk-ant-0123456789-0123456789"
 MARK = re.compile(rb"\[(\d+)\.(\d+)\]")
 TOLD = re.compile(rb"way/(\w+)\.(\d+)\.(\d+)")
-BOUNDS = Bounds(
+BOUNDS = EgressBounds(
     connections=8,
     head_seconds=0.5,
     body_seconds=0.5,
@@ -200,11 +200,8 @@ class History:
                 account=ignore,
                 refused=ignore,
                 networking=Networking(kind="unrestricted"),
-                repositories=[
-                    Repository(
-                        url=f"http://127.0.0.1:{self.far.port}/{session}",
-                        token=token_of(session),
-                    )
+                origins=[
+                    repository(f"http://127.0.0.1:{self.far.port}/{session}", token_of(session))
                 ],
             )
             self._inside.append(await self._stack.enter_async_context(self._egress.open(grant)))
@@ -309,9 +306,9 @@ async def played(
     with tempfile.TemporaryDirectory(prefix="egress-") as directory:
         async with listener, anyio.create_task_group() as serving_far:
             serving_far.start_soon(listener.serve, far.talk)
-            options = Options(
+            options = EgressOptions(
                 directory=Path(directory) / "run",
-                upstreams={"anthropic": anthropic(f"http://127.0.0.1:{far.port}", SecretStr(KEY))},
+                models={"anthropic": anthropic(f"http://127.0.0.1:{far.port}", SecretStr(KEY))},
                 allow_networks=LOOPBACK,
                 ports=frozenset((far.port,)),
                 bounds=BOUNDS,

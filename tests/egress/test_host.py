@@ -13,12 +13,22 @@ import pytest
 from pydantic import SecretStr
 
 from roost.egress.host import serving
-from roost.egress.options import Upstream, anthropic, openai
+from roost.egress.options import anthropic, openai
 from roost.egress.unix import UnixStream, accept
 from roost.errors import LeaseLost, StartupError, Unavailable
-from roost.ports.egress import Egress, Networking, Repository
+from roost.ports.egress import Credential, Egress, Networking, Origin
 from roost.testing.cancelling import cancelled_at_each_step
-from tests.egress.places import KEY, QUICK, House, Inside, answer, connect, message, rest
+from tests.egress.places import (
+    KEY,
+    QUICK,
+    House,
+    Inside,
+    answer,
+    connect,
+    message,
+    repository,
+    rest,
+)
 
 BOTH = Networking(kind="unrestricted")
 
@@ -175,7 +185,7 @@ async def test_a_mistake_of_ours_drops_one_connection_only(
 
     async with house.opened() as inside:
         with monkeypatch.context() as patch:
-            patch.setattr("roost.egress.ask.Rules.head", broken)
+            patch.setattr("roost.egress.dialects.ModelRules.head", broken)
             assert await inside.raw(message()) == b""
         assert (await inside.ask()).status_code == 200
     assert "a connection was dropped" in caplog.text
@@ -203,7 +213,7 @@ async def test_a_key_that_no_header_carries_stops_the_start_without_being_shown(
 ):
     upstream = anthropic("http://x.example", SecretStr(key))
     with pytest.raises(StartupError) as caught:
-        async with serving(house.options(upstreams={"anthropic": upstream})):
+        async with serving(house.options(models={"anthropic": upstream})):
             pass
     assert not key or key not in str(caught.value)
 
@@ -211,7 +221,7 @@ async def test_a_key_that_no_header_carries_stops_the_start_without_being_shown(
 async def test_an_address_that_is_none_stops_the_start(house: House):
     upstream = anthropic("api.example.com", None)
     with pytest.raises(StartupError, match="http://"):
-        async with serving(house.options(upstreams={"anthropic": upstream})):
+        async with serving(house.options(models={"anthropic": upstream})):
             pass
 
 
@@ -225,15 +235,15 @@ async def test_a_directory_that_cannot_be_made_stops_the_start(house: House):
 
 async def test_without_a_key_none_is_put_on(house: House):
     upstream = house.upstream(key=None)
-    async with house.opened({"upstreams": {"anthropic": upstream}}) as inside:
+    async with house.opened({"models": {"anthropic": upstream}}) as inside:
         assert (await inside.ask()).status_code == 200
     assert house.far.seen[0].header("x-api-key") is None
 
 
 async def test_a_short_stand_in_for_a_key_does_not_damage_answers(house: House):
     house.far.reply = answer({"text": "the none of it"})
-    upstream = house.upstream(key=SecretStr("none"))
-    async with house.opened({"upstreams": {"anthropic": upstream}}) as inside:
+    upstream = house.upstream(key="none")
+    async with house.opened({"models": {"anthropic": upstream}}) as inside:
         assert (await inside.ask()).json() == {"text": "the none of it"}
 
 
@@ -242,7 +252,7 @@ def test_the_adapter_is_what_the_port_asks_for_and_shows_no_key():
 
     _: type[Egress] = HostEgress
     for make in (anthropic, openai):
-        upstream: Upstream = make("https://api.example", SecretStr(KEY))
+        upstream = make("https://api.example", SecretStr(KEY))
         assert KEY not in repr(upstream)
         assert KEY not in str(msgspec.structs.asdict(upstream))
 
@@ -250,10 +260,10 @@ def test_the_adapter_is_what_the_port_asks_for_and_shows_no_key():
 async def test_no_two_sessions_share_a_connection_to_a_server(house: House):
     """Also if the first has left its connection free, and also for git: nothing can be left for another."""
     far = house.far
-    repository = [Repository(url=f"{far.url}/a")]
+    origins = [repository(f"{far.url}/a")]
     async with serving(house.options()) as egress, AsyncExitStack() as stack:
         for number in range(3):
-            grant = house.grant(session_id=f"sesn_{number}", repositories=repository)
+            grant = house.grant(session_id=f"sesn_{number}", origins=origins)
             inside = Inside(await stack.enter_async_context(egress.open(grant)), egress)
             before = far.connections
             for _ in range(2):
@@ -295,9 +305,9 @@ async def test_cancelled_anywhere_an_opened_grant_leaves_nothing(house: House):
     ],
 )
 async def test_a_malformed_address_of_a_model_stops_the_start_with_a_hint(house: House, url: str):
-    upstream = house.upstream(base_url=url)
+    upstream = house.upstream(url)
     with pytest.raises(StartupError, match="the address of 'anthropic'") as caught:
-        async with serving(house.options(upstreams={"anthropic": upstream})):
+        async with serving(house.options(models={"anthropic": upstream})):
             pass
     assert caught.value.hint
     assert "secret" not in str(caught.value)
@@ -311,7 +321,59 @@ async def test_a_package_host_that_is_none_stops_the_start(house: House):
 
 @pytest.mark.parametrize("odd", ["\t", "\n", "\r\n", "\0", " ", "\x7f", "\u2028"])
 async def test_an_address_with_a_control_character_stops_the_start(house: House, odd: str):
-    upstream = house.upstream(base_url=f"http://a{odd}b.example")
+    upstream = house.upstream(f"http://a{odd}b.example")
     with pytest.raises(StartupError, match="control character"):
-        async with serving(house.options(upstreams={"anthropic": upstream})):
+        async with serving(house.options(models={"anthropic": upstream})):
             pass
+
+
+async def test_a_session_with_a_model_of_its_own_does_not_get_the_operators(house: House):
+    """Its own address and key, and nobody else's: another session beside it has the operator's."""
+    mine = anthropic(f"{house.far.url}/mine", SecretStr("sk-mine-0123456789-abcdefgh"))
+    async with (
+        serving(house.options()) as egress,
+        egress.open(house.grant(origins=[mine])) as own,
+        egress.open(house.grant(session_id="sesn_2")) as usual,
+    ):
+        for opened in (own, usual):
+            assert (await Inside(opened, egress).ask()).status_code == 200
+    asked = [(seen.target, seen.header("x-api-key")) for seen in house.far.seen]
+    assert asked == [("/mine/v1/messages", "sk-mine-0123456789-abcdefgh"), ("/v1/messages", KEY)]
+
+
+async def test_a_secret_that_is_replaced_is_used_and_left_out_from_then_on(house: House):
+    now = ["sk-old-0123456789-abcdefgh"]
+
+    async def secret() -> str:
+        return now[0]
+
+    house.far.reply = answer(b"sk-old-0123456789-abcdefgh sk-new-0123456789-abcdefgh")
+    origin = Origin(
+        url=house.far.url, protocol="anthropic", credential=Credential(secret, "bearer")
+    )
+    async with house.opened(origins=[origin]) as inside:
+        first = (await inside.ask()).text
+        now[0] = "sk-new-0123456789-abcdefgh"
+        second = (await inside.ask()).text
+    assert [seen.header("authorization") for seen in house.far.seen] == [
+        "Bearer sk-old-0123456789-abcdefgh",
+        "Bearer sk-new-0123456789-abcdefgh",
+    ]
+    assert (
+        first == "*" * 26 + " sk-new-0123456789-abcdefgh"
+    )  # of what it is to be, nobody knows yet
+    assert second == "sk-old-0123456789-abcdefgh " + "*" * 26
+
+
+async def test_a_secret_that_no_header_can_carry_is_quoted_nowhere(house: House):
+    origin = Origin(
+        url=house.far.url, protocol="anthropic", credential=Credential.fixed("sk-1\r\n2", "bearer")
+    )
+    async with house.opened(origins=[origin]) as inside:
+        refused = await inside.ask()
+    assert (refused.status_code, "cannot be sent" in refused.text) == (502, True)
+    assert "sk-1" not in refused.text
+    assert house.far.seen == []
+    assert [(account.status, account.usage.input_tokens) for account in house.accounts] == [
+        (502, 0)
+    ]

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roost.domain.address import check_pattern
-from roost.egress.addresses import allowed, public
-from roost.egress.hosts import HostList, Target, target_of
-from roost.egress.refusal import Refusal
+from roost.egress.dial import allowed, public
+from roost.egress.hosts import HostList, ProxyTarget, target_of
+from roost.egress.reports import Refusal
 from roost.errors import InvalidRequest
 
 
-def connect(text: str) -> Target:
+def connect(text: str) -> ProxyTarget:
     return target_of(b"CONNECT", text.encode())
 
 
@@ -85,13 +85,13 @@ def test_anything_else_is_no_host_and_port(text: str):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("http://example.com", Target("example.com", 80, "/")),
-        ("http://example.com/a?b=c", Target("example.com", 80, "/a?b=c")),
-        ("HTTP://example.com:8080?q", Target("example.com", 8080, "/?q")),
-        ("http://[2606::1]/x", Target("2606::1", 80, "/x", IPv6Address("2606::1"))),
+        ("http://example.com", ProxyTarget("example.com", 80, "/")),
+        ("http://example.com/a?b=c", ProxyTarget("example.com", 80, "/a?b=c")),
+        ("HTTP://example.com:8080?q", ProxyTarget("example.com", 8080, "/?q")),
+        ("http://[2606::1]/x", ProxyTarget("2606::1", 80, "/x", IPv6Address("2606::1"))),
     ],
 )
-def test_a_plain_address_is_taken_apart(text: str, expected: Target):
+def test_a_plain_address_is_taken_apart(text: str, expected: ProxyTarget):
     assert target_of(b"GET", text.encode()) == expected
 
 
@@ -117,9 +117,9 @@ def test_what_is_no_plain_address_is_refused(text: str):
 
 
 def test_the_host_header_names_the_port_when_it_must():
-    assert Target("example.com", 80).authority == "example.com"
-    assert Target("example.com", 8080).authority == "example.com:8080"
-    assert Target("2606::1", 80).authority == "[2606::1]"
+    assert ProxyTarget("example.com", 80).authority == "example.com"
+    assert ProxyTarget("example.com", 8080).authority == "example.com:8080"
+    assert ProxyTarget("2606::1", 80).authority == "[2606::1]"
 
 
 @given(st.binary(max_size=80), st.sampled_from([b"CONNECT", b"GET", b"POST"]))

@@ -13,8 +13,10 @@ import httpx2
 import msgspec
 import pytest
 from anyio.abc import ByteStream
+from pydantic import SecretStr
 
 from roost.egress.host import serving
+from roost.egress.options import openai
 from tests.egress.places import (
     KEY,
     QUICK,
@@ -50,14 +52,8 @@ async def test_the_placeholder_goes_in_and_the_real_key_goes_out(house: House):
 
 
 async def test_a_bearer_key_and_the_prefix_of_another_dialect_are_put_on(house: House):
-    upstream = house.upstream(
-        dialect="openai",
-        base_url=f"{house.far.url}/gateway/v1",
-        scheme="bearer",
-        routes=("POST /v1/responses",),
-        guest_prefix="/v1",
-    )
-    async with house.opened({"upstreams": {"openai": upstream}}, api="openai") as inside:
+    upstream = openai(f"{house.far.url}/gateway/v1", SecretStr(KEY))
+    async with house.opened({"models": {"openai": upstream}}, api="openai") as inside:
         assert inside.opened.environ["OPENAI_BASE_URL"] == "http://127.0.0.1:8701/v1"
         (endpoint,) = inside.opened.endpoints
         assert (endpoint.port, endpoint.socket) == (8701, "/run/roost/model.sock")
@@ -311,8 +307,8 @@ async def test_a_second_spelling_of_the_model_never_reaches_the_server(house: Ho
 
 
 async def test_a_server_that_is_not_there_is_an_error_of_the_api(house: House):
-    upstream = house.upstream(base_url="http://127.0.0.1:1")
-    async with house.opened({"upstreams": {"anthropic": upstream}}) as inside:
+    upstream = house.upstream("http://127.0.0.1:1")
+    async with house.opened({"models": {"anthropic": upstream}}) as inside:
         response = await inside.ask()
     assert response.status_code == 502
     assert response.json()["error"]["type"] == "api_error"

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from anyio.abc import ByteStream
 
-from roost.ports.egress import Networking, Repository
-from tests.egress.places import LOOPBACK, House, Seen, answer, chunk, connect, rest
+from roost.ports.egress import Networking
+from tests.egress.places import LOOPBACK, House, Seen, answer, chunk, connect, repository, rest
 
 PROXY = "proxy.sock"
 
@@ -466,7 +466,7 @@ async def test_a_request_whose_length_has_two_readings_is_refused(
         "model.sock": "POST /v1/messages",
         "git.sock": "POST /0/git-receive-pack",
     }[name]
-    grant = UNRESTRICTED | {"repositories": [Repository(url=f"{house.far.url}/a")]}
+    grant = UNRESTRICTED | {"origins": [repository(f"{house.far.url}/a")]}
     async with house.opened(**grant) as inside:
         head = f"{line} HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n".encode()
         raw = await inside.raw(head + b"0\r\n\r\n", name)
@@ -497,7 +497,7 @@ async def test_an_answer_with_two_lengths_goes_on_with_one(house: House, name: s
         "model.sock": "POST /v1/messages",
         "git.sock": "POST /0/git-receive-pack",
     }[name]
-    grant = UNRESTRICTED | {"repositories": [Repository(url=f"{house.far.url}/a")]}
+    grant = UNRESTRICTED | {"origins": [repository(f"{house.far.url}/a")]}
     async with house.opened(**grant) as inside:
         head = f"{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}"
         raw = await inside.raw(head.encode() + b"\r\n\r\n" + body, name)

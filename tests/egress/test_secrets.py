@@ -12,10 +12,8 @@ from urllib.parse import quote, quote_plus
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
-from pydantic import SecretStr
 
-from roost.egress.options import Upstream
-from roost.egress.secrets import Redactor, forms_of
+from roost.egress.secrets import Redactor, forms_of, put_on
 from tests.egress.places import KEY
 
 TOKEN = 'ghp_a/b+c=&"<0123456789>-xyz'
@@ -42,10 +40,7 @@ FORMS = {
 
 
 def forms(secret: str) -> list[bytes]:
-    upstream = Upstream(
-        dialect="anthropic", base_url="http://x", key=SecretStr(secret), scheme="basic"
-    )
-    return list(forms_of(secret.encode(), upstream.credentials()))
+    return list(forms_of(secret.encode(), put_on(secret, "basic").headers))
 
 
 def left_of(written: str, secret: str) -> int:

@@ -1,4 +1,4 @@
-"""Opens and closes the ways out. The adapter of `ports/egress`.
+"""Opens and closes the grants of sessions. The adapter of `ports/egress`.
 
 One task group carries every session's connections, so that a runner neither waits for them nor falls
 with them; each session's part of it ends on its own.
@@ -15,37 +15,36 @@ from pathlib import Path
 import anyio
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
 
-from roost.egress import sockets
-from roost.egress.client import Client
+from roost.egress.connections import UpstreamConnections
 from roost.egress.dial import Dialer
-from roost.egress.git import GitRoad
-from roost.egress.held import Share
-from roost.egress.inside import GIT_SOCKET, MODEL_SOCKET, PROXY_SOCKET, open_grant
-from roost.egress.model import ModelRoad
-from roost.egress.network import NetworkRoad
-from roost.egress.options import Options
+from roost.egress.dialects import DIALECTS, MODEL_SOCKET
+from roost.egress.git import GitProxy
+from roost.egress.inside import GIT_SOCKET, PROXY_SOCKET, name_of, open_grant
+from roost.egress.model import HeldBytes, ModelProxy
+from roost.egress.network import NetworkProxy
+from roost.egress.options import EgressOptions
 from roost.egress.reports import Reports
-from roost.egress.unix import UnixStream, accept
-from roost.egress.upstream import Line
+from roost.egress.unix import UnixStream, accept, listening, prepare
+from roost.egress.upstream import UpstreamClient
 from roost.errors import LeaseLost, Unavailable
-from roost.ports.egress import Grant, OpenGrant
+from roost.ports.egress import Grant, OpenGrant, Origin
 
 _log = logging.getLogger(__name__)
 
-_NAMES = (MODEL_SOCKET, PROXY_SOCKET, GIT_SOCKET)
+_NAMES = tuple(map(name_of, (MODEL_SOCKET, PROXY_SOCKET, GIT_SOCKET)))
 _PAUSE = 0.1
 
 Handler = Callable[[ByteStream], Awaitable[None]]
 
 
 @asynccontextmanager
-async def serving(options: Options) -> AsyncGenerator[HostEgress, None]:
-    """The way out of this host, until the context ends.
+async def serving(options: EgressOptions) -> AsyncGenerator[HostEgress, None]:
+    """The egress of this host, until the context ends.
 
     :raises StartupError: the directory cannot be used, or something in the options is malformed
     """
-    options.check()
-    sockets.prepare(options.directory, _NAMES)
+    await options.check()
+    prepare(options.directory, _NAMES)
     async with anyio.create_task_group() as tasks:
         try:
             yield HostEgress(options, tasks)
@@ -78,29 +77,28 @@ class _Opened:
 class HostEgress:
     """Serves grants; made by `serving`."""
 
-    def __init__(self, options: Options, tasks: TaskGroup) -> None:
+    def __init__(self, options: EgressOptions, tasks: TaskGroup) -> None:
         self._options = options
         self._tasks = tasks
         bounds = options.bounds
         self._dialer = Dialer(options.resolve, options.allow_networks, bounds.connect_seconds)
-        self._held = Share(bounds.all_held_bytes)
+        self._held = HeldBytes(bounds.all_held_bytes)
         self._opened: dict[str, _Opened] = {}
 
     @asynccontextmanager
     async def open(self, grant: Grant) -> AsyncGenerator[OpenGrant, None]:
-        upstream = self._options.upstreams.get(grant.api)
-        if upstream is None:
-            raise Unavailable(f"no model is configured under the name {grant.api!r}")
-        client = Client(self._options.bounds)
-        handlers = self._handlers(grant, Line(upstream, client), client)
+        connections = UpstreamConnections(self._options.bounds)
+        handlers = self._handlers(
+            grant, UpstreamClient(self._model(grant), connections), connections
+        )
         opened = await self._take_over(grant)
         try:
-            began = await self._tasks.start(self._serve, grant, handlers, client, opened)
+            began = await self._tasks.start(self._serve, grant, handlers, connections, opened)
             if isinstance(began, Exception):
                 raise began
-            place, roads = began
-            takes = {name: road.take for name, road in roads.items()}
-            yield open_grant(place, upstream.dialect, takes, grant.repositories)
+            directory, listeners = began
+            takes = {path: listener.take for path, listener in listeners.items()}
+            yield open_grant(directory, DIALECTS[grant.api], takes, _repositories(grant))
         finally:
             await opened.end()
             if self._opened.get(grant.session_id) is opened:
@@ -116,58 +114,70 @@ class HostEgress:
             await before.end()
         return opened
 
-    def _handlers(self, grant: Grant, line: Line, client: Client) -> dict[str, Handler]:
+    def _model(self, grant: Grant) -> Origin:
+        """Where the session's model is: its own origin, else the operator's."""
+        own = (each for each in grant.origins if each.protocol == grant.api)
+        found = next(own, self._options.models.get(grant.api))
+        if found is None or grant.api not in DIALECTS:
+            raise Unavailable(f"no model is configured under the name {grant.api!r}")
+        return found
+
+    def _handlers(
+        self, grant: Grant, model: UpstreamClient, connections: UpstreamConnections
+    ) -> dict[str, Handler]:
+        """Who serves each socket, by its path inside."""
         bounds = self._options.bounds
         reports = Reports(grant, bounds.callback_seconds)
-        held = Share(bounds.held_bytes, of=self._held)
-        model = ModelRoad(grant, line, reports, bounds, held)
-        handlers: dict[str, Handler] = {MODEL_SOCKET: model.serve}
+        held = HeldBytes(bounds.held_bytes, of=self._held)
+        handlers: dict[str, Handler] = {
+            MODEL_SOCKET: ModelProxy(grant, model, reports, bounds, held).serve
+        }
         if grant.networking.kind != "none":
-            road = NetworkRoad(grant.networking, self._dialer, reports, self._options)
-            handlers[PROXY_SOCKET] = road.serve
-        if grant.repositories:
-            handlers[GIT_SOCKET] = GitRoad(grant.repositories, client, bounds).serve
+            network = NetworkProxy(grant.networking, self._dialer, reports, self._options)
+            handlers[PROXY_SOCKET] = network.serve
+        if repositories := _repositories(grant):
+            handlers[GIT_SOCKET] = GitProxy(repositories, connections, bounds).serve
         return handlers
 
     async def _serve(
         self,
         grant: Grant,
         handlers: Mapping[str, Handler],
-        client: Client,
+        connections: UpstreamConnections,
         opened: _Opened,
         *,
-        task_status: TaskStatus[tuple[Path, Mapping[str, _Road]] | Exception],
+        task_status: TaskStatus[tuple[Path, Mapping[str, _Listener]] | Exception],
     ) -> None:
         """Serve a grant until its scope is cancelled. A start that fails is handed back as a value:
         raised, it would take every other session with it.
         """
         directory, most = self._options.directory, self._options.bounds.connections
         opened.began = True
-        roads: dict[str, _Road] = {}
+        listeners: dict[str, _Listener] = {}
         try:
             with (
                 opened.scope,
-                sockets.listening(directory, list(handlers)) as (place, bound),
+                listening(directory, list(map(name_of, handlers))) as (place, bound),
             ):
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(client.tidy)
-                    for name, handler in handlers.items():
-                        roads[name] = _Road(handler, grant.session_id, most, tasks)
-                        tasks.start_soon(roads[name].accept, bound[name])
-                    task_status.started((place, roads))
+                    tasks.start_soon(connections.tidy)
+                    for path, handler in handlers.items():
+                        listeners[path] = _Listener(handler, grant.session_id, most, tasks)
+                        tasks.start_soon(listeners[path].accept, bound[name_of(path)])
+                    task_status.started((place, listeners))
         except Unavailable as error:
             task_status.started(error)
         finally:
-            for road in roads.values():
-                road.closed = True
+            for listener in listeners.values():
+                listener.closed = True
             try:
-                await client.close()
+                await connections.close()
             finally:
                 opened.over()
 
 
-class _Road:
-    """Carries connections, as many at a time as a session may have; the rest wait in line."""
+class _Listener:
+    """Carries the connections to one endpoint, as many at a time as a session may have; the rest wait."""
 
     def __init__(self, handler: Handler, session_id: str, most: int, tasks: TaskGroup) -> None:
         self.closed = False
@@ -202,6 +212,10 @@ class _Road:
             await _guarded(self._handler, stream, self._session_id)
         finally:
             self._slots.release()
+
+
+def _repositories(grant: Grant) -> list[Origin]:
+    return [each for each in grant.origins if each.protocol == "git"]
 
 
 async def _guarded(handler: Handler, stream: ByteStream, session_id: str) -> None:

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
 
 from roost.domain import address
-from roost.egress.refusal import Refusal
+from roost.egress.reports import Refusal
 
 _AUTHORITY = rf"(?:(?P<name>{address.NAME})\.?|\[(?P<six>[0-9A-Fa-f:.]{{2,45}})\])"
 _CONNECT = re.compile(rf"{_AUTHORITY}:(?P<port>[0-9]{{1,5}})")
@@ -17,7 +17,7 @@ _ABSOLUTE = re.compile(
 )
 
 
-class Target(NamedTuple):
+class ProxyTarget(NamedTuple):
     """Where a request wants to go. `literal` is the address, if the host is written as one."""
 
     host: str
@@ -32,7 +32,7 @@ class Target(NamedTuple):
         return host if self.port == 80 else f"{host}:{self.port}"
 
 
-def target_of(method: bytes, target: bytes) -> Target:
+def target_of(method: bytes, target: bytes) -> ProxyTarget:
     """The place a proxy request names: `CONNECT host:port`, or any method with `http://host/path`.
 
     Both are matched as a whole, so there is no room for userinfo, a fragment or a control character.
@@ -51,13 +51,13 @@ def target_of(method: bytes, target: bytes) -> Target:
     return _checked(found["name"], found["six"], found["port"], found.groupdict().get("path"))
 
 
-def _checked(name: str | None, six: str | None, port: str | None, path: str | None) -> Target:
+def _checked(name: str | None, six: str | None, port: str | None, path: str | None) -> ProxyTarget:
     number = 80 if port is None else int(port)
     if not 0 < number < 65536 or len(name or "") > 253:
         raise Refusal(400, "that is not a host and a port")
     literal = _literal(name, six)
     host = str(literal) if literal is not None else str(name).lower()
-    return Target(host, number, _origin(path), literal)
+    return ProxyTarget(host, number, _origin(path), literal)
 
 
 def _origin(path: str | None) -> str:
@@ -82,7 +82,7 @@ class HostList:
         self._names = frozenset(host for host in plain if not host.startswith("*."))
         self._suffixes = tuple(host[1:] for host in plain if host.startswith("*."))
 
-    def has(self, target: Target) -> bool:
+    def has(self, target: ProxyTarget) -> bool:
         """Whether the target's host is on the list."""
         if target.host in self._names:
             return True
@@ -91,7 +91,7 @@ class HostList:
 
 
 def _plain(host: str) -> str:
-    """As `Target` has it: in small letters, and an IPv6 address in its shortest form."""
+    """As `ProxyTarget` has it: in small letters, and an IPv6 address in its shortest form."""
     try:
         return str(IPv6Address(host))
     except ValueError:

@@ -4,66 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Final
 
-from roost.ports.egress import OpenGrant, Repository
+from roost.egress.dialects import MODEL_SOCKET, Dialect
+from roost.ports.egress import OpenGrant, Origin
 from roost.ports.sandbox import Endpoint, Take, UnixAddress
 
-MODEL_SOCKET = "model.sock"
-PROXY_SOCKET = "proxy.sock"
-GIT_SOCKET = "git.sock"
+PROXY_SOCKET: Final = "/run/roost/proxy.sock"
+GIT_SOCKET: Final = "/run/roost/git.sock"
 
-_DIRECTORY = "/run/roost"
-_MODEL_PORT = 8701
-_GIT_PORT = 8702
-_PROXY_PORT = 3128
-_PLACEHOLDER = "placeholder"
-_LOCAL = "localhost,127.0.0.1,::1"
+_GIT_PORT: Final = 8702
+_PROXY_PORT: Final = 3128
+_LOCAL: Final = "localhost,127.0.0.1,::1"
 
 
 def open_grant(
     directory: Path,
-    dialect: Literal["anthropic", "openai"],
+    dialect: Dialect,
     takes: Mapping[str, Take],
-    repositories: Sequence[Repository] = (),
+    repositories: Sequence[Origin],
 ) -> OpenGrant:
-    """The sockets in `directory`, as a sandbox is to see them; `takes`: who serves each of them."""
-    environ, model_port = _model(dialect)
-    ports = {MODEL_SOCKET: model_port, PROXY_SOCKET: _PROXY_PORT, GIT_SOCKET: _GIT_PORT}
-    addresses: dict[str, str] = {}
-    if PROXY_SOCKET in takes:
-        environ |= _proxy()
-    if GIT_SOCKET in takes:
-        # The number says which repository is meant; one address may be given twice, with two tokens.
-        local = [f"http://127.0.0.1:{_GIT_PORT}/{index}" for index in range(len(repositories))]
-        environ |= _git(repositories, local)
-        addresses = {each.url: url for each, url in zip(repositories, local, strict=True)}
+    """The sockets in `directory`, as a sandbox is to see them; `takes`: who serves each, by its path inside."""
+    ports = {MODEL_SOCKET: dialect.port, PROXY_SOCKET: _PROXY_PORT, GIT_SOCKET: _GIT_PORT}
     endpoints = [
         Endpoint(
-            address=UnixAddress(directory / name),
-            socket=f"{_DIRECTORY}/{name}",
-            port=ports[name],
-            take=take,
+            address=UnixAddress(directory / name_of(path)), socket=path, port=ports[path], take=take
         )
-        for name, take in takes.items()
+        for path, take in takes.items()
     ]
+    environ = dict(dialect.environ)
+    if PROXY_SOCKET in takes:
+        environ |= _proxy()
+    # The number says which repository is meant: one address may be given twice, with two tokens.
+    local = [f"http://127.0.0.1:{_GIT_PORT}/{index}" for index in range(len(repositories))]
+    if GIT_SOCKET in takes:
+        environ |= _git(repositories, local)
+    addresses = {each.url: url for each, url in zip(repositories, local, strict=True)}
     return OpenGrant(endpoints=endpoints, environ=environ, addresses=addresses)
 
 
-def _model(dialect: Literal["anthropic", "openai"]) -> tuple[dict[str, str], int | None]:
-    """The variables, and the port if the dialect's programs cannot connect to a unix socket."""
-    if dialect == "openai":
-        base = f"http://127.0.0.1:{_MODEL_PORT}/v1"
-        return {"OPENAI_BASE_URL": base, "OPENAI_API_KEY": _PLACEHOLDER}, _MODEL_PORT
-    # The address must be http: with https the agent's command line speaks TLS to the socket.
-    return {
-        "ANTHROPIC_UNIX_SOCKET": f"{_DIRECTORY}/{MODEL_SOCKET}",
-        "ANTHROPIC_BASE_URL": "http://localhost",
-        "ANTHROPIC_API_KEY": _PLACEHOLDER,
-    }, None
+def name_of(path: str) -> str:
+    """The name under which the socket at this path inside lies in a grant's directory on the host."""
+    return path.rpartition("/")[2]
 
 
-def _git(repositories: Sequence[Repository], local: Sequence[str]) -> dict[str, str]:
+def _git(repositories: Sequence[Origin], local: Sequence[str]) -> dict[str, str]:
     """Each repository's own address leads git to the socket; what is cloned keeps that address."""
     environ = {"GIT_CONFIG_COUNT": str(len(repositories))}
     for index, (repository, url) in enumerate(zip(repositories, local, strict=True)):

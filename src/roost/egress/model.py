@@ -1,4 +1,4 @@
-"""The road to the model: one session's requests to it, one after another on each connection.
+"""The proxy to the model: one session's requests to it, one after another on each connection.
 
 Each ring adds one thing: `serve` keeps the connection, `_answer` checks, `_paid` counts,
 `_unless_gone` stops paying for what nobody waits for, `_forward` passes on.
@@ -6,8 +6,8 @@ Each ring adds one thing: `serve` keeps the connection, `_answer` checks, `_paid
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import aclosing, contextmanager
 
 import anyio
 import h11
@@ -17,16 +17,63 @@ from anyio.abc import ByteStream
 from msgspec.structs import replace
 
 from roost.domain.usage import Usage
-from roost.egress.ask import Ask, Rules
-from roost.egress.budget import Hold, Meter
-from roost.egress.held import Holding, Share
-from roost.egress.options import Bounds
-from roost.egress.refusal import Refusal
-from roost.egress.reports import Reports
-from roost.egress.upstream import Line
-from roost.egress.usage import Scan, scan_of
+from roost.egress.dialects import DIALECTS, ModelRequest, ModelRules
+from roost.egress.metering import BudgetHold, Meter, Scan, scan_of
+from roost.egress.options import EgressBounds
+from roost.egress.reports import Refusal, Reports
+from roost.egress.upstream import UpstreamClient
 from roost.egress.wire import Headers, Peer
 from roost.ports.egress import Account, Grant
+
+_RETRY_SECONDS = 2
+
+
+class HeldBytes:
+    """So many bytes at a time, perhaps out of a larger share."""
+
+    def __init__(self, most: int, of: HeldBytes | None = None) -> None:
+        self._most = most
+        self._of = of
+        self._taken = 0
+
+    @contextmanager
+    def holding(self) -> Generator[Holding, None, None]:
+        """What one request holds, until the context ends."""
+        holding = Holding(self)
+        try:
+            yield holding
+        finally:
+            self.give_back(holding.size)
+
+    def take(self, size: int) -> bool:
+        """Whether there is room for so many bytes more; then they are taken."""
+        if self._taken + size > self._most or (self._of is not None and not self._of.take(size)):
+            return False
+        self._taken += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """So many bytes are not held any more."""
+        self._taken -= size
+        if self._of is not None:
+            self._of.give_back(size)
+
+
+class Holding:
+    """What one request holds of a share."""
+
+    def __init__(self, share: HeldBytes) -> None:
+        self.size = 0
+        self._share = share
+
+    def add(self, size: int) -> None:
+        """Hold so many bytes more. :raises Refusal: there is no room for them"""
+        if not self._share.take(size):
+            raise Refusal(
+                429, "too many large requests at the same time", retry_after=_RETRY_SECONDS
+            )
+        self.size += size
+
 
 _HUNG_UP = 499
 _FIRST_ERROR = 400
@@ -84,30 +131,28 @@ class Exchange:
         return Usage(input_tokens=most.input_tokens, output_tokens=written)
 
 
-class ModelRoad:
+class ModelProxy:
     """Serves the connections that arrive at one session's model socket."""
 
     def __init__(
-        self, grant: Grant, line: Line, reports: Reports, bounds: Bounds, held: Share
+        self,
+        grant: Grant,
+        client: UpstreamClient,
+        reports: Reports,
+        bounds: EgressBounds,
+        held: HeldBytes,
     ) -> None:
         self._session_id = grant.session_id
-        self._rules = Rules(line.upstream, grant.models)
+        self._rules = ModelRules(DIALECTS[grant.api], grant.models)
         self._meter = Meter(grant.budget, grant.spent, grant.prices)
-        self._line = line
+        self._client = client
         self._reports = reports
         self._bounds = bounds
         self._held = held
 
     async def serve(self, stream: ByteStream) -> None:
         """Answer the requests on a connection until it ends."""
-        peer = Peer(stream, self._bounds)
-        try:
-            while (request := await peer.request()) is not None:
-                await self._answer(peer, request)
-                if not peer.again():
-                    return
-        except Refusal as refusal:
-            await self._refuse(peer, refusal)
+        await Peer(stream, self._bounds).serve(self._answer, self._refuse)
 
     async def _answer(self, peer: Peer, request: h11.Request) -> None:
         ask = self._rules.head(request.method, request.target, request.headers)
@@ -132,7 +177,7 @@ class ModelRoad:
             raise Refusal(408, "the request took too long to arrive") from None
         return body
 
-    async def _paid(self, peer: Peer, ask: Ask) -> None:
+    async def _paid(self, peer: Peer, ask: ModelRequest) -> None:
         hold = await self._admitted(ask)
         exchange = Exchange()
         try:
@@ -151,7 +196,7 @@ class ModelRoad:
                 )
             )
 
-    async def _admitted(self, ask: Ask) -> Hold:
+    async def _admitted(self, ask: ModelRequest) -> BudgetHold:
         """Its place. A budget that is used up may have been raised meanwhile. :raises Refusal:"""
         try:
             return self._meter.admit(ask.model, ask.most)
@@ -161,34 +206,25 @@ class ModelRoad:
             self._meter.budget = await self._reports.budget(self._meter.budget)
             return self._meter.admit(ask.model, ask.most)
 
-    async def _forward(self, peer: Peer, ask: Ask, exchange: Exchange) -> None:
+    async def _forward(self, peer: Peer, ask: ModelRequest, exchange: Exchange) -> None:
         try:
-            async with self._line.send(ask) as response:
-                scan = exchange.answered(response)
-                headers = self._line.headers(response)
-                await peer.send(h11.Response(status_code=response.status_code, headers=headers))
-                await self._pass_on(peer, response, scan)
+            async with self._client.send(ask.method, ask.target, ask.headers, ask.body) as answer:
+                await answer.pass_on(peer, look=exchange.answered(answer.response).feed)
             exchange.ended = True
             await peer.send(h11.EndOfMessage())
+        except Refusal as refusal:  # of the credential: nothing was sent
+            exchange.failed, exchange.status = True, refusal.status
+            raise
         # The libraries' own words are not passed on: they may quote what they could not send.
         except (httpx2.TransportError, httpx2.DecodingError, h11.LocalProtocolError):
             exchange.failed = True
             if peer.h11.our_state is h11.SEND_RESPONSE:
                 exchange.status = 502
-                where = f"{self._line.host}:{self._line.port}"
+                where = f"{self._client.host}:{self._client.port}"
                 raise Refusal(502, f"the model's server at {where} did not answer") from None
 
-    async def _pass_on(self, peer: Peer, response: httpx2.Response, scan: Scan) -> None:
-        redactor = self._line.redactor()
-        async for data in response.aiter_bytes():
-            scan.feed(data)
-            if clean := redactor.feed(data):
-                await peer.send(h11.Data(data=clean))
-        if rest := redactor.flush():
-            await peer.send(h11.Data(data=rest))
-
     async def _refuse(self, peer: Peer, refusal: Refusal) -> None:
-        refusal.host, refusal.port = self._line.host, self._line.port
+        refusal.host, refusal.port = self._client.host, self._client.port
         await self._reports.refused(refusal)
         headers: Headers = [(b"content-type", b"application/json")]
         if refusal.retry_after is not None:
@@ -198,8 +234,8 @@ class ModelRoad:
 
 async def _unless_gone(
     peer: Peer,
-    forward: Callable[[Peer, Ask, Exchange], Awaitable[None]],
-    ask: Ask,
+    forward: Callable[[Peer, ModelRequest, Exchange], Awaitable[None]],
+    ask: ModelRequest,
     exchange: Exchange,
 ) -> None:
     """Forward, until the client hangs up: then the model need not go on for it."""

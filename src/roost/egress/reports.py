@@ -1,4 +1,4 @@
-"""Tells the session's runner what happened, without depending on it."""
+"""What is not carried, and how the session's runner is told of it and of what was spent."""
 
 from __future__ import annotations
 
@@ -10,8 +10,37 @@ from typing import TypeVar
 import anyio
 
 from roost.domain.budget import Budget
-from roost.egress.refusal import Refusal
-from roost.ports.egress import Account, Grant, Refused
+from roost.ports.egress import Account, Grant, Reason, Refused
+
+
+class Refusal(Exception):
+    """The answer to a request that is not carried: a status, and a sentence for whoever asked.
+
+    With a `reason` it is a rule that said no, and the session's log hears of it; without one, the
+    request was malformed or the far side did not answer. A `hint` goes into the log beside a reason
+    that does not speak for itself.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        reason: Reason | None = None,
+        host: str = "",
+        port: int = 0,
+        hint: str = "",
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.reason = reason
+        self.host = host
+        self.port = port
+        self.hint = hint
+        self.retry_after = retry_after
+
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Takes a secret out of what is passed on, in each of the forms that a server may quote it in."""
+"""Puts a secret on a request, and takes it out of the answer in each form that a server may quote it in."""
 
 from __future__ import annotations
 
@@ -6,11 +6,42 @@ import html
 import json
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
+
+from roost.ports.egress import Put
 
 _SHORTEST: Final = 16
 """A shorter key is a stand-in (`none`, `ollama`), and a word that answers may well have in them."""
+
+_SHORTEST_PASSWORD: Final = 6
+"""A password may be short, and is none of those words."""
+
+
+def can_be_sent(secret: str) -> bool:
+    """Whether a header can carry it. What cannot must not be tried: libraries quote it in their errors."""
+    return bool(secret) and all("!" <= letter <= "~" for letter in secret)
+
+
+class PutOn(NamedTuple):
+    """A secret as one request carries it, and every form of it that must not come back."""
+
+    headers: Sequence[tuple[bytes, bytes]]
+    forms: Sequence[bytes]
+
+
+NOTHING: Final = PutOn((), ())
+"""For an origin without a credential."""
+
+
+def put_on(secret: str, put: Put) -> PutOn:
+    """The header that carries a secret."""
+    value = secret.encode()
+    if put == "basic":  # as git servers take tokens: any name, and the token as password
+        header = (b"authorization", b"Basic " + b64encode(b"x-access-token:" + value))
+        return PutOn([header], forms_of(value, [header], shortest=_SHORTEST_PASSWORD))
+    header = (b"x-api-key", value) if put == "x-api-key" else (b"authorization", b"Bearer " + value)
+    return PutOn([header], forms_of(value, [header]))
 
 
 def forms_of(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
 import anyio
 import h11
 from anyio.abc import ByteStream
 
-from roost.egress.options import Bounds
-from roost.egress.refusal import Refusal
+from roost.egress.options import EgressBounds
+from roost.egress.reports import Refusal
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -59,11 +59,11 @@ def _check_framing(request: h11.Request) -> None:
         raise Refusal(400, "the length of the request has two readings")
 
 
-class Wire:
+class HttpStream:
     """One HTTP/1.1 connection, at either end of it."""
 
     def __init__(
-        self, stream: ByteStream, role: type[h11.CLIENT | h11.SERVER], bounds: Bounds
+        self, stream: ByteStream, role: type[h11.CLIENT | h11.SERVER], bounds: EgressBounds
     ) -> None:
         self.h11 = h11.Connection(role, max_incomplete_event_size=bounds.head_bytes)
         self._stream = stream
@@ -98,12 +98,26 @@ class Wire:
         return bool(data)
 
 
-class Peer(Wire):
+class Peer(HttpStream):
     """A connection from inside a sandbox, which we answer."""
 
-    def __init__(self, stream: ByteStream, bounds: Bounds) -> None:
+    def __init__(self, stream: ByteStream, bounds: EgressBounds) -> None:
         super().__init__(stream, h11.SERVER, bounds)
         self._bodiless = False
+
+    async def serve(
+        self,
+        answer: Callable[[Peer, h11.Request], Awaitable[None]],
+        refuse: Callable[[Peer, Refusal], Awaitable[None]],
+    ) -> None:
+        """Answer one request after another until the connection ends; a refusal ends it."""
+        try:
+            while (request := await self.request()) is not None:
+                await answer(self, request)
+                if not self.again():
+                    return
+        except Refusal as refusal:
+            await refuse(self, refusal)
 
     async def request(self) -> h11.Request | None:
         """The head of the next request; None if there is none.

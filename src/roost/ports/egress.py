@@ -1,8 +1,8 @@
 """The few connections a sandbox may make, and what they cost.
 
-A sandbox has no network. What it may reach, it reaches through unix sockets of the host: one that
-leads to the model and to nothing else, and, if its environment has networking, one that is an HTTP
-proxy with rules. Secrets are put on behind those sockets: inside there are only placeholders.
+A sandbox has no network. What it may reach, it reaches through endpoints of the host: origins (the model,
+repositories), each with the credential that is put on outside, and, if its environment has networking, an
+HTTP proxy with rules. Inside there are only placeholders.
 """
 
 from __future__ import annotations
@@ -74,25 +74,50 @@ class Networking(msgspec.Struct, frozen=True, kw_only=True):
     package_managers: bool = False
 
 
-class Repository(msgspec.Struct, frozen=True, kw_only=True):
-    """A git repository that may be read and written, with the token for it, which stays outside."""
+Put = Literal["x-api-key", "bearer", "basic"]
+"""How a secret is put on a request: as which header. `basic` is for git servers: the secret is the password."""
+
+
+class Credential(msgspec.Struct, frozen=True):
+    """A secret, and how it is put on a request. It never enters a sandbox.
+
+    `secret` is asked for each request, so that one that is replaced meanwhile is used from then on.
+    """
+
+    secret: Callable[[], Awaitable[str]]
+    put: Put
+
+    @classmethod
+    def fixed(cls, value: str, put: Put) -> Credential:
+        """A secret that stays the same for as long as the grant lasts."""
+
+        async def secret() -> str:
+            return value
+
+        return cls(secret, put)
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """A server outside that a session may use, with a credential that it never sees.
+
+    `protocol` is what may be asked of it: `git`, or the name of a model's API (`anthropic`, `openai`). It
+    is reached under its own URL or through a variable of the sandbox, as the programs for it expect.
+    """
 
     url: str
-    token: str | None = None
-
-    def __repr__(self) -> str:
-        """Without the token: representations end up in logs."""
-        return f"Repository({self.url!r})"
+    protocol: str
+    credential: Credential | None = None
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """What one session may reach while one runner has it.
 
-    `api` names an upstream the operator configured. `models` are ids, or beginnings of ids that end
+    `api` is the model's API that the agent speaks; a session that brings no origin for it gets the operator's.
+    `models` are ids, or beginnings of ids that end
     in `*`; None: any. `spent` is what earlier grants of the session have used of the budget.
     `account` and `refused` are awaited one at a time for each connection, are given a few seconds,
-    and may fail: that is logged, and the connection goes on. `repositories` can be reached by git under
-    their own addresses, whatever the networking is. `raised` is asked before a request is refused because
+    and may fail: that is logged, and the connection goes on. `origins` can be reached whatever the networking is.
+    `raised` is asked before a request is refused because
     the budget is used up: it says what the budget is by now.
     """
 
@@ -107,7 +132,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     spent: Spent = Spent()
     prices: Prices = {}
     networking: Networking = Networking()
-    repositories: Sequence[Repository] = ()
+    origins: Sequence[Origin] = ()
 
 
 class OpenGrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +157,6 @@ class Egress(Protocol):
         the context has ended. A grant of an older generation of the same session is ended first.
 
         :raises LeaseLost: a grant of this generation or a newer one is open
-        :raises Unavailable: no upstream has the name in `api`, or the sockets cannot be made
+        :raises Unavailable: there is no origin for `api`, or the sockets cannot be made
         """
         ...

@@ -31,7 +31,7 @@ from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.workspaces.shared import SharedWorkspaces, shared_past
 from roost.domain.session import Session, TrustLevel
 from roost.egress import host as egress
-from roost.egress.options import USUAL_PORTS, Options, anthropic
+from roost.egress.options import USUAL_PORTS, EgressOptions, anthropic
 from roost.errors import NotFound, RoostError
 from roost.guest import forward
 from roost.harnesses import (
@@ -128,10 +128,10 @@ async def workforce(
             yield Workforce(harnesses, profiles, default, *kept, budgets, model.name)
 
 
-def _egress(settings: Settings, model: Model) -> Options:
-    return Options(
+def _egress(settings: Settings, model: Model) -> EgressOptions:
+    return EgressOptions(
         directory=settings.data.absolute() / "run",
-        upstreams={"anthropic": anthropic(model.url, model.key)},
+        models={"anthropic": anthropic(model.url, model.key)},
         ports=settings.egress_ports or USUAL_PORTS,
         allow_networks=settings.egress_networks or (),
         package_hosts=settings.package_hosts or (),

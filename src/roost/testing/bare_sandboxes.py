@@ -16,7 +16,7 @@ from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.sandbox.session_files import SessionFiles
 from roost.domain.session import Session
 from roost.ports.catalog import Catalog
-from roost.ports.egress import Egress, Repository
+from roost.ports.egress import Egress, Origin
 from roost.ports.sandbox import Mount
 from roost.ports.volumes import SessionVolumes
 
@@ -58,7 +58,7 @@ class NoBelongings(SessionBelongings):
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    async def repositories(self, session: Session) -> list[Repository]:
+    async def origins(self, session: Session) -> list[Origin]:
         """There are none."""
         return []
 

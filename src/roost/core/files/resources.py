@@ -35,7 +35,7 @@ from roost.domain.resource import (
 from roost.domain.session import Session, Spec, Status
 from roost.errors import CannotUnseal, FieldNotServed, InvalidRequest, NotFound, SessionClosed
 from roost.ports.catalog import Catalog, Record, RecordQuery
-from roost.ports.egress import Repository
+from roost.ports.egress import Credential, Origin
 from roost.ports.keys import Key
 from roost.ports.sandbox import Mount
 from roost.ports.seal import Seal
@@ -183,19 +183,20 @@ class Resources:
         there = await self._there(session.tenant, files)
         return [f"the file at {UPLOADS}/{path} was deleted" for path in files.keys() - there.keys()]
 
-    async def repositories(self, session: Session) -> list[Repository]:
-        """Its repositories, with their tokens: for the way out, and nobody else.
+    async def origins(self, session: Session) -> list[Origin]:
+        """Its repositories, with their tokens: for the egress, and nobody else.
 
         :raises CannotUnseal: a token was sealed with a key that this server does not have
         """
         wanted = repositories_of(session.spec.resources)
         tokens = await self._tokens(session.tenant, session.id) if wanted else {}
-        return [
-            Repository(url=each["url"], token=self._opened(tokens[each["id"]]))
-            if each["id"] in tokens
-            else Repository(url=each["url"])
-            for each in wanted
-        ]
+        origins = []
+        for each in wanted:
+            credential = None
+            if each["id"] in tokens:
+                credential = Credential.fixed(self._opened(tokens[each["id"]]), "basic")
+            origins.append(Origin(url=each["url"], protocol="git", credential=credential))
+        return origins
 
     def _opened(self, record: Record) -> str:
         """A token, whether it was kept before tokens were sealed or since."""

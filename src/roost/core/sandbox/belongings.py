@@ -10,7 +10,7 @@ from roost.domain.events import trouble
 from roost.domain.session import Session
 from roost.errors import NotFound, RoostError
 from roost.ports.catalog import Catalog
-from roost.ports.egress import Networking, Repository
+from roost.ports.egress import Networking, Origin
 from roost.ports.sandbox import Mount
 
 
@@ -44,9 +44,9 @@ class SessionBelongings:
             )
         return Networking()  # the host's own network needs no way out of a sandbox
 
-    async def repositories(self, session: Session) -> list[Repository]:
-        """Its repositories, with their tokens. :raises CannotUnseal: a token cannot be had"""
-        return await self._resources.repositories(session)
+    async def origins(self, session: Session) -> list[Origin]:
+        """Servers that it may use with a credential: its repositories. :raises CannotUnseal: one cannot be had"""
+        return await self._resources.origins(session)
 
     async def mounts(self, session: Session, say: OnLack) -> list[Mount]:
         """Its skills, its files and a directory for its outputs, to be shown inside.

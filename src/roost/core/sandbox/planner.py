@@ -17,7 +17,7 @@ from roost.core.sandbox.loopback import FORWARDER
 from roost.core.sandbox.reports import SandboxReports
 from roost.domain.budget import Spent, price_of
 from roost.domain.session import Lease, Session
-from roost.ports.egress import Account, Grant, Networking, OpenGrant, Repository
+from roost.ports.egress import Account, Grant, Networking, OpenGrant, Origin
 from roost.ports.harness import Confinement, Harness
 from roost.ports.sandbox import Limits, Mount, Plan, Volume
 from roost.ports.volumes import SessionVolumes
@@ -47,7 +47,7 @@ class SandboxInputs(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     networking: Networking = Networking()
-    repositories: Sequence[Repository] = ()
+    origins: Sequence[Origin] = ()
     mounts: Sequence[Mount] = ()
     quota_bytes: int | None = None
 
@@ -82,7 +82,7 @@ class SandboxPlanner:
             spent=self._budgets.spent(session),
             prices=self._budgets.prices,
             networking=inputs.networking,
-            repositories=inputs.repositories,
+            origins=inputs.origins,
         )
 
     def plan(

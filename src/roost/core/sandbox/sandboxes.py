@@ -109,7 +109,7 @@ class Sandboxes:
         """What has to be known of a session before its sandbox can be planned."""
         return SandboxInputs(
             networking=await self.networking(session),
-            repositories=await self._belongings.repositories(session),
+            origins=await self._belongings.origins(session),
             mounts=[
                 *harness.mounts,
                 *await self._belongings.mounts(session, reports.lacks),

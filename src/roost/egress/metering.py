@@ -1,8 +1,8 @@
-"""Reads what a request used off the answer as it passes by.
+"""What a request to the model used, and what its session may still spend.
 
-The answer is only looked at: nothing waits for this, and an answer that cannot be read is passed on
-all the same. What an answer that was cut off would have said is estimated, in the session's
-disfavour: else hanging up before the last line would make every request free.
+Usage is read off the answer as it passes by. The answer is only looked at: nothing waits for this, and an
+answer that cannot be read is passed on all the same. What an answer that was cut off would have said is
+estimated, in the session's disfavour: else hanging up before the last line would make every request free.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from __future__ import annotations
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
+from roost.domain.budget import Budget, Price, Prices, Spent, price_of
 from roost.domain.usage import Usage
+from roost.egress.reports import Refusal
 
 _LONGEST_LINE = 4 * 1024**2
 _LARGEST_BODY = 4 * 1024**2
@@ -19,6 +22,7 @@ _BYTES_PER_TOKEN = 4
 _FRAME_BYTES = 80
 """What a frame with a piece of text weighs without the text."""
 _PIECE = b'"delta"'
+_RETRY_SECONDS = 2
 
 
 class _Details(msgspec.Struct):
@@ -169,3 +173,59 @@ def _fresh(counts: _Counts) -> int | None:
     """The input that did not come from a cache; the Messages API counts it so, others do not."""
     total = counts.input_tokens if counts.input_tokens is not None else counts.prompt_tokens
     return total if total is None else total - (_cached(counts) or 0)
+
+
+class BudgetHold(msgspec.Struct, eq=False):
+    """The place of one request that is under way, and the most it is expected to use."""
+
+    model: str
+    most: Usage
+
+
+class Meter:
+    """Counts a session's spending, and says when it is enough. The `budget` may be raised.
+
+    What a request uses is known when it is over, so requests under way hold the most they may use:
+    a session cannot spend its last token a hundred times at once. A request alone is let through as
+    long as anything is left, so that a budget can be used up.
+    """
+
+    def __init__(self, budget: Budget, spent: Spent, prices: Prices) -> None:
+        self.spent = spent
+        self.budget = budget
+        self._prices = prices
+        self._holds: list[BudgetHold] = []
+
+    def admit(self, model: str, most: Usage) -> BudgetHold:
+        """A place for a request. :raises Refusal: the budget is used up, or held by others"""
+        if self.budget.max_cost is not None and model and self._price(model) is None:
+            raise _reached(f"the budget is in money, and {model!r} has no list price")
+        if (limit := self._over(self.spent, len(self._holds))) is not None:
+            raise _reached(f"the session's budget of {limit} is used up")
+        held = self.spent
+        for other in self._holds:
+            held = held.plus(Spent.on(other.most, self._price(other.model)))
+        if self._holds and self._over(held, 0) is not None:
+            raise Refusal(
+                429,
+                "requests under way hold the rest of the session's budget",
+                retry_after=_RETRY_SECONDS,
+            )
+        hold = BudgetHold(model, most)
+        self._holds.append(hold)
+        return hold
+
+    def settle(self, hold: BudgetHold, used: Usage) -> None:
+        """A request is over."""
+        self._holds.remove(hold)
+        self.spent = self.spent.plus(Spent.on(used, self._price(hold.model)))
+
+    def _over(self, spent: Spent, under_way: int) -> str | None:
+        return self.budget.reached(replace(spent, requests=spent.requests + under_way))
+
+    def _price(self, model: str) -> Price | None:
+        return price_of(self._prices, model)
+
+
+def _reached(message: str) -> Refusal:
+    return Refusal(402, message, reason="budget_reached")

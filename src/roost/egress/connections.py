@@ -23,7 +23,7 @@ from anyio.abc import ByteStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 from httpcore2._backends.anyio import AnyIOStream
 
-from roost.egress.options import Bounds
+from roost.egress.options import EgressBounds
 from roost.egress.wire import Headers
 
 _MOST_KEPT: Final = 8
@@ -33,14 +33,14 @@ _KEPT_SECONDS: Final = 60.0
 logging.getLogger("httpcore2").setLevel(logging.WARNING)
 
 
-class Client:
+class UpstreamConnections:
     """The connections of one session: a bounded number, and few that are kept.
 
     A session may have as many requests under way as it has connections to its two sockets for the model
     and for git, so no request waits for a connection.
     """
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: EgressBounds) -> None:
         self._pool = _Pool(
             ssl_context=_tls(),
             max_connections=2 * bounds.connections,
