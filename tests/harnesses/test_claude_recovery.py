@@ -147,8 +147,8 @@ async def test_permission_outlives_an_agent_that_had_no_time_to_write(house: Hou
 async def server_gone(opened: Conversation) -> None:
     """As a killed server does to its agent, which goes on until somebody kills it, or it is done."""
     assert isinstance(opened, ClaudeConversation)
-    assert opened._live is not None
-    process = opened._live.cli._process
+    assert opened._process is not None
+    process = opened._process.pipe._process
     await process.close_input()
     await process.wait()
 

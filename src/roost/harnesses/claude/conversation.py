@@ -4,6 +4,10 @@ The CLI is a process that lives as long as it is needed and may die at any momen
 the one that runs, or starts one from what the log and the CLI's transcript say (`recovery`); when it
 dies in the middle, the turn starts another one in the same way. Approvals, questions and custom tools
 are questions the CLI asks us: while one is open the turn rests, and the answer comes as another turn.
+
+Where a conversation stands is a `ConversationState`, and `TABLE` has every way from one to another;
+docs/harnesses.md draws it. An idle process that dies is noticed by the next turn. Interrupts count while
+a turn is under way, and are nothing otherwise.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from enum import Enum
 from typing import Final
 
 import anyio
@@ -24,7 +29,7 @@ from roost.harnesses.claude.frames import FrameReader
 from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.launch import CliCommand
 from roost.harnesses.claude.permissions import Policy
-from roost.harnesses.claude.process import END, GIVEN_UP, CliProcess
+from roost.harnesses.claude.process import END, GIVEN_UP, CliProcess, is_plain
 from roost.harnesses.claude.recovery import LoggedPast, Recovery, StartPlan, messages_in
 from roost.harnesses.claude.tools import Toolbox
 from roost.harnesses.claude.transcript import CliTranscript, TranscriptFile
@@ -41,6 +46,88 @@ _WRITES_WITHIN = 0.25  # seconds after which the CLI's transcript has what the C
 _NOT_FOUND = 127
 
 
+class ConversationState(Enum):
+    """Where a conversation stands."""
+
+    ABSENT = "absent"
+    """There is no process."""
+    AHEAD = "ahead"
+    """A process is started ahead of the first turn, or is up, and has been told nothing."""
+    BUSY = "busy"
+    """A turn is under way."""
+    INTERRUPTED = "interrupted"
+    """A turn is under way that was asked to stop."""
+    WAITING = "waiting"
+    """The turn is over: the process waits for somebody's answer, which is another turn."""
+    IDLE = "idle"
+    """The turn is over, and the process has nothing left to do."""
+    DEAD = "dead"
+    """The process ended in the middle of a turn, which starts another one after a pause."""
+
+
+class ConversationMove(Enum):
+    """What brings a conversation from one state to another."""
+
+    START_AHEAD = "start ahead"
+    TAKE = "take inputs"
+    INTERRUPT = "interrupt"
+    REST = "rest"
+    WAIT = "wait"
+    DIE = "die"
+    RESTART = "restart"
+    GIVE_UP = "give up"
+
+
+_State, _Move = ConversationState, ConversationMove
+TABLE: Final[Mapping[tuple[ConversationState, ConversationMove], ConversationState]] = {
+    (_State.ABSENT, _Move.START_AHEAD): _State.AHEAD,
+    (_State.AHEAD, _Move.GIVE_UP): _State.ABSENT,
+    (_State.ABSENT, _Move.TAKE): _State.BUSY,
+    (_State.AHEAD, _Move.TAKE): _State.BUSY,
+    (_State.WAITING, _Move.TAKE): _State.BUSY,
+    (_State.IDLE, _Move.TAKE): _State.BUSY,
+    # A turn that was abandoned is followed by one that looks up what became of it.
+    (_State.BUSY, _Move.TAKE): _State.BUSY,
+    (_State.INTERRUPTED, _Move.TAKE): _State.BUSY,
+    (_State.DEAD, _Move.TAKE): _State.BUSY,
+    (_State.BUSY, _Move.INTERRUPT): _State.INTERRUPTED,
+    (_State.INTERRUPTED, _Move.INTERRUPT): _State.INTERRUPTED,
+    (_State.DEAD, _Move.INTERRUPT): _State.INTERRUPTED,
+    (_State.BUSY, _Move.REST): _State.IDLE,
+    (_State.INTERRUPTED, _Move.REST): _State.IDLE,
+    (_State.BUSY, _Move.WAIT): _State.WAITING,
+    (_State.INTERRUPTED, _Move.WAIT): _State.WAITING,
+    (_State.BUSY, _Move.DIE): _State.DEAD,
+    (_State.INTERRUPTED, _Move.DIE): _State.INTERRUPTED,
+    (_State.DEAD, _Move.RESTART): _State.BUSY,
+    (_State.DEAD, _Move.GIVE_UP): _State.ABSENT,
+    (_State.INTERRUPTED, _Move.GIVE_UP): _State.ABSENT,
+}
+_IN_A_TURN: Final = (_State.BUSY, _State.INTERRUPTED, _State.DEAD)
+
+
+class TranscriptState(Enum):
+    """What the CLI's own record of the conversation is worth."""
+
+    NONE = "none"
+    """The CLI has not yet begun one."""
+    KNOWN = "known"
+    """There is one, as far as anybody knows, and it ends where the log ends."""
+    BEHIND = "behind"
+    """It may lack turns that the log has; the agent is told, in the next turn."""
+    LOST = "lost"
+    """The CLI has not found it; the next process begins a new one, and is told what the log has."""
+
+
+_FOUND: Final = {
+    StartMode.FRESH: TranscriptState.NONE,
+    StartMode.FRESH_AHEAD: TranscriptState.NONE,
+    StartMode.RESUME: TranscriptState.KNOWN,
+    StartMode.RESUME_AHEAD: TranscriptState.KNOWN,
+    StartMode.RESUME_BEHIND: TranscriptState.BEHIND,
+}
+
+
 class _Died(Exception):
     """The CLI ended in the middle of a turn."""
 
@@ -49,159 +136,124 @@ class ClaudeConversation:
     """See `ports.harness.Conversation`. `tasks` run beside it, until `close`."""
 
     def __init__(
-        self, brief: Brief, sandbox: Sandbox, launch: CliCommand, toolbox: Toolbox, tasks: TaskGroup
+        self,
+        brief: Brief,
+        sandbox: Sandbox,
+        command: CliCommand,
+        toolbox: Toolbox,
+        tasks: TaskGroup,
     ) -> None:
         self._brief = brief
         self._sandbox = sandbox
-        self._launch = launch
+        self._command = command
         self._toolbox = toolbox
         self._tasks = tasks
         self._policy = Policy(brief.session.spec.agent, brief.confinement)
         self._ids = StableIds.of(brief.session)
-        self._shelf = TranscriptFile(
-            sandbox, self._ids.conversation, launch.home, toolbox.is_custom
+        self._file = TranscriptFile(
+            sandbox, self._ids.conversation, command.home, toolbox.is_custom
         )
-        self._has_past = brief.start.resumes
-        self._transcript_lost = False
-        self._behind = brief.start is StartMode.RESUME_BEHIND
-        self._live: CliProcess | None = None
-        self._busy = False
-        self._interrupted: float | None = None
+        self._transcript = _FOUND[brief.start]
+        self._state = ConversationState.ABSENT
+        self._since = anyio.current_time()
+        self._process: CliProcess | None = None
         self._starting = anyio.Lock(fast_acquire=True)
         self._up = anyio.Event()
 
+    def _move(self, move: ConversationMove) -> None:
+        self._state = TABLE[self._state, move]
+        self._since = anyio.current_time()
+
     async def start_ahead(self, *, task_status: TaskStatus[None]) -> None:
         """Start the CLI before there is anything to tell it. If it cannot be, the turn finds out why."""
+        self._move(ConversationMove.START_AHEAD)
         async with self._starting:
             task_status.started()  # from here on, a turn waits for it
             try:
                 calls = ToolCalls(self._ids, self._toolbox, self._policy)
-                await self._spawn(calls, resume=self._has_past)
+                await self._spawn(calls, resume=self._transcript is not TranscriptState.NONE)
             except RoostError as error:
                 about = {"session": self._brief.session.id}
                 _log.warning("not started ahead: %s", error.message, extra=about)
                 self._up.set()
+                if self._state is ConversationState.AHEAD:  # else a turn has begun meanwhile
+                    self._move(ConversationMove.GIVE_UP)
 
     async def up(self) -> bool:
         await self._up.wait()
-        return self._live is not None and not self._live.cli.ended
+        return self._process is not None and not self._process.pipe.ended
 
     def turn(self, inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
-        self._interrupted = None  # now: an interrupt may come before the first output is asked for
-        return self._turn(inputs, again)
-
-    async def interrupt(self) -> None:
-        self._interrupted = anyio.current_time()
-        if self._busy and self._live is not None:
-            await self._live.cli.request("interrupt")
-
-    async def close(self) -> None:
-        """End the CLI: by itself if it has nothing to do, else as it stands."""
-        live, self._live = self._live, None
-        if live is None:
-            return
-        if left_alone := live.not_understood():
-            about = {"session": self._brief.session.id}
-            _log.info("not understood of the agent: %s", left_alone, extra=about)
-        if self._busy or not live.done:
-            # At the end of its input it would refuse whatever waits for an answer, and go on.
-            await live.cli.kill(after=_WRITES_WITHIN)
-        else:
-            await live.cli.end()
+        abandoned = self._state in _IN_A_TURN  # what the last turn has left behind is not known
+        self._move(ConversationMove.TAKE)  # now: an interrupt may come before the first output
+        return self._turn(inputs, again or abandoned)
 
     async def _turn(self, inputs: Sequence[Entry], again: bool) -> AsyncGenerator[Output, None]:
         """Tries until the agent rests, each time in a new process if the last one died."""
-        again = again or self._busy  # what an abandoned turn has left behind is not known
-        self._busy = True
         for pause in (*_PAUSES, None):
             try:
                 async with aclosing(self._try(inputs, again)) as outputs:
                     async for output in outputs:
-                        self._busy = not isinstance(output, TurnEnd)
-                        self._behind = self._behind and self._busy
+                        if isinstance(output, TurnEnd):
+                            self._note_end(output)
                         yield output
                 return
             except _Died:
                 again = True
+                self._move(ConversationMove.DIE)
                 farewell = await self._bury(last=pause is None)
             for output in farewell:
                 yield output
-            if self._interrupted is not None or pause is None:
+            if self._is_interrupted or pause is None:
                 break
             await anyio.sleep(pause)
-        self._busy = False
-        yield END if self._interrupted is not None else GIVEN_UP
+            if self._is_interrupted:
+                break
+            self._move(ConversationMove.RESTART)
+        end = END if self._is_interrupted else GIVEN_UP
+        self._move(ConversationMove.GIVE_UP)
+        yield end
 
     async def _try(self, inputs: Sequence[Entry], again: bool) -> AsyncGenerator[Output, None]:
         """One process's part of a turn. :raises _Died:"""
         async with self._starting:
-            live = self._live
-        if live is None or live.cli.ended or again or not (live.told or _plain(inputs)):
+            process = self._process
+        if process is None or process.pipe.ended or again or not process.takes(inputs):
             await self.close()
             plan, calls = await self._plan(inputs, again)
             for emit in plan.emits:
                 yield emit
-            live, then = await self._start(plan, calls), plan.then
+            process, then = await self._start(plan, calls), plan.then
         else:
-            then = await self._hand_over(live, inputs)
-        while self._interrupted is not None or not live.waits:
-            if live.done:
+            then = await self._hand_over(process, inputs)
+        while self._is_interrupted or not process.waits:
+            if process.done:
                 if then is None:
                     break
-                await live.say(then)
+                await self._say(process, then)
                 then = None
-            for output in await live.take(await self._next(live)):
+            for output in await process.take(await self._next(process)):
                 yield output
-        for output in live.rest():
+        for output in process.rest():
             yield output
 
-    async def _hand_over(self, live: CliProcess, inputs: Sequence[Entry]) -> Prompt | None:
-        """Give the inputs to a CLI that runs; gives what has to wait until it is done."""
-        messages = messages_in(inputs)
-        prompt = (
-            Prompt(self._ids.prompt(messages), blocks_of_inputs(messages)) if messages else None
-        )
-        for entry in inputs:
-            if entry.type in ANSWERS:
-                await live.answer(entry)
-        if prompt is None or not live.done:
-            if prompt is not None and live.waits:
-                await live.drop_what_waits()
-            return prompt
-        await live.say(prompt)
-        if self._interrupted is not None:  # it was not yet started then
-            await live.cli.request("interrupt")
-        return None
-
-    async def _next(self, live: CliProcess) -> Json:
-        while True:
-            try:
-                return await live.cli.next(_LOOK_UP)
-            except TimeoutError:
-                if self._is_overdue(live):
-                    await live.cli.kill()
-                    raise _Died from None
-            except anyio.EndOfStream:
-                raise _Died from None
-
-    def _is_overdue(self, live: CliProcess) -> bool:
-        now = anyio.current_time()
-        if self._interrupted is not None and now > self._interrupted + _STOPS_WITHIN:
-            return True
-        return not live.cli.spoke and now > live.since + _SPEAKS_WITHIN
-
     async def _plan(self, inputs: Sequence[Entry], again: bool) -> tuple[StartPlan, ToolCalls]:
+        """How to start a process for these inputs, and the calls that it will know about."""
         calls = ToolCalls(self._ids, self._toolbox, self._policy)
-        # Whether there is a transcript, the CLI finds out soon enough: see `Live.knows_nothing`.
-        known = not (again or self._transcript_lost or self._behind)
-        if not self._has_past or (known and _plain(inputs)):
+        has_none = self._transcript is TranscriptState.NONE
+        # Whether there is a transcript, the CLI finds out soon enough: see `CliProcess.knows_nothing`.
+        ends_as_the_log = self._transcript is TranscriptState.KNOWN and not again
+        if has_none or (ends_as_the_log and is_plain(inputs)):
             prompt = Prompt(self._ids.prompt(inputs), blocks_of_inputs(inputs))
-            return StartPlan(resume=self._has_past, prompt=prompt), calls
-        transcript = None if self._transcript_lost else await self._shelf.read()
+            return StartPlan(resume=not has_none, prompt=prompt), calls
+        lost = self._transcript is TranscriptState.LOST
+        transcript = None if lost else await self._file.read()
         past = await LoggedPast.read(self._brief.history(), self._unheard(inputs, transcript))
-        recovery = Recovery(self._ids, calls, past, inputs, again=again, behind=self._behind)
+        behind = self._transcript is TranscriptState.BEHIND
+        recovery = Recovery(self._ids, calls, past, inputs, again=again, behind=behind)
         if transcript is None:
-            await self._shelf.put_aside()
+            await self._file.put_aside()
+            self._transcript = TranscriptState.LOST
             return recovery.without_transcript(), calls
         return recovery.with_transcript(transcript), calls
 
@@ -214,43 +266,113 @@ class ClaudeConversation:
 
     async def _start(self, plan: StartPlan, calls: ToolCalls) -> CliProcess:
         if plan.mark is not None:
-            await self._shelf.append(plan.mark)
-        live = await self._spawn(calls, resume=plan.resume, environ=plan.environ)
-        await live.say(plan.prompt, repeated=plan.goes_on)
-        if self._interrupted is not None:
-            await live.cli.request("interrupt")
-        return live
+            await self._file.append(plan.mark)
+        process = await self._spawn(calls, resume=plan.resume, environ=plan.environ)
+        await self._say(process, plan.prompt, repeated=plan.goes_on)
+        return process
 
     async def _spawn(
         self, calls: ToolCalls, *, resume: bool, environ: Mapping[str, str] | None = None
     ) -> CliProcess:
-        process = await self._sandbox.spawn(
-            self._launch.argv(resume=resume), environ=self._launch.environ(environ or {})
+        started = await self._sandbox.spawn(
+            self._command.argv(resume=resume), environ=self._command.environ(environ or {})
         )
-        cli = CliPipe(process, self._ids.conversation, self._up.set)
-        self._tasks.start_soon(cli.pump)
-        self._live = live = CliProcess(cli, calls, FrameReader(self._ids, calls), self._toolbox)
-        live.since = anyio.current_time()
-        self._has_past, self._transcript_lost = True, False
-        await cli.request("initialize", **self._launch.introduction())
-        return live
+        pipe = CliPipe(started, self._ids.conversation, self._up.set)
+        self._tasks.start_soon(pipe.pump)
+        reader = FrameReader(self._ids, calls)
+        self._process = process = CliProcess(
+            pipe, calls, reader, self._toolbox, since=anyio.current_time()
+        )
+        if self._transcript is not TranscriptState.BEHIND:  # that ends with the turn which tells it
+            self._transcript = TranscriptState.KNOWN
+        await pipe.request("initialize", **self._command.introduction())
+        return process
+
+    async def _hand_over(self, process: CliProcess, inputs: Sequence[Entry]) -> Prompt | None:
+        """Give the inputs to a CLI that runs; gives what has to wait until it is done."""
+        messages = messages_in(inputs)
+        prompt = (
+            Prompt(self._ids.prompt(messages), blocks_of_inputs(messages)) if messages else None
+        )
+        for entry in inputs:
+            if entry.type in ANSWERS:
+                await process.answer(entry)
+        if prompt is None or not process.done:
+            if prompt is not None and process.waits:
+                await process.drop_what_waits()
+            return prompt
+        await self._say(process, prompt)
+        return None
+
+    async def _say(self, process: CliProcess, prompt: Prompt, *, repeated: bool = False) -> None:
+        await process.say(prompt, repeated=repeated)
+        if (
+            self._is_interrupted
+        ):  # the process had nothing to do when that came, or was not yet there
+            await process.interrupt()
+
+    async def _next(self, process: CliProcess) -> Json:
+        while True:
+            try:
+                return await process.pipe.next(_LOOK_UP)
+            except TimeoutError:
+                if self._is_overdue(process):
+                    await process.pipe.kill()
+                    raise _Died from None
+            except anyio.EndOfStream:
+                raise _Died from None
+
+    def _is_overdue(self, process: CliProcess) -> bool:
+        now = anyio.current_time()
+        if self._is_interrupted and now > self._since + _STOPS_WITHIN:
+            return True
+        return not process.pipe.spoke and now > process.since + _SPEAKS_WITHIN
+
+    def _note_end(self, end: TurnEnd) -> None:
+        waits = end.stop_reason["type"] == "requires_action"
+        self._move(ConversationMove.WAIT if waits else ConversationMove.REST)
+        if self._transcript is TranscriptState.BEHIND:
+            self._transcript = TranscriptState.KNOWN
 
     async def _bury(self, *, last: bool) -> list[Output]:
         """See to what a CLI that died has left. :raises AgentFailed: it cannot run here at all"""
-        live, self._live = self._live, None
-        if live is None:
+        process, self._process = self._process, None
+        if process is None:
             return []
-        code, words = await live.cli.obituary()
-        self._transcript_lost = live.knows_nothing(words)
+        code, words = await process.pipe.obituary()
+        begins_anew = process.knows_nothing(words)
+        if begins_anew:
+            self._transcript = TranscriptState.LOST
         if code == _NOT_FOUND:
             raise AgentFailed(f"the agent's program cannot be started: {words}")
-        outputs = live.last_words()
-        if self._interrupted is None and not (self._transcript_lost and not last):
+        outputs = process.last_words()
+        if not self._is_interrupted and not (begins_anew and not last):
             said = f"The agent's process ended unexpectedly (exit code {code}). {words}".strip()
             outputs.append(Trouble("agent_failed", said, "exhausted" if last else "retrying"))
         return outputs
 
+    async def interrupt(self) -> None:
+        if self._state not in _IN_A_TURN:
+            return
+        self._move(ConversationMove.INTERRUPT)
+        process = self._process
+        if process is not None and not process.done:  # else it is told right after its prompt
+            await process.interrupt()
 
-def _plain(inputs: Sequence[Entry]) -> bool:
-    """Whether none of them answers a call."""
-    return not any(entry.type in ANSWERS for entry in inputs)
+    @property
+    def _is_interrupted(self) -> bool:
+        return self._state is ConversationState.INTERRUPTED
+
+    async def close(self) -> None:
+        """End the CLI: by itself if it has nothing to do, else as it stands."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if left_alone := process.not_understood():
+            about = {"session": self._brief.session.id}
+            _log.info("not understood of the agent: %s", left_alone, extra=about)
+        if self._state in _IN_A_TURN or not process.done:
+            # At the end of its input it would refuse whatever waits for an answer, and go on.
+            await process.pipe.kill(after=_WRITES_WITHIN)
+        else:
+            await process.pipe.end()

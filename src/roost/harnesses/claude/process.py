@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from roost.domain.events import Entry
-from roost.harnesses.claude.calls import ControlReply, ToolCalls
+from roost.harnesses.claude.calls import ANSWERS, ControlReply, ToolCalls
 from roost.harnesses.claude.frames import FrameReader
 from roost.harnesses.claude.tools import Toolbox
 from roost.harnesses.claude.wire import (
@@ -29,20 +30,31 @@ _LONGEST_PAUSE: Final = 600_000  # milliseconds
 _NOT_THERE = "No conversation found"
 
 
+def is_plain(inputs: Sequence[Entry]) -> bool:
+    """Whether none of them answers a call."""
+    return not any(entry.type in ANSWERS for entry in inputs)
+
+
 class CliProcess:
     """A CLI that runs, `since` some moment."""
 
     def __init__(
-        self, cli: CliPipe, calls: ToolCalls, reading: FrameReader, toolbox: Toolbox
+        self,
+        pipe: CliPipe,
+        calls: ToolCalls,
+        reader: FrameReader,
+        toolbox: Toolbox,
+        *,
+        since: float,
     ) -> None:
-        self.cli = cli
+        self.pipe = pipe
         self.calls = calls
-        self.since = 0.0
-        self._reading = reading
+        self.since = since
+        self._reader = reader
         self._toolbox = toolbox
         self._awaited: set[str] = set()
         self._idle = True  # until it is told something
-        self.told = False
+        self._told = False
         self._given_up: Trouble | None = None
 
     @property
@@ -53,11 +65,15 @@ class CliProcess:
     @property
     def waits(self) -> bool:
         """Whether it cannot go on before somebody answers."""
-        return self.calls.stuck and not self._reading.asks_the_model
+        return self.calls.stuck and not self._reader.asks_the_model
+
+    def takes(self, inputs: Sequence[Entry]) -> bool:
+        """Whether it can be given these. One that was told nothing has asked nothing that they could answer."""
+        return self._told or is_plain(inputs)
 
     def knows_nothing(self, last_words: str) -> bool:
         """Whether it was to resume a conversation and found none."""
-        result = self._reading.result
+        result = self._reader.result
         return any(_NOT_THERE in said for said in (last_words, *(result.errors if result else ())))
 
     async def say(self, prompt: Prompt, *, repeated: bool = False) -> None:
@@ -65,10 +81,14 @@ class CliProcess:
         if not repeated:
             self.calls.prompted()
         self._idle = False
-        self.told = True
-        self._reading.result = None
+        self._told = True
+        self._reader.result = None
         self._awaited.add(prompt.uuid)
-        await self.cli.send(prompt.frame())
+        await self.pipe.send(prompt.frame())
+
+    async def interrupt(self) -> None:
+        """Ask it to stop what it does."""
+        await self.pipe.request("interrupt")
 
     async def answer(self, entry: Entry) -> None:
         """Pass on a client's answer, now if the CLI waits for it, else when it asks."""
@@ -77,7 +97,7 @@ class CliProcess:
     async def drop_what_waits(self) -> None:
         """Take back what nobody has answered: the runner has closed it."""
         self.calls.prompted()
-        await self.cli.request("interrupt")
+        await self.interrupt()
 
     async def take(self, frame: Json) -> list[Output]:
         """What a frame has to say. What the CLI asks is answered, if it can be."""
@@ -94,12 +114,12 @@ class CliProcess:
             case _:
                 self._note_state(frame)
                 if await self._has_asked_enough(frame):
-                    return self._reading.failed()
-                return self._reading.take(frame)
+                    return self._reader.failed()
+                return self._reader.take(frame)
 
     def rest(self) -> list[Output]:
         """How the turn ends."""
-        return [*self._reading.unknown.told(), *self._why_it_rests()]
+        return [*self._reader.unknown.told(), *self._why_it_rests()]
 
     async def _has_asked_enough(self, frame: Json) -> bool:
         """Whether the model has failed too often, asks for too long a pause, or will say no again until an
@@ -113,7 +133,7 @@ class CliProcess:
         if failure.retry == "retrying" and not often and not long:
             return False
         self._given_up = Trouble(failure.error, failure.message, "exhausted")
-        await self.cli.request("interrupt")
+        await self.interrupt()
         return True
 
     def _why_it_rests(self) -> list[Output]:
@@ -122,7 +142,7 @@ class CliProcess:
         given_up, self._given_up = self._given_up, None
         if given_up is not None:
             return [given_up, GIVEN_UP]
-        result = self._reading.result
+        result = self._reader.result
         if result is None or (result.terminal_reason or "").startswith("aborted"):
             return [END]
         if result.stop_reason == "refusal":  # which counts as an error too
@@ -131,24 +151,24 @@ class CliProcess:
 
     def not_understood(self) -> dict[str, int]:
         """How many lines and frames were left alone, by what they were."""
-        return dict(self._reading.unknown.counts + self.cli.dropped)
+        return dict(self._reader.unknown.counts + self.pipe.dropped)
 
     def last_words(self) -> list[Output]:
         """What is left to say once it has died."""
-        return self._reading.close_span(error=True)
+        return self._reader.close_span(error=True)
 
     async def _asked(self, frame: Json) -> list[Output]:
         request = convert(frame, ControlRequest)
         if request is None:
-            return self._reading.take(frame)
+            return self._reader.take(frame)
         subtype = request.request.get("subtype")
         if subtype == "can_use_tool" and (asked := convert(request.request, CanUseTool)):
             await self._reply(self.calls.permission(request.request_id, asked))
         elif subtype == "mcp_message" and (message := convert(request.request, McpMessage)):
             await self._reply(self._from_server(request.request_id, message))
         else:
-            await self.cli.refuse(request.request_id, f"{subtype} is not served here")
-        return self._reading.answered()
+            await self.pipe.refuse(request.request_id, f"{subtype} is not served here")
+        return self._reader.answered()
 
     def _from_server(self, request_id: str, asked: McpMessage) -> ControlReply | None:
         response = self._toolbox.serve(asked.message)
@@ -158,7 +178,7 @@ class CliProcess:
 
     async def _reply(self, reply: ControlReply | None) -> None:
         if reply is not None:
-            await self.cli.respond(reply.request_id, reply.response)
+            await self.pipe.respond(reply.request_id, reply.response)
 
     def _prompt_moved(self, frame: Json) -> list[Output]:
         moved = convert(frame, PromptFrame)
