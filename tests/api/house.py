@@ -54,6 +54,7 @@ from roost.core.workspaces.browse import Browse
 from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.workspaces.shared import SharedWorkspaces
 from roost.core.write.intake import Intake
+from roost.core.write.standby import StandbyRunners
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Session
 from roost.errors import Unavailable
@@ -286,7 +287,7 @@ def _deps(
         *(agents, environments, skills, tasks, workspaces, filestore),
         *(lifecycle, forks, transfer, resources, attachments, browse),
         *(follow, EventPages(store.log), Budgets()),
-        Intake(store.log, notifier, max_queued=settings.max_queued),
+        Intake(store.log, notifier, StandbyRunners(), max_queued=settings.max_queued),
         Runs(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
         Fleet(store.nodes, notifier, "node_1"),
         Revocations(keyring, logins, notifier, server.streams.openers, server.streams.close),

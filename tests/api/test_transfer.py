@@ -10,7 +10,7 @@ from tests.api.house import error_of, house
 from tests.api.test_forks import talked_to
 from tests.unit.test_archives import CARD, LOG, deepest_of, in_each_other, named, tar_of
 
-from roost.core.work.history import history
+from roost.core.work.inputs import history
 from roost.domain.archive import Card
 from roost.harnesses.claude.recovery import LoggedPast
 from roost.harnesses.message_history import MessageHistory

@@ -12,7 +12,6 @@ import anyio
 from roost.core.read.follow import Follow
 from roost.core.work.dispatch import Dispatcher
 from roost.core.work.nodes import NodeLease
-from roost.core.work.runner import Runner
 from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
@@ -25,6 +24,7 @@ from roost.ports.notifier import WORK, Notifier
 from roost.serve.http import listening
 from roost.stores.notifier import LocalNotifier
 from roost.stores.sqlite import SqliteStore
+from roost.testing.null_parts import runner_of
 from roost.testing.scripted_model import ScriptedModel, scripted_model
 
 TENANT = "tenant_1"
@@ -39,7 +39,8 @@ class Node:
     follow: Follow
     dispatcher: Dispatcher
     model: ScriptedModel
-    handover: StandbyRunners
+    standby: StandbyRunners
+    harnesses: Mapping[str, Harness]
 
     async def session(self, *drafts: Draft, harness: str = "scripted", **more: str) -> Session:
         spec = Spec(agent=AGENT, environment_id="env_1", harness=harness, **more)
@@ -91,8 +92,8 @@ async def node(
     lease_seconds: float = 3,
     working: bool = True,
     notifier: Notifier | None = None,
-    gate_of: Callable[[SqliteStore, Notifier], WorkspaceQueue] = lambda store, notifier: (
-        WorkspaceQueue(store.log, notifier)
+    queue_of: Callable[[SqliteStore, Notifier], WorkspaceQueue | None] = lambda store, notifier: (
+        None
     ),
 ) -> AsyncGenerator[Node, None]:
     model = scripted_model()
@@ -103,12 +104,13 @@ async def node(
     ):
         notifier = notifier or LocalNotifier()
         scripted = ScriptedHarness(url, "no key", retries=2, retry_seconds=0.01)
-        runner = Runner(
-            store.log,
-            store.sessions,
+        standby = StandbyRunners()
+        known = {"scripted": scripted, **(harnesses or {})}
+        runner = runner_of(
+            store,
             notifier,
-            {"scripted": scripted, **(harnesses or {})},
-            gate=gate_of(store, notifier),
+            known,
+            queue=queue_of(store, notifier),
         )
         member = NodeLease(
             mint("node"), store.log, store.nodes, notifier, lease_seconds=lease_seconds
@@ -123,16 +125,16 @@ async def node(
         )
         if working:
             await tasks.start(dispatcher.run, stop_seconds)
-        handover = StandbyRunners()
         yield Node(
             store,
             notifier,
-            Intake(store.log, notifier, max_queued=1000, handover=handover),
+            Intake(store.log, notifier, standby, max_queued=1000),
             Follow(
                 store.log, store.sessions, notifier, store.marks, heartbeat=heartbeat, catch_up=10
             ),
             dispatcher,
             model,
-            handover,
+            standby,
+            known,
         )
         dispatcher.stop()

@@ -21,12 +21,13 @@ from tests.workspaces.whole import WRITE, look_at_all, torn_in
 
 from roost.blobs.folder import FolderBlobs
 from roost.core.snapshots.snapshots import Snapshots
-from roost.core.work.turn import LeasedLog
+from roost.core.work.leased_log import LeasedLog
 from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.workspaces.shared import SharedWorkspaces
 from roost.core.workspaces.sync import SyncPace
 from roost.core.write.intake import Intake
+from roost.core.write.standby import StandbyRunners
 from roost.domain.events import Draft
 from roost.domain.session import Lease, Session
 from roost.domain.snapshot import Head, Hold, Snapshot
@@ -86,8 +87,9 @@ class Machine:
 
     async def turn(self, lease: Lease) -> tuple[Session, LeasedLog]:
         session = await self.store.sessions.find(lease.session_id)
-        state = session.state
-        return session, LeasedLog(self.store.log, self.notifier, lease, state)
+        log = LeasedLog(self.store.log, self.notifier, lease)
+        log.look(session.state)
+        return session, log
 
 
 @pytest.fixture
@@ -290,7 +292,7 @@ async def test_an_interrupt_ends_the_wait_of_a_turn_that_was_cut_off(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(reopen)
             await machine.until_waits(second, turn)
-            intake = Intake(store.log, machine.notifier, max_queued=9)
+            intake = Intake(store.log, machine.notifier, StandbyRunners(), max_queued=9)
             await intake.accept(second.session_id, [Draft.of("user.interrupt")])
         assert taken_again == [False]
         assert (await stage.state(second.session_id)).turn is None
@@ -299,11 +301,11 @@ async def test_an_interrupt_ends_the_wait_of_a_turn_that_was_cut_off(
 async def test_a_runner_hands_messages_over_one_session_after_the_other(tmp_path: Path):
     machines: list[Machine] = []
 
-    def gate_of(store: SqliteStore, notifier: Notifier) -> WorkspaceQueue:
+    def queue_of(store: SqliteStore, notifier: Notifier) -> WorkspaceQueue:
         machines.append(Machine(tmp_path / "a", store, "node_a", notifier))
         return machines[0].gate
 
-    async with node(tmp_path, gate_of=gate_of) as here:
+    async with node(tmp_path, queue_of=queue_of) as here:
         await setup(here.store, writers="serialised")
         slow = 'SCRIPT[{"text": "one two three four five", "chunk_delay": 0.8}]'
         first = await here.session(message(slow), workspace=W)
@@ -329,10 +331,10 @@ async def test_a_runner_hands_messages_over_one_session_after_the_other(tmp_path
 
 
 async def test_what_is_said_with_an_interrupt_waits_for_its_turn_and_that_is_said(tmp_path: Path):
-    def gate_of(store: SqliteStore, notifier: Notifier) -> WorkspaceQueue:
+    def queue_of(store: SqliteStore, notifier: Notifier) -> WorkspaceQueue:
         return Machine(tmp_path / "a", store, "node_a", notifier).gate
 
-    async with node(tmp_path, gate_of=gate_of) as here:
+    async with node(tmp_path, queue_of=queue_of) as here:
         await setup(here.store, writers="serialised")
         first = await here.session(message('SCRIPT[{"text": "late", "delay": 600}]'), workspace=W)
         await here.until(first, "user.message", 1)  # the second entry of it: it is taken up

@@ -36,7 +36,7 @@ SESSION = Session(
 
 async def until_standing_by(roost: Node, session_id: str) -> None:
     with anyio.fail_after(60):
-        while session_id not in roost.handover._hands:  # noqa: ASYNC110 - it has no notifier
+        while session_id not in roost.standby._slots:  # noqa: ASYNC110 - it has no notifier
             await anyio.sleep(0.005)
 
 
@@ -135,7 +135,7 @@ async def test_a_runner_that_leaves_waits_for_what_is_on_its_way_to_it(begins: b
     on_its_way, may_commit = anyio.Event(), anyio.Event()
 
     async def give() -> None:
-        with handover.to(SESSION.id) as hands:
+        with handover.slot_of(SESSION.id) as hands:
             assert hands.standby == Standby(LEASE, SESSION.state.head)
             on_its_way.set()
             await may_commit.wait()
@@ -148,7 +148,7 @@ async def test_a_runner_that_leaves_waits_for_what_is_on_its_way_to_it(begins: b
             assert hands.begun is None
             may_commit.set()
         assert hands.begun == (SESSION.state if begins else None)
-    with handover.to(SESSION.id) as nobody:
+    with handover.slot_of(SESSION.id) as nobody:
         assert nobody.standby is None
 
 
@@ -156,7 +156,7 @@ async def test_nobody_stands_by_in_a_shared_workspace():
     handover = StandbyRunners()
     shared = replace(SESSION, spec=spec(workspace="wksp_1"))
     async with handover.standing_by(LEASE, shared):
-        with handover.to(shared.id) as hands:
+        with handover.slot_of(shared.id) as hands:
             assert hands.standby is None
 
 

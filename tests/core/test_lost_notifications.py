@@ -25,6 +25,7 @@ from tests.core.test_runs import ended, office
 from roost.core.read.follow import Pause
 from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.core.write.intake import Intake
+from roost.core.write.standby import StandbyRunners
 from roost.domain.events import Draft, Entry
 from roost.domain.session import Session
 from roost.ports.notifier import Notifier
@@ -43,7 +44,7 @@ def lossy() -> LossyNotifier:
 
 def elsewhere(roost: Node) -> Intake:
     """Another node's: nobody stands by there."""
-    return Intake(roost.store.log, roost.notifier, max_queued=9)
+    return Intake(roost.store.log, roost.notifier, StandbyRunners(), max_queued=9)
 
 
 @asynccontextmanager
@@ -162,13 +163,11 @@ async def test_a_node_works_again_though_nobody_told_it_that_it_need_not_drain(t
             assert texts(await roost.until(late, "session.status_idle")) == ["late"]
 
 
-async def test_a_turn_that_waits_for_its_workspace_begins_though_the_notification_was_lost(
-    tmp_path: Path,
-):
-    def gate_of(store: SqliteStore, notifier: Notifier) -> WorkspaceQueue:
+async def test_a_turn_that_waits_for_its_workspace_begins_though_the_ring_was_lost(tmp_path: Path):
+    def queue_of(store: SqliteStore, notifier: Notifier) -> WorkspaceQueue:
         return Machine(tmp_path / "a", store, "node_a", notifier).gate
 
-    async with node(tmp_path, working=False, notifier=lossy(), gate_of=gate_of) as roost:
+    async with node(tmp_path, working=False, notifier=lossy(), queue_of=queue_of) as roost:
         await setup(roost.store, writers="serialised")
         other = await roost.session(message("first"), workspace=W)
         await Stage(roost.store).claim("node_other")

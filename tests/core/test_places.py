@@ -21,7 +21,6 @@ from roost.core.sandbox.session_files import SessionFiles
 from roost.core.snapshots.snapshots import Snapshots
 from roost.core.work.idle import WarmAgents
 from roost.core.work.nodes import Fleet
-from roost.core.work.runner import Runner
 from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.workspaces.shared import SharedWorkspaces
 from roost.disk import remove
@@ -41,6 +40,7 @@ from roost.sandboxes.volumes import VaultVolumes
 from roost.testing.bare_sandboxes import bare_sandboxes
 from roost.testing.fake_harness import IN_SANDBOX, FakeHarness
 from roost.testing.faulty_blobs import FaultyBlobs
+from roost.testing.null_parts import runner_of
 
 
 class Room:
@@ -147,19 +147,14 @@ async def house(
     async with node(data, notifier=notifier) as roost:
         files = _files(data, roost, blobs) if blobs else None
         places = sandboxes(data / "vault", landlord, door or Door(), roost, files=files)
-        scripted = roost.dispatcher._runner._harnesses["scripted"]
+        scripted = roost.harnesses["scripted"]
         warmth = WarmAgents(roost.notifier, seconds=sleep_after, most=most)
         store = roost.store
-        roost.dispatcher._runner = Runner(
-            *(
-                store.log,
-                store.sessions,
-                roost.notifier,
-                {"housed": housed(scripted)},
-                places,
-                warmth,
-            ),
-            handover=roost.handover,
+        roost.dispatcher._runner = runner_of(
+            *(store, roost.notifier, {"housed": housed(scripted)}),
+            sandboxes=places,
+            warm=warmth,
+            standby=roost.standby,
         )
         yield roost
 
@@ -276,7 +271,7 @@ async def test_a_message_whose_files_cannot_be_read_waits_with_its_session(
     store = Unreadable()
     opened = house(tmp_path, Landlord()) if harness == "housed" else node(tmp_path)
     async with opened as roost:
-        agents = roost.dispatcher._runner._harnesses
+        agents = roost.dispatcher._runner._parts.starter._harnesses
         agents[harness] = ShowingFiles(agents[harness], store)  # type: ignore[arg-type,index]
         session = await roost.session(harness=harness)
         image = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
@@ -349,7 +344,7 @@ async def test_a_new_place_has_spent_what_the_ones_before_it_have(tmp_path: Path
 async def test_where_there_is_no_room_the_input_waits_and_goes_on_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.work.vacancy._LOOK_AGAIN", 0.05)
+    monkeypatch.setattr("roost.core.work.starter._LOOK_AGAIN", 0.05)
     landlord = Landlord(vacant=False)
     async with house(tmp_path, landlord) as roost:
         session = await roost.session(message("Hello?"), harness="housed")
@@ -517,7 +512,7 @@ async def test_only_a_missing_sandbox_that_sessions_usually_get_is_worth_a_warni
 
 async def test_nothing_is_left_of_a_session_that_never_was(tmp_path: Path):
     async with house(tmp_path, Landlord(), blobs=FolderBlobs(tmp_path / "blobs")) as roost:
-        places = roost.dispatcher._runner._places
+        places = roost.dispatcher._runner._parts.starter._sandboxes
         assert places is not None
         files = places._files._own
         home = tmp_path / "vault" / ".workspaces" / "sesn_never"

@@ -13,7 +13,6 @@ from tests.core.node import AGENT, TENANT
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.loopback import FORWARDER
 from roost.core.sandbox.planner import SandboxInputs, SandboxPlanner, SandboxPolicy
-from roost.core.sandbox.reports import SandboxReports
 from roost.domain.budget import Budget, Spent
 from roost.domain.session import Lease, Session, Spec, State
 from roost.domain.usage import Usage
@@ -22,6 +21,7 @@ from roost.ports.harness import Brief, Conversation
 from roost.ports.sandbox import Endpoint, Limits, LocalVolume, Mount, Plan, UnixAddress
 from roost.sandboxes.volumes import VaultVolumes
 from roost.testing.fake_harness import IN_SANDBOX, FakeHarness
+from roost.testing.null_parts import CollectedReports
 
 VAULT = Path("/nowhere/vault")
 LEASE = Lease("sesn_1", "node_1", 7)
@@ -61,7 +61,7 @@ async def ignore(_: Any) -> None:
 
 
 def grant_of(session: Session, inputs: SandboxInputs | None = None, **policy: Any) -> Grant:
-    reports = SandboxReports(ignore, ignore)
+    reports = CollectedReports()
     given = inputs or SandboxInputs()
     return planner(**policy).grant(LEASE, session, Agent(), given, ignore, reports)
 

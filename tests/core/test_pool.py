@@ -14,16 +14,15 @@ from tests.core.node import AGENT, TENANT, Node, node, texts
 from tests.core.test_places import Door, Housed, Landlord, sandboxes
 from tests.core.test_wakes import Slow
 
-from roost.core.sandbox.reports import SandboxReports
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.work.idle import WarmAgents
-from roost.core.work.prestart import Prestart
-from roost.core.work.runner import Runner
+from roost.core.work.prestart import Prestart, PrestartSettings
 from roost.core.work.start_limit import StartLimit
 from roost.domain.session import Session, Spec
 from roost.errors import QuotaExceeded
 from roost.ports.egress import Networking, Refused
 from roost.ports.notifier import Notifier
+from roost.testing.null_parts import CollectedReports, runner_of
 
 SPEC = Spec(agent=AGENT, environment_id="env_1", harness="housed", title="first")
 
@@ -77,7 +76,7 @@ async def inn(
     ):
         store, notifier = roost.store, roost.notifier
         places = sandboxes(data / "vault", landlord, Door(), roost, cls=Lodgings)
-        harnesses = {"housed": Housed(roost.dispatcher._runner._harnesses["scripted"])}
+        harnesses = {"housed": Housed(roost.harnesses["scripted"])}
         wakes = StartLimit(notifier, 9)
         pool = Prestart(
             store.log,
@@ -86,14 +85,12 @@ async def inn(
             harnesses,
             places,
             wakes,
-            notes=data / "pool",
-            size=size,
-            seconds=60,
+            PrestartSettings(size=size, seconds=60, notes=data / "pool"),
             room=lambda: room[0],
         )
         warmth = WarmAgents(notifier, seconds=0, most=9)
-        roost.dispatcher._runner = Runner(
-            store.log, store.sessions, notifier, harnesses, places, warmth, wakes, pool
+        roost.dispatcher._runner = runner_of(
+            *(store, notifier, harnesses), sandboxes=places, warm=warmth, limit=wakes, prestart=pool
         )
         await tasks.start(pool.run)
         yield Inn(roost, pool, landlord, places, room)
@@ -146,7 +143,7 @@ async def test_no_other_session_gets_it(tmp_path: Path, spec: Spec, tenant: str)
 
 async def test_one_that_is_not_up_yet_is_left_alone(tmp_path: Path):
     async with inn(tmp_path) as house:
-        slow = Slow(house.node.dispatcher._runner._harnesses["housed"]._inner)  # type: ignore[attr-defined]
+        slow = Slow(house.node.dispatcher._runner._parts.starter._harnesses["housed"]._inner)  # type: ignore[attr-defined]
         house.pool._harnesses = {"housed": slow}
         await house.create()
         await slow.until_opened(1)
@@ -234,29 +231,24 @@ async def test_no_more_are_kept_than_there_is_room_for(tmp_path: Path):
 
 async def test_nothing_is_started_ahead_while_a_session_waits_for_its_agent(tmp_path: Path):
     async with inn(tmp_path) as house:
-        house.pool._wakes.expect("somebody")
+        house.pool._limit.expect("somebody")
         await house.create()
         await anyio.sleep(0.1)
         assert house.landlord.plans == []
-        house.pool._wakes.end("somebody")
+        house.pool._limit.end("somebody")
         await house.ready()
 
 
 async def test_what_a_place_is_refused_is_told_to_the_session_that_has_it(tmp_path: Path):
-    heard: list[Refused] = []
-
-    async def hear(refused: Refused) -> None:
-        heard.append(refused)
-
     refused = Refused(session_id="s", host="h", port=1, reason="host_not_allowed")
     async with inn(tmp_path) as house:
         await house.create()
         await house.ready()
         (spare,) = house.pool._spares
         await spare.refused(refused)
-        spare.notes = SandboxReports(hear, spare.spent)
+        spare.reports = reports = CollectedReports()
         await spare.refused(refused)
-        assert heard == [refused]
+        assert reports.told == [refused]
 
 
 async def test_a_deleted_session_lets_go_of_its_agent(tmp_path: Path):

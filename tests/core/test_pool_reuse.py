@@ -22,12 +22,12 @@ from tests.core.test_places import Landlord, Room
 from tests.core.test_pool import SPEC, Inn, at_once, inn  # noqa: F401 - a fixture
 from tests.striking import WAYS, End, Way, cancelled
 
-from roost.core.sandbox.reports import SandboxReports
 from roost.core.work.prestart import PrestartedAgent
 from roost.domain.ids import mint
 from roost.domain.session import Lease, Session, Spec
 from roost.errors import QuotaExceeded, Unavailable
 from roost.ports.sandbox import Plan
+from roost.testing.null_parts import CollectedReports
 
 OTHER = "tenant_2"
 _MOST_WAITS = 100
@@ -162,13 +162,8 @@ async def test_a_runner_that_is_cancelled_as_it_takes_an_agent_ends_it(
     async with history(tmp_path, monkeypatch) as past:
         pool, made = past.pool, past.like
 
-        async def quiet(*_: Any) -> None:
-            pass
-
         async def work() -> None:
-            async with pool.taken(
-                Lease(made.id, "n", 1), made, SandboxReports(quiet, quiet)
-            ) as found:
+            async with pool.taken(Lease(made.id, "n", 1), made, CollectedReports()) as found:
                 assert found is None or made.id in past.landlord.rooms
                 await checkpoint()
             assert made.id not in past.landlord.rooms

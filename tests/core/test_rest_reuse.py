@@ -9,8 +9,8 @@ import pytest
 from tests.core.node import message, node
 from tests.striking import cancelled
 
-from roost.core.work.history import handed_over
 from roost.core.work.idle import Idle, WarmAgents, Work
+from roost.core.work.inputs import handed_over
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Session
 from roost.testing.stage import END_TURN
@@ -22,8 +22,8 @@ async def test_a_runner_at_rest_that_is_cancelled_leaves_nothing_to_the_next(
 ):
     """`speaks`: somebody says something in the same moment, which then is for the next runner."""
     async with node(tmp_path, working=False) as roost:
-        handover, warmth = roost.handover, WarmAgents(roost.notifier, seconds=60, most=9)
-        rest = Idle(roost.store.sessions, roost.notifier, warmth, handover)
+        standby, warmth = roost.standby, WarmAgents(roost.notifier, seconds=60, most=9)
+        rest = Idle(roost.store.sessions, roost.notifier, warmth, standby)
         for at in range(1, 50):
             lease, session = await _at_rest(roost.store)
             async with anyio.create_task_group() as tasks:
@@ -33,7 +33,7 @@ async def test_a_runner_at_rest_that_is_cancelled_leaves_nothing_to_the_next(
                     tasks.start_soon(anyio.sleep, 0.01)
                 with anyio.move_on_after(1):
                     end = await cancelled(rest.until_work(lease, session), at, "scope")
-            assert (len(warmth), handover._hands) == (0, {})
+            assert (len(warmth), standby._slots) == (0, {})
             work = end.value or await _next(rest, roost, lease, session, at, said=speaks)
             begun = work.session.state.turn is not None and not work.begun  # for who was cancelled
             inputs = await handed_over(roost.store.log, work.session) if begun else work.inputs

@@ -20,6 +20,7 @@ from roost.core.sessions.lifecycle import Lifecycle
 from roost.core.sessions.task_runs import Runs
 from roost.core.work.server_tools import ServerTools
 from roost.core.write.intake import Intake
+from roost.core.write.standby import StandbyRunners
 from roost.domain import task
 from roost.domain.events import Draft
 from roost.domain.ledger import Batch
@@ -264,7 +265,7 @@ async def test_a_call_to_the_server_counts_once_though_its_answer_was_lost(tmp_p
         call = Draft.of("agent.custom_tool_use", name=TOOL["name"], input={"title": "New"})
         blocks = [Pending(call.id, "custom_tool")]
         await roost.store.log.append(lease, Batch(drafts=[call], blocks=blocks))
-        intake = Intake(roost.store.log, roost.notifier, max_queued=9)
+        intake = Intake(roost.store.log, roost.notifier, StandbyRunners(), max_queued=9)
         waiting = await roost.store.sessions.find(session.id)
         for when in ("before", "after"):
             fuse = Fuse(1, when)

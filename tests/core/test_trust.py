@@ -15,7 +15,6 @@ from tests.core.test_places import Door, Housed, Landlord
 from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.sessions.trust import Trust
-from roost.core.work.runner import Runner
 from roost.domain.ids import mint
 from roost.domain.session import Session, Spec, TrustLevel
 from roost.errors import Forbidden, InvalidRequest, SandboxUnavailable
@@ -26,6 +25,7 @@ from roost.ports.notifier import WORK
 from roost.ports.sandbox import Mount
 from roost.sandboxes.volumes import VaultVolumes
 from roost.testing.bare_sandboxes import bare_sandboxes
+from roost.testing.null_parts import runner_of
 
 LIMITED = Networking(kind="limited")
 FREE = Networking(kind="unrestricted")
@@ -142,10 +142,10 @@ async def test_a_vault_with_the_servers_own_files_in_it_is_not_shown(estate: Est
 async def manor(data: Path) -> AsyncGenerator[tuple[Node, Estate], None]:
     async with node(data) as roost:
         estate = Estate(OneEnvironment(), data / "vault", list(EVERY))
-        scripted = roost.dispatcher._runner._harnesses["scripted"]
+        scripted = roost.harnesses["scripted"]
         store = roost.store
-        roost.dispatcher._runner = Runner(
-            store.log, store.sessions, roost.notifier, {"housed": Housed(scripted)}, estate.places
+        roost.dispatcher._runner = runner_of(
+            store, roost.notifier, {"housed": Housed(scripted)}, sandboxes=estate.places
         )
         yield roost, estate
 
@@ -204,7 +204,7 @@ async def test_a_mount_scope_shows_the_vault_without_what_sessions_have(tmp_path
 async def test_a_level_that_is_no_longer_offered_waits_and_goes_on_when_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: TrustLevel
 ):
-    monkeypatch.setattr("roost.core.work.vacancy._LOOK_AGAIN", 0.05)
+    monkeypatch.setattr("roost.core.work.starter._LOOK_AGAIN", 0.05)
     async with manor(tmp_path) as (roost, estate):
         estate.levels.remove(level)
         session = await begun(roost, trust_level=level)

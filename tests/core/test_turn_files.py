@@ -16,12 +16,12 @@ from tests.workspaces.whole import look_at_all
 from roost.blobs.folder import FolderBlobs
 from roost.core.snapshots.snapshots import Snapshots
 from roost.core.work.idle import WarmAgents
-from roost.core.work.runner import Runner
 from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.workspaces.sync import SyncPace
 from roost.domain.events import Entry
 from roost.ports.harness import Brief, Conversation, Output
 from roost.sandboxes.tree import LocalTree
+from roost.testing.null_parts import runner_of
 
 
 class HeldSnapshots(Snapshots):
@@ -77,12 +77,14 @@ async def writing(
             pace=SyncPace(turn=60),
         )
         places = sandboxes(data / "vault", Landlord(), Door(), roost, files=files)
-        agent = Writing(roost.dispatcher._runner._harnesses["scripted"])
+        agent = Writing(roost.harnesses["scripted"])
         agent.homes = homes
         warmth, store = WarmAgents(roost.notifier, seconds=60, most=9), roost.store
-        roost.dispatcher._runner = Runner(
-            *(store.log, store.sessions, roost.notifier, {"housed": agent}, places, warmth),
-            handover=roost.handover,
+        roost.dispatcher._runner = runner_of(
+            *(store, roost.notifier, {"housed": agent}),
+            sandboxes=places,
+            warm=warmth,
+            standby=roost.standby,
         )
         yield roost, agent, files, snapshots
 

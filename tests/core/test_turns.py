@@ -11,7 +11,7 @@ import pytest
 from tests.core.node import TENANT, Node, message, node, texts, types
 
 from roost.core.read.follow import Follow, Pause
-from roost.core.work.turn import LeasedLog
+from roost.core.work.leased_log import LeasedLog
 from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.domain.events import Draft, Entry, Preview
 from roost.domain.ledger import Batch
@@ -19,6 +19,7 @@ from roost.domain.session import Session, Status
 from roost.errors import WorkspaceDeleted
 from roost.stores.notifier import LocalNotifier
 from roost.stores.sqlite import SqliteStore
+from roost.testing.null_parts import NoWorkspaceQueue
 from roost.testing.stage import Stage, answer
 
 
@@ -138,10 +139,10 @@ async def test_a_conversation_that_is_too_large_costs_the_turn_and_not_the_sessi
 
 
 async def test_a_session_whose_workspace_was_deleted_ends(tmp_path: Path):
-    def gate_of(store: SqliteStore, notifier: LocalNotifier) -> WorkspaceQueue:
-        return DeletedGate(store.log, notifier)
+    def queue_of(store: SqliteStore, notifier: LocalNotifier) -> WorkspaceQueue:
+        return DeletedQueue()
 
-    async with node(tmp_path, gate_of=gate_of) as roost:
+    async with node(tmp_path, queue_of=queue_of) as roost:
         session = await roost.session(message("Hello?"))
         entries = await roost.until(session, "session.status_terminated")
         [said] = [e.fields["error"] for e in entries if e.type == "session.error"]
@@ -149,10 +150,10 @@ async def test_a_session_whose_workspace_was_deleted_ends(tmp_path: Path):
         assert "was deleted. Its files are gone" in said["message"]
 
 
-class DeletedGate(WorkspaceQueue):
-    """The way into a workspace that is gone."""
+class DeletedQueue(NoWorkspaceQueue):
+    """The queue of a workspace that is gone."""
 
-    async def passed(self, session: Session, turn: LeasedLog, since: int) -> bool:
+    async def passed(self, session: Session, log: LeasedLog, since: int) -> bool:
         raise WorkspaceDeleted()
 
 

@@ -13,13 +13,13 @@ import pytest
 from tests.core.node import Node, message, node, texts
 from tests.core.test_places import Door, Housed, Landlord, sandboxes
 
-from roost.core.work.runner import Runner
 from roost.core.work.start_limit import StartLimit
 from roost.domain.events import Entry
 from roost.domain.session import Session, Status
 from roost.ports.harness import Brief, Conversation, Output
 from roost.ports.notifier import WORK
 from roost.stores.notifier import LocalNotifier
+from roost.testing.null_parts import runner_of
 
 
 class Sleepy:
@@ -79,15 +79,12 @@ async def slow_house(
     async with node(data, working=False) as roost:
         store = roost.store
         places = sandboxes(data / "vault", landlord, Door(), roost)
-        scripted = roost.dispatcher._runner._harnesses["scripted"]
+        scripted = roost.harnesses["scripted"]
         slow = Slow(scripted)
-        roost.dispatcher._runner = Runner(
-            store.log,
-            store.sessions,
-            roost.notifier,
-            {"housed": slow, "scripted": scripted},
-            places,
-            wakes=StartLimit(roost.notifier, most),
+        roost.dispatcher._runner = runner_of(
+            *(store, roost.notifier, {"housed": slow, "scripted": scripted}),
+            sandboxes=places,
+            limit=StartLimit(roost.notifier, most),
         )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_run_when_notified, roost)

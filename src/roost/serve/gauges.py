@@ -14,7 +14,7 @@ _Counts = dict[str, tuple[str, Callable[[], float]]]
 
 
 def count_node(
-    registry: CollectorRegistry, dispatcher: Dispatcher, pool: Prestart, machine: Machine
+    registry: CollectorRegistry, dispatcher: Dispatcher, prestart: Prestart, machine: Machine
 ) -> None:
     """Gauges of one server, and those that carry the node's name."""
     counts: _Counts = {
@@ -24,7 +24,7 @@ def count_node(
             lambda: dispatcher.running - dispatcher.busy,
         ),
         "roost_waking_agents": ("Agents that are being started.", lambda: dispatcher.waking),
-        "roost_pooled_agents": ("Agents started ahead of a session.", lambda: len(pool)),
+        "roost_pooled_agents": ("Agents started ahead of a session.", lambda: len(prestart)),
     }
     for name, (about, count) in counts.items():
         Gauge(name, about, registry=registry).set_function(count)

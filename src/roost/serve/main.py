@@ -113,7 +113,7 @@ async def _working(roost: Roost, stop_seconds: float) -> AsyncGenerator[anyio.Ev
         worked.set()
 
     async with anyio.create_task_group() as tasks:
-        await tasks.start(roost.pool.run)
+        await tasks.start(roost.prestart.run)
         await tasks.start(work)
         yield worked
         tasks.cancel_scope.cancel()

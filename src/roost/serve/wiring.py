@@ -52,12 +52,14 @@ from roost.core.sessions.lifecycle import Lifecycle
 from roost.core.sessions.task_runs import Runs
 from roost.core.sessions.transfer import Transfer
 from roost.core.work.dispatch import Dispatcher
-from roost.core.work.idle import WarmAgents
+from roost.core.work.idle import Idle, WarmAgents
 from roost.core.work.nodes import Fleet, NodeLease
-from roost.core.work.prestart import Prestart
-from roost.core.work.runner import Runner
+from roost.core.work.prestart import Prestart, PrestartSettings
+from roost.core.work.runner import Runner, RunnerParts
 from roost.core.work.server_tools import ServerTools
 from roost.core.work.start_limit import StartLimit
+from roost.core.work.starter import AgentStarter
+from roost.core.work.turn import Turns
 from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.core.write.announced_log import AnnouncedLog
 from roost.core.write.intake import Intake
@@ -116,7 +118,7 @@ class Roost:
 
     app: ASGIApp
     dispatcher: Dispatcher
-    pool: Prestart
+    prestart: Prestart
     drain: Drain
     admin_key: Path
     model: str
@@ -150,22 +152,22 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         tasks = Tasks(store.catalog, notifier)
         fanout = Fanout(store.log, store.sessions, notifier, store.nodes, hands.files.status)
         log = AnnouncedLog(store.log, fanout.committed)
-        handover = StandbyRunners()
-        intake = Intake(log, notifier, max_queued=settings.max_queued, handover=handover)
+        standby = StandbyRunners()
+        intake = Intake(log, notifier, standby, max_queued=settings.max_queued)
         member = _member(ground)
-        errands = ServerTools(store.log, intake, tasks)
-        dispatcher, pool = _workers(ground, member, log, errands, handover)
+        server_tools = ServerTools(store.log, intake, tasks)
+        dispatcher, prestart = _workers(ground, member, log, server_tools, standby)
         keyring, drain = Keyring(store.keys), Drain(member)
         admin_key = await ensure_administrator(keyring, settings)
         secret = await store.share("tokens", token_secret(settings.data))
-        deps = _deps(ground, intake, tasks, dispatcher, pool, keyring, drain, secret)
+        deps = _deps(ground, intake, tasks, dispatcher, prestart, keyring, drain, secret)
         gateway = Gateway(deps, fanout, TaskUpdates(tasks, notifier), hands.places.stats)
         async with anyio.create_task_group() as services:
             await services.start(gateway.run)
             await services.start(deps.services[Runs].run)
             await services.start(deps.services[Revocations].run)
             app = Site(ProtocolRouter(build_app(deps), gateway))
-            yield Roost(app, dispatcher, pool, drain, admin_key, hands.model)
+            yield Roost(app, dispatcher, prestart, drain, admin_key, hands.model)
             services.cancel_scope.cancel()
 
 
@@ -227,30 +229,51 @@ def _member(ground: _Ground) -> NodeLease:
 
 
 def _workers(
-    ground: _Ground, member: NodeLease, log: Log, errands: ServerTools, handover: StandbyRunners
+    ground: _Ground,
+    member: NodeLease,
+    log: Log,
+    server_tools: ServerTools,
+    standby: StandbyRunners,
 ) -> tuple[Dispatcher, Prestart]:
     settings, store, notifier, hands = ground.settings, ground.store, ground.notifier, ground.hands
     # What is started ahead counts as kept awake: so there is always room for it.
     most = max(1, settings.max_live - settings.pool)
-    warmth = WarmAgents(notifier, seconds=settings.sleep_after, most=most)
-    wakes = StartLimit(notifier, settings.max_wakes or 2 * (os.cpu_count() or 1))
-    pool = Prestart(
+    warm = WarmAgents(notifier, seconds=settings.sleep_after, most=most)
+    limit = StartLimit(notifier, settings.max_wakes or 2 * (os.cpu_count() or 1))
+    prestart = Prestart(
         store.log,
         store.sessions,
         notifier,
         hands.harnesses,
         hands.places,
-        wakes,
-        notes=settings.data / "pool",
-        size=settings.pool if settings.sleep_after else 0,
-        seconds=settings.sleep_after,
-        room=lambda: 0 if member.draining else settings.max_live - len(warmth),
+        limit,
+        PrestartSettings(
+            size=settings.pool if settings.sleep_after else 0,
+            seconds=settings.sleep_after,
+            notes=settings.data / "pool",
+        ),
+        room=lambda: 0 if member.draining else settings.max_live - len(warm),
     )
+    queue = WorkspaceQueue(log, notifier, store.workspaces, hands.commons)
     runner = Runner(
-        *(log, store.sessions, notifier, hands.harnesses, hands.places),
-        *(warmth, wakes, pool, errands, hands.budgets),
-        WorkspaceQueue(log, notifier, store.workspaces, hands.commons),
-        handover,
+        RunnerParts(
+            log=log,
+            sessions=store.sessions,
+            notifier=notifier,
+            starter=AgentStarter(
+                log,
+                store.sessions,
+                notifier,
+                hands.harnesses,
+                hands.places,
+                limit,
+                prestart,
+                hands.budgets,
+            ),
+            turns=Turns(log, store.sessions, notifier, hands.places, queue, hands.budgets),
+            idle=Idle(store.sessions, notifier, warm, standby),
+            server_tools=server_tools,
+        )
     )
     dispatcher = Dispatcher(
         member,
@@ -268,18 +291,18 @@ def _workers(
         started_at=time.time_ns() // 1000,
         most=settings.max_runners,
     )
-    dispatcher.member.about = partial(_about, fixed, dispatcher, pool)
-    return dispatcher, pool
+    dispatcher.member.about = partial(_about, fixed, dispatcher, prestart)
+    return dispatcher, prestart
 
 
-def _about(fixed: About, dispatcher: Dispatcher, pool: Prestart) -> About:
+def _about(fixed: About, dispatcher: Dispatcher, prestart: Prestart) -> About:
     return replace(
         fixed,
         sessions=dispatcher.running,
         working=dispatcher.busy,
         warm=dispatcher.running - dispatcher.busy,
         waking=dispatcher.waking,
-        live=dispatcher.running + len(pool),
+        live=dispatcher.running + len(prestart),
     )
 
 
@@ -288,7 +311,7 @@ def _lifecycle(
     agents: Agents,
     environments: Environments,
     tasks: Tasks,
-    pool: Prestart,
+    prestart: Prestart,
     workspaces: NamedWorkspaces,
 ) -> Lifecycle:
     hands = ground.hands
@@ -305,7 +328,7 @@ def _lifecycle(
         keeper=ground.keeper,
         resources=ground.resources,
         attachments=ground.attachments,
-        pool=pool,
+        pool=prestart,
         workspaces=workspaces,
         max_sessions=ground.settings.max_sessions,
     )
@@ -316,7 +339,7 @@ def _deps(
     intake: Intake,
     tasks: Tasks,
     dispatcher: Dispatcher,
-    pool: Prestart,
+    prestart: Prestart,
     keyring: Keyring,
     drain: Drain,
     secret: bytes,
@@ -324,7 +347,7 @@ def _deps(
     settings, store, notifier, hands = ground.settings, ground.store, ground.notifier, ground.hands
     agents, environments = Agents(store.catalog, ground.skills), Environments(store.catalog)
     workspaces = ground.workspaces
-    count_node(ground.registry, dispatcher, pool, ground.machine)
+    count_node(ground.registry, dispatcher, prestart, ground.machine)
 
     async def ready() -> dict[str, Any]:
         await store.ping()
@@ -332,7 +355,7 @@ def _deps(
         await to_thread.run_sync(_check_room, settings)
         return {"node": dispatcher.node, "runners": dispatcher.busy}
 
-    lifecycle = _lifecycle(ground, agents, environments, tasks, pool, workspaces)
+    lifecycle = _lifecycle(ground, agents, environments, tasks, prestart, workspaces)
     forks, transfer = _ways_back(ground, lifecycle)
     logins = Logins(store.catalog, keyring, seconds=settings.login_seconds)
     streams = drain.streams

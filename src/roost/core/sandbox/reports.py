@@ -1,30 +1,33 @@
-"""What a place tells while it is open goes to its session's log, in the turn that is taken there."""
+"""What a sandbox reports while it is open."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Protocol
 
 from roost.domain.budget import Budget, Spent
 from roost.domain.events import Draft
 from roost.ports.egress import Refused
 
-OnRefusal = Callable[[Refused], Awaitable[None]]
-OnSpending = Callable[[Spent], Awaitable[None]]
 OnLack = Callable[[Draft], Awaitable[None]]
-Allowed = Callable[[], Awaitable[Budget]]
+OnSpending = Callable[[Spent], Awaitable[None]]
 
 
-async def _to_nobody(draft: Draft) -> None:
-    """Nobody listens."""
+class SandboxReports(Protocol):
+    """Is told what happens in a session's sandbox, and says what it may spend."""
 
+    async def refused(self, refused: Refused) -> None:
+        """It was refused something that it asked for."""
+        ...
 
-class SandboxReports(NamedTuple):
-    """Who is told of what a place is refused, of what it spends, and of what it has to do without;
-    `allowed` says what it may spend by now.
-    """
+    async def spent(self, spent: Spent) -> None:
+        """Something in it has asked the model."""
+        ...
 
-    refused: OnRefusal
-    spent: OnSpending
-    lacks: OnLack = _to_nobody
-    allowed: Allowed | None = None
+    async def lacks(self, lack: Draft) -> None:
+        """It goes on without something that it should have."""
+        ...
+
+    async def allowed(self) -> Budget:
+        """What may be spent in it by now."""
+        ...

@@ -97,7 +97,7 @@ class Dispatcher:
     @property
     def waking(self) -> int:
         """How many agents are being started now."""
-        return len(self._runner.wakes)
+        return len(self._runner.start_limit)
 
     def stop(self) -> None:
         """Claim nothing more; `run` winds down."""
@@ -110,7 +110,7 @@ class Dispatcher:
             while not self._stopping:
                 for lease in await self._claim():
                     self.running += 1
-                    self._runner.wakes.expect(lease.session_id)
+                    self._runner.start_limit.expect(lease.session_id)
                     runners.start_soon(self._run, lease)
                 # What was just notified of may be left to another node, for a moment.
                 heard = await subscription.wait(2 * HEAD_START if heard else _LOOK_AGAIN)
@@ -123,7 +123,7 @@ class Dispatcher:
         """
         if self.member.draining or self._stopping:
             return 0
-        wanted = min(self._max_runners - self.busy, self._runner.wakes.free)
+        wanted = min(self._max_runners - self.busy, self._runner.start_limit.free)
         return min(wanted, max(self._machine.room(), 1 - self.busy)) if wanted > 0 else 0
 
     async def _claim(self) -> list[Lease]:
@@ -154,7 +154,7 @@ class Dispatcher:
         finally:
             self.running -= 1
             self._leases.discard(scope)
-            self._runner.wakes.end(lease.session_id)
+            self._runner.start_limit.end(lease.session_id)
             with anyio.CancelScope(shield=True):
                 await self._hand_back(lease)
             self._notifier.notify(

@@ -81,37 +81,33 @@ class Work(NamedTuple):
 
 
 class Idle:
-    """Waits for work, in the warmth."""
+    """Waits for the next input of sessions whose agents stay started."""
 
     def __init__(
-        self,
-        sessions: Sessions,
-        notifier: Notifier,
-        warmth: WarmAgents,
-        handover: StandbyRunners | None,
+        self, sessions: Sessions, notifier: Notifier, warm: WarmAgents, standby: StandbyRunners
     ) -> None:
         self._sessions = sessions
         self._notifier = notifier
-        self._warmth = warmth
-        self._handover = handover or StandbyRunners()
+        self.warm = warm
+        self._standby = standby
 
     async def until_work(self, lease: Lease, before: Session) -> Work | None:
         """What there is to do when it has work again; None when its agent is to sleep, or to start anew."""
         with (
             self._notifier.subscribe(inbox(before.id)) as subscription,
-            self._warmth.resting(before.id),
+            self.warm.resting(before.id),
         ):
             self._notifier.notify(WORK)  # a place to work has become free
-            until = anyio.current_time() + self._warmth.seconds
-            while self._warmth.may_stay(before.id) and anyio.current_time() < until:
+            until = anyio.current_time() + self.warm.seconds
+            while self.warm.may_stay(before.id) and anyio.current_time() < until:
                 session, inputs = await self._sessions.with_inputs(before.id)
                 if session.state.status is Status.TERMINATED or is_changed(before, session):
                     return None
                 if session.state.status is not Status.IDLE:
                     return Work(session, inputs)
-                async with self._handover.standing_by(lease, session) as hands:
+                async with self._standby.standing_by(lease, session) as slot:
                     await subscription.wait(min(_LOOK_AGAIN, until - anyio.current_time()))
                     subscription.notified()
-                if hands.begun is not None:
-                    return Work(replace(session, state=hands.begun), hands.inputs, begun=True)
+                if slot.begun is not None:
+                    return Work(replace(session, state=slot.begun), slot.inputs, begun=True)
         return None

@@ -1,17 +1,17 @@
-"""Which of a session's inputs can be handed to its agent now, and whether that agent will do."""
+"""What a session's log holds for its agent: the inputs to hand over now, and the conversation so far."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import AsyncIterator, Sequence
 
-from msgspec.structs import replace
-
-from roost.core.sandbox.sandboxes import Sandboxes
 from roost.domain.events import Entry
 from roost.domain.session import Session
-from roost.ports.harness import Brief, StartMode
-from roost.ports.sandbox import Sandbox
+from roost.domain.turns import stretches
+from roost.ports.log import Log
 
+_PAGE = 1000
+_PAGE_BYTES = 4 * 1024 * 1024
 _ANSWERS = {"user.tool_confirmation", "user.custom_tool_result"}
 _NOT_NEW = {*_ANSWERS, "user.interrupt"}
 
@@ -42,9 +42,20 @@ def is_changed(before: Session, session: Session) -> bool:
     return session.spec != before.spec or session.state.rewinds != before.state.rewinds
 
 
-def placed(brief: Brief, sandbox: Sandbox, places: Sandboxes, *, ahead: bool) -> Brief:
-    """What an agent is told, with the place it has; it does not start ahead of what it has to be told."""
-    behind = places.may_be_behind(brief.session.id)
-    start = StartMode.of(resumed=brief.start.resumes, ahead=ahead, behind=behind)
-    confinement = places.bounds(brief.session)
-    return replace(brief, sandbox=sandbox, confinement=confinement, start=start)
+async def handed_over(log: Log, session: Session) -> list[Entry]:
+    """The inputs that its agent was given for the turn that it is in."""
+    found: list[Entry] = []
+    for seq in session.state.turn or ():
+        found += await log.read(session.id, seq - 1, 1)
+    return found
+
+
+async def history(log: Log, session: Session) -> AsyncIterator[Entry]:
+    """Every entry of its conversation, in order, to the end of the log: what was rewound is left out."""
+    *before, (begins, _) = stretches(session.state.rewinds, session.state.head) or [(1, 0)]
+    for first, last in [*before, (begins, sys.maxsize)]:
+        after = first - 1
+        while page := await log.read(session.id, after, min(_PAGE, last - after), _PAGE_BYTES):
+            for entry in page:
+                yield entry
+            after = page[-1].seq

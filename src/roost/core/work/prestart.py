@@ -14,6 +14,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,9 +24,10 @@ from msgspec.structs import replace
 
 from roost.core.sandbox.reports import SandboxReports
 from roost.core.sandbox.sandboxes import Sandboxes
-from roost.core.work.history import history
+from roost.core.work.inputs import history
 from roost.core.work.start_limit import StartLimit
 from roost.domain.budget import Budget, Spent
+from roost.domain.events import Draft
 from roost.domain.ids import mint
 from roost.domain.session import Lease, Session, Spec
 from roost.errors import NotFound, RoostError, Unavailable
@@ -36,7 +38,7 @@ from roost.ports.notifier import Notifier
 from roost.ports.sessions import Sessions
 
 _log = logging.getLogger(__name__)
-_POOL = "pool"  # the topic notified when there may be something to start or to end
+_PRESTART = "prestart"  # the topic notified when there may be something to start or to end
 _QUIET = 1.0  # seconds after a session was made; what it does comes first
 _LOOK_AGAIN = 1.0
 _COMES_UP_WITHIN = 60.0
@@ -54,24 +56,28 @@ class PrestartedAgent:
         self.networking = Networking()
         self.since = anyio.current_time()
         self.conversation: Conversation | None = None
-        self.notes: SandboxReports | None = None
+        self.reports: SandboxReports | None = None  # of the session that has taken it
         self.over = anyio.Event()
         self.closed = anyio.Event()
 
     async def refused(self, refused: Refused) -> None:
         """Its place was refused something."""
-        if self.notes is not None:
-            await self.notes.refused(refused)
+        if self.reports is not None:
+            await self.reports.refused(refused)
 
     async def spent(self, spent: Spent) -> None:
         """Something in its place has asked the model."""
-        if self.notes is not None:
-            await self.notes.spent(spent)
+        if self.reports is not None:
+            await self.reports.spent(spent)
+
+    async def lacks(self, lack: Draft) -> None:
+        """It goes on without something."""
+        if self.reports is not None:
+            await self.reports.lacks(lack)
 
     async def allowed(self) -> Budget:
         """What may be spent in its place by now."""
-        allowed = self.notes and self.notes.allowed
-        return await allowed() if allowed else Budget(max_requests=0)
+        return Budget(max_requests=0) if self.reports is None else await self.reports.allowed()
 
     async def is_up(self) -> bool:
         """Whether it can be given away."""
@@ -81,7 +87,7 @@ class PrestartedAgent:
 
     async def until_over(self) -> None:
         """Wait until nobody needs it any more; or until it has died, while nobody uses it."""
-        while not self.over.is_set() and (self.notes is not None or await self.is_up()):
+        while not self.over.is_set() and (self.reports is not None or await self.is_up()):
             with anyio.move_on_after(_LOOK_AGAIN):
                 await self.over.wait()
 
@@ -90,6 +96,18 @@ class PrestartedAgent:
         self.over.set()
         with anyio.CancelScope(shield=True):
             await self.closed.wait()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrestartSettings:
+    """`size`: as many agents are kept as the last so many sessions would take. `seconds`: how long one is
+    kept that nobody wants. `notes`: a directory of the server's own; an agent that is noted there and has
+    no session was left behind.
+    """
+
+    size: int
+    seconds: float
+    notes: Path
 
 
 class Offer:
@@ -101,10 +119,9 @@ class Offer:
 
 
 class Prestart:
-    """The agents of this node that are started ahead: as many as the last `size` sessions would take.
+    """The agents of this node that are started before their session is made.
 
-    `seconds` is how long one is kept that nobody wants; `room` is how many idle agents may be kept.
-    `notes` is a directory of the server's own: what is noted there and is no session was left behind.
+    `room` says how many idle agents may be kept.
     """
 
     def __init__(
@@ -113,24 +130,21 @@ class Prestart:
         sessions: Sessions,
         notifier: Notifier,
         harnesses: Mapping[str, Harness],
-        places: Sandboxes,
-        wakes: StartLimit,
-        *,
-        notes: Path,
-        size: int,
-        seconds: float,
+        sandboxes: Sandboxes,
+        limit: StartLimit,
+        settings: PrestartSettings,
         room: Callable[[], int],
     ) -> None:
         self._log = log
         self._sessions = sessions
         self._notifier = notifier
         self._harnesses = harnesses
-        self._places = places
-        self._wakes = wakes
-        self._notes = notes
-        self._seconds = seconds
+        self._sandboxes = sandboxes
+        self._limit = limit
+        self._notes = settings.notes
+        self._seconds = settings.seconds
         self._room = room
-        self._recent: deque[tuple[float, Session]] = deque(maxlen=size)
+        self._recent: deque[tuple[float, Session]] = deque(maxlen=settings.size)
         self._spares: list[PrestartedAgent] = []  # for anybody who fits, oldest first
         self._given: dict[
             str, PrestartedAgent
@@ -144,7 +158,7 @@ class Prestart:
         await self._sweep()
         async with anyio.create_task_group() as tasks:
             task_status.started()
-            with self._notifier.subscribe(_POOL) as subscription:
+            with self._notifier.subscribe(_PRESTART) as subscription:
                 while True:
                     self._tidy()
                     self._start_one(tasks)
@@ -186,11 +200,11 @@ class Prestart:
         """A session was made; the next one may be like it."""
         if _can_be_foreseen(session.spec) and self._can_prestart(session):
             self._recent.append((anyio.current_time(), session))
-            self._notifier.notify(_POOL)
+            self._notifier.notify(_PRESTART)
 
     @asynccontextmanager
     async def taken(
-        self, lease: Lease, session: Session, notes: SandboxReports
+        self, lease: Lease, session: Session, reports: SandboxReports
     ) -> AsyncGenerator[Conversation | None, None]:
         """The agent that was started for this session, if it was and is still what it should be.
 
@@ -201,7 +215,7 @@ class Prestart:
             yield None
             return
         try:
-            spare.notes = notes
+            spare.reports = reports
             fits = lease.generation == _GENERATION and await self._fits(spare, session)
             if not fits:
                 await spare.end()
@@ -236,7 +250,7 @@ class Prestart:
     async def _fits(self, spare: PrestartedAgent, session: Session) -> bool:
         if not _alike(spare.session, session):
             return False
-        return spare.networking == await self._places.networking(session) and await spare.is_up()
+        return spare.networking == await self._sandboxes.networking(session) and await spare.is_up()
 
     def _tidy(self) -> None:
         """Let go of what is too old, or more than there is room for."""
@@ -268,7 +282,7 @@ class Prestart:
 
     def _start_one(self, tasks: TaskGroup) -> None:
         """Start one that is missing, if nobody else has anything to start."""
-        if len(self._wakes) or len(self._spares) + len(self._given) >= self._room():
+        if len(self._limit) or len(self._spares) + len(self._given) >= self._room():
             return
         if not self._recent or anyio.current_time() < self._recent[-1][0] + _QUIET:
             return
@@ -285,11 +299,11 @@ class Prestart:
         """Start an agent and keep it until it is over."""
         session = spare.session
         try:
-            spare.networking = await self._places.networking(session)
+            spare.networking = await self._sandboxes.networking(session)
             self._note(session.id).touch()
             await self._keep_open(spare)
         except Exception as error:  # noqa: BLE001 - nobody waits for it; a session finds out why
-            _log.warning("no agent ahead: %s", error, extra={"action": "pool"})
+            _log.warning("no agent ahead: %s", error, extra={"action": "prestart"})
             self._recent.clear()
         finally:
             if spare in self._spares:
@@ -305,22 +319,21 @@ class Prestart:
         harness = self._harnesses[session.spec.harness]
         past = partial(history, self._log, session)
         brief = Brief(session, past, StartMode.FRESH_AHEAD)
-        lease = Lease(session.id, _POOL, _GENERATION)
-        notes = SandboxReports(spare.refused, spare.spent, allowed=spare.allowed)
-        await self._wakes.begin(session.id)
+        lease = Lease(session.id, _PRESTART, _GENERATION)
+        await self._limit.begin(session.id)
         try:
             async with (
-                self._places.open(lease, session, harness, notes) as sandbox,
+                self._sandboxes.open(lease, session, harness, spare) as sandbox,
                 harness.open(replace(brief, sandbox=sandbox)) as conversation,
             ):
                 with anyio.fail_after(_COMES_UP_WITHIN):
                     await conversation.up()
-                self._wakes.end(session.id)
+                self._limit.end(session.id)
                 spare.conversation = conversation
-                self._notifier.notify(_POOL)
+                self._notifier.notify(_PRESTART)
                 await spare.until_over()
         finally:
-            self._wakes.end(session.id)
+            self._limit.end(session.id)
 
     async def _sweep(self) -> None:
         """Remove what a server that was killed has left behind."""
@@ -337,7 +350,7 @@ class Prestart:
             await self._sessions.find(session_id)
         except NotFound:
             try:
-                await self._places.remove(session_id)
+                await self._sandboxes.remove(session_id)
             except OSError:
                 # The note stays, so that the next start tries again: cleaning up stops no server.
                 _log.exception("cannot remove a directory", extra={"session": session_id})

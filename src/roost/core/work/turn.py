@@ -1,99 +1,143 @@
-"""Leg 2c: one turn of the agent. What it does is logged, then shown, in the order it does it."""
+"""WORK, step 3: one turn of an agent. What it does is logged, then shown, in the order it does it."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from roost.core.concurrency import alongside
+from roost.core.sandbox.budgets import BUDGET_REACHED, Budgets
+from roost.core.sandbox.sandboxes import Sandboxes
+from roost.core.work.leased_log import LeasedLog
+from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.core.write.intake import inbox
-from roost.domain import events
-from roost.domain.events import Entry, Preview
-from roost.domain.ledger import Batch, TurnMark
-from roost.domain.session import Lease, Move, State, Status
+from roost.domain.events import Entry, trouble
+from roost.domain.ledger import Batch
+from roost.domain.session import Session
+from roost.errors import NotWaiting
 from roost.ports.harness import Conversation, Emit, Output, Show, Trouble, TurnEnd
 from roost.ports.log import Log
-from roost.ports.notifier import WORK, Notifier
+from roost.ports.notifier import Notifier
+from roost.ports.sessions import Sessions
 
-_log = logging.getLogger(__name__)
-_MOST_WRITTEN = 1024**3  # bytes that one turn adds to the log
-_ENTRY = 200  # bytes that an entry takes besides its body
-_MOST_ASKED = 10_000  # answers that an agent waits for, of one turn
-_LOOK_AGAIN = 5.0  # seconds; an interrupt whose notification was lost is found this late
-
-
-class Terminated(Exception):
-    """The turn ended the session; there is nothing left to do for its runner."""
+_MOST_WRITTEN: Final = 1024**3  # bytes that one turn adds to the log
+_ENTRY: Final = 200  # bytes that an entry takes besides its body
+_MOST_ASKED: Final = 10_000  # answers that an agent waits for, of one turn
+_LOOK_AGAIN: Final = 5.0  # seconds; an interrupt whose notification was lost is found this late
 
 
-class LeasedLog:
-    """Takes one turn after another of one conversation, under one lease.
+class Turns:
+    """Takes turns of the sessions of this node, with their files, their budget and their queue."""
 
-    `waits`: nothing can be done at present but to let time pass. `head` is the last entry it knows of.
-    """
-
-    def __init__(self, log: Log, notifier: Notifier, lease: Lease, state: State) -> None:
+    def __init__(
+        self,
+        log: Log,
+        sessions: Sessions,
+        notifier: Notifier,
+        sandboxes: Sandboxes,
+        queue: WorkspaceQueue,
+        budgets: Budgets,
+    ) -> None:
+        self.queue = queue
         self._log = log
+        self._sessions = sessions
         self._notifier = notifier
-        self._lease = lease
-        self._written = self._asked = 0
-        self.look(state)
+        self._sandboxes = sandboxes
+        self._budgets = budgets
 
-    @property
-    def session_id(self) -> str:
-        """Whose turns they are."""
-        return self._lease.session_id
+    async def may_begin(self, session: Session, log: LeasedLog, inputs: Sequence[Entry]) -> bool:
+        """Whether a turn may begin now; then it has, also after a crash."""
+        if not await self.queue.passed(session, log, inputs[0].at):
+            return False
+        try:
+            await log.begin_turn(inputs)
+        except NotWaiting:  # an interrupt was faster, and has withdrawn them
+            return False
+        return True
 
-    def look(self, state: State) -> None:
-        """Go on from where the session stands, whoever has brought it there: it may have rested since."""
-        self._status = state.status
-        self.head = state.head
-        self.waits = False
+    def may_spend(self, session: Session) -> bool:
+        """Whether there is something left of its budget."""
+        return self._budgets.reached(session) is None
 
     async def take(
-        self, conversation: Conversation, inputs: Sequence[Entry], *, again: bool
+        self,
+        session: Session,
+        log: LeasedLog,
+        conversation: Conversation,
+        inputs: Sequence[Entry],
+        *,
+        again: bool,
     ) -> dict[str, Any]:
-        """Give the inputs, log what comes of it, and say why the agent rests.
+        """One turn that has begun, and why the agent rests after it.
 
-        :raises LeaseLost: another runner has the session
-        :raises Terminated: the session is over
+        What it finds of files is stored before it begins, and what it leaves when it ends.
+
+        :raises LeaseLost: another runner has the session :raises Terminated: the session is over
         """
-        self.waits = False
+        await self._sandboxes.begun(session)
+        stop_reason = await _Turn(self._log, self._notifier, log, conversation).take(inputs, again)
+        end = 0 if stop_reason["type"] == "requires_action" else log.head
+        self._sandboxes.rested(session.id, end)
+        await self.queue.left(session, log, end)
+        spent = stop_reason["type"] == "retries_exhausted" and await self._is_spent(session)
+        return BUDGET_REACHED if spent else stop_reason
+
+    async def keep_outputs(self, session: Session, log: LeasedLog) -> None:
+        """Keep what its agent has put out as files, and log what was left behind."""
+        if left := await self._sandboxes.captured(session):
+            await log.append(Batch(drafts=[trouble("outputs_left_out", left, "retrying")]))
+
+    async def _is_spent(self, before: Session) -> bool:
+        """Whether a turn had nothing left to spend, as its budget was when it began."""
+        now = await self._sessions.find(before.id)
+        return not self.may_spend(replace(now, spec=before.spec))
+
+
+class _Turn:
+    def __init__(
+        self, log: Log, notifier: Notifier, leased: LeasedLog, conversation: Conversation
+    ) -> None:
+        self._log = log
+        self._notifier = notifier
+        self._leased = leased
+        self._conversation = conversation
         self._written = self._asked = 0
+
+    async def take(self, inputs: Sequence[Entry], again: bool) -> dict[str, Any]:
+        """Give the inputs, log what comes of it, and say why the agent rests."""
+        self._leased.waits = False
         try:
-            async with alongside(self._pass_on_interrupts, conversation):
-                return await self._log_outputs(conversation, inputs, again=again)
+            async with alongside(self._pass_on_interrupts):
+                return await self._log_outputs(inputs, again)
         finally:
-            self.waits = False
+            self._leased.waits = False
 
-    async def begin(self, inputs: Sequence[Entry]) -> None:
-        """Take the inputs off the queue: from here on they are the agent's, also after a crash."""
-        await self.append(Batch(takes=inputs, turn=TurnMark.BEGIN))
+    async def _pass_on_interrupts(self) -> None:
+        session_id = self._leased.session_id
+        with self._notifier.subscribe(inbox(session_id)) as subscription:
+            while True:
+                if await self._log.inputs(session_id, ["user.interrupt"]):
+                    return await self._conversation.interrupt()
+                await subscription.wait(_LOOK_AGAIN)
+                subscription.notified()
 
-    async def append(self, batch: Batch) -> None:
-        """Log, then notify. Every write of this lease's runner goes through here, in order."""
-        entries = await self._log.append(self._lease, batch)
-        if entries:
-            self.head = entries[-1].seq
-            self._notifier.notify(self._lease.session_id)
-
-    async def _log_outputs(
-        self, conversation: Conversation, inputs: Sequence[Entry], *, again: bool
-    ) -> dict[str, Any]:
-        async with aclosing(conversation.turn(inputs, again=again)) as outputs:
+    async def _log_outputs(self, inputs: Sequence[Entry], again: bool) -> dict[str, Any]:
+        problem = "the agent ended without a result"
+        async with aclosing(self._conversation.turn(inputs, again=again)) as outputs:
             async for output in outputs:
                 if isinstance(output, TurnEnd):
                     return output.stop_reason
-                if problem := self._too_much(output):
-                    await self.fail(Trouble("agent_failed", problem, "exhausted"))
-                    return {"type": "retries_exhausted"}
+                if excess := self._excess(output):
+                    problem = excess
+                    break
                 await self._log_one(output)
-        await self.fail(Trouble("agent_failed", "the agent stopped without a word", "exhausted"))
+        await self._leased.fail(Trouble("agent_failed", problem, "exhausted"))
         return {"type": "retries_exhausted"}
 
-    def _too_much(self, output: Output) -> str | None:
+    def _excess(self, output: Output) -> str | None:
         """Why this must not be logged: what runs in a sandbox must not fill the log."""
         if isinstance(output, Emit):
             self._written += sum(len(draft.body) + _ENTRY for draft in output.drafts)
@@ -105,56 +149,15 @@ class LeasedLog:
         return None
 
     async def _log_one(self, output: Output) -> None:
-        self.waits = False
+        self._leased.waits = False
         match output:
-            case Show(event_id, type, text):
-                preview = Preview(event_id, type, text, self.head)
-                self._notifier.publish(self._lease.session_id, preview)
+            case Show():
+                self._leased.show(output)
             case Emit(drafts, aside=True):
-                await self.append(Batch(drafts=drafts))
+                await self._leased.append(Batch(drafts=drafts))
             case Emit():
-                await self._log_work(output)
+                await self._leased.work(output)
             case Trouble():
-                await self.fail(output)
+                await self._leased.fail(output)
             case TurnEnd():
                 pass
-
-    async def _log_work(self, emit: Emit) -> None:
-        recovered = self._status is Status.RESCHEDULING
-        self._status = Status.RUNNING
-        await self.append(
-            Batch(
-                drafts=emit.drafts,
-                spent=emit.spent,
-                blocks=emit.blocks,
-                unblocks=emit.unblocks,
-                move=Move.RECOVER if recovered else None,
-            )
-        )
-
-    async def fail(self, trouble: Trouble) -> None:
-        """Log a failure, and what it means for the session. :raises Terminated: the end of it"""
-        _log.warning(
-            "%s: %s",
-            trouble.error,
-            trouble.message,
-            extra={"action": trouble.retry, "session": self._lease.session_id},
-        )
-        move = {"retrying": Move.RETRY, "exhausted": None, "terminal": Move.END}[trouble.retry]
-        said = events.trouble(trouble.error, trouble.message, trouble.retry)
-        await self.append(Batch(drafts=[said], move=move))
-        if move is Move.RETRY:
-            self._status = Status.RESCHEDULING
-            self.waits = True
-            self._notifier.notify(WORK)  # somebody else can work meanwhile
-        if move is Move.END:
-            raise Terminated
-
-    async def _pass_on_interrupts(self, conversation: Conversation) -> None:
-        session_id = self._lease.session_id
-        with self._notifier.subscribe(inbox(session_id)) as subscription:
-            while True:
-                if await self._log.inputs(session_id, ["user.interrupt"]):
-                    return await conversation.interrupt()
-                await subscription.wait(_LOOK_AGAIN)
-                subscription.notified()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
-from roost.core.work.turn import LeasedLog
+from roost.core.work.leased_log import LeasedLog
 from roost.core.workspaces.shared import SharedWorkspaces
 from roost.core.write.intake import inbox
 from roost.domain.events import Micros, trouble
@@ -28,21 +28,21 @@ _LOOK_AGAIN: Final = 5.0  # seconds; a change whose notification was lost is fou
 
 
 class WorkspaceQueue:
-    """The way into shared workspaces, for the runners of this node. Without any, it is open."""
+    """Lets the turns of sessions into the workspaces that they share, for the runners of this node."""
 
     def __init__(
         self,
         log: Log,
         notifier: Notifier,
-        rows: Workspaces | None = None,
-        commons: SharedWorkspaces | None = None,
+        rows: Workspaces,
+        shared: SharedWorkspaces,
     ) -> None:
         self._log = log
         self._notifier = notifier
         self._rows = rows
-        self._commons = commons
+        self._shared = shared
 
-    async def passed(self, session: Session, turn: LeasedLog, since: Micros) -> bool:
+    async def passed(self, session: Session, log: LeasedLog, since: Micros) -> bool:
         """Whether its turn may begin. If not, that has been said, and some time was waited.
 
         `since`: when what it is to work on was accepted. Called again until it may, or something else is
@@ -51,59 +51,59 @@ class WorkspaceQueue:
         :raises WorkspaceDeleted:
         """
         workspace_id = session.spec.workspace
-        if workspace_id is None or self._commons is None:
+        if workspace_id is None:
             return True
         with self._notifier.subscribe_many() as subscriptions:
             subscriptions.add(workspace_id)
             subscriptions.add(inbox(session.id))
-            why = await self._refusal(self._commons, session, workspace_id, since)
+            why = await self._refusal(session, workspace_id, since)
             if why is None:
                 return True
-            if not turn.waits:
-                await turn.fail(Trouble(*why, "retrying"))
+            if not log.waits:
+                await log.fail(Trouble(*why, "retrying"))
             await subscriptions.wait(_LOOK_AGAIN)
         return False
 
-    async def reopened(self, session: Session, turn: LeasedLog) -> bool:
+    async def reopened(self, session: Session, log: LeasedLog) -> bool:
         """Whether a turn that was cut off is taken again, once it may be; not if it is interrupted."""
-        while not await self.passed(session, turn, 0):
+        while not await self.passed(session, log, 0):
             if interrupts := await self._log.inputs(session.id, ["user.interrupt"]):
                 waiting = [pending.event_id for pending in session.state.pending]
                 with suppress(NotWaiting):  # another interrupt has ended all of it in the meantime
-                    await turn.append(Batch(takes=interrupts, unblocks=waiting, turn=TurnMark.END))
+                    await log.append(Batch(takes=interrupts, unblocks=waiting, turn=TurnMark.END))
                 return False
         return True
 
-    async def left(self, session: Session, turn: LeasedLog, end: int) -> None:
+    async def left(self, session: Session, log: LeasedLog, end: int) -> None:
         """Its turn is over, at this place in its log; 0: it only waits for an answer. The next one may
         begin, and what it made of the quota is said.
         """
         workspace_id = session.spec.workspace
-        if workspace_id is None or self._commons is None:
+        if workspace_id is None:
             return
         if end:
-            self._commons.ended(workspace_id, session.id, end)  # before anybody else is let in
+            self._shared.ended(workspace_id, session.id, end)  # before anybody else is let in
         else:
-            self._commons.changed(workspace_id)
+            self._shared.changed(workspace_id)
         await self.gave_up(session)
-        settings = await self._commons.settings(session.tenant, workspace_id)
-        if over := await self._over(self._commons, workspace_id, settings):
-            await turn.append(Batch(drafts=[trouble(*over, "exhausted")]))
+        settings = await self._shared.settings(session.tenant, workspace_id)
+        if over := await self._over(workspace_id, settings):
+            await log.append(Batch(drafts=[trouble(*over, "exhausted")]))
 
     async def gave_up(self, session: Session) -> None:
         """It is not in any more, and does not wait to be."""
-        if session.spec.workspace is not None and self._rows is not None:
+        if session.spec.workspace is not None:
             await self._rows.exit(session.id)
             self._notifier.notify(session.spec.workspace)
 
     async def _refusal(
-        self, commons: SharedWorkspaces, session: Session, workspace_id: str, since: Micros
+        self, session: Session, workspace_id: str, since: Micros
     ) -> tuple[str, str] | None:
         """What a `session.error` calls it, and says."""
-        settings = await commons.settings(session.tenant, workspace_id)
-        if over := await self._over(commons, workspace_id, settings):
+        settings = await self._shared.settings(session.tenant, workspace_id)
+        if over := await self._over(workspace_id, settings):
             return over
-        if settings.writers == "allowed" or self._rows is None:
+        if settings.writers == "allowed":
             return None
         if await self._rows.enter(workspace_id, session.id, since):
             return None
@@ -112,11 +112,9 @@ class WorkspaceQueue:
             "another session has its turn in the workspace; this one is queued behind it",
         )
 
-    async def _over(
-        self, commons: SharedWorkspaces, workspace_id: str, settings: Settings
-    ) -> tuple[str, str] | None:
+    async def _over(self, workspace_id: str, settings: Settings) -> tuple[str, str] | None:
         quota = settings.quota_bytes
-        if quota is None or (size := await commons.size(workspace_id)) <= quota:
+        if quota is None or (size := await self._shared.size(workspace_id)) <= quota:
             return None
         return (
             "workspace_quota_reached",

@@ -23,15 +23,10 @@ class Intake:
     """Accepts what clients send."""
 
     def __init__(
-        self,
-        log: Log,
-        notifier: Notifier,
-        *,
-        max_queued: int,
-        handover: StandbyRunners | None = None,
+        self, log: Log, notifier: Notifier, standby: StandbyRunners, *, max_queued: int
     ) -> None:
         self._log = log
-        self._handover = handover or StandbyRunners()
+        self._standby = standby
         self._notifier = notifier
         self._max_queued = max_queued
 
@@ -48,14 +43,14 @@ class Intake:
         commits what it was given, so the runner is told now, and not when it next looks by itself.
         """
         await self._check_inputs(session_id, drafts)
-        with CancelScope(shield=True), self._handover.to(session_id) as hands:
+        with CancelScope(shield=True), self._standby.slot_of(session_id) as slot:
             accepted = await self._log.accept(
                 *(session_id, drafts),
                 receipts=receipts,
                 max_queued=self._max_queued,
-                standby=hands.standby,
+                standby=slot.standby,
             )
-            hands.take(accepted)
+            slot.take(accepted)
             if not accepted.repeated:
                 self._notify(session_id, accepted)
         if accepted.begun is not None:

@@ -22,10 +22,10 @@ from roost.ports.log import Accepted
 
 
 class StandbyRunners:
-    """Who stands by on this node."""
+    """The runners of this node that stand by for their session's next input."""
 
     def __init__(self) -> None:
-        self._hands: dict[str, StandbySlot] = {}
+        self._slots: dict[str, StandbySlot] = {}
 
     @asynccontextmanager
     async def standing_by(
@@ -33,21 +33,21 @@ class StandbyRunners:
     ) -> AsyncGenerator[StandbySlot, None]:
         """While a runner waits. Afterwards it has what was on its way to it, if anything was.
 
-        In a shared workspace it gets nothing: there, its turn has to be let in first (`Gate`).
+        In a shared workspace it gets nothing: there, its turn has to be let in first (`WorkspaceQueue`).
         """
         alone = session.spec.workspace is None
         standby = Standby(lease, session.state.head) if alone else None
-        hands = self._hands[session.id] = StandbySlot(standby)
+        slot = self._slots[session.id] = StandbySlot(standby)
         try:
-            yield hands
+            yield slot
         finally:
-            if self._hands.get(session.id) is hands:  # else a newer runner stands by
-                del self._hands[session.id]
-        await hands.settled()
+            if self._slots.get(session.id) is slot:  # else a newer runner stands by
+                del self._slots[session.id]
+        await slot.settled()
 
-    def to(self, session_id: str) -> StandbySlot:
+    def slot_of(self, session_id: str) -> StandbySlot:
         """The slot of whoever stands by for the session. Entered while something is given to it."""
-        return self._hands.get(session_id) or StandbySlot(None)
+        return self._slots.get(session_id) or StandbySlot(None)
 
 
 class StandbySlot:

@@ -148,6 +148,10 @@ def command(
     }
 
 
+NOTHING: Final = {"Cmd": ["/bin/sh", "-c", ":"]}
+"""A command that does nothing, to see whether one can be started."""
+
+
 def signalling(pid: int, number: int) -> dict[str, Any]:
     """A command that signals another one; what cannot be refused goes to all that came from it."""
     script = _KILL if number == 9 else f'kill -{number} "$0"'

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -22,6 +22,9 @@ from roost.sandboxes.docker.engine import Engine
 from roost.sandboxes.docker.process import ContainerProcess
 from roost.sandboxes.docker.wire import Refused, Stream
 from roost.sandboxes.places import Ending
+
+_LOOKS: Final = 25  # at a container that says it runs, and starts nothing
+_LOOK_SECONDS: Final = 0.2
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -109,11 +112,24 @@ class DockerSandbox:
             return self._failure
         try:
             await anyio.sleep(0.1)  # its end is told later than that of what was in it
-            if (await self._engine.inspect(self._container.id))["State"]["Running"]:
-                return None
+            for _ in range(_LOOKS):
+                if not (await self._engine.inspect(self._container.id))["State"]["Running"]:
+                    return "the sandbox was ended from outside"
+                # An engine that is busy says "running" for a while after the end, but starts nothing.
+                if await self._starts_commands():
+                    return None
+                await anyio.sleep(_LOOK_SECONDS)
         except (Refused, SandboxFailed) as error:
             return f"the sandbox is gone: {error}"
-        return "the sandbox was ended from outside"
+        return None
+
+    async def _starts_commands(self) -> bool:
+        try:
+            nothing = await self._engine.prepare(self._container.id, recipe.NOTHING)
+            await self._engine.run_detached(nothing)
+        except (Refused, SandboxFailed):
+            return False
+        return True
 
     async def stats(self) -> Stats:
         try:

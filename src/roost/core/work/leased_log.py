@@ -1,0 +1,97 @@
+"""The log of one session, as the runner that has its lease writes it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from roost.domain import events
+from roost.domain.events import Entry, Preview
+from roost.domain.ledger import Batch, TurnMark
+from roost.domain.session import Lease, Move, State, Status
+from roost.ports.harness import Emit, Show, Trouble
+from roost.ports.log import Log
+from roost.ports.notifier import WORK, Notifier
+
+_log = logging.getLogger(__name__)
+
+
+class Terminated(Exception):
+    """The session is over; there is nothing left to do for its runner."""
+
+
+class LeasedLog:
+    """Every write of one lease's runner goes through here, in order.
+
+    `head` is the last entry it knows of. `waits`: nothing can be done at present but to let time pass.
+    """
+
+    def __init__(self, log: Log, notifier: Notifier, lease: Lease) -> None:
+        self.head = 0
+        self.waits = False
+        self._log = log
+        self._notifier = notifier
+        self._lease = lease
+        self._status = Status.RUNNING
+
+    @property
+    def session_id(self) -> str:
+        """The session whose log it is."""
+        return self._lease.session_id
+
+    def look(self, state: State) -> None:
+        """Go on from where the session stands, whoever has brought it there: it may have rested since."""
+        self._status = state.status
+        self.head = state.head
+        self.waits = False
+
+    async def append(self, batch: Batch) -> None:
+        """Write, then notify whoever follows the session.
+
+        :raises LeaseLost: another runner has the session
+        """
+        entries = await self._log.append(self._lease, batch)
+        if entries:
+            self.head = entries[-1].seq
+            self._notifier.notify(self._lease.session_id)
+
+    async def begin_turn(self, inputs: Sequence[Entry]) -> None:
+        """Take the inputs off the queue: from here on they are the agent's, also after a crash."""
+        await self.append(Batch(takes=inputs, turn=TurnMark.BEGIN))
+
+    def show(self, show: Show) -> None:
+        """Show text of an event to come to whoever watches now; it is not in the log."""
+        preview = Preview(show.event_id, show.type, show.text, self.head)
+        self._notifier.publish(self._lease.session_id, preview)
+
+    async def work(self, emit: Emit) -> None:
+        """Write what the agent does. A session that was to be retried runs again by it."""
+        recovered = self._status is Status.RESCHEDULING
+        self._status = Status.RUNNING
+        await self.append(
+            Batch(
+                drafts=emit.drafts,
+                spent=emit.spent,
+                blocks=emit.blocks,
+                unblocks=emit.unblocks,
+                move=Move.RECOVER if recovered else None,
+            )
+        )
+
+    async def fail(self, trouble: Trouble) -> None:
+        """Write a failure, and what it means for the session. :raises Terminated: the end of it"""
+        _log.warning(
+            "%s: %s",
+            trouble.error,
+            trouble.message,
+            extra={"action": trouble.retry, "session": self._lease.session_id},
+        )
+        move = {"retrying": Move.RETRY, "exhausted": None, "terminal": Move.END}[trouble.retry]
+        said = events.trouble(trouble.error, trouble.message, trouble.retry)
+        await self.append(Batch(drafts=[said], move=move))
+        if move is Move.RETRY:
+            self._status = Status.RESCHEDULING
+            self.waits = True
+            self._notifier.notify(WORK)  # somebody else can work meanwhile
+        if move is Move.END:
+            raise Terminated

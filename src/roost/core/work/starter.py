@@ -1,0 +1,143 @@
+"""Starts the agent of a session: in a sandbox if it is a program, or takes one that was started before."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from roost.core.concurrency import alongside
+from roost.core.sandbox.budgets import Budgets
+from roost.core.sandbox.sandboxes import Sandboxes
+from roost.core.work.inputs import can_start_ahead, history
+from roost.core.work.leased_log import LeasedLog
+from roost.core.work.prestart import Prestart
+from roost.core.work.reports import LoggedReports
+from roost.core.work.start_limit import StartLimit
+from roost.core.write.intake import inbox
+from roost.domain.events import trouble
+from roost.domain.ledger import Batch
+from roost.domain.session import Lease, Session
+from roost.errors import HarnessUnavailable, SandboxUnavailable
+from roost.ports.harness import Brief, Conversation, Harness, StartMode, Trouble
+from roost.ports.log import Log
+from roost.ports.notifier import Notifier
+from roost.ports.sandbox import Sandbox
+from roost.ports.sessions import Sessions
+
+_LOOK_AGAIN: Final = 5.0  # seconds between two tries to have a sandbox
+
+
+class AgentStarter:
+    """Starts agents on this node, no more at once than `limit` says."""
+
+    def __init__(
+        self,
+        log: Log,
+        sessions: Sessions,
+        notifier: Notifier,
+        harnesses: Mapping[str, Harness],
+        sandboxes: Sandboxes,
+        limit: StartLimit,
+        prestart: Prestart,
+        budgets: Budgets,
+    ) -> None:
+        self.limit = limit
+        self._log = log
+        self._sessions = sessions
+        self._notifier = notifier
+        self._harnesses = harnesses
+        self._sandboxes = sandboxes
+        self._prestart = prestart
+        self._budgets = budgets
+
+    def is_program(self, session: Session) -> bool:
+        """Whether its agent is a process, which can stay started while the session is idle."""
+        return self._harness_of(session).profile.needs_sandbox
+
+    @asynccontextmanager
+    async def open(
+        self, lease: Lease, log: LeasedLog, session: Session, *, resumed: bool
+    ) -> AsyncGenerator[Conversation, None]:
+        """The session's agent, until the context ends. `resumed`: it may have worked before.
+
+        :raises HarnessUnavailable: this server has no such harness
+        :raises SandboxFailed: the sandbox cannot be opened though there should be one
+        """
+        past = partial(history, self._log, session)
+        brief = Brief(session, past, StartMode.of(resumed=resumed))
+        harness = self._harness_of(session)
+        if not harness.profile.needs_sandbox:
+            self.limit.end(session.id)  # there is nothing to start
+            async with harness.open(brief) as conversation:
+                yield conversation
+            return
+        await self._log_what_is_gone(log, session)
+        reports = LoggedReports(log, self._sessions, self._budgets)
+        async with self._prestart.taken(lease, session, reports) as prestarted:
+            if prestarted is not None:
+                self.limit.end(session.id)
+                yield prestarted
+                return
+        await self._wait_for_sandbox(log, session)
+        ahead = can_start_ahead(session, await self._log.inputs(session.id))
+        await self.limit.begin(session.id)
+        try:
+            async with (
+                self._sandboxes.open(lease, session, harness, reports) as sandbox,
+                harness.open(self._brief_in(sandbox, brief, ahead)) as conversation,
+                alongside(self._see_it_up, conversation, session.id),
+            ):
+                yield conversation
+        finally:
+            self.limit.end(session.id)
+
+    async def _log_what_is_gone(self, log: LeasedLog, session: Session) -> None:
+        """Log a warning for each skill and file that no longer exists."""
+        for text in await self._sandboxes.gone_from(session):
+            said = trouble("resource_gone", f"{text}; the agent works without it", "retrying")
+            await log.append(Batch(drafts=[said]))
+
+    async def _wait_for_sandbox(self, log: LeasedLog, session: Session) -> None:
+        """Wait until it can be had. Until then the inputs wait in the queue: nothing else will do, because
+        a session keeps the trust level and the kind of sandbox it was given.
+        """
+        said = False
+        with self._notifier.subscribe(inbox(session.id)) as subscription:
+            while True:
+                try:
+                    return await self._sandboxes.check(session.spec)
+                except SandboxUnavailable as missing:
+                    if not said:
+                        text = f"{missing.message}. {missing.hint or ''}".strip()
+                        await log.fail(Trouble(missing.code, text, "retrying"))
+                    said = True
+                    self.limit.end(session.id)  # others need not wait with it
+                await subscription.wait(_LOOK_AGAIN)
+                subscription.notified()
+
+    def _brief_in(self, sandbox: Sandbox, brief: Brief, ahead: bool) -> Brief:
+        """With the sandbox it has. An agent whose files may be behind the log does not start ahead of
+        what it has to be told.
+        """
+        behind = self._sandboxes.may_be_behind(brief.session.id)
+        start = StartMode.of(resumed=brief.start.resumes, ahead=ahead, behind=behind)
+        confinement = self._sandboxes.bounds(brief.session)
+        return replace(brief, sandbox=sandbox, confinement=confinement, start=start)
+
+    async def _see_it_up(self, conversation: Conversation, session_id: str) -> None:
+        await conversation.up()
+        self.limit.end(session_id)
+
+    def _harness_of(self, session: Session) -> Harness:
+        try:
+            return self._harnesses[session.spec.harness]
+        except KeyError:
+            known = ", ".join(sorted(self._harnesses))
+            raise HarnessUnavailable(
+                f"this server has no harness {session.spec.harness!r}",
+                hint=f"It has: {known}. Start a server that has it; the session waits.",
+            ) from None

@@ -1,0 +1,173 @@
+"""Parts of a node that do nothing, for tests of the others; and a runner made with them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+
+from roost.core.sandbox.budgets import Budgets
+from roost.core.sandbox.reports import SandboxReports
+from roost.core.sandbox.sandboxes import Sandboxes
+from roost.core.work.idle import Idle, WarmAgents
+from roost.core.work.leased_log import LeasedLog
+from roost.core.work.prestart import Offer, Prestart
+from roost.core.work.runner import Runner, RunnerParts
+from roost.core.work.server_tools import ServerTools
+from roost.core.work.start_limit import StartLimit
+from roost.core.work.starter import AgentStarter
+from roost.core.work.turn import Turns
+from roost.core.work.workspace_queue import WorkspaceQueue
+from roost.core.write.standby import StandbyRunners
+from roost.domain.budget import Budget, Spent
+from roost.domain.events import Draft, Micros
+from roost.domain.ids import mint
+from roost.domain.session import Lease, Session, Spec
+from roost.errors import SandboxUnavailable
+from roost.ports.egress import Refused
+from roost.ports.harness import Conversation, Harness
+from roost.ports.notifier import Notifier
+from roost.ports.store import Store
+
+
+class NoSandboxes(Sandboxes):
+    """A node without sandboxes: only harnesses that start no process can work there."""
+
+    def __init__(self) -> None:
+        """Without any part."""
+
+    async def check(self, spec: Spec) -> None:
+        """:raises SandboxUnavailable: always"""
+        raise SandboxUnavailable("this server has no sandboxes")
+
+    async def gone_from(self, session: Session) -> list[str]:
+        """Nothing is missing."""
+        return []
+
+    async def captured(self, session: Session) -> str | None:
+        """There are no outputs."""
+        return None
+
+    async def begun(self, session: Session) -> None:
+        """There are no files to store."""
+
+    def rested(self, session_id: str, seq: int) -> None:
+        """There are no files to store."""
+
+
+class CollectedReports:
+    """Keeps what a sandbox reports."""
+
+    def __init__(self) -> None:
+        self.told: list[Refused | Spent | Draft] = []
+
+    async def refused(self, refused: Refused) -> None:
+        """Kept."""
+        self.told.append(refused)
+
+    async def spent(self, spent: Spent) -> None:
+        """Kept."""
+        self.told.append(spent)
+
+    async def lacks(self, lack: Draft) -> None:
+        """Kept."""
+        self.told.append(lack)
+
+    async def allowed(self) -> Budget:
+        """Any amount."""
+        return Budget()
+
+
+class NoPrestart(Prestart):
+    """Starts no agent before its session is made."""
+
+    def __init__(self) -> None:
+        """Without any part."""
+
+    def __len__(self) -> int:
+        return 0
+
+    @asynccontextmanager
+    async def offer(self, tenant: str, spec: Spec) -> AsyncGenerator[Offer, None]:
+        """Always a new id."""
+        yield Offer(mint("sesn"))
+
+    def made(self, session: Session) -> None:
+        """The next one is not prepared for."""
+
+    @asynccontextmanager
+    async def taken(
+        self, lease: Lease, session: Session, reports: SandboxReports
+    ) -> AsyncGenerator[Conversation | None, None]:
+        """No agent."""
+        yield None
+
+    def drop(self, session_id: str) -> None:
+        """There is none to drop."""
+
+
+class NoServerTools(ServerTools):
+    """Answers no call of an agent."""
+
+    def __init__(self) -> None:
+        """Without any part."""
+
+    async def carry_out(self, session: Session) -> bool:
+        """Nothing was to do."""
+        return False
+
+
+class NoWorkspaceQueue(WorkspaceQueue):
+    """Lets every turn begin at once."""
+
+    def __init__(self) -> None:
+        """Without any part."""
+
+    async def passed(self, session: Session, log: LeasedLog, since: Micros) -> bool:
+        """It may begin."""
+        return True
+
+    async def reopened(self, session: Session, log: LeasedLog) -> bool:
+        """It may go on."""
+        return True
+
+    async def left(self, session: Session, log: LeasedLog, end: int) -> None:
+        """Nobody waits for it."""
+
+    async def gave_up(self, session: Session) -> None:
+        """It did not wait."""
+
+
+def runner_of(
+    store: Store,
+    notifier: Notifier,
+    harnesses: Mapping[str, Harness],
+    *,
+    sandboxes: Sandboxes | None = None,
+    warm: WarmAgents | None = None,
+    limit: StartLimit | None = None,
+    prestart: Prestart | None = None,
+    queue: WorkspaceQueue | None = None,
+    standby: StandbyRunners | None = None,
+) -> Runner:
+    """A runner; whichever of its parts is not given does nothing."""
+    log, sessions, budgets = store.log, store.sessions, Budgets()
+    places = NoSandboxes() if sandboxes is None else sandboxes
+    starter = AgentStarter(
+        *(log, sessions, notifier, harnesses, places),
+        StartLimit(notifier, most=64) if limit is None else limit,
+        NoPrestart() if prestart is None else prestart,
+        budgets,
+    )
+    admit = NoWorkspaceQueue() if queue is None else queue
+    kept = WarmAgents(notifier, seconds=0, most=1) if warm is None else warm
+    return Runner(
+        RunnerParts(
+            log=log,
+            sessions=sessions,
+            notifier=notifier,
+            starter=starter,
+            turns=Turns(log, sessions, notifier, places, admit, budgets),
+            idle=Idle(sessions, notifier, kept, standby or StandbyRunners()),
+            server_tools=NoServerTools(),
+        )
+    )
