@@ -52,6 +52,7 @@ async def fill(store: Store) -> None:
     await store.catalog.change("agent", TENANT, "agent_1", lambda record: {"name": "two"})
     await store.catalog.add("environment", TENANT, "env_1", {"name": "place"}, unique_name=True)
     await store.catalog.archive("environment", TENANT, "env_1")
+    await store.catalog.add("task", TENANT, "task_1", {}, unique_name=False, due_at=2**41)
     named = {"id": "key_1", "tenant": TENANT, "name": "mine", "role": "user"}
     await store.keys.add(Key(**named, digest=b"\x00\xff", hint="rst_…", created_at=0))
 
@@ -69,10 +70,11 @@ async def everything(store: Store) -> list[Any]:
         )
         for kind in kinds
     ]
+    due = await store.catalog.due("task", 2**62, limit=9)
     versions = await store.catalog.versions("agent", TENANT, "agent_1", before=None, limit=9)
     spaces = [await store.workspaces.find(session.id) for session in sessions]
     states = [(s.id, s.spec, s.state, s.created_at, s.updated_at) for s in sessions]
-    return [states, logs, listed, versions, await store.keys.all(), spaces]
+    return [states, logs, listed, due, versions, await store.keys.all(), spaces]
 
 
 async def moved(path: Path, url: str) -> list[str]:

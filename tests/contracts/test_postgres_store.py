@@ -28,6 +28,8 @@ from roost.stores.postgres import (
     opening,
     writer,
 )
+from roost.stores.postgres.driver import worded
+from roost.stores.sql import catalog
 from roost.stores.sql.steps import Migration
 from roost.testing.postgres import PASSWORD, PostgresServer
 from roost.testing.stage import TENANT, Stage, answer, message, numbers
@@ -430,3 +432,15 @@ async def test_a_listener_that_lost_its_connection_notifies_of_whatever_it_misse
             await postgres.cut(url)
             assert await subscription.wait(60)
             assert subscription.notified()
+
+
+async def test_what_is_not_due_is_not_looked_at(store: PostgresStore) -> None:
+    for n in range(200):
+        due_at = 10**15 + n if n % 2 else None
+        await store.catalog.add("task", TENANT, f"task_{n}", {}, unique_name=False, due_at=due_at)
+    explain = worded(f"EXPLAIN {catalog.DUE}")
+    plan = await store._database.ask(lambda db: db.fetch(explain, "task", 1, 9))
+    steps = " | ".join(step for (step,) in plan)
+    assert "Index Scan using records_due on records" in steps
+    assert "Sort" not in steps.replace("Incremental Sort", ""), "what is due is sorted by the index"
+    assert await store.catalog.due("task", 10**14, limit=9) == []

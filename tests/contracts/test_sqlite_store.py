@@ -19,6 +19,7 @@ from roost.domain.session import Session
 from roost.errors import DataDirLocked, LeaseLost, SchemaTooNew, StartupError, Unavailable
 from roost.ports.keys import Key
 from roost.ports.log import Receipt
+from roost.stores.sql import catalog
 from roost.stores.sql.steps import Migration
 from roost.stores.sqlite import SqliteStore, clock, migrate, transaction
 from roost.stores.sqlite.transaction import SqliteTransaction
@@ -314,3 +315,16 @@ async def test_more_sessions_than_are_remembered_are_no_trouble(
         assert await stage.finish(lease)
     for session_id in sessions:
         assert numbers(await stage.all(session_id)) == list(range(1, 14))
+
+
+async def test_what_is_not_due_is_not_looked_at(store: SqliteStore) -> None:
+    for n in range(2000):
+        due_at = 10**15 + n if n % 2 else None
+        await store.catalog.add("task", TENANT, f"task_{n}", {}, unique_name=False, due_at=due_at)
+    plan = await store._readers.ask(
+        lambda db: db.execute(f"EXPLAIN QUERY PLAN {catalog.DUE}", ("task", 1, 9)).fetchall()
+    )
+    steps = " | ".join(step[-1] for step in plan)
+    assert "INDEX records_due (kind=? AND due_at<?)" in steps
+    assert "TEMP B-TREE" not in steps, "what is due is sorted by the index"
+    assert await store.catalog.due("task", 10**14, limit=9) == []

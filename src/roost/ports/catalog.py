@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from roost.domain.events import Micros
 from roost.domain.session import TrustLevel
@@ -39,7 +40,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One version of a thing. `body` is what its owner configured; the store never looks inside.
 
     `created_by` is whose it is (`Key.principal`), "" if nobody's or from before that was noted. `ceiling` is
-    how far the key that wrote this version was trusted; None: not noted.
+    how far the key that wrote this version was trusted; None: not noted. `due_at` is when something is to be
+    done about the record, which all its versions share; None: never.
     """
 
     kind: Kind
@@ -52,6 +54,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     archived_at: Micros | None = None
     created_by: str = ""
     ceiling: TrustLevel | None = None
+    due_at: Micros | None = None
 
 
 class RecordQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +75,7 @@ class RecordQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Catalog(Protocol):
-    """Versioned records of all tenants; every call but `every` names the tenant it is for."""
+    """Versioned records of all tenants; every call but `every` and `due` names the tenant it is for."""
 
     async def add(
         self,
@@ -84,6 +87,7 @@ class Catalog(Protocol):
         unique_name: bool,
         created_by: str = "",
         ceiling: TrustLevel | None = None,
+        due_at: Micros | None = None,
     ) -> Record:
         """A new record at version 1.
 
@@ -113,6 +117,14 @@ class Catalog(Protocol):
         """
         ...
 
+    async def due(self, kind: Kind, before: Micros, *, limit: int) -> list[Record]:
+        """Records of all tenants that are due before a time, those due for longest first; not archived ones.
+
+        It costs the same however many records are not due. Whoever has done what was due changes `due_at`. So
+        far nothing in the server asks this: it is here for deployments, which run on a schedule.
+        """
+        ...
+
     async def versions(
         self, kind: Kind, tenant: str, record_id: str, *, before: int | None, limit: int
     ) -> list[Record]:
@@ -129,11 +141,13 @@ class Catalog(Protocol):
         expected: int | None = None,
         unique_name: bool = False,
         ceiling: TrustLevel | None = None,
+        due_at: Micros | UnsetType | None = UNSET,
     ) -> Record:
         """Apply `change` to the newest body in one transaction; a new version if it differs.
 
         The new version has this `ceiling`, or, without one, that of the last. One that is higher than the last
-        makes a new version even of the same body: somebody vouches for it.
+        makes a new version even of the same body: somebody vouches for it. `due_at` is set, or cleared by None,
+        if it is given; that alone makes no new version.
 
         :raises NotFound: :raises Conflict: the version is not `expected`, or `unique_name` and the
             new name is another record's; and whatever `change` raises

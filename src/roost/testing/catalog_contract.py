@@ -304,3 +304,63 @@ class CatalogContract(StoreContract):
         assert await page(name="nobody") == []
         with pytest.raises(InvalidRequest):
             await page("env_nowhere")
+
+    async def test_what_is_due_before_a_time_comes_with_what_is_due_for_longest_first(
+        self, stage: Stage
+    ) -> None:
+        catalog = stage.store.catalog
+        for id, due_at in {"a": 30, "b": 10, "c": None, "d": 10, "e": 20}.items():
+            tenant = TENANT if id < "d" else "tenant_2"
+            await catalog.add("task", tenant, id, {}, unique_name=False, due_at=due_at)
+        await catalog.add("run", TENANT, "f", {}, unique_name=False, due_at=5)
+
+        async def due(before: int, limit: int = 9) -> list[tuple[str, int | None]]:
+            return [(r.id, r.due_at) for r in await catalog.due("task", before, limit=limit)]
+
+        assert await due(10) == []
+        assert await due(11) == [("b", 10), ("d", 10)]
+        assert await due(30) == [("b", 10), ("d", 10), ("e", 20)]
+        assert await due(2**62) == [("b", 10), ("d", 10), ("e", 20), ("a", 30)]
+        assert await due(2**62, limit=3) == [("b", 10), ("d", 10), ("e", 20)]
+        assert (await catalog.get("task", TENANT, "a")).due_at == 30
+        assert (await catalog.get("task", TENANT, "c")).due_at is None
+
+    async def test_a_record_is_due_at_another_time_without_a_new_version(
+        self, stage: Stage
+    ) -> None:
+        catalog = stage.store.catalog
+        first = await catalog.add("task", TENANT, "a", {"n": 1}, unique_name=False, due_at=10)
+
+        async def change(n: int, **due: Any) -> Record:
+            return await catalog.change("task", TENANT, "a", _always({"n": n}), **due)
+
+        async def due() -> list[str]:
+            return [record.id for record in await catalog.due("task", 2**62, limit=9)]
+
+        later = await change(1, due_at=20)
+        assert (later.due_at, later.version, later.updated_at) == (20, 1, first.updated_at)
+        assert (await change(2)).due_at == 20
+        both = await change(3, due_at=30)
+        assert (both.due_at, both.version, both.body) == (30, 3, {"n": 3})
+        old = await catalog.get("task", TENANT, "a", 1)
+        assert (old.due_at, old.body) == (30, {"n": 1})
+        assert await due() == ["a"]
+        assert (await change(3, due_at=None)).due_at is None
+        assert await due() == []
+        assert (await change(3, due_at=40)).due_at == 40
+        assert await due() == ["a"]
+
+    async def test_a_change_that_is_refused_leaves_when_it_is_due(self, stage: Stage) -> None:
+        catalog = stage.store.catalog
+        await catalog.add("task", TENANT, "a", {}, unique_name=False, due_at=10)
+        with pytest.raises(Conflict):
+            await catalog.change("task", TENANT, "a", _always({}), expected=7, due_at=20)
+        assert (await catalog.get("task", TENANT, "a")).due_at == 10
+
+    async def test_what_is_archived_or_deleted_is_not_due(self, stage: Stage) -> None:
+        catalog = stage.store.catalog
+        for id in ("a", "b", "c"):
+            await catalog.add("task", TENANT, id, {}, unique_name=False, due_at=10)
+        await catalog.archive("task", TENANT, "a")
+        await catalog.delete("task", TENANT, "b")
+        assert [record.id for record in await catalog.due("task", 11, limit=9)] == ["c"]

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from roost.domain.events import Micros
 from roost.domain.session import TrustLevel, reaches
 from roost.errors import Conflict, NotFound, QuotaExceeded
 from roost.ports import catalog
@@ -19,7 +21,7 @@ from roost.stores.sql.rows import Row, decode, encode
 # Records at whichever version a condition picks.
 _SELECT: Final = """
 SELECT r.num, r.kind, r.tenant, r.id, v.version, v.body, r.created_at, v.updated_at, r.archived_at,
-       r.created_by, v.ceiling
+       r.created_by, v.ceiling, r.due_at
 FROM records r JOIN versions v ON v.record = r.num
 """
 
@@ -49,6 +51,12 @@ _EVERY: Final = f"""
 AND v.version = r.version ORDER BY r.id DESC LIMIT ?
 """
 
+# Records of all tenants that are due, those due for longest first.
+DUE: Final = f"""
+{_SELECT} WHERE r.kind = ? AND r.due_at < ? AND r.archived_at IS NULL
+AND v.version = r.version ORDER BY r.due_at, r.num LIMIT ?
+"""
+
 # Whether a name is taken.
 _NAMED: Final = """
 SELECT 1 FROM records WHERE tenant = ? AND kind = ? AND name = ? AND archived_at IS NULL LIMIT 1
@@ -61,8 +69,8 @@ SELECT count(*) FROM (SELECT 1 FROM records WHERE tenant = ? AND kind = ? LIMIT 
 
 # A new record, without its first version.
 _ADD: Final = """
-INSERT INTO records (id, kind, tenant, name, created_by, version, created_at, updated_at)
-VALUES (?, ?, ?, ?, ?, 1, ?, ?) RETURNING num
+INSERT INTO records (id, kind, tenant, name, created_by, due_at, version, created_at, updated_at)
+VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?) RETURNING num
 """
 
 # A version of a record.
@@ -72,6 +80,9 @@ INSERT INTO versions (record, version, updated_at, body, ceiling) VALUES (?, ?, 
 
 # The record stands at a new version.
 _ADVANCE: Final = "UPDATE records SET version = ?, name = ?, updated_at = ? WHERE num = ?"
+
+# The record is due at another time. Its version stays as it is; but that something happened is noted.
+_SET_DUE: Final = "UPDATE records SET due_at = ?, updated_at = ? WHERE num = ?"
 
 # Versions that nobody asks for go.
 _FORGET: Final = "DELETE FROM versions WHERE record = ? AND version <= ?"
@@ -115,9 +126,12 @@ class SqlCatalog:
         unique_name: bool,
         created_by: str = "",
         ceiling: TrustLevel | None = None,
+        due_at: Micros | None = None,
     ) -> Record:
         which = Which(kind, tenant, record_id)
-        return await self._writer.alone(AddRecord(which, body, unique_name, created_by, ceiling))
+        return await self._writer.alone(
+            AddRecord(which, body, unique_name, created_by, ceiling, due_at)
+        )
 
     async def get(
         self, kind: Kind, tenant: str, record_id: str, version: int | None = None
@@ -140,6 +154,9 @@ class SqlCatalog:
         last = before or ""
         return _records_of(await rows_of(self._reader, _EVERY, kind, last, last, limit))
 
+    async def due(self, kind: Kind, before: Micros, *, limit: int) -> list[Record]:
+        return _records_of(await rows_of(self._reader, DUE, kind, before, limit))
+
     async def versions(
         self, kind: Kind, tenant: str, record_id: str, *, before: int | None, limit: int
     ) -> list[Record]:
@@ -158,9 +175,12 @@ class SqlCatalog:
         expected: int | None = None,
         unique_name: bool = False,
         ceiling: TrustLevel | None = None,
+        due_at: Micros | UnsetType | None = UNSET,
     ) -> Record:
         which = Which(kind, tenant, record_id)
-        return await self._writer.alone(ChangeRecord(which, change, expected, unique_name, ceiling))
+        return await self._writer.alone(
+            ChangeRecord(which, change, expected, unique_name, ceiling, due_at)
+        )
 
     async def archive(self, kind: Kind, tenant: str, record_id: str) -> Record:
         return await self._writer.alone(ArchiveRecord(Which(kind, tenant, record_id)))
@@ -188,6 +208,7 @@ class AddRecord(msgspec.Struct, frozen=True):
     unique_name: bool
     created_by: str
     ceiling: TrustLevel | None
+    due_at: Micros | None
     needs: Sequence[Needs] = ()
 
     async def on(self, tx: SqlTransaction) -> Record:
@@ -198,7 +219,7 @@ class AddRecord(msgspec.Struct, frozen=True):
         await _check_count(tx, self.which)
         text = encode(self.body)
         who = (self.which.id, kind, tenant, name, self.created_by)
-        [(num,)] = await tx.ask(_ADD, *who, now, now)
+        [(num,)] = await tx.ask(_ADD, *who, self.due_at, now, now)
         await tx.ask(_ADD_VERSION, num, 1, now, text, self.ceiling or "")
         return (await _newest(tx, self.which))[1]
 
@@ -211,17 +232,24 @@ class ChangeRecord(msgspec.Struct, frozen=True):
     expected: int | None
     unique_name: bool
     ceiling: TrustLevel | None
+    due_at: Micros | UnsetType | None
     needs: Sequence[Needs] = ()
 
     async def on(self, tx: SqlTransaction) -> Record:
         num, record = await _newest(tx, self.which)
         _check_version(record, self.expected)
         text = encode(self.change(record))
-        body = decode(text)
-        if _stays(record, body, self.ceiling):
+        if not _stays(record, decode(text), self.ceiling):
+            await self._advance(tx, num, record, text)
+        elif self.due_at in (UNSET, record.due_at):
             return record
+        if self.due_at is not UNSET:
+            await tx.ask(_SET_DUE, self.due_at, tx.now, num)
+        return (await _newest(tx, self.which))[1]
+
+    async def _advance(self, tx: SqlTransaction, num: int, record: Record, text: bytes) -> None:
         _check_versions(record)
-        name, version = body.get("name"), record.version + 1
+        name, version = decode(text).get("name"), record.version + 1
         if self.unique_name and name != record.body.get("name"):
             await _check_name(tx, self.which, name)
         ceiling = self.ceiling or record.ceiling or ""
@@ -229,7 +257,6 @@ class ChangeRecord(msgspec.Struct, frozen=True):
         await tx.ask(_ADVANCE, version, name, tx.now, num)
         if record.kind == "task":
             await tx.ask(_FORGET, num, version - catalog.TASK_VERSIONS)
-        return (await _newest(tx, self.which))[1]
 
 
 class ArchiveRecord(msgspec.Struct, frozen=True):
@@ -333,7 +360,7 @@ def _absent(kind: Kind, record_id: str, version: int | None = None) -> NotFound:
 def _record_of(row: Row) -> Record:
     """From a row of `SELECT`."""
     _, kind, tenant, id, version, body, created_at, updated_at, archived_at = row[:9]
-    created_by, ceiling = row[9:]
+    created_by, ceiling, due_at = row[9:]
     return Record(
         kind=kind,
         tenant=tenant,
@@ -345,6 +372,7 @@ def _record_of(row: Row) -> Record:
         archived_at=archived_at,
         created_by=created_by,
         ceiling=ceiling or None,
+        due_at=due_at,
     )
 
 
