@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -11,27 +11,15 @@ from msgspec import UNSET, UnsetType
 from roost.domain.events import Micros
 from roost.domain.session import TrustLevel
 
-Kind = Literal[
-    "agent",
-    "environment",
-    "login",
-    "task",
-    "run",
-    "skill",
-    "workspace",
-    "file",
-    "file_note",
-    "file_hold",
-    "secret",
-    "installation",
-]
+Kind = str
+"""What a record is: `agent`, `task`, … A new resource takes a word of its own."""
 
-BOUNDED: Final[frozenset[Kind]] = frozenset(
-    ("agent", "environment", "task", "skill", "workspace", "secret")
+COUNTED_BY_OWNER: Final[frozenset[Kind]] = frozenset(
+    ("login", "run", "file", "file_note", "file_hold", "installation")
 )
-"""The kinds that requests make; the rest have bounds of their own."""
+"""The kinds whose owners see to it that there are not too many. The store sees to it for all others."""
 
-MOST_RECORDS: Final = 100_000  # of one of these kinds and one tenant, archived ones included
+MOST_RECORDS: Final = 100_000  # of one such kind and one tenant, archived ones included
 MOST_VERSIONS: Final = 10_000  # of one of these records, but for a task
 TASK_VERSIONS: Final = 100  # of a task: each run adds some, and nobody asks for the old ones
 

@@ -249,8 +249,8 @@ class CatalogContract(StoreContract):
         await stage.store.sessions.archive(TENANT, session_id)
         for kind, id in (("environment", "env_9"), ("agent", "agent_9")):
             with pytest.raises(Conflict):
-                await catalog.delete(kind, TENANT, id)  # type: ignore[arg-type]
-            await catalog.get(kind, TENANT, id)  # type: ignore[arg-type]
+                await catalog.delete(kind, TENANT, id)
+            await catalog.get(kind, TENANT, id)
         await stage.store.sessions.delete(TENANT, session_id)
         await catalog.delete("environment", TENANT, "env_9")
         with pytest.raises(NotFound):
@@ -265,7 +265,7 @@ class CatalogContract(StoreContract):
             ("workspace", "tenant_2", "notes"),
             ("workspace", TENANT, "Notes"),
         ):
-            assert await catalog.named(kind, tenant, name) is None  # type: ignore[arg-type]
+            assert await catalog.named(kind, tenant, name) is None
         renamed = await catalog.change("workspace", TENANT, "notes", lambda r: {"name": "ä €"})
         assert await catalog.named("workspace", TENANT, "notes") is None
         assert await catalog.named("workspace", TENANT, "ä €") == renamed

@@ -312,7 +312,7 @@ async def _check_name(tx: SqlTransaction, which: Which, name: str | None) -> Non
 
 async def _check_count(tx: SqlTransaction, which: Which) -> None:
     # A few more may come to be: transactions that add at the same moment do not see each other.
-    if which.kind not in catalog.BOUNDED:
+    if which.kind in catalog.COUNTED_BY_OWNER:
         return
     most = catalog.MOST_RECORDS
     [(count,)] = await tx.ask(_COUNT, which.tenant, which.kind, most)
@@ -345,7 +345,8 @@ def _too_many(kind: Kind) -> QuotaExceeded:
 
 def _check_versions(record: Record) -> None:
     """:raises QuotaExceeded: it has as many versions as a record may"""
-    if record.kind in catalog.BOUNDED - {"task"} and record.version >= catalog.MOST_VERSIONS:
+    unlimited = catalog.COUNTED_BY_OWNER | {"task"}
+    if record.kind not in unlimited and record.version >= catalog.MOST_VERSIONS:
         raise QuotaExceeded(
             f"this {record.kind} has {record.version} versions, and no more are allowed",
             hint="Create another one in its place.",
