@@ -190,7 +190,7 @@ class Roost:
             time.sleep(0.05)
 
     def wait_until_ahead(self) -> None:
-        while "\nroost_pooled_agents 1.0" not in self._http.get("/metrics").text:
+        while "\nroost_prestarted_agents 1.0" not in self._http.get("/metrics").text:
             time.sleep(0.05)
         time.sleep(0.2)
 
@@ -344,7 +344,7 @@ def show(what: str, ours: list[float], bare: list[float], aim: str = "") -> None
 
 def race(folder: Path, model: Model, environ: dict[str, str], rounds: int) -> None:
     with (
-        LiveServer(folder / "ready", **environ, ROOST_POOL="1") as ready,
+        LiveServer(folder / "ready", **environ, ROOST_PRESTART="1") as ready,
         LiveServer(folder / "sleepy", **environ, ROOST_SLEEP_AFTER="1") as sleepy,
     ):
         awake = Roost(ready)

@@ -64,6 +64,8 @@ GUARDS: Final[dict[str, list[str]]] = {
         "tests/core/test_commons.py",
     ],
     "core/work/turn.py": _WORK,
+    "core/work/leased_log.py": _WORK,
+    "core/work/starter.py": [*_WORK, *_RUNS],
     "core/work/idle.py": ["tests/core/test_handover.py", *_WORK],
     "core/work/dispatch.py": [
         "tests/core/test_dispatch.py",

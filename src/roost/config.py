@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from decimal import Decimal
 from difflib import get_close_matches
@@ -22,7 +23,11 @@ from pydantic import (
 
 from roost.errors import StartupError
 
+_log = logging.getLogger(__name__)
 _UNPREFIXED = {"anthropic_api_key", "anthropic_base_url"}
+RENAMED = {"pool": "prestart", "max_wakes": "max_starts"}
+"""Settings by the names they had before, which are still read."""
+
 _LISTS = {
     "trust_levels": ("sandboxed", "vault", "full"),
     "sandbox_fallbacks": ("bubblewrap", "docker"),
@@ -165,12 +170,12 @@ class Settings(BaseModel):
         ge=1,
         description="How many agents stay started while their sessions are idle; the rest sleep.",
     )
-    pool: int = Field(
+    prestart: int = Field(
         1,
         ge=0,
         description="How many agents are started before a session asks for one; 0: none.",
     )
-    max_wakes: int = Field(
+    max_starts: int = Field(
         0,
         ge=0,
         description="How many agents are started at the same time; 0: two for each processor.",
@@ -366,6 +371,10 @@ class Settings(BaseModel):
             name = _setting_of(variable)
             if name is not None and value != "":
                 found[name] = value
+        for before, name in RENAMED.items():
+            if before in found:
+                found = {name: found.pop(before)} | found
+                _log.warning("%s is now %s", variable_of(before), variable_of(name))
         found |= {name: value for name, value in overrides.items() if value is not None}
         try:
             return cls.model_validate(found)

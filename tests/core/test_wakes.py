@@ -122,7 +122,7 @@ async def test_no_more_agents_start_at_once_than_allowed_and_the_oldest_wait_sta
                 await anyio.sleep(0.01)
             await anyio.sleep(0.02)
             assert len(slow.opened) == up + 2
-            assert roost.dispatcher.waking == 2
+            assert roost.dispatcher.starting == 2
             slow.come_up(up)
         for up in (5, 6):
             await slow.until_opened(up + 1)
@@ -131,7 +131,7 @@ async def test_no_more_agents_start_at_once_than_allowed_and_the_oldest_wait_sta
             assert len(texts(await roost.until(session, "session.status_idle"))) == 1
         assert sorted(slow.opened[:2]) == sorted(session.id for session in sessions[:2])
         assert slow.opened[2:] == [session.id for session in sessions[2:]]
-        assert roost.dispatcher.waking == 0
+        assert roost.dispatcher.starting == 0
 
 
 async def test_sessions_that_wait_for_a_room_keep_nobody_else_from_starting(tmp_path: Path):

@@ -14,12 +14,12 @@ from roost.harnesses.claude.harness import INSIDE
 from roost.sandboxes import procfs
 from roost.testing.live import LiveServer
 
-POOLED = "roost_pooled_agents"
+POOLED = "roost_prestarted_agents"
 
 
 @pytest.fixture(scope="module")
 def server(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    with LiveServer(tmp_path_factory.mktemp("pool") / "data", ROOST_POOL="1") as live:
+    with LiveServer(tmp_path_factory.mktemp("pool") / "data", ROOST_PRESTART="1") as live:
         yield live
 
 

@@ -38,7 +38,7 @@ SMALL = {
     "ROOST_API_KEY": KEY,
     "ROOST_MAX_LIVE": "3",
     "ROOST_MAX_RUNNERS": "4",
-    "ROOST_MAX_WAKES": "1",
+    "ROOST_MAX_STARTS": "1",
     "ROOST_LEASE_SECONDS": str(LEASE),
 }
 """Few agents at a time: sixty of them would need more memory than a small machine has."""

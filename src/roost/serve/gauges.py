@@ -23,8 +23,11 @@ def count_node(
             "Agents kept started for idle sessions.",
             lambda: dispatcher.running - dispatcher.busy,
         ),
-        "roost_waking_agents": ("Agents that are being started.", lambda: dispatcher.waking),
-        "roost_pooled_agents": ("Agents started ahead of a session.", lambda: len(prestart)),
+        "roost_starting_agents": ("Agents that are being started.", lambda: dispatcher.starting),
+        "roost_prestarted_agents": ("Agents started ahead of a session.", lambda: len(prestart)),
+        # By the names they had before, for dashboards that know these.
+        "roost_waking_agents": ("As roost_starting_agents.", lambda: dispatcher.starting),
+        "roost_pooled_agents": ("As roost_prestarted_agents.", lambda: len(prestart)),
     }
     for name, (about, count) in counts.items():
         Gauge(name, about, registry=registry).set_function(count)

@@ -237,9 +237,9 @@ def _workers(
 ) -> tuple[Dispatcher, Prestart]:
     settings, store, notifier, hands = ground.settings, ground.store, ground.notifier, ground.hands
     # What is started ahead counts as kept awake: so there is always room for it.
-    most = max(1, settings.max_live - settings.pool)
+    most = max(1, settings.max_live - settings.prestart)
     warm = WarmAgents(notifier, seconds=settings.sleep_after, most=most)
-    limit = StartLimit(notifier, settings.max_wakes or 2 * (os.cpu_count() or 1))
+    limit = StartLimit(notifier, settings.max_starts or 2 * (os.cpu_count() or 1))
     prestart = Prestart(
         store.log,
         store.sessions,
@@ -248,9 +248,9 @@ def _workers(
         hands.places,
         limit,
         PrestartSettings(
-            size=settings.pool if settings.sleep_after else 0,
+            size=settings.prestart if settings.sleep_after else 0,
             seconds=settings.sleep_after,
-            notes=settings.data / "pool",
+            notes=_prestart_notes(settings.data),
         ),
         room=lambda: 0 if member.draining else settings.max_live - len(warm),
     )
@@ -295,13 +295,21 @@ def _workers(
     return dispatcher, prestart
 
 
+def _prestart_notes(data: Path) -> Path:
+    """Where agents that were started ahead are noted; by the name it had before, it is taken over."""
+    before, notes = data / "pool", data / "prestart"
+    if before.is_dir() and not notes.exists():
+        before.rename(notes)
+    return notes
+
+
 def _about(fixed: About, dispatcher: Dispatcher, prestart: Prestart) -> About:
     return replace(
         fixed,
         sessions=dispatcher.running,
         working=dispatcher.busy,
         warm=dispatcher.running - dispatcher.busy,
-        waking=dispatcher.waking,
+        waking=dispatcher.starting,
         live=dispatcher.running + len(prestart),
     )
 

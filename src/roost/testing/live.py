@@ -29,7 +29,7 @@ class LiveServer:
     """`roost serve` on a free port. Survives `kill` and `start` with the same data directory and port.
 
     The environment holds only what is given, so that no key or setting of the machine leaks in. Unless
-    asked to, it starts no agents that no test has asked for (`ROOST_POOL`), and does not mind what else the
+    asked to, it starts no agents that no test has asked for (`ROOST_PRESTART`), and does not mind what else the
     machine has to do (`ROOST_MAX_LOAD`). A start is made through the
     programs in `prefix`, which have to become the server.
     """
@@ -44,7 +44,7 @@ class LiveServer:
         passed_on = {name: os.environ[name] for name in wanted if name in os.environ}
         self._environ = {
             "HOME": str(data),
-            "ROOST_POOL": "0",
+            "ROOST_PRESTART": "0",
             "ROOST_MAX_LOAD": "0",
             **passed_on,
             **self.environ_of(data),

@@ -95,7 +95,7 @@ class Dispatcher:
         return self.running - self._runner.resting - waiting
 
     @property
-    def waking(self) -> int:
+    def starting(self) -> int:
         """How many agents are being started now."""
         return len(self._runner.start_limit)
 
