@@ -30,7 +30,6 @@ RENAMED = {"pool": "prestart", "max_wakes": "max_starts"}
 
 _LISTS = {
     "trust_levels": ("sandboxed", "vault", "full"),
-    "sandbox_fallbacks": ("bubblewrap", "docker"),
 }
 
 
@@ -87,9 +86,9 @@ class Settings(BaseModel):
         None,
         description="The agent of sessions that name none: `claude` if there is a model key, else `scripted`.",
     )
-    sandbox: Literal["bubblewrap", "docker"] = Field(
+    sandbox: str = Field(
         "bubblewrap",
-        description="What keeps sandboxed sessions apart from the machine: `bubblewrap` or `docker`.",
+        description="What isolates sandboxed sessions: `bubblewrap`, `docker`, or one that a package brings.",
     )
     sandbox_fallbacks: str = Field(
         "bubblewrap,docker",

@@ -237,7 +237,10 @@ def _deps(
         urls=urls,
     )
     attachments = Attachments(filestore, keeper)
-    agents, environments = Agents(store.catalog, skills), Environments(store.catalog)
+    agents, environments = (
+        Agents(store.catalog, skills),
+        Environments(store.catalog, ["bubblewrap", "docker"]),
+    )
     tasks = Tasks(store.catalog, notifier)
     workspaces = NamedWorkspaces(store.catalog, store.sessions, store.keys, notifier)
     scripted = ScriptedHarness("http://127.0.0.1:1", "none", retries=0, retry_seconds=1)

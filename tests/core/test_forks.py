@@ -45,7 +45,7 @@ async def forks(data: Path) -> AsyncGenerator[tuple[Node, Forks], None]:
         lifecycle = Lifecycle(
             store.sessions,
             Agents(store.catalog, None),  # type: ignore[arg-type]
-            Environments(store.catalog),
+            Environments(store.catalog, ["bubblewrap", "docker"]),
             here.notifier,
             harnesses=harnesses,
             default_harness="scripted",

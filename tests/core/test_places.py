@@ -68,6 +68,7 @@ class Landlord:
     """Gives rooms, when it has any; keeps count of the ones that are open."""
 
     name = "rooms"
+    isolates = True
 
     def __init__(self, *, vacant: bool = True) -> None:
         self.vacant = vacant

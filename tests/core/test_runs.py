@@ -76,7 +76,10 @@ class Office:
     def __init__(self, roost: Node, key: Key, fuse: Fuse) -> None:
         store = roost.store
         catalog = Fragile(store.catalog, fuse, ("add", "change", "delete"))
-        agents, environments = Agents(store.catalog), Environments(store.catalog)
+        agents, environments = (
+            Agents(store.catalog),
+            Environments(store.catalog, ["bubblewrap", "docker"]),
+        )
         self.key = key
         self.board = Tasks(store.catalog, roost.notifier)
         scripted = ScriptedHarness("http://127.0.0.1:1", "none", retries=0, retry_seconds=1)

@@ -53,6 +53,7 @@ class Estate:
     def __init__(self, catalog: Any, vault: Path, levels: list[TrustLevel]) -> None:
         self.docker, self.bubblewrap = Named("docker"), Named("bubblewrap")
         self.host = Named("host")
+        self.host.isolates = False
         self.levels = levels
         self.catalog = catalog
         self.volumes = volumes = VaultVolumes(vault, vault.parent / "data")

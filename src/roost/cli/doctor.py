@@ -179,11 +179,11 @@ def sandbox(settings: Settings) -> Finding:
 
 
 async def _sandbox(settings: Settings) -> Finding:
-    provider = chosen(settings)
     try:
+        provider = chosen(settings)
         await provider.check()
         limits = await provider.limits_report()
-    except SandboxFailed as missing:
+    except (StartupError, SandboxFailed) as missing:
         return Finding("fail", missing.message, missing.hint or "")
     weak = [name for name, how in limits.items() if "each process" in how or "not limited" in how]
     said = "; ".join(f"{name}: {how}" for name, how in limits.items())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
 from roost.domain import address
 from roost.domain.agent import merged
-from roost.domain.session import Fallback, MountScope, TrustLevel
+from roost.domain.session import ON_HOST, MountScope, TrustLevel
 from roost.errors import ConfigTypeChanged, FieldNotServed, InvalidRequest
 
 Body = dict[str, Any]
@@ -15,28 +15,28 @@ Body = dict[str, Any]
 RESERVED: Final = "roost."
 """Metadata keys that begin so are for this server: they say what the API has no field for."""
 
-_DEFAULTS: Final = {
-    "trust_level": get_args(TrustLevel),
-    "mount_scope": get_args(MountScope),
-    "sandbox_fallback": get_args(Fallback),
-}
+_CHOICES: Final = {"trust_level": get_args(TrustLevel), "mount_scope": get_args(MountScope)}
+_DEFAULTS: Final = (*_CHOICES, "sandbox_fallback")
 _MANAGERS = ("apt", "cargo", "gem", "go", "npm", "pip")
 _UNRESTRICTED = {"type": "unrestricted"}
 _NO_PACKAGES: Body = {"type": "packages", **{manager: [] for manager in _MANAGERS}}
 
 
-def created(params: Mapping[str, Any]) -> Body:
-    """The body of a new environment. :raises InvalidRequest: naming the field"""
+def created(params: Mapping[str, Any], sandboxes: Sequence[str]) -> Body:
+    """The body of a new environment. `sandboxes` are those that sessions may fall back to.
+
+    :raises InvalidRequest: naming the field
+    """
     return {
         "name": params["name"],
         "description": params.get("description"),
         "config": _config(params.get("config") or {"type": "cloud"}, None),
-        "metadata": _checked(dict(params.get("metadata") or {})),
+        "metadata": _checked(dict(params.get("metadata") or {}), sandboxes),
         "scope": _scope(params.get("scope")),
     }
 
 
-def updated(body: Body, params: Mapping[str, Any]) -> Body:
+def updated(body: Body, params: Mapping[str, Any], sandboxes: Sequence[str]) -> Body:
     """The body after an update: what is omitted or null stays, metadata is merged.
 
     :raises ConfigTypeChanged: a cloud environment cannot become a self-hosted one, nor back
@@ -52,7 +52,7 @@ def updated(body: Body, params: Mapping[str, Any]) -> Body:
     if params.get("scope") is not None:
         after["scope"] = _scope(params["scope"])
     metadata = merged(body["metadata"], params.get("metadata"), empty_deletes=True)
-    after["metadata"] = _checked(metadata)
+    after["metadata"] = _checked(metadata, sandboxes)
     return after
 
 
@@ -63,15 +63,16 @@ def defaults_of(body: Mapping[str, Any]) -> Body:
     return {name: value for name, value in noted.items() if value is not None}
 
 
-def _checked(metadata: dict[str, str]) -> dict[str, str]:
+def _checked(metadata: dict[str, str], sandboxes: Sequence[str]) -> dict[str, str]:
+    choices = _CHOICES | {"sandbox_fallback": (*sandboxes, *ON_HOST)}
     for key, value in metadata.items():
         name = key.removeprefix(RESERVED)
         if name == key:
             continue
-        if name not in _DEFAULTS:
+        if name not in choices:
             raise InvalidRequest(f"metadata.{key}: unknown; `{RESERVED}` is reserved")
-        if value not in _DEFAULTS[name]:
-            expected = " or ".join(repr(choice) for choice in _DEFAULTS[name])
+        if value not in choices[name]:
+            expected = " or ".join(repr(choice) for choice in choices[name])
             raise InvalidRequest(f"metadata.{key}: Input should be {expected}")
     return metadata
 

@@ -72,8 +72,9 @@ def step(status: Status, move: Move) -> Status:
 
 TrustLevel = Literal["full", "vault", "sandboxed"]
 MountScope = Literal["workspace", "workspace+vault"]
-SandboxKind = Literal["bubblewrap", "docker", "host"]
-Fallback = Literal["bubblewrap", "docker", "vault", "full"]
+
+ON_HOST: Final[Sequence[TrustLevel]] = ("vault", "full")
+"""The levels of sessions that are not isolated from the host."""
 
 SANDBOXED_ONLY: Final[Sequence[TrustLevel]] = ("sandboxed",)
 """What a server offers whose operator has not said otherwise: the others act on the host."""
@@ -89,8 +90,9 @@ def reaches(ceiling: TrustLevel, level: TrustLevel) -> bool:
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """What a session was created with. Changes only through an update, which is itself an event.
 
-    `sandbox` is the kind of place it was given, and keeps; None if its harness needs none, or if it
-    was made before kinds were noted. `sandbox_fallback` is what it was to get if there had been none.
+    `sandbox` is the kind of sandbox it was given, and keeps; None if its harness needs none, or if it
+    was made before kinds were noted. `sandbox_fallback` is the kind, or the trust level, that it was to get
+    if there had been none.
     `sdk_session_id` is what the agent's own program calls the session, and is resumed by. `forked_from`
     is the session and the event it began at, `origin` the session whose names its agent's things have.
     `created_by` is whose it is (`Key.principal`), "" if it was made before that was noted.
@@ -107,8 +109,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str | None = None
     mount_scope: MountScope = "workspace"
     harness: str = "scripted"
-    sandbox: SandboxKind | None = None
-    sandbox_fallback: Fallback | None = None
+    sandbox: str | None = None
+    sandbox_fallback: str | None = None
     sdk_session_id: str | None = None
     task_id: str | None = None
     forked_from: dict[str, str] | None = None
@@ -117,10 +119,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fell_back(self) -> bool:
-        """Whether it was made with the place that it was to get only if there was no other."""
-        on_host = self.sandbox == "host" and self.sandbox_fallback == self.trust_level
-        return self.sandbox_fallback is not None and (
-            self.sandbox == self.sandbox_fallback or on_host
+        """Whether it was made with the sandbox that it was to get only if there was no other."""
+        return self.sandbox is not None and self.sandbox_fallback in (
+            self.sandbox,
+            self.trust_level,
         )
 
 

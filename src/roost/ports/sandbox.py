@@ -199,6 +199,14 @@ class SandboxProvider(Protocol):
         """The word settings name it by."""
         ...
 
+    @property
+    def isolates(self) -> bool:
+        """Whether it keeps what runs inside from the machine, as a sandboxed session is promised.
+
+        If not, only sessions whose trust level asks for no isolation get it.
+        """
+        ...
+
     async def check(self) -> None:
         """Called before a sandbox is asked for, and by `roost doctor`.
 
@@ -223,5 +231,12 @@ class SandboxProvider(Protocol):
 
         :raises SandboxUnavailable: what holds the sandboxes does not answer
         :raises SandboxFailed: something does not die
+        """
+        ...
+
+    async def limits_report(self) -> Mapping[str, str]:
+        """How each limit is in force, in words. Called by `roost doctor`, once `check` has passed.
+
+        :raises SandboxUnavailable: this machine cannot give a sandbox now
         """
         ...

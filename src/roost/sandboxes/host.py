@@ -29,6 +29,7 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
+from roost.config import Settings
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Limits, Plan, Sandbox, Stats
 from roost.sandboxes import cgroups, leftovers, marks, procfs
@@ -41,6 +42,11 @@ _SECONDS_TO_DIE: Final = 10.0
 _LONGEST_SOCKET: Final = 100  # bytes; the system takes 107
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+def make(settings: Settings) -> HostProvider:
+    """What `SANDBOXES` calls."""
+    return HostProvider()
 
 
 class HostProvider:
@@ -57,6 +63,10 @@ class HostProvider:
     @property
     def name(self) -> str:
         return "host"
+
+    @property
+    def isolates(self) -> bool:
+        return False
 
     async def check(self) -> None:
         if shutil.which("setpriv", path=_PATH) is None:
@@ -96,6 +106,17 @@ class HostProvider:
     async def sweep(self) -> None:
         groups = await anyio.to_thread.run_sync(self._find_groups)
         await anyio.to_thread.run_sync(leftovers.end, groups, marks.orphaned)
+
+    async def limits_report(self) -> dict[str, str]:
+        groups = await anyio.to_thread.run_sync(self._find_groups)
+        none = "not limited"
+        return {
+            "memory": groups.says("memory") or none,
+            "processes": groups.says("pids") or none,
+            "cpus": groups.says("cpu") or none,
+            "open files": "each process by itself (rlimit)",
+            "uid": "the server's own, for all sessions",
+        }
 
 
 class Free(PipedProcess):

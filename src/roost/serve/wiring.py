@@ -73,6 +73,7 @@ from roost.ports.log import Log
 from roost.ports.nodes import About
 from roost.ports.notifier import Notifier
 from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
+from roost.sandboxes.choice import fallbacks
 from roost.sandboxes.machine import Machine
 from roost.sandboxes.shown import FolderShown
 from roost.serve.accounts import ModelMeters
@@ -353,7 +354,10 @@ def _deps(
     secret: bytes,
 ) -> Deps:
     settings, store, notifier, hands = ground.settings, ground.store, ground.notifier, ground.hands
-    agents, environments = Agents(store.catalog, ground.skills), Environments(store.catalog)
+    agents, environments = (
+        Agents(store.catalog, ground.skills),
+        Environments(store.catalog, fallbacks()),
+    )
     workspaces = ground.workspaces
     count_node(ground.registry, dispatcher, prestart, ground.machine)
 

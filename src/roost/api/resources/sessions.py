@@ -18,7 +18,7 @@ from roost.api.framework.resource import Resource
 from roost.api.resources.session_events import drafts_of
 from roost.core.read.follow import Follow
 from roost.core.sessions.lifecycle import Lifecycle
-from roost.domain.session import Fallback, MountScope, Session, Status, TrustLevel
+from roost.domain.session import MountScope, Session, Status, TrustLevel
 from roost.ports.log import Receipt
 from roost.ports.sessions import SessionQuery
 
@@ -40,7 +40,7 @@ RESOURCE: Final = Resource(
             "workspace": Annotated[str, Field(max_length=256)] | None,
             "mount_scope": MountScope,
             "harness": Annotated[str, Field(min_length=1, max_length=64)],
-            "sandbox_fallback": Fallback,
+            "sandbox_fallback": Annotated[str, Field(min_length=1, max_length=64)],
             "task_id": Annotated[str, ID],
         },
         "SessionListParams": {"waiting": bool},

@@ -16,7 +16,7 @@ from roost.core.records.tasks import Tasks
 from roost.core.sessions.task_runs import Runs
 from roost.domain import task
 from roost.domain.events import iso
-from roost.domain.session import Fallback, MountScope, TrustLevel
+from roost.domain.session import MountScope, TrustLevel
 from roost.ports.catalog import Record
 
 RESOURCE: Final = Resource()
@@ -67,7 +67,7 @@ class RunCreateParams(TypedDict, total=False):
     trust_level: TrustLevel
     workspace: Annotated[str, Field(max_length=256)]
     mount_scope: MountScope
-    sandbox_fallback: Fallback
+    sandbox_fallback: Annotated[str, Field(min_length=1, max_length=64)]
     harness: Annotated[str, Field(min_length=1, max_length=64)]
 
 

@@ -72,7 +72,7 @@ class Resources:
 
     def check(self, params: Sequence[Mapping[str, Any]], spec: Spec) -> None:
         """:raises InvalidRequest: such a session cannot have them"""
-        if params and (spec.trust_level != "sandboxed" or spec.sandbox in (None, "host")):
+        if params and (spec.trust_level != "sandboxed" or spec.sandbox is None):
             raise InvalidRequest(
                 "resources: they are shown in sandboxes, and this session has none",
                 hint="Ask for `trust_level: sandboxed` and an agent that is a program.",

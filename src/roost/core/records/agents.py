@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from roost.core.access.permissions import check_owner
@@ -95,17 +95,21 @@ class Agents:
 
 
 class Environments:
-    """Environments are changed in place; their names are unique among those not archived."""
+    """Environments are changed in place; their names are unique among those not archived.
 
-    def __init__(self, catalog: Catalog) -> None:
+    `sandboxes` are the names of those that their sessions may fall back to.
+    """
+
+    def __init__(self, catalog: Catalog, sandboxes: Sequence[str]) -> None:
         self._catalog = catalog
+        self._sandboxes = sandboxes
 
     async def create(self, caller: Key, params: Mapping[str, Any]) -> Record:
         """A new environment, the caller's.
 
         :raises InvalidRequest: naming the field :raises Conflict: its name
         """
-        body = environment.created(params)
+        body = environment.created(params, self._sandboxes)
         return await self._catalog.add(
             "environment",
             caller.tenant,
@@ -138,7 +142,7 @@ class Environments:
                 raise EnvironmentArchived(
                     f"environment {environment_id} is archived and cannot be updated"
                 )
-            return environment.updated(record.body, params)
+            return environment.updated(record.body, params, self._sandboxes)
 
         check_owner(caller, await self.get(caller.tenant, environment_id))
         return await self._catalog.change(

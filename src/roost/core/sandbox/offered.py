@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from roost.domain.session import SandboxKind, Spec, TrustLevel
+from roost.domain.session import Spec, TrustLevel
 from roost.errors import InvalidRequest, SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import SandboxProvider
 from roost.ports.volumes import SessionVolumes
@@ -32,16 +32,19 @@ class OfferedSandboxes:
         self.levels = levels
         self._default = default.name
         self._providers = {provider.name: provider for provider in (*others, default)}
+        self._on_host = next((each.name for each in others if not each.isolates), "")
         self._volumes = volumes
 
     def assigned(self, spec: Spec) -> Spec:
         """The spec with the kind of sandbox that such a session gets when it is made."""
         return replace(spec, sandbox=self._kind(spec))
 
-    def check_kind(self, kind: SandboxKind) -> None:
+    def check_kind(self, kind: str) -> None:
         """:raises InvalidRequest: the operator does not let sessions fall back to that"""
-        if kind not in self._providers:
-            known = ", ".join(sorted(self._providers.keys() - {"host"}))
+        if kind not in self._providers or not self._providers[kind].isolates:
+            known = ", ".join(
+                sorted(each.name for each in self._providers.values() if each.isolates)
+            )
             raise InvalidRequest(
                 f"sandbox_fallback: {kind!r} is not offered here",
                 hint=f"There is: {known}. The operator sets ROOST_SANDBOX_FALLBACKS.",
@@ -82,6 +85,6 @@ class OfferedSandboxes:
                 _log.log(level, "cannot sweep: %s", error.message, extra={"action": "sweep"})
 
     def _kind(self, spec: Spec) -> str:
-        if spec.trust_level != "sandboxed":
-            return "host"
-        return spec.sandbox or self._default
+        if spec.trust_level == "sandboxed":
+            return spec.sandbox or self._default
+        return self._on_host

@@ -25,7 +25,7 @@ from roost.domain.agent import merged, overridden, snapshot
 from roost.domain.environment import RESERVED, defaults_of
 from roost.domain.events import Draft, Micros
 from roost.domain.ids import conversation_id, mint
-from roost.domain.session import Fallback, MountScope, Session, Spec, Status, TrustLevel
+from roost.domain.session import MountScope, Session, Spec, Status, TrustLevel
 from roost.domain.task import TOOL
 from roost.errors import (
     BudgetRefused,
@@ -46,11 +46,7 @@ from roost.ports.sessions import Revised, SessionQuery, Sessions
 
 _OPTIONS = ("trust_level", "workspace", "mount_scope", "harness", "sandbox_fallback", "task_id")
 _COUNTED = 100  # new sessions of a tenant for which a large bound is looked at once
-_CHOICES = {
-    "trust_level": get_args(TrustLevel),
-    "mount_scope": get_args(MountScope),
-    "sandbox_fallback": get_args(Fallback),
-}
+_CHOICES = {"trust_level": get_args(TrustLevel), "mount_scope": get_args(MountScope)}
 
 
 class Lifecycle:

@@ -1,4 +1,4 @@
-"""How far a session is trusted, and which kind of place that gives it: settled once, when it is made.
+"""How far a session is trusted, and which kind of sandbox that gives it: settled once, when it is made.
 
 Nothing that happens later changes it. A sandbox that is missing, a follow-up that names another level
 or none, an operator who no longer offers the level: the session waits, and stays what it is.
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from roost.core.access.permissions import may_ask_for
 from roost.core.sandbox.offered import OfferedSandboxes
-from roost.domain.session import SANDBOXED_ONLY, Spec, TrustLevel
+from roost.domain.session import ON_HOST, SANDBOXED_ONLY, Spec, TrustLevel
 from roost.errors import Forbidden, InvalidRequest, SandboxUnavailable
 from roost.ports.egress import Networking
 from roost.ports.keys import Key
@@ -34,8 +34,8 @@ class Trust:
         :raises InvalidRequest: the server does not offer it
         """
         self._check_level(caller, spec.trust_level, "trust_level")
-        if spec.sandbox_fallback == "vault" or spec.sandbox_fallback == "full":
-            self._check_level(caller, spec.sandbox_fallback, "sandbox_fallback")
+        if (level := _level(spec.sandbox_fallback)) is not None:
+            self._check_level(caller, level, "sandbox_fallback")
         elif self._places is not None and spec.sandbox_fallback is not None:
             self._places.check_kind(spec.sandbox_fallback)
 
@@ -44,7 +44,7 @@ class Trust:
         return [level for level in self._levels if may_ask_for(caller, level)]
 
     async def placed(self, spec: Spec, networking: Networking) -> Spec:
-        """The spec with the kind of place the session gets: the server's own, or the named fallback.
+        """The spec with the kind of sandbox the session gets: the server's own, or the named fallback.
 
         :raises SandboxUnavailable: there is none to be had
         :raises InvalidRequest: the environment sets limits that nobody could hold it to
@@ -55,9 +55,9 @@ class Trust:
         try:
             await self._places.check(given)
         except SandboxUnavailable as missing:
-            given = _fallen_back(spec, missing)
+            given = self._places.assigned(_fallen_back(spec, missing))
             await self._places.check(given)
-        if given.sandbox == "host" and networking.kind == "limited":
+        if given.trust_level != "sandboxed" and networking.kind == "limited":
             raise InvalidRequest(
                 f"trust_level: {given.trust_level!r} runs on the host, where the environment's "
                 "limited networking cannot be enforced",
@@ -78,11 +78,18 @@ class Trust:
 
 
 def _fallen_back(spec: Spec, missing: SandboxUnavailable) -> Spec:
-    """As the caller named it. A place on the host is a trust level, and is recorded as one."""
-    match spec.sandbox_fallback:
-        case "bubblewrap" | "docker" if spec.trust_level == "sandboxed":
-            return replace(spec, sandbox=spec.sandbox_fallback)
-        case "vault" | "full" if spec.trust_level == "sandboxed":
-            return replace(spec, sandbox="host", trust_level=spec.sandbox_fallback)
-        case _:
-            raise missing
+    """As the caller named it. To run on the host is a trust level, and is recorded as one.
+
+    :raises SandboxUnavailable: the caller named nothing, or runs on the host already
+    """
+    fallback = spec.sandbox_fallback
+    if fallback is None or spec.trust_level != "sandboxed":
+        raise missing
+    if (level := _level(fallback)) is not None:
+        return replace(spec, trust_level=level)
+    return replace(spec, sandbox=fallback)
+
+
+def _level(fallback: str | None) -> TrustLevel | None:
+    """The trust level that a fallback names; None if it names a kind of sandbox."""
+    return next((level for level in ON_HOST if level == fallback), None)

@@ -68,6 +68,10 @@ class BubblewrapProvider:
     def name(self) -> str:
         return "bubblewrap"
 
+    @property
+    def isolates(self) -> bool:
+        return True
+
     async def check(self) -> None:
         if self._checked and self._ground is not None and self._ground.tools.are_there():
             return
@@ -121,10 +125,6 @@ class BubblewrapProvider:
         await anyio.to_thread.run_sync(leftovers.end, groups, marks.orphaned)
 
     async def limits_report(self) -> dict[str, str]:
-        """How each limit is in force on this machine, for `roost doctor`.
-
-        :raises SandboxUnavailable: this machine cannot give a sandbox
-        """
         await self._prepare_ground()
         groups = await self._find_groups()
         says = groups.says

@@ -67,6 +67,10 @@ class DockerProvider:
     def name(self) -> str:
         return "docker"
 
+    @property
+    def isolates(self) -> bool:
+        return True
+
     async def check(self) -> None:
         await self._ask_engine()
         if not self._checked:
@@ -122,10 +126,6 @@ class DockerProvider:
             raise SandboxUnavailable(f"a container could not run anything (exit code {code})")
 
     async def limits_report(self) -> dict[str, str]:
-        """How each limit is in force, for `roost doctor`.
-
-        :raises SandboxUnavailable: the engine cannot give a sandbox
-        """
         engine = f"version {await self._ask_engine()}"
         together = "all commands together, by the engine"
         return {
