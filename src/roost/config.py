@@ -190,7 +190,7 @@ class Settings(BaseModel):
     agent_memory: int = Field(
         400,
         ge=1,
-        description="How much memory one more session at work is expected to take, in MiB; nothing is claimed that does not fit.",
+        description="How much memory one more running session is expected to take, in MiB; nothing is claimed that does not fit.",
     )
     min_free_memory: int = Field(
         0,
@@ -200,7 +200,7 @@ class Settings(BaseModel):
     max_load: float = Field(
         4.0,
         ge=0,
-        description="The machine's load per processor above which nothing more is claimed; 0: never mind.",
+        description="The machine's load per processor above which nothing more is claimed; 0: no limit.",
     )
     max_queued: int = Field(
         1000,

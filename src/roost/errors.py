@@ -4,7 +4,7 @@
   + InvalidRequest                  the request itself is wrong; says which field
     - FieldNotServed                the API has the field, this server does nothing with it, on purpose
     - SessionClosed                 terminated or archived: it takes no more input
-    - SessionBusy                   not while it runs; interrupt first
+    - SessionBusy                   not while it is running; interrupt first
     - CannotSeal                    there is no master key to keep a secret with
     - AgentModelRequired            an agent's model can be replaced, not cleared
     - EnvironmentArchived           it takes no changes and no new sessions
@@ -15,7 +15,7 @@
     - BudgetReached                 nothing is left to work with
     - BadArchive                    damaged, hostile, or of a newer format; nothing was taken in
     - MethodNotAllowed              the path is right, the method is not
-    - StorageQuotaExceeded          the tenant keeps as many bytes of files as it may
+    - StorageQuotaExceeded          the tenant's files have reached their limit
     - RangeRefused                  the file has no such bytes
     - NotJson                       a WebSocket frame that is no JSON object with a type
     - NotStarted                    a WebSocket message before `start`
@@ -24,10 +24,10 @@
     - OwnKey                        a key does not revoke itself
     - LastAdministrator             nobody could make keys any more
     - WrongAnswer                   a result where permission is asked for, or the other way round
-    - NotWaiting                    a runner takes an input that was taken up, or withdrawn
+    - NotWaiting                    a runner takes an input that was taken or withdrawn before
   + Unauthenticated                 no key, or not one of ours
   + Forbidden                       a key of ours that may not do this
-    - NotTheOwner                   somebody else made it, and the key is no administrator's
+    - NotTheOwner                   it belongs to another key, and this one is no administrator's
     - AuthorNotTrusted              the session would have more trust than whoever wrote its agent
     - CrossOrigin                   a page of another site, with this browser's login
   + NotFound                        absent, or another tenant's: the two look the same
@@ -49,11 +49,11 @@
     - TooMuchAtOnce                 the key's requests under way have too many bytes together
     - TooManyConnections            the address has too many connections
   + Unavailable                     the server is starting, stopping, or its disk refused
-  + SandboxFailed                   the place broke, not the command in it
-    - SandboxUnavailable            this machine cannot give such a place now
+  + SandboxFailed                   the sandbox failed, not the command in it
+    - SandboxUnavailable            this machine cannot open such a sandbox now
   + BlobsFailed                     the blob store cannot be reached, or refuses
-    - DiskFull                      there is too little room left to write more
-    - TenantStorageFull             the tenant's snapshots take as much as they may
+    - DiskFull                      there is too little free space to write more
+    - TenantStorageFull             the tenant's snapshots have reached their limit
     - BlobNotFound                  no such object
     - BlobChanged                   somebody else has moved the pointer
     - SnapshotCorrupt               what came back is not what was stored
@@ -162,7 +162,7 @@ class BudgetCreateOnly(InvalidRequest):
 
 
 class BudgetNotRaised(InvalidRequest):
-    """The session has spent as much already."""
+    """The session has already spent that much."""
 
     code = "budget_not_raised"
     hint = "Give a budget above the session's `usage.list_cost`."
@@ -172,7 +172,7 @@ class BudgetReached(InvalidRequest):
     """The session's budget is used up."""
 
     code = "budget_reached"
-    hint = "Raise the session's budget; if it is the operator's limit, begin a new session."
+    hint = "Raise the session's budget; if it is the operator's limit, create a new session."
 
 
 class BadArchive(InvalidRequest):
@@ -192,10 +192,10 @@ class MethodNotAllowed(InvalidRequest):
 
 
 class StorageQuotaExceeded(InvalidRequest):
-    """The tenant keeps as many bytes of files as it may."""
+    """The tenant's files have reached their storage limit."""
 
     code = "storage_quota_exceeded"
-    hint = "Delete files that are not needed any more."
+    hint = "Delete files that are no longer needed."
 
 
 class RangeRefused(InvalidRequest):
@@ -234,18 +234,18 @@ class OwnKey(InvalidRequest):
     """A key cannot revoke itself."""
 
     code = "own_key"
-    hint = "Make another administrator's key, log in with that one, and revoke this one there."
+    hint = "Create another administrator's key, log in with it, and revoke this one."
 
 
 class LastAdministrator(InvalidRequest):
-    """This is the last administrator's key: without it nobody could make keys any more."""
+    """This is the last administrator's key; without it nobody could create keys."""
 
     code = "last_administrator"
-    hint = "Make another one first: `roost key create --role admin`."
+    hint = "Create another one first: `roost key create --role admin`."
 
 
 class WrongAnswer(InvalidRequest):
-    """This waits for an answer of another kind, and still does."""
+    """This is waiting for an answer of another kind."""
 
     code = "wrong_answer"
     hint = "A tool call that waits for permission is allowed or denied; a question or custom tool gets a result."
@@ -259,7 +259,7 @@ class WrongInput(InvalidRequest):
 
 
 class NotWaiting(InvalidRequest):
-    """An input does not wait any more: it was taken up, or withdrawn."""
+    """The input is no longer waiting: the agent has it, or it was withdrawn."""
 
     code = "not_waiting"
 
@@ -269,8 +269,8 @@ class Unauthenticated(RoostError):
 
     code = "unauthenticated"
     hint = (
-        "The administrator's key is in keys/admin.key of the server's data directory; "
-        "with it, `roost key create` makes others."
+        "The administrator's key is in keys/admin.key in the server's data directory; "
+        "`roost key create` creates others."
     )
 
 
@@ -281,19 +281,19 @@ class Forbidden(RoostError):
 
 
 class NotTheOwner(Forbidden):
-    """It was made by another key."""
+    """It belongs to another key."""
 
     code = "not_the_owner"
-    hint = "Ask whoever made it, or an administrator; or make one of your own."
+    hint = "Ask its owner or an administrator, or create your own."
 
 
 class AuthorNotTrusted(Forbidden):
-    """What the session is made from was written by a key with less trust than the session is to have."""
+    """The agent, environment or task was written by a key with less trust than the session would have."""
 
     code = "author_not_trusted"
     hint = (
-        "A key that reaches this trust level reviews it and saves it again (an update that changes "
-        "nothing will do); or use another one."
+        "Let a key with this trust level review it and save it again (an update without changes is "
+        "enough), or use another one."
     )
 
 
@@ -305,7 +305,7 @@ class CrossOrigin(Forbidden):
 
 
 class NotFound(RoostError):
-    """There is no such thing here."""
+    """It was not found."""
 
     code = "not_found"
 
@@ -329,10 +329,10 @@ class NotServed(NotFound):
 
 
 class SnapshotGone(NotFound):
-    """The files as they were at the end of that turn are not kept."""
+    """The files of that turn are no longer stored."""
 
     code = "snapshot_gone"
-    hint = "Name another turn: the newest ones are kept, unless the blob store failed then."
+    hint = "Name another turn: the files of the newest turns are kept, unless storing them failed."
 
 
 class Conflict(RoostError):
@@ -370,7 +370,7 @@ class HeadTooLarge(TooLarge):
 
 
 class RequestTooSlow(RoostError):
-    """The request's body did not come in time."""
+    """The request's body did not arrive in time."""
 
     code = "request_too_slow"
     hint = "Send it again, over a faster connection; ROOST_BODY_SECONDS is how long it may pause."
@@ -398,7 +398,7 @@ class QueueFull(RateLimited):
     """The session has too many inputs waiting; nothing was accepted."""
 
     code = "queue_full"
-    hint = "Wait until the session has worked off its queue, or interrupt it."
+    hint = "Wait until the session has handled its queue, or interrupt it."
 
 
 class TooManyStreams(RateLimited):
@@ -416,7 +416,7 @@ class TooManySockets(RateLimited):
 
 
 class TooMuchAtOnce(RateLimited):
-    """The requests of this key that are under way have too many bytes together."""
+    """The unfinished requests of this key have too many bytes in total."""
 
     code = "too_much_at_once"
     hint = "Send large requests one after the other."
@@ -436,7 +436,7 @@ class Unavailable(RoostError):
 
 
 class SandboxFailed(RoostError):
-    """The sandbox broke while it was in use."""
+    """The sandbox failed while it was in use."""
 
     code = "sandbox_failed"
 
@@ -449,26 +449,26 @@ class SandboxUnavailable(SandboxFailed):
 
 
 class BlobsFailed(RoostError):
-    """The blob store cannot be reached, or refuses."""
+    """The blob store cannot be reached, or refused a request."""
 
     code = "blobs_failed"
-    hint = "Look at ROOST_BLOBS_URL and at the store; what could not be stored is tried again."
+    hint = "Check ROOST_BLOBS_URL and the store; what could not be stored is tried again."
 
 
 class DiskFull(BlobsFailed):
-    """There is too little room left on the server's disk."""
+    """There is too little free space on the server's disk."""
 
     code = "disk_full"
-    hint = "The operator frees some, or lowers ROOST_MIN_FREE_DISK. Messages are still accepted."
+    hint = "The operator frees space, or lowers ROOST_MIN_FREE_DISK. Messages are still accepted."
 
 
 class TenantStorageFull(BlobsFailed):
-    """The snapshots of the tenant's sessions and workspaces take as much room as they may."""
+    """The snapshots of the tenant's sessions and workspaces have reached their limit."""
 
     code = "tenant_storage_full"
     hint = (
-        "Delete sessions or workspaces that are not needed any more, or let the operator raise "
-        "ROOST_MAX_TENANT_BYTES; then it goes on by itself. Messages are still accepted."
+        "Delete sessions or workspaces that are no longer needed, or let the operator raise "
+        "ROOST_MAX_TENANT_BYTES; then it continues by itself. Messages are still accepted."
     )
 
 
@@ -479,7 +479,7 @@ class BlobNotFound(BlobsFailed):
 
 
 class BlobChanged(BlobsFailed):
-    """Somebody else has changed the pointer."""
+    """The object was changed by somebody else."""
 
     code = "blob_changed"
 
@@ -496,7 +496,7 @@ class SnapshotsMissing(BlobsFailed):
 
     code = "snapshots_missing"
     hint = (
-        "ROOST_BLOBS_URL may name another store, or an empty one; with the right one it goes on by "
+        "ROOST_BLOBS_URL may name another store, or an empty one; with the right one it continues by "
         "itself. If the snapshots are lost for good, the operator says so: `roost blobs adopt --lost`."
     )
 
@@ -506,23 +506,25 @@ class WrongBlobs(BlobsFailed):
 
     code = "blobs_wrong"
     hint = (
-        "Correct ROOST_BLOBS_URL, or mount the folder that it names; with the right store it goes on by "
-        "itself. If this store is the right one, say so with `roost blobs adopt`."
+        "Correct ROOST_BLOBS_URL, or mount the folder that it names; with the right store it continues "
+        "by itself. If this store is the right one, say so with `roost blobs adopt`."
     )
 
 
 class CannotUnseal(RoostError):
-    """A secret in the database cannot be opened."""
+    """A secret in the database cannot be decrypted."""
 
     code = "cannot_unseal"
-    hint = "Give every server the ROOST_MASTER_KEY that it was sealed with, or put the secret on again."
+    hint = (
+        "Give every server the ROOST_MASTER_KEY that the secret was sealed with, or set it again."
+    )
 
 
 class WorkspaceTooLarge(RoostError):
     """The workspace has more files than a snapshot may hold."""
 
     code = "workspace_too_large"
-    hint = "Remove what is not needed from the workspace; it is not stored until then."
+    hint = "Remove files from the workspace; it is not stored until then."
 
 
 class HarnessUnavailable(RoostError):
@@ -532,7 +534,7 @@ class HarnessUnavailable(RoostError):
 
 
 class AgentFailed(RoostError):
-    """The agent's program does not work."""
+    """The agent's program failed."""
 
     code = "agent_failed"
     hint = "Send the message again; if it happens again, run `roost doctor` where the server runs."
@@ -542,7 +544,7 @@ class WorkspaceDeleted(RoostError):
     """The workspace that this session works in was deleted."""
 
     code = "workspace_deleted"
-    hint = "Its files are gone; begin a new session."
+    hint = "Its files are gone; create a new session."
 
 
 class LeaseLost(RoostError):

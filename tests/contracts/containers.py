@@ -174,7 +174,7 @@ class ContainerContract(EngineKit):
         for arguments, why, hint in (
             (
                 ["--from", "nowhere.invalid/base"],
-                b"the base nowhere.invalid/base cannot be had",
+                b"the base nowhere.invalid/base is not available",
                 b"--from",
             ),
             (["--from", IMAGE], b"apt-get: not found", b"--packages"),

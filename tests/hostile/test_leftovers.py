@@ -231,7 +231,7 @@ def test_a_process_that_does_not_die_is_said_so(monkeypatch: pytest.MonkeyPatch)
         def wanted(mark: Mark) -> bool:
             return False
 
-        with pytest.raises(SandboxFailed, match="do not die"):
+        with pytest.raises(SandboxFailed, match="could not be killed"):
             leftovers.end(cgroups.Cgroups({}), wanted, seconds=0.05)
         os.close(own)
         stubborn.kill()

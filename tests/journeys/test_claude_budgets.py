@@ -50,7 +50,7 @@ def test_a_session_stops_at_its_budget_and_goes_on_when_it_is_raised(tmp_path: P
         assert found.usage.list_cost.amount == "3"
         with pytest.raises(anthropic.BadRequestError, match="is used up"):
             chat.send("More?")
-        with pytest.raises(anthropic.BadRequestError, match="spent as much already"):
+        with pytest.raises(anthropic.BadRequestError, match="already spent that much"):
             sessions.update(chat.session.id, budget=limit(2))
         raised = sessions.update(chat.session.id, budget=limit(1000))
         assert raised.budget is not None

@@ -17,7 +17,7 @@ def adopt(settings: Settings, *, lost: bool) -> None:
     """Write this database's id into the store, and say what is in there of it."""
     prepare(settings.data)
     there, lacking = anyio.run(_adopt, settings, lost)
-    print(f"the store is this database's now; it has {_in_words(there)}")
+    print(f"the store now belongs to this database; it has {_in_words(there)}")
     if not lacking:
         return
     print(f"it lacks {_in_words(lacking)}")

@@ -279,6 +279,6 @@ def _port(settings: Settings, url: str) -> Finding:
     try:
         socket.create_server((settings.host, settings.port)).close()
     except OSError as error:
-        said = f"{settings.host}:{settings.port} cannot be had: {error.strerror}"
+        said = f"cannot listen on {settings.host}:{settings.port}: {error.strerror}"
         return Finding("fail", said, "Choose another with --port.")
     return Finding("ok", f"none runs; port {settings.port} is free")

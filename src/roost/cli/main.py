@@ -27,7 +27,7 @@ app.add_typer(sessions, name="sessions")
 image = typer.Typer(help="Build what `docker` sandboxes are made of.", no_args_is_help=True)
 app.add_typer(key, name="key")
 app.add_typer(image, name="image")
-node = typer.Typer(help="List the servers of a database, and empty one.", no_args_is_help=True)
+node = typer.Typer(help="List the servers of a database, and drain one.", no_args_is_help=True)
 app.add_typer(node, name="node")
 app.add_typer(workspaces, name="workspaces")
 blobs = typer.Typer(help="The store of snapshots and files.", no_args_is_help=True)
@@ -178,7 +178,7 @@ def sessions_rm(
 @key.command("create")
 def key_create(
     name: Annotated[str, typer.Argument(help="What or whom the key is for.")],
-    tenant: Annotated[str | None, typer.Option(help="Whose sessions it sees.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="The tenant whose sessions it sees.")] = None,
     role: Annotated[str | None, typer.Option(help="`user`, or `admin`: may manage keys.")] = None,
     trust_ceiling: Annotated[
         str | None, typer.Option(help="The highest trust level it may ask for.")
@@ -189,7 +189,7 @@ def key_create(
     ] = None,
     replaces: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="Acts for whom this key does; then revoke that."),
+        typer.Option(metavar="KEY", help="Owns what this key owns; revoke that one afterwards."),
     ] = None,
     writes_per_minute: Annotated[
         int | None, typer.Option(min=0, help="Changing requests per minute; 0: no limit.")
@@ -234,7 +234,7 @@ def key_revoke(
     json: Json = False,
     url: Url = None,
 ) -> None:
-    """Revoke a key: from now on it opens nothing."""
+    """Revoke a key: it is refused from now on."""
     from roost.cli.environment import connect
     from roost.cli.keys import revoke_key
 
@@ -250,7 +250,7 @@ NodeName = Annotated[
 
 @node.command("ls")
 def node_ls(json: Json = False, url: Url = None) -> None:
-    """List the nodes, and how they are."""
+    """List the nodes and their state."""
     from roost.cli.environment import connect
     from roost.cli.nodes import print_nodes
 
@@ -260,7 +260,7 @@ def node_ls(json: Json = False, url: Url = None) -> None:
 
 @node.command("drain")
 def node_drain(name: NodeName = None, json: Json = False, url: Url = None) -> None:
-    """Let a node take no new work, and hand over what it has to the others."""
+    """Let a node take no new work, and move its sessions to the others."""
     from roost.cli.environment import connect, is_local
     from roost.cli.nodes import mark_node
 
@@ -317,10 +317,12 @@ def migrate(
 def blobs_adopt(
     lost: Annotated[
         bool,
-        typer.Option("--lost", help="Give up the snapshots, files and skills that it lacks."),
+        typer.Option(
+            "--lost", help="Give up the snapshots, files and skills that are missing there."
+        ),
     ] = False,
 ) -> None:
-    """Make the store of $ROOST_BLOBS_URL this database's own. Stop the server first."""
+    """Mark the store of $ROOST_BLOBS_URL as this database's. Stop the server first."""
     from roost.cli.blobs import adopt
     from roost.cli.environment import settings
 
@@ -329,7 +331,7 @@ def blobs_adopt(
 
 @app.command()
 def doctor(json: Json = False, url: Url = None) -> None:
-    """Say what works on this machine, and what to do about what does not."""
+    """Check this machine and the server, and say how to fix what does not work."""
     from roost.cli.doctor import examine
     from roost.cli.environment import settings
 

@@ -31,7 +31,7 @@ def migrate(settings: Settings, source: str | None, target: str | None) -> None:
         anyio.run(_move, path, url, shown)
     console.print(
         f"Start the server with this ROOST_DATABASE_URL and its old data directory. Keep {path} "
-        "until you are content; no server should be started on it any more."
+        "until you are sure; start no server on it any more."
     )
 
 

@@ -18,7 +18,7 @@ def print_nodes(client: Client, *, as_json: bool) -> None:
         print_json(nodes)
         return
     print_table(
-        ["id", "name", "state", "version", "sessions", "at work", "agents", "lease", "started"],
+        ["id", "name", "state", "version", "sessions", "running", "agents", "lease", "started"],
         [
             [
                 n["id"],

@@ -100,7 +100,7 @@ def workspaces_settings(
     json: Json = False,
     url: Url = None,
 ) -> None:
-    """Show a workspace, or change its settings; `default` takes one back."""
+    """Show a workspace, or change its settings; `default` resets one."""
     from roost.cli.environment import connect
     from roost.cli.workspaces import change_workspace, settings_given
 

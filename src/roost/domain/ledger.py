@@ -152,7 +152,7 @@ def _check_reserve(state: State, drafts: Sequence[Draft], over: int) -> None:
     """A full queue must not lock out what empties it: an interrupt, or the answer it waits behind."""
     if over > _RESERVE or any(draft.type in KEPT_WAITING for draft in drafts):
         raise QueueFull(
-            f"{state.queued} places in the session's queue are taken, and these inputs do not fit in"
+            f"{state.queued} slots of the session's queue are taken, and these inputs do not fit"
         )
 
 

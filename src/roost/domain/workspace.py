@@ -91,7 +91,7 @@ def may(body: Body, whom: str, access: Access, *, administrator: bool) -> bool:
 
 def _name(name: str) -> str:
     if name.startswith(f"{PREFIX}_"):
-        raise InvalidRequest(f"name: {PREFIX}_ is how ids begin, and names may not")
+        raise InvalidRequest(f"name: {PREFIX}_ begins an id, so a name cannot begin with it")
     if name != name.strip() or not name.isprintable():
         raise InvalidRequest("name: printable characters, without spaces at either end")
     return name
@@ -102,5 +102,5 @@ def _settings(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
     merged = {**before, **changes}
     kept = {name: value for name, value in merged.items() if value is not None}
     if kept.get("trust_levels", True) == []:
-        raise InvalidRequest("settings.trust_levels: name at least one, or nobody could come in")
+        raise InvalidRequest("settings.trust_levels: name at least one")
     return kept

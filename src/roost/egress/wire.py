@@ -56,7 +56,7 @@ def _check_framing(request: h11.Request) -> None:
     both = {b"content-length", b"transfer-encoding"} <= names
     old = b"transfer-encoding" in names and request.http_version < b"1.1"
     if both or old or _named(request.headers) & _NEVER_NAMED:
-        raise Refusal(400, "the length of the request has two readings")
+        raise Refusal(400, "the length of the request is ambiguous")
 
 
 class HttpStream:

@@ -71,9 +71,7 @@ class ModelAnswer:
         try:
             return self._add(event)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ModelFailure(
-                f"The model sent something that is not an answer: {error!r}"
-            ) from None
+            raise ModelFailure(f"The model sent an invalid response: {error!r}") from None
 
     def _add(self, event: Json) -> list[Show]:
         match event["type"]:

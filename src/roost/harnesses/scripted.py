@@ -241,7 +241,7 @@ class _Request:
     def _outcome(self, start_id: str) -> Emit:
         """What the answer comes to. One that an interrupt cut short counts as far as it is said."""
         if not self.answer.complete and not self._stop.asked:
-            raise ModelFailure("The model's answer broke off.")
+            raise ModelFailure("The model's response was cut off.")
         parts = [p for p in self.answer.parts if p.kind != "tool_use" or self.answer.complete]
         calls = [part for part in parts if part.kind == "tool_use"]
         usage = self.answer.usage

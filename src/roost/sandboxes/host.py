@@ -96,7 +96,7 @@ class HostProvider:
             leftovers.end(groups, marks.older_or_orphaned(plan))
             return groups.create(marks.name_of(plan), plan.limits)
         except (OSError, SandboxFailed) as error:
-            raise SandboxUnavailable(f"cannot make a place: {error}") from error
+            raise SandboxUnavailable(f"cannot prepare the sandbox: {error}") from error
 
     def _find_groups(self) -> Cgroups:
         if self._groups is None:
@@ -269,5 +269,5 @@ def _kill_family(roots: Sequence[procfs.Seen]) -> None:
             for seen in family:
                 procfs.send(seen.pid, number, still=lambda seen=seen: _is_same(seen))  # type: ignore[misc]
         if time.monotonic() > deadline:
-            raise SandboxFailed("processes do not die")
+            raise SandboxFailed("processes could not be killed")
         time.sleep(0.002)

@@ -145,7 +145,7 @@ def _wait(dying: Sequence[int], deadline: float) -> None:
     while left:
         ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
         if not ready:
-            raise SandboxFailed("processes of an earlier sandbox do not die")
+            raise SandboxFailed("processes of an earlier sandbox could not be killed")
         for handle, _events in ready:
             poll.unregister(handle)
         left -= len(ready)

@@ -56,7 +56,7 @@ def name_of(plan: Plan) -> str:
     :raises OSError: the plan's home is not there
     """
     own = procfs.look(os.getpid())
-    assert own is not None, "asked by the living"
+    assert own is not None, "this process is alive"
     holder = f"{_namespace()}.{own.pid}.{own.start}"
     return f"roost-{holder}-{_place_of(plan)}-{plan.generation}-{secrets.token_hex(4)}"
 

@@ -120,7 +120,7 @@ class Crowd(ServerState):
             if not self._drop_oldest(self._silent_of.get(address, {})):
                 error = TooManyConnections()
         elif len(self) >= self.most and not self._drop_oldest(self._silent):
-            error = Unavailable("this server has as many connections as it may")
+            error = Unavailable("this server has too many connections")
         if error is not None and len(self) >= self.most + _RESERVE:
             line.transport.abort()
         self._places[line] = address

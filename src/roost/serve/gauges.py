@@ -18,13 +18,16 @@ def count_node(
 ) -> None:
     """Gauges of one server, and those that carry the node's name."""
     counts: _Counts = {
-        "roost_runners": ("Sessions at work now.", lambda: dispatcher.busy),
+        "roost_runners": ("Sessions running now.", lambda: dispatcher.busy),
         "roost_warm_agents": (
             "Agents kept started for idle sessions.",
             lambda: dispatcher.running - dispatcher.busy,
         ),
         "roost_starting_agents": ("Agents that are being started.", lambda: dispatcher.starting),
-        "roost_prestarted_agents": ("Agents started ahead of a session.", lambda: len(prestart)),
+        "roost_prestarted_agents": (
+            "Agents prestarted for the next session.",
+            lambda: len(prestart),
+        ),
         # By the names they had before, for dashboards that know these.
         "roost_waking_agents": ("As roost_starting_agents.", lambda: dispatcher.starting),
         "roost_pooled_agents": ("As roost_prestarted_agents.", lambda: len(prestart)),
@@ -40,8 +43,8 @@ def _count_by_name(registry: CollectorRegistry, dispatcher: Dispatcher, machine:
     info.labels(said.name, dispatcher.node, said.version).set(1)
     counts: _Counts = {
         "roost_node_sessions": ("Sessions it holds the lease of.", lambda: dispatcher.running),
-        "roost_node_sessions_at_work": ("Of these, at work.", lambda: dispatcher.busy),
-        "roost_node_sessions_most": ("How many may be at work at once.", lambda: said.most),
+        "roost_node_sessions_at_work": ("Of these, running.", lambda: dispatcher.busy),
+        "roost_node_sessions_most": ("How many may run at once.", lambda: said.most),
         "roost_node_room": ("How many more it would claim now.", lambda: dispatcher.room),
         "roost_node_draining": (
             "1 while it hands its work over.",

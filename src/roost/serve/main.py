@@ -121,7 +121,7 @@ async def _working(roost: Roost, stop_seconds: float) -> AsyncGenerator[anyio.Ev
 
 async def _skip_waiting(signals: AsyncIterator[signal.Signals], worked: anyio.Event) -> None:
     await anext(signals)
-    _log.warning("told to stop twice: running turns are handed back now", extra={"action": "stop"})
+    _log.warning("second signal to stop: running turns are released now", extra={"action": "stop"})
     worked.set()
 
 

@@ -252,7 +252,7 @@ class _Packer:
         self._left -= size
         if self._left < 0:
             raise TooLarge(
-                f"the session has more than {self._most} bytes, which no server would take in",
+                f"the session has more than {self._most} bytes, which no server would import",
                 hint="Remove what is not needed from its files, or raise ROOST_MAX_FILE_BYTES.",
             )
         info.size, hashed = size, _Hashed(content)
@@ -320,10 +320,10 @@ class _Unpacker:
     def unpack(self) -> Card:
         for info in self._tar:
             if self._listed is not None:
-                raise BadArchive(f"the archive goes on after {MANIFEST}")
+                raise BadArchive(f"the archive has data after {MANIFEST}")
             self._take(info)
         if self._card is None or self._listed is None or self._listed != self._members.listed:
-            raise BadArchive("the archive is not whole: what is in it is not what it says is in it")
+            raise BadArchive("the archive is incomplete: its contents do not match its manifest")
         for entry in reversed(self._folders):
             self._staging.settle(entry)
         return self._card
@@ -346,7 +346,7 @@ class _Unpacker:
         check_name(info.name)
         parent = info.name.rpartition("/")[0]
         if info.name in self._kinds or self._kinds.get(parent) != "directory":
-            raise BadArchive(f"the archive has no place for {info.name[:200]!r}")
+            raise BadArchive(f"the archive has an unknown member {info.name[:200]!r}")
         if info.isreg():
             self._kinds[info.name] = "file"
             self._write(info, _entry(info, "file", info.mode & 0o777))

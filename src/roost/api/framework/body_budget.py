@@ -24,7 +24,7 @@ class BodyBudget:
             raise TooMuchAtOnce(retry_after=2)
         if self.total + size > self._most:
             raise Unavailable(
-                "this server has as many bytes of requests under way as it may",
+                "this server has too many bytes of requests to handle",
                 hint="Send it again in a moment.",
             )
         self.total += size

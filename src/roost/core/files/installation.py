@@ -161,7 +161,7 @@ class Installation:
         self._expected = Expected(catalog, rows, blobs)
         self._blobs = blobs
         self._id: str | None = None  # once the store was seen to have it
-        self._unknown: str | None = "the blob store was not looked at yet"
+        self._unknown: str | None = "the blob store was not checked yet"
 
     async def start(self) -> None:
         """Check it once, when a server starts. A store that is away does not stop the start.

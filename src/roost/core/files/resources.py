@@ -208,7 +208,7 @@ class Resources:
             return self._seal.open(body["sealed"], about)
         except CannotUnseal as closed:
             raise CannotUnseal(
-                f"the token of the repository {body['resource']} cannot be had: {closed.message}"
+                f"the token of the repository {body['resource']} cannot be read: {closed.message}"
             ) from None
 
     async def forget(self, tenant: str, session_id: str) -> None:

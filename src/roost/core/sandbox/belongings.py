@@ -39,7 +39,7 @@ class SessionBelongings:
             return allowed
         if allowed.kind == "limited":
             raise RoostError(  # no sandbox is missing: there is nothing to wait for
-                "the environment's networking is limited by now, which cannot be enforced on the host",
+                "the environment's networking is now limited, which cannot be enforced on the host",
                 hint="Make it unrestricted again; this session cannot become sandboxed.",
             )
         return Networking()  # the host's own network needs no way out of a sandbox

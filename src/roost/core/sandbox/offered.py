@@ -60,7 +60,7 @@ class OfferedSandboxes:
             )
         if kind not in self._providers:
             raise SandboxUnavailable(
-                f"the session has a {kind} sandbox, and this server gives none",
+                f"the session has a {kind} sandbox, and this server has none",
                 hint="The session waits, and goes on once ROOST_SANDBOX_FALLBACKS has it again.",
             )
         if level == "vault" or spec.mount_scope == "workspace+vault":

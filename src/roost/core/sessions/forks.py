@@ -307,6 +307,6 @@ def _check_files(spec: Spec, *, stays: bool) -> None:
     if not stays and spec.workspace is not None and spec.trust_level != "sandboxed":
         raise InvalidRequest(
             f"files: a {spec.trust_level!r} session without a shared workspace works in the vault, "
-            "and a copy of the workspace has no place there",
+            "and cannot have a copy of the workspace",
             hint='Send `files: "keep"` for a fork in the workspace, with the files as they are now.',
         )

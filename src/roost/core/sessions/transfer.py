@@ -149,7 +149,7 @@ class Transfer:
             spec.trust_level != trust_level
         ):  # the environment's fallback, which nobody asked for here
             raise SandboxUnavailable(
-                "there is no sandbox for the session, and an import takes no other place by itself",
+                "there is no sandbox for the session, and an import does not choose another kind by itself",
                 hint=SandboxUnavailable.hint,
             )
         named = card.sdk_session_id if spec_has_program(spec, self._harnesses) else None

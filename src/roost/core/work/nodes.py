@@ -63,7 +63,9 @@ class NodeLease:
             with anyio.fail_after(_GOODBYE_SECONDS):
                 await self._log.renew(self.node, 0)
         except (RoostError, TimeoutError):
-            _log.warning("leaves without a word: no database", extra={"action": "leave"})
+            _log.warning(
+                "stops without releasing its lease: no database", extra={"action": "leave"}
+            )
 
     async def run(self) -> None:
         """Live, for ever: a sign of life three times in a lease, and whenever somebody was marked."""
@@ -109,7 +111,7 @@ class Fleet:
         found = [node for node in living if node.id == name]
         found = found or [node for node in living if node.about.name == name]
         if not found:
-            raise NotFound(f"no living node is called {name}", hint="`roost node ls` lists them.")
+            raise NotFound(f"no live node is called {name}", hint="`roost node ls` lists them.")
         if len(found) > 1:
             ids = ", ".join(node.id for node in found)
             raise Conflict(f"{len(found)} nodes are called {name}", hint=f"Give an id: {ids}")

@@ -185,7 +185,7 @@ class SharedWorkspaces:
             await self._rows.leave(workspace_id, self._node)
         except RoostError as error:  # then it is let go when this node is known to be gone
             about = {"action": "leave", "workspace": workspace_id}
-            _log.warning("cannot let go: %s", error.message, extra=about)
+            _log.warning("cannot release the workspace: %s", error.message, extra=about)
         del self._stays[workspace_id]
         stay.over.set()
         stay.ready.set()

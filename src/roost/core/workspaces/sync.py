@@ -271,8 +271,8 @@ class Sync:
         self._said = True
         known = error if isinstance(error, RoostError) else BlobsFailed(str(error))
         text = (
-            f"the files cannot be stored: {known.message}. They are on this machine alone until that is "
-            f"made good; it is tried again by itself. {known.hint or ''}"
+            f"the files cannot be stored: {known.message}. Until that is fixed they are only on this "
+            f"machine; it is tried again automatically. {known.hint or ''}"
         )
         await self._say_so(trouble(known.code, text.strip(), "retrying"))
 

@@ -174,7 +174,7 @@ class ClaudeConversation:
                 await self._spawn(calls, resume=self._transcript is not TranscriptState.NONE)
             except RoostError as error:
                 about = {"session": self._brief.session.id}
-                _log.warning("not started ahead: %s", error.message, extra=about)
+                _log.warning("not started early: %s", error.message, extra=about)
                 self._up.set()
                 if self._state is ConversationState.AHEAD:  # else a turn has begun meanwhile
                     self._move(ConversationMove.GIVE_UP)

@@ -240,7 +240,7 @@ class BubblewrapSandbox:
             for process in self._processes:
                 await process.wait_finished()
         if not all(process.finished for process in self._processes):
-            raise SandboxFailed("processes in the sandbox do not die")
+            raise SandboxFailed("processes in the sandbox could not be killed")
         for process in self._processes:
             await process.close()
         self._launcher.held.close()
@@ -260,7 +260,7 @@ def kill_marked(token: str, *, seconds: float = _SECONDS_TO_DIE) -> None:
         for pid in found:
             procfs.send(pid, signal.SIGKILL, still=lambda pid=pid: _is_marked(pid, token))  # type: ignore[misc]
         if time.monotonic() > deadline:
-            raise SandboxFailed("processes in the sandbox do not die")
+            raise SandboxFailed("processes in the sandbox could not be killed")
         time.sleep(0.001)
 
 

@@ -150,7 +150,7 @@ class Engine:
                     # Podman fails.
                     why = refused
                 await anyio.sleep(0.01)
-        raise SandboxFailed(f"container {container[:12]} does not go: {why}")
+        raise SandboxFailed(f"container {container[:12]} cannot be removed: {why}")
 
     async def _is_there(self, container: str) -> bool:
         try:

@@ -51,7 +51,7 @@ async def build(
         got, given = engine.load(base, _IMPORTED), {"BASE": _IMPORTED}
     else:
         got, given = _pulled(engine, base), {"BASE": base}
-    async with aclosing(_told(got, f"the base {base} cannot be had", _BASE_HINT)) as told:
+    async with aclosing(_told(got, f"the base {base} is not available", _BASE_HINT)) as told:
         async for progress in told:
             yield progress
     if packages is not None:

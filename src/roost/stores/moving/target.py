@@ -96,7 +96,7 @@ class Target:
         except asyncpg.DataError as error:
             where = f"{table.name}, in the {len(rows)} rows up to {upto}"
             raise StartupError(
-                f"PostgreSQL has no place for a row of {where}: {driver.first_line(error)}",
+                f"PostgreSQL cannot store a row of {where}: {driver.first_line(error)}",
                 hint="A text with a zero byte in it, most likely; rename or delete what has it.",
             ) from error
 

@@ -113,16 +113,14 @@ def _is_unfit(error: Exception) -> bool:
 def explained(error: Exception) -> Exception:
     """The error as callers may see it: the driver's become Roost's, all others stay."""
     if _is_unfit(error):
-        ours: RoostError = InvalidRequest(
-            f"the database has no place for that: {first_line(error)}"
-        )
+        ours: RoostError = InvalidRequest(f"the database cannot store that: {first_line(error)}")
     elif is_passing(error) or isinstance(error, _REFUSED):
         ours = Unavailable(
             f"the database refused: {first_line(error)}",
-            hint="Nothing was kept. Look at the database server, and at the way to it.",
+            hint="Nothing was kept. Check the database server and the connection to it.",
         )
     elif isinstance(error, asyncpg.PostgresError):
-        ours = RoostError(f"the database does not understand: {first_line(error)}")
+        ours = RoostError(f"internal database error: {first_line(error)}")
     else:
         return error
     ours.__cause__ = error

@@ -104,7 +104,7 @@ def _refused(url: str, error: Exception) -> StartupError:
             said = f"the database at {place} refused the user or the password"
             hint = "Look at ROOST_DATABASE_URL, and at the server's pg_hba.conf."
         case asyncpg.InvalidCatalogNameError():
-            said = f"the server has no database as in {place}"
+            said = f"there is no database as in {place}"
             hint = "Make it with createdb, or correct ROOST_DATABASE_URL."
         case asyncpg.TargetServerAttributeNotMatched():
             said = f"the database at {place} is read-only: a standby"

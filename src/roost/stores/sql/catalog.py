@@ -349,7 +349,7 @@ def _check_versions(record: Record) -> None:
     if record.kind not in unlimited and record.version >= catalog.MOST_VERSIONS:
         raise QuotaExceeded(
             f"this {record.kind} has {record.version} versions, and no more are allowed",
-            hint="Create another one in its place.",
+            hint="Create another one instead.",
         )
 
 

@@ -47,7 +47,7 @@ def explained(error: Exception) -> Exception:
             hint="Nothing was kept. Look at the free space and the health of the disk.",
         )
     else:
-        ours = RoostError(f"the database does not understand: {error}")
+        ours = RoostError(f"internal database error: {error}")
     ours.__cause__ = error
     return ours
 
