@@ -1,7 +1,7 @@
 """The HTTP surface as one ASGI application.
 
 A request passes these rings, each of which only adds one thing and calls the next:
-`Api` → `_answer_with_an_id` → `_answer_every_error` → `_answer_who_may_ask` → the operation.
+`Api` → `_answer_every_error` → `_answer_who_may_ask` → the operation.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from roost.api.access.auth import caller, check_headers
 from roost.api.access.origins import check_change
-from roost.api.framework.call import ApiCall, ClientGone, decoded
+from roost.api.framework.call import ApiCall, ClientGone, decoded, headers_of
 from roost.api.framework.deps import Deps
 from roost.api.framework.errors import refusal
+from roost.api.framework.replies import WHOLE_ANSWER, JsonBytes, TakeWhole
 from roost.api.framework.routes import Operation, Routes
 from roost.api.operations import OPERATIONS
 from roost.domain.ids import mint
@@ -41,33 +42,28 @@ class Api:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, one connection, or one lifespan."""
         if scope["type"] == "http":
-            await self._answer_with_an_id(scope, receive, send)
+            await self._answer_every_error(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
         else:
             await _live(receive, send)
 
-    async def _answer_with_an_id(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = ApiCall(
-            deps=self._deps, scope=scope, request_id=mint("req"), params={}, query={}, body={}
-        )
-        try:
-            await self._answer_every_error(call, _Answer(send, call), receive)
-        except ClientGone:
-            return  # nobody is left to answer
-
-    async def _answer_every_error(self, call: ApiCall, answer: _Answer, receive: Receive) -> None:
+    async def _answer_every_error(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, params, query, body = headers_of(scope), {}, {}, {}  # type: ignore[var-annotated]
+        call = ApiCall(self._deps, scope, mint("req"), headers, params, query, body)
+        answer = _Answer(send, call)
         response: ASGIApp
         try:
             response = await self._answer_who_may_ask(call, answer, receive)
         except RoostError as error:
             response = refusal(error, call.request_id)
         except ClientGone:
-            raise
+            return  # nobody is left to answer
         except Exception:  # noqa: BLE001 - whatever it is, the client gets the envelope
             _log.exception("request failed", extra={"action": "answer", "request": call.request_id})
             response = refusal(RoostError(), call.request_id)
-        await response(call.scope, receive, answer)
+        if not (isinstance(response, JsonBytes) and answer.at_once(response.body)):
+            await response(scope, receive, answer)
 
     async def _answer_who_may_ask(
         self, call: ApiCall, answer: _Answer, receive: Receive
@@ -108,18 +104,34 @@ class _Answer:
 
     def __init__(self, send: Send, call: ApiCall) -> None:
         self._send = send
-        self._meters = call.deps.meters
+        self._call = call
         self._asked = time.perf_counter()
         self.headers = {"request-id": call.request_id}
         self.operation = "none"
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            seconds = time.perf_counter() - self._asked
-            self._meters.answered(self.operation, message["status"], seconds)
+            self._count(message["status"])
             own = [(name.encode(), value.encode()) for name, value in self.headers.items()]
             message = {**message, "headers": [*message["headers"], *own]}
         await self._send(message)
+
+    def at_once(self, body: bytes) -> bool:
+        """Send a whole answer of JSON, if the server takes one; else it has to be sent as usual."""
+        extensions = self._call.scope.get("extensions")
+        take: TakeWhole | None = extensions and extensions.get(WHOLE_ANSWER)
+        if take is None:
+            return False
+        own = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()])
+        head = f"content-length: {len(body)}\r\ncontent-type: application/json\r\n{own}\r\n"
+        if not take(head.encode("latin-1"), body):
+            return False
+        self._count(200)
+        return True
+
+    def _count(self, status: int) -> None:
+        seconds = time.perf_counter() - self._asked
+        self._call.deps.meters.answered(self.operation, status, seconds)
 
 
 async def _live(receive: Receive, send: Send) -> None:

@@ -14,41 +14,35 @@ Args = TypeVarTuple("Args")
 
 async def in_time(awaitable: Awaitable[T], seconds: float) -> T:
     """What it gives, without the cost of a deadline if that is there already. :raises TimeoutError:"""
-    begun = _Begun(awaitable)
-    if not begun.done:
-        with anyio.fail_after(seconds):
-            await begun
-    return begun.result
+    steps = awaitable.__await__()
+    try:
+        waits_for = next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    with anyio.fail_after(seconds):
+        return await _Begun(steps, waits_for)
 
 
 class _Begun(Generic[T]):
-    """Something to await, run up to its first wait; what is left of it is awaited by the same task, next."""
+    """What was awaited up to its first wait; the rest is awaited by the same task, before anything else."""
 
-    __slots__ = ("_steps", "_waits_for", "done", "result")
+    def __init__(self, steps: Generator[Any, Any, T], waits_for: object) -> None:
+        self._steps = steps
+        self._waits_for = waits_for
 
-    result: T
-
-    def __init__(self, awaitable: Awaitable[T]) -> None:
-        self._steps = awaitable.__await__()
-        self.done = False
-        self._waits_for = self._go_on(next, self._steps)
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        while not self.done:
+    def __await__(self) -> Generator[Any, Any, T]:
+        while True:
+            step: Callable[[Any], object] = self._steps.send
             try:
-                sent = yield self._waits_for
+                given = yield self._waits_for
             except BaseException as error:  # noqa: BLE001 - it is told, whatever that is
-                self._waits_for = self._go_on(self._steps.throw, error)
-            else:
-                self._waits_for = self._go_on(self._steps.send, sent)
-
-    def _go_on(self, step: Callable[[Any], Any], given: object) -> Any:
-        """What it waits for next."""
-        try:
-            return step(given)
-        except StopIteration as end:
-            self.done, self.result = True, end.value
-            return None
+                step, given = self._steps.throw, error
+            try:
+                self._waits_for = step(given)
+            except StopIteration as end:
+                result: T = end.value
+                return result
 
 
 @asynccontextmanager

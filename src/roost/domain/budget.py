@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -93,6 +93,9 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         if _used_up(spent.cost, self.max_cost):
             return f"{self.max_cost} US dollars"
         return None
+
+
+NO_LIMIT: Final = Budget()
 
 
 def dollars(amount: Mapping[str, Any]) -> Decimal:

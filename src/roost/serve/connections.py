@@ -14,16 +14,22 @@ import termios
 from array import array
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any, Final, Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
 
 from roost.api.access.login_attempts import group_of
 from roost.api.framework.errors import refusal
+from roost.api.framework.replies import WHOLE_ANSWER
 from roost.domain.ids import mint
 from roost.errors import (
     HeadTooLarge,
@@ -276,8 +282,11 @@ class HttpLine(Counted, HttpToolsProtocol):
         self._head = self._head or 1
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """There are not too many of them."""
-        super().on_header(name, value)
+        """There are not too many of them. All of uvicorn's is here: it is called for each."""
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
         if len(self.headers) > _MOST_HEADERS:
             self._refuse(HeadTooLarge(f"at most {_MOST_HEADERS} headers"))
             raise ValueError("too many headers")  # the parser goes no further
@@ -291,6 +300,25 @@ class HttpLine(Counted, HttpToolsProtocol):
         if len(self.pipeline) > _MOST_AHEAD:
             self.crowd.drop(self)
             raise ValueError("too many requests ahead")  # the parser goes no further
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """The application may give an answer whole."""
+        extensions: dict[str, Any] = {WHOLE_ANSWER: partial(self._answer_whole, cycle)}
+        cycle.scope["extensions"] = extensions
+        super()._start_asgi_task(cycle, app)
+
+    def _answer_whole(self, cycle: RequestResponseCycle, head: bytes, body: bytes) -> bool:
+        """As `cycle.send` for both messages of an answer, with one write; see `api.framework.replies.TakeWhole`."""
+        ended = cycle.disconnected or cycle.response_started or not cycle.keep_alive
+        if ended or cycle.flow.write_paused or cycle.scope["method"] == "HEAD":
+            return False
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        first = [b"%b: %b\r\n" % header for header in cycle.default_headers]
+        self.transport.write(b"".join((STATUS_LINE[200], *first, head, body)))
+        cycle.message_event.set()
+        cycle.on_response()
+        return True
 
     def on_message_complete(self) -> None:
         """What comes next is another head."""

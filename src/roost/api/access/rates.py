@@ -7,10 +7,8 @@ to the database, or one for each second's worth; and at most that much lies unus
 from __future__ import annotations
 
 import math
-import time
+from time import monotonic, time_ns
 from typing import Literal
-
-import anyio
 
 from roost.domain.events import iso
 from roost.errors import RateLimited
@@ -19,7 +17,9 @@ from roost.ports.keys import Key
 
 RequestKind = Literal["writes", "reads"]
 
-_PREFIX = "anthropic-ratelimit-requests"
+_LIMIT = "anthropic-ratelimit-requests-limit"
+_REMAINING = "anthropic-ratelimit-requests-remaining"
+_RESET = "anthropic-ratelimit-requests-reset"
 
 
 class RateLimiter:
@@ -66,7 +66,7 @@ class _Purse:
         self.limit = limit
         self._held = 0
         self._left = float(limit)
-        self._at = anyio.current_time()
+        self._at = monotonic()
 
     async def spend(self, buckets: Buckets) -> float:
         """0, or for how many seconds there is nothing to spend."""
@@ -75,7 +75,7 @@ class _Purse:
         if not self._held:
             taken = await buckets.take(self._name, self.limit, max(1, self.limit // 60))
             self._held += taken.tokens
-            self._left, self._at = taken.left, anyio.current_time()
+            self._left, self._at = taken.left, monotonic()
         if not self._held:
             return self._wait()
         self._held -= 1
@@ -86,14 +86,10 @@ class _Purse:
         return max(0.0, (1 - self._filled()) * 60 / self.limit)
 
     def _filled(self) -> float:
-        return min(self.limit, self._left + (anyio.current_time() - self._at) * self.limit / 60)
+        return min(self.limit, self._left + (monotonic() - self._at) * self.limit / 60)
 
     def headers(self) -> dict[str, str]:
         left = min(float(self.limit), self._filled() + self._held)
         refill = (self.limit - left) * 60 / self.limit
-        reset = iso(time.time_ns() // 1000 + math.ceil(refill * 1_000_000))
-        return {
-            f"{_PREFIX}-limit": str(self.limit),
-            f"{_PREFIX}-remaining": str(int(left)),
-            f"{_PREFIX}-reset": reset,
-        }
+        reset = iso(time_ns() // 1000 + math.ceil(refill * 1_000_000))
+        return {_LIMIT: str(self.limit), _REMAINING: str(int(left)), _RESET: reset}

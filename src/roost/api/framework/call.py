@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final
 
@@ -30,6 +29,7 @@ _SHARE: Final = (
 _MOST_VALUES: Final = (
     1_000_000  # in a body: an empty list takes two bytes there, and sixty in memory
 )
+_JSON: Final = "application/json"
 _STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
@@ -38,47 +38,45 @@ class ClientGone(Exception):
     """The client hung up before its request was complete."""
 
 
-@dataclass(kw_only=True)
+@dataclass
 class ApiCall:
     """Filled in as the request passes each ring of `api/app.py`; handlers see it complete."""
 
     deps: Deps
     scope: Scope
     request_id: str
+    headers: dict[str, str]
+    """By lower-case name; one that is repeated is a list with commas."""
     params: dict[str, str]
+    query: dict[str, Any]
+    body: dict[str, Any]
+    raw: bytes = b""
     caller: Key | None = None
     login: Login | None = None
-    query: dict[str, Any]
-    raw: bytes = b""
-    body: dict[str, Any]
     receive: Receive | None = None
     """Where the body comes from, if the operation takes it as it comes."""
     held: HeldBody | None = None
     """What is counted of its body until the operation has been carried out."""
 
-    @cached_property
-    def headers(self) -> dict[str, str]:
-        """The request's headers, by lower-case name; one that is repeated is a list with commas."""
-        found: dict[str, str] = {}
-        for raw_name, raw_value in self.scope["headers"]:
-            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-            found[name] = f"{found[name]},{value}" if name in found else value
-        return found
-
-    def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
-        """The body, as it comes. :raises TooLarge: over the limit :raises ClientGone: it stopped"""
+    async def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
+        """The body, as it comes. Raises as `_Body.piece`."""
         assert self.receive is not None, "only for operations that take uploads"
         deps = self.deps
         small = limit <= deps.settings.max_body_bytes
         self.held = HeldBody(deps.bodies if small else deps.uploads, self.key.id)
         self.held.take(0 if small else limit // _SHARE)
-        return chunks(self.headers, self.receive, limit, self.held, deps.settings.body_seconds)
+        body = _Body(self, self.receive, limit, self.held)
+        while body.more:
+            yield await body.piece()
 
     async def read(self, receive: Receive, limit: int) -> bytes:
-        """The body, whole. Raises as `chunks`."""
+        """The body, whole. Raises as `_Body.piece`."""
         self.held = HeldBody(self.deps.bodies, self.caller.id if self.caller else "")
-        seconds = self.deps.settings.body_seconds
-        return b"".join([c async for c in chunks(self.headers, receive, limit, self.held, seconds)])
+        body = _Body(self, receive, limit, self.held)
+        pieces = [await body.piece()]
+        while body.more:
+            pieces.append(await body.piece())
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def forget(self) -> None:
         """What was sent is not needed while the answer is on its way, however long that takes."""
@@ -121,50 +119,71 @@ def fingerprint(value: bytes | dict[str, Any]) -> str:
     return sha256(value if isinstance(value, bytes) else _canonical(value)).hexdigest()
 
 
-async def chunks(
-    headers: Mapping[str, str], receive: Receive, limit: int, held: HeldBody, seconds: float
-) -> AsyncGenerator[bytes, None]:
-    """The body, as it comes; each piece is taken account of.
+class _Body:
+    """The body of a request, taken piece by piece, and each piece into account."""
 
-    :raises TooLarge: over the limit :raises ClientGone: it stopped coming
-    :raises RequestTooSlow: the next `_STRETCH` bytes took longer than `seconds`
-    """
-    said = headers.get("content-length", "0")
-    if said.isdecimal() and (len(said) > 18 or int(said) > limit):
-        raise TooLarge(f"the body has {said[:19]} bytes; at most {limit} are accepted")
-    size = stretch = 0
-    patience = seconds
-    while True:
-        # Only waiting counts: a body that is slow because of us is not the client's doing.
+    def __init__(self, call: ApiCall, receive: Receive, limit: int, held: HeldBody) -> None:
+        """:raises TooLarge: it says itself that it is"""
+        said = call.headers.get("content-length", "0")
+        if said.isdecimal() and (len(said) > 18 or int(said) > limit):
+            raise TooLarge(f"the body has {said[:19]} bytes; at most {limit} are accepted")
+        self.more = True
+        self._receive = receive
+        self._limit = limit
+        self._held = held
+        self._seconds = self._patience = call.deps.settings.body_seconds
+        self._size = self._stretch = 0
+
+    async def piece(self) -> bytes:
+        """What comes next; `more` says whether that was all.
+
+        :raises TooLarge: over the limit :raises ClientGone: it stopped coming
+        :raises RequestTooSlow: the next `_STRETCH` bytes took longer than they may
+        """
         began = time.monotonic()
         try:
-            message = await in_time(receive(), patience)
+            message = await in_time(self._receive(), self._patience)
         except TimeoutError:
-            raise RequestTooSlow(f"{size} bytes came, and nothing more for too long") from None
-        patience -= time.monotonic() - began
+            raise RequestTooSlow(
+                f"{self._size} bytes came, and nothing more for too long"
+            ) from None
+        # Only waiting counts: a body that is slow because of us is not the client's doing.
+        self._patience -= time.monotonic() - began
         if message["type"] == "http.disconnect":
             raise ClientGone
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            raise TooLarge(f"at most {limit} bytes are accepted")
-        held.take(len(chunk))
-        yield chunk
-        if not message.get("more_body"):
-            return
-        stretch += len(chunk)
-        if stretch >= _STRETCH:
-            stretch, patience = 0, seconds
+        piece: bytes = message.get("body", b"")
+        self.more = message.get("more_body", False)
+        self._take(len(piece))
+        return piece
+
+    def _take(self, size: int) -> None:
+        self._size += size
+        if self._size > self._limit:
+            raise TooLarge(f"at most {self._limit} bytes are accepted")
+        self._held.take(size)
+        self._stretch += size
+        if self._stretch >= _STRETCH:
+            self._stretch, self._patience = 0, self._seconds
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
+    """The request's headers, by lower-case name; one that is repeated is a list with commas."""
+    found: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        found[name] = f"{found[name]},{value}" if name in found else value
+    return found
 
 
 def decoded(raw: bytes, headers: Mapping[str, str]) -> Any:
     """What a body says; an empty one says `{}`. :raises InvalidRequest: not JSON in UTF-8"""
     if not raw:
         return {}
-    kind = headers.get("content-type", "application/json").split(";")[0].strip().lower()
-    if kind != "application/json":
+    kind = headers.get("content-type", _JSON)
+    if kind != _JSON and (kind := kind.split(";")[0].strip().lower()) != _JSON:
         raise InvalidRequest(f"content-type: send application/json, not {kind[:80]!r}")
-    _check_count(raw)
+    if len(raw) > _MOST_VALUES:  # each value takes a byte at least
+        _check_count(raw)
     try:
         value = _decode(raw)
     except RecursionError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
@@ -18,20 +19,29 @@ def reply(value: object, status: int = 200) -> Response:
     return Response(_encode(value), status, media_type="application/json")
 
 
+WHOLE_ANSWER: Final = "roost.whole_answer"
+"""The extension of ASGI by which our server takes an answer at once, and not message by message."""
+
+TakeWhole = Callable[[bytes, bytes], bool]
+"""Writes the headers of an answer with status 200, which end with an empty line, and its body. False: it has
+to come as messages, and nothing was written.
+"""
+
+
 class JsonBytes:
     """A response of JSON that is written already: no more than it takes to send it."""
 
-    __slots__ = ("_body",)
+    __slots__ = ("body",)
 
     def __init__(self, body: bytes) -> None:
-        self._body = body
+        self.body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
-        length = b"content-length", b"%d" % len(self._body)
+        length = b"content-length", b"%d" % len(self.body)
         headers = [length, (b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": self._body})
+        await send({"type": "http.response.body", "body": self.body})
 
 
 def times(created: Micros, updated: Micros, archived: Micros | None) -> dict[str, Any]:

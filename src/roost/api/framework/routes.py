@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from starlette.types import ASGIApp
@@ -41,12 +42,17 @@ class Operation:
     refuses: str | None = None
     """The beta whose shapes it does not have."""
 
-    @property
+    @cached_property
+    def parameters(self) -> list[str]:
+        """The names of what varies in its path."""
+        return names_in(self.path)
+
+    @cached_property
     def kind(self) -> Literal["writes", "reads"]:
         """Which of a key's limits it counts against."""
         return "reads" if self.method == "GET" else "writes"
 
-    @property
+    @cached_property
     def official(self) -> bool:
         """Whether it is part of the Managed Agents API, with its headers."""
         return self.path.startswith("/v1/")
@@ -84,7 +90,7 @@ class Routes:
         operation = node.operations.get("GET" if method == "HEAD" else method)
         if operation is None or (method == "HEAD" and operation.form == "stream"):
             raise MethodNotAllowed(method, sorted(node.operations))
-        return operation, dict(zip(names_in(operation.path), values, strict=True))
+        return operation, dict(zip(operation.parameters, values, strict=True))
 
 
 class _Node:

@@ -40,7 +40,7 @@ class SessionAccess:
 
     async def check(self, caller: Key, session: Session, act: Act) -> None:
         """:raises NotFound: not the caller's to see :raises Forbidden: to be seen, and no more"""
-        workspace = await self._workspace(session)
+        workspace = None if session.spec.workspace is None else await self._workspace(session)
         created_by = session.spec.created_by
         # Whoever shares a workspace shares the sessions in it, whoever has made them.
         seen = (

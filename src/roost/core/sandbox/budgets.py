@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from roost.domain.budget import Budget, Prices, Spent, dollars, price_of
+from roost.domain.budget import NO_LIMIT, Budget, Prices, Spent, dollars, price_of
 from roost.domain.events import Draft
 from roost.domain.session import Session
 from roost.errors import BudgetCreateOnly, BudgetNotRaised, BudgetReached, BudgetRefused
@@ -69,7 +69,8 @@ class Budgets:
 
     def reached(self, session: Session) -> str | None:
         """The limit that a session has used up, in words."""
-        return self.of(session).reached(self.spent(session))
+        budget = self.of(session)
+        return None if budget == NO_LIMIT else budget.reached(self.spent(session))
 
     def raised(self, before: dict[str, Any] | None, session: Session) -> bool:
         """Whether all was spent of the budget that it had before, and is not of the one it has."""
