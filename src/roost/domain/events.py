@@ -44,6 +44,11 @@ class Draft(msgspec.Struct, frozen=True):
         """A draft of this type; `fields` are what the event has besides id, type and time."""
         return cls(type, _encode(fields), id or mint("sevt"))
 
+    @classmethod
+    def of_fields(cls, type: str, fields: dict[str, Any]) -> Draft:
+        """The same, of fields that are a dict already."""
+        return cls(type, _encode(fields), mint("sevt"))
+
 
 class Entry(msgspec.Struct, frozen=True):
     """One entry of a log: an event at its position. A `queued` one shows `processed_at: null`."""

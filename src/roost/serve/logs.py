@@ -6,7 +6,8 @@ import logging
 import re
 import sys
 import time
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgspec
 
@@ -15,7 +16,8 @@ _LINES_PER_MINUTE = 10  # of one kind, of what a stranger can cause
 _LINES_OF_ALL = 6000  # of one kind, of anything else
 _MINUTE = 60.0
 _KINDS = 100
-_STANDARD = set(vars(logging.makeLogRecord({}))) | {
+_BLANK = vars(logging.makeLogRecord({}))
+_STANDARD = set(_BLANK) | {
     "message",
     "asctime",
     "taskName",
@@ -33,13 +35,42 @@ def configure(form: Literal["auto", "json", "text"], level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # No line says where in the code or on which thread it was written: finding that out costs more than a line.
     logging._srcfile = None
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging.setLogRecordFactory(_Record)
     from_strangers = logging.getLogger("uvicorn.error")
     from_strangers.filters[:] = [_Seldom(_LINES_PER_MINUTE)]
     for noisy in ("httpx2", "httpcore2", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class _Record(logging.LogRecord):
+    """Does not know where in the code or on which thread it was made: no line says that, and finding it out
+    costs more than the rest.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        level: int,
+        pathname: str,
+        lineno: int,
+        msg: object,
+        args: Any,
+        exc_info: Any,
+        func: str | None = None,
+        sinfo: str | None = None,
+    ) -> None:
+        now = time.time()
+        self.__dict__.update(_BLANK)
+        self.name = name
+        self.levelno = level
+        self.levelname = logging.getLevelName(level)
+        self.msg = msg
+        self.args = args[0] if len(args) == 1 and isinstance(args[0], Mapping) else args
+        self.exc_info = exc_info
+        self.stack_info = sinfo
+        self.created = now
+        self.msecs = int(now % 1 * 1000)
 
 
 class _Seldom(logging.Filter):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from roost.core.access.keys import Keyring
@@ -13,6 +14,7 @@ from roost.ports.keys import Key
 
 MANAGED_AGENTS: Final = "managed-agents-2026-04-01"
 PREVIEW: Final = f"{MANAGED_AGENTS}-research-preview"
+_AGENTS: Final = frozenset({MANAGED_AGENTS, PREVIEW})
 OLD_SKILLS: Final = "skills-2025-10-02"
 OLD_FILES: Final = "files-api-2025-04-14"
 VERSIONS: Final = ("2023-06-01", "2026-10-21")
@@ -21,6 +23,9 @@ _BETA = re.compile(
     r"[a-z0-9]+(-[a-z0-9]+)*-(\d{4}-\d\d-\d\d|\d{8})(-[a-z]+)*"
 )  # older ones: no dashes
 _LONGEST_SECRET = 512
+_USUAL_BETAS = (
+    512  # characters of a header that is remembered: each client sends the same one all the time
+)
 
 
 COOKIE: Final = "roost_login"
@@ -66,7 +71,21 @@ def betas_in(headers: Mapping[str, str]) -> list[str]:
 
 def asks_for_agents(headers: Mapping[str, str]) -> bool:
     """Whether a request asks for the beta of managed agents, under either of its names."""
-    return not {MANAGED_AGENTS, PREVIEW}.isdisjoint(betas_in(headers))
+    return not _AGENTS.isdisjoint(betas_in(headers))
+
+
+def _betas(said: str) -> frozenset[str]:
+    """The betas that a header names. :raises InvalidRequest: one of them is no name of a beta"""
+    betas = [name.strip() for name in said.split(",")]
+    for name in betas:
+        if name and not _BETA.fullmatch(name):
+            raise InvalidRequest(
+                f"Unexpected value(s) `{name[:80]}` for the `anthropic-beta` header"
+            )
+    return frozenset(betas)
+
+
+_checked_betas = lru_cache(maxsize=256)(_betas)
 
 
 def check_headers(
@@ -84,18 +103,14 @@ def check_headers(
         raise InvalidRequest("anthropic-version: header is required")
     if version not in VERSIONS:
         raise InvalidRequest(f"anthropic-version: {version[:40]!r} is not a valid version")
-    betas = betas_in(headers)
-    for name in betas:
-        if name and not _BETA.fullmatch(name):
-            raise InvalidRequest(
-                f"Unexpected value(s) `{name[:80]}` for the `anthropic-beta` header"
-            )
+    said = headers.get("anthropic-beta", "")
+    betas = _checked_betas(said) if len(said) <= _USUAL_BETAS else _betas(said)
     if refuses in betas:
         raise InvalidRequest(
             f"anthropic-beta: the shapes of `{refuses}` are not served",
             hint="Use an SDK from 1.0 on, or leave that header out.",
         )
-    if beta and not asks_for_agents(headers):
+    if beta and _AGENTS.isdisjoint(betas):
         raise NotFound(
             "There is nothing here without the beta header.",
             hint=f"Send `anthropic-beta: {MANAGED_AGENTS}`.",

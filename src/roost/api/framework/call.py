@@ -168,10 +168,12 @@ class _Body:
 
 def headers_of(scope: Scope) -> dict[str, str]:
     """The request's headers, by lower-case name; one that is repeated is a list with commas."""
-    found: dict[str, str] = {}
-    for raw_name, raw_value in scope["headers"]:
-        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        found[name] = f"{found[name]},{value}" if name in found else value
+    pairs = scope["headers"]
+    found = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
+    if len(found) < len(pairs):
+        for name in found:
+            values = [value for other, value in pairs if other == name.encode("latin-1")]
+            found[name] = b",".join(values).decode("latin-1")
     return found
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from starlette.types import ASGIApp
@@ -17,6 +17,9 @@ from roost.api.framework.shapes import Shape
 from roost.errors import MethodNotAllowed, NotFound, NotServed
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_USUAL_PATH = (
+    200  # characters of one that is remembered: a client asks for the same ones again and again
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +81,15 @@ class Routes:
         self._root = _Node()
         for operation in operations:
             self._root.add(operation)
+        self._known = lru_cache(maxsize=4096)(self._root.walk)
 
     def find(self, method: str, path: str) -> tuple[Operation, dict[str, str]]:
         """The operation and its path parameters.
 
         :raises NotFound: nothing has this path :raises MethodNotAllowed: something else does
         """
-        node, values = self._root.walk(path.split("/"))
+        walk = self._known if len(path) <= _USUAL_PATH else self._root.walk
+        node, values = walk(path)
         if node is None or not node.operations:
             raise NotFound(f"there is nothing at {path[:200]}")
         operation = node.operations.get("GET" if method == "HEAD" else method)
@@ -109,10 +114,10 @@ class _Node:
                 node = node._fixed.setdefault(segment, _Node())
         node.operations[operation.method] = operation
 
-    def walk(self, segments: list[str]) -> tuple[_Node | None, list[str]]:
+    def walk(self, path: str) -> tuple[_Node | None, Sequence[str]]:
         node: _Node | None = self
         values: list[str] = []
-        for segment in segments:
+        for segment in path.split("/"):
             if node is None:
                 break
             if segment in node._fixed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final
 
 from msgspec.structs import replace
@@ -223,7 +223,8 @@ def receipts_of(events: Sequence[Event], key: str | None, raw: bytes) -> list[Re
 
 
 def _draft(event: Event) -> Draft:
-    return Draft.of(event["type"], **{f: v for f, v in event.items() if f != "type"})
+    fields = event.copy()
+    return Draft.of_fields(fields.pop("type"), fields)
 
 
 def _check(event: Event, at: str, thread_id: str | None) -> None:
@@ -234,8 +235,9 @@ def _check(event: Event, at: str, thread_id: str | None) -> None:
         _check_confirmation(event, at)
     if kind == "user.interrupt" and event.get("session_thread_id") not in (None, thread_id):
         raise InvalidRequest(f"{at}.session_thread_id: this session has no such thread")
-    for path, block in _blocks(event, at):
-        _check_block(kind, block, path)
+    for i, block in enumerate(event.get("content") or ()):
+        if kind != "user.message" or block["type"] != "text" or not block["text"]:
+            _check_block(kind, block, f"{at}.content.{i}")
 
 
 def _check_confirmation(event: Event, at: str) -> None:
@@ -243,11 +245,6 @@ def _check_confirmation(event: Event, at: str) -> None:
         raise InvalidRequest(f"{at}.deny_message: only allowed when result is 'deny'")
     if event["result"] == "deny" and "modified_input" in event:
         raise InvalidRequest(f"{at}.modified_input: only allowed when result is 'allow'")
-
-
-def _blocks(event: Event, at: str) -> Iterator[tuple[str, Event]]:
-    for i, block in enumerate(event.get("content") or []):
-        yield f"{at}.content.{i}", block
 
 
 def _check_block(kind: str, block: Event, at: str) -> None:

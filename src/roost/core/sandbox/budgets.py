@@ -80,9 +80,8 @@ class Budgets:
 
     def admit(self, session: Session, drafts: Sequence[Draft]) -> None:
         """Refuse inputs that could only fail. :raises BudgetReached:"""
-        if all(draft.type in _LET_THROUGH for draft in drafts):
-            return
-        if limit := self.reached(session):
+        limit = self.reached(session)
+        if limit and not all(draft.type in _LET_THROUGH for draft in drafts):
             raise BudgetReached(f"the session's budget of {limit} is used up")
 
     def _check_price(self, model: str) -> None:
