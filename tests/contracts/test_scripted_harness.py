@@ -26,35 +26,31 @@ from roost.testing.scripted_model import ScriptedModel
 KEY = "sk-not-for-the-log"
 
 
-class Served(ScriptedModel):
-    url = ""
-
-
 def harness_for(url: str, **settings: Any) -> ScriptedHarness:
     return ScriptedHarness(url, KEY, **{"retries": 3, "retry_seconds": 0.001, **settings})
 
 
 @pytest.fixture
-async def model() -> AsyncGenerator[Served, None]:
-    model = Served()
+async def model() -> AsyncGenerator[ScriptedModel, None]:
+    model = ScriptedModel()
     async with listening(model, "127.0.0.1", 0) as model.url:
         yield model
 
 
 @pytest.fixture
-def desk(model: Served) -> Desk:
+def desk(model: ScriptedModel) -> Desk:
     return Desk(harness_for(model.url))
 
 
 class TestScriptedHarness(HarnessContract):
     @pytest.fixture
-    async def model(self) -> AsyncGenerator[Served, None]:
-        model = Served()
+    async def model(self) -> AsyncGenerator[ScriptedModel, None]:
+        model = ScriptedModel()
         async with listening(model, "127.0.0.1", 0) as model.url:
             yield model
 
     @pytest.fixture
-    def harness(self, model: Served) -> ScriptedHarness:
+    def harness(self, model: ScriptedModel) -> ScriptedHarness:
         return harness_for(model.url)
 
 
@@ -65,7 +61,9 @@ def step_that_fails(status: int, kind: str | None = None, **more: Any) -> str:
 # --- what the model is told
 
 
-async def test_the_model_is_asked_as_the_agent_is_configured(model: Served, desk: Desk) -> None:
+async def test_the_model_is_asked_as_the_agent_is_configured(
+    model: ScriptedModel, desk: Desk
+) -> None:
     await desk.run(desk.say("hello"))
     request = model.requests[-1]
     assert request.body["model"] == "scripted"
@@ -76,13 +74,13 @@ async def test_the_model_is_asked_as_the_agent_is_configured(model: Served, desk
     assert request.headers["anthropic-version"] == "2023-06-01"
 
 
-async def test_an_agent_without_tools_and_system_prompt_is_fine(model: Served) -> None:
+async def test_an_agent_without_tools_and_system_prompt_is_fine(model: ScriptedModel) -> None:
     desk = Desk(harness_for(model.url), {"model": {"id": "m"}, "system": None, "tools": []})
     await desk.run(desk.say("hello"))
     assert not {"system", "tools"} & model.requests[-1].body.keys()
 
 
-async def test_one_client_can_serve_all_conversations(model: Served) -> None:
+async def test_one_client_can_serve_all_conversations(model: ScriptedModel) -> None:
     async with httpx2.AsyncClient() as client:
         for _ in range(2):
             desk = Desk(harness_for(model.url, client=client))
@@ -91,7 +89,7 @@ async def test_one_client_can_serve_all_conversations(model: Served) -> None:
 
 
 async def test_a_tool_of_the_agents_own_is_refused_and_the_model_is_told(
-    model: Served, desk: Desk
+    model: ScriptedModel, desk: Desk
 ) -> None:
     await desk.run(desk.say(script({"tool": "Bash", "input": {"command": "date"}}, {"text": "ok"})))
     (call,) = desk.events("agent.tool_use")
@@ -487,6 +485,8 @@ def test_an_empty_message_is_still_a_message() -> None:
     assert message["content"] == text("(an empty message)")
 
 
-async def test_a_system_message_reaches_the_model_in_its_place(model: Served, desk: Desk) -> None:
+async def test_a_system_message_reaches_the_model_in_its_place(
+    model: ScriptedModel, desk: Desk
+) -> None:
     await desk.run(desk.say("hello"), desk.say("be brief", type="system.message"))
     assert [entry["role"] for entry in model.requests[-1].body["messages"]] == ["user", "system"]

@@ -10,38 +10,29 @@ from typing import Any
 
 import anyio
 from msgspec.structs import replace
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 from tests.harnesses.housed import Housed
 from tests.parts import need
 
-from roost.domain.events import Draft, Entry
 from roost.errors import RoostError
 from roost.harnesses.claude import ClaudeHarness, bundled_cli
 from roost.ports.harness import Conversation, Emit, Output
 from roost.serve.http import listening
-from roost.testing.desk import AGENT, Desk, Watch
-from roost.testing.scripted_model import ScriptedModel
+from roost.testing.desk import Desk, Watch, with_mcp, with_toolset
+from roost.testing.scripted_model import ScriptedModel, docs_server
 
 END = {"type": "end_turn"}
 
 
-class Served(ScriptedModel):
-    url = ""
+__all__ = ["docs_server"]
 
+
+class Served(ScriptedModel):
     def last_request(self) -> str:
         return json.dumps(self.requests[-1].body, ensure_ascii=False)
 
 
 class Board(Desk):
-    """A desk whose client can also give and refuse permission."""
-
-    def confirm(self, event_id: str, result: str = "allow", **fields: str) -> Entry:
-        self.pending = [pending for pending in self.pending if pending.event_id != event_id]
-        given = {"tool_use_id": event_id, "result": result, **fields}
-        return self._write(Draft.of("user.tool_confirmation", **given), queued=True)
+    """A desk whose session can be changed."""
 
     def change_agent(self, agent: dict[str, Any]) -> None:
         """As an update of the session does."""
@@ -75,14 +66,8 @@ def housed(model: Served, root: Path) -> Housed:
     return Housed(ClaudeHarness(installed_cli(), mounted=False, environ=environ, retries=2), root)
 
 
-def agent(policy: str = "always_allow", *configs: dict[str, Any]) -> dict[str, Any]:
-    """An agent with the built-in tools, all under one policy, and a custom one."""
-    toolset = {
-        "type": "agent_toolset_20260401",
-        "default_config": {"enabled": True, "permission_policy": {"type": policy}},
-        "configs": list(configs),
-    }
-    return {**AGENT, "tools": [*AGENT["tools"], toolset]}
+agent = with_toolset
+with_servers = with_mcp
 
 
 def bash(command: str) -> dict[str, Any]:
@@ -126,37 +111,3 @@ def spans_are_paired(desk: Desk) -> bool:
     starts = [entry.id for entry in desk.events("span.model_request_start")]
     ends = [e.fields["model_request_start_id"] for e in desk.events("span.model_request_end")]
     return bool(starts) and starts == ends
-
-
-def with_servers(servers: dict[str, str]) -> dict[str, Any]:
-    """An agent with MCP servers: name to address."""
-    default = {"enabled": True, "permission_policy": {"type": "always_ask"}}
-    toolsets = [
-        {"type": "mcp_toolset", "mcp_server_name": n, "default_config": default, "configs": []}
-        for n in servers
-    ]
-    listed = [{"type": "url", "name": name, "url": url} for name, url in servers.items()]
-    return {**AGENT, "tools": toolsets, "mcp_servers": listed}
-
-
-async def _mcp(request: Request) -> Response:
-    if request.method != "POST":
-        return Response(status_code=405)
-    message = await request.json()
-    if "id" not in message:
-        return Response(status_code=202)
-    tool = {"name": "find", "description": "Finds.", "inputSchema": {"type": "object"}}
-    result = {
-        "initialize": {
-            "protocolVersion": "2025-06-18",
-            "capabilities": {"tools": {}},
-            "serverInfo": {"name": "docs", "version": "1"},
-        },
-        "tools/list": {"tools": [tool]},
-        "tools/call": {"content": [{"type": "text", "text": "found"}], "isError": False},
-    }.get(message["method"], {})
-    return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result})
-
-
-docs_server = Starlette(routes=[Route("/mcp", _mcp, methods=["GET", "POST", "DELETE"])])
-"""An MCP server with one tool."""

@@ -104,7 +104,8 @@ class ScriptedHarness:
         return __version__
 
     def models(self, agent: Mapping[str, Any]) -> Sequence[str]:
-        return [agent["model"]["id"]]
+        own = agent["model"]["id"]
+        return [] if "*" in own else [own]
 
     @asynccontextmanager
     async def open(self, brief: Brief) -> AsyncGenerator[Conversation, None]:

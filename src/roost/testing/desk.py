@@ -6,7 +6,7 @@ For tests that drive a harness without a store: see `harness_contract`.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, get_args
 
@@ -64,6 +64,27 @@ _CONVERSATION = {
 Watch = Callable[[Conversation, Output], Awaitable[None]]
 
 
+def with_toolset(policy: str = "always_allow", *configs: dict[str, Any]) -> dict[str, Any]:
+    """The agent with the built-in tools as well, all under one policy but those with configs."""
+    toolset = {
+        "type": "agent_toolset_20260401",
+        "default_config": {"enabled": True, "permission_policy": {"type": policy}},
+        "configs": list(configs),
+    }
+    return {**AGENT, "tools": [*AGENT["tools"], toolset]}
+
+
+def with_mcp(servers: Mapping[str, str]) -> dict[str, Any]:
+    """The agent with MCP servers, name to address, whose tools ask first."""
+    default = {"enabled": True, "permission_policy": {"type": "always_ask"}}
+    toolsets = [
+        {"type": "mcp_toolset", "mcp_server_name": n, "default_config": default, "configs": []}
+        for n in servers
+    ]
+    listed = [{"type": "url", "name": name, "url": url} for name, url in servers.items()]
+    return {**AGENT, "tools": toolsets, "mcp_servers": listed}
+
+
 def script(*steps: dict[str, Any], say: str = "please") -> str:
     """A prompt that makes the scripted model play these steps."""
     return f"{say} SCRIPT{json.dumps(steps)}"
@@ -93,9 +114,9 @@ class Desk:
             updated_at=0,
         )
 
-    def say(self, text: str, *, type: str = "user.message") -> Entry:
-        """A message, waiting in the log."""
-        content = [{"type": "text", "text": text}]
+    def say(self, text: str, *blocks: dict[str, Any], type: str = "user.message") -> Entry:
+        """A message, waiting in the log: some text, and other blocks before it."""
+        content = [*blocks, {"type": "text", "text": text}]
         return self._write(Draft.of(type, content=content), queued=True)
 
     def withdraw(self, message: Entry) -> Entry:
@@ -112,6 +133,12 @@ class Desk:
             is_error=is_error,
         )
         return self._write(result)
+
+    def confirm(self, call_id: str, result: str = "allow", **fields: str) -> Entry:
+        """A person's answer to a call that asks for permission."""
+        self.pending = [pending for pending in self.pending if pending.event_id != call_id]
+        given = {"tool_use_id": call_id, "result": result, **fields}
+        return self._write(Draft.of("user.tool_confirmation", **given), queued=True)
 
     def interrupted(self) -> None:
         """What the log says once the runner has taken an interrupt up: nothing waits any more."""

@@ -26,7 +26,8 @@ class FakeHarness:
 
     def models(self, agent: Mapping[str, Any]) -> Sequence[str]:
         """The agent's own and no other."""
-        return [agent["model"]["id"]]
+        own = agent["model"]["id"]
+        return [] if "*" in own else [own]
 
 
 IN_SANDBOX = replace(FakeHarness.profile, needs_sandbox=True)

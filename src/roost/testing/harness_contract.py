@@ -2,25 +2,55 @@
 
     class TestScriptedHarness(HarnessContract):
         @pytest.fixture
-        async def model(self): ...      # the scripted model, served somewhere
+        async def model(self): ...      # the scripted model, served somewhere, with its `url`
         @pytest.fixture
         def harness(self, model): ...   # a harness that talks to it
 
 The harness must repeat a failed model request at least twice, after pauses of milliseconds.
+
+A test that proves an ability (`@proves`) is skipped for a harness that does not declare it. Abilities that
+take more than a harness to prove are in `PROVED_ELSEWHERE`; a harness that declares one of these has to have
+a test of its own.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import anyio
 import pytest
+from msgspec.structs import asdict
 
 from roost.domain.session import Pending
 from roost.ports.harness import Conversation, Emit, Harness, Output, Show
-from roost.testing.desk import Desk, script, text_of
+from roost.testing.desk import AGENT, Desk, script, text_of, with_mcp, with_toolset
 from roost.testing.scripted_model import ScriptedModel
+
+_PIXEL: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+PROVED_ELSEWHERE: Final = {
+    "skills": "a sandbox has to show them",
+    "effort": "what a model is asked for it differs between APIs",
+    "budget": "it is counted by the egress",
+    "subagents": "no harness has them yet",
+    "fork": "it is made by the core, from the log and the files",
+    "rewind": "it is made by the core, from the log and the files",
+}
+"""The abilities that this kit does not prove, and why."""
+
+_Test = TypeVar("_Test", bound=Callable[..., object])
+
+
+def proves(*abilities: str) -> Callable[[_Test], _Test]:
+    """A test that a harness passes which declares these abilities."""
+
+    def mark(test: _Test) -> _Test:
+        test.proves = abilities  # type: ignore[attr-defined]
+        return test
+
+    return mark
 
 
 class HarnessContract:
@@ -28,6 +58,27 @@ class HarnessContract:
 
     builtin: tuple[str, dict[str, Any]] = ("Bash", {"command": "echo hello"})
     """A tool of the agent's own, and a harmless input for it."""
+
+    question: tuple[str, dict[str, Any]] = (
+        "AskUserQuestion",
+        {
+            "questions": [
+                {
+                    "question": "Which?",
+                    "header": "Colour",
+                    "multiSelect": False,
+                    "options": [
+                        {"label": "Red", "description": "r"},
+                        {"label": "Blue", "description": "b"},
+                    ],
+                }
+            ]
+        },
+    )
+    """The tool by which the agent asks a person, and an input for it."""
+
+    mcp_tool = "mcp__docs__find"
+    """What the agent's model calls the tool `find` of the MCP server `docs`."""
 
     @pytest.fixture
     def anyio_backend(self) -> str:
@@ -44,6 +95,33 @@ class HarnessContract:
         """The harness under test."""
         raise NotImplementedError
 
+    @pytest.fixture(autouse=True)
+    def only_what_is_declared(self, request: pytest.FixtureRequest, harness: Harness) -> None:
+        """Skip the proof of what the harness does not claim."""
+        for ability in getattr(request.function, "proves", ()):
+            if not getattr(harness.profile.abilities, ability):
+                pytest.skip(f"{harness.name} does not declare {ability}")
+
+    async def test_every_ability_it_declares_is_proved_here_or_said_to_be_elsewhere(
+        self, harness: Harness
+    ) -> None:
+        """A yes that nobody proves is worth nothing."""
+        tests = [getattr(type(self), name) for name in dir(type(self)) if name.startswith("test_")]
+        proved = {ability for test in tests for ability in getattr(test, "proves", ())}
+        declared = asdict(harness.profile.abilities)
+        assert {name for name, yes in declared.items() if yes} <= proved | PROVED_ELSEWHERE.keys()
+        assert proved.isdisjoint(PROVED_ELSEWHERE)
+
+    async def test_what_it_declares_can_be_relied_on(self, harness: Harness) -> None:
+        """The core puts it to use without looking at it again."""
+        profile = harness.profile
+        assert profile.upstream
+        assert all(name and "/" not in name for name in profile.own_directories)
+        assert harness.check()
+        assert AGENT["model"]["id"] in harness.models(AGENT)
+        pattern = {**AGENT, "model": {"id": "claude-*"}}
+        assert not any(name == "claude-*" for name in harness.models(pattern))
+
     async def test_a_message_is_answered_and_the_turn_ends(self, harness: Harness) -> None:
         """The simplest turn."""
         desk = Desk(harness)
@@ -51,6 +129,7 @@ class HarnessContract:
         assert rest == {"type": "end_turn"}
         assert desk.texts() == ["Good morning."]
 
+    @proves("deltas")
     async def test_previews_are_a_contiguous_prefix_of_the_final_text(
         self, harness: Harness
     ) -> None:
@@ -149,6 +228,79 @@ class HarnessContract:
                 assert await desk.run(message, again=True) == {"type": "end_turn"}
                 assert desk.conversation == whole.conversation, (first, second)
 
+    @proves("approvals")
+    async def test_a_tool_runs_only_after_somebody_has_allowed_it(self, harness: Harness) -> None:
+        """And what is refused is told to the agent, with the reason."""
+        name, given = self.builtin
+        desk = Desk(harness, with_toolset("always_ask"))
+        step = {"tool": name, "input": given}
+        async with desk.open() as conversation:
+            rest = await desk.turn(conversation, [desk.say(script(step, step, {"text": "Done."}))])
+            (call,) = desk.events("agent.tool_use")
+            assert call.fields["evaluated_permission"] == "ask"
+            assert desk.events("agent.tool_result") == []
+            assert desk.pending == [Pending(call.id, "confirmation")]
+            assert rest == {"type": "requires_action", "event_ids": [call.id]}
+            await desk.turn(conversation, [desk.confirm(call.id)])
+            second = desk.events("agent.tool_use")[-1]
+            no = desk.confirm(second.id, "deny", deny_message="Not on a Sunday.")
+            assert await desk.turn(conversation, [no]) == {"type": "end_turn"}
+        ran, refused = desk.events("agent.tool_result")
+        assert not ran.fields["is_error"]
+        assert "Not on a Sunday." in json.dumps(refused.fields)
+
+    @proves("questions")
+    async def test_a_question_is_answered_by_the_client(
+        self, harness: Harness, model: ScriptedModel
+    ) -> None:
+        """It is a custom tool call to the client, and what the client answers is heard."""
+        name, given = self.question
+        desk = Desk(harness, with_toolset())
+        rest = await desk.run(desk.say(script({"tool": name, "input": given}, {"text": "Done."})))
+        (call,) = desk.events("agent.custom_tool_use")
+        assert rest == {"type": "requires_action", "event_ids": [call.id]}
+        assert await desk.run(desk.answer(call.id, "As green as grass")) == {"type": "end_turn"}
+        assert _heard(model, "As green as grass") == [1]
+
+    @proves("mcp")
+    async def test_a_tool_of_an_mcp_server_is_called(
+        self, harness: Harness, model: ScriptedModel
+    ) -> None:
+        """Under the policy of its server."""
+        desk = Desk(harness, with_mcp({"docs": f"{model.url}/mcp"}))
+        step = {"tool": self.mcp_tool, "input": {"what": "it"}}
+        rest = await desk.run(desk.say(script(step, {"text": "Done."})))
+        (call,) = desk.events("agent.mcp_tool_use")
+        assert (call.fields["mcp_server_name"], call.fields["name"]) == ("docs", "find")
+        assert rest == {"type": "requires_action", "event_ids": [call.id]}
+        assert await desk.run(desk.confirm(call.id)) == {"type": "end_turn"}
+        (result,) = desk.events("agent.mcp_tool_result")
+        assert result.fields["content"] == [{"type": "text", "text": "found"}]
+
+    @proves("files", "images")
+    async def test_what_a_message_carries_is_shown_to_the_model(
+        self, harness: Harness, model: ScriptedModel
+    ) -> None:
+        """A document, and a picture."""
+        text = {"type": "text", "media_type": "text/plain", "data": "the-document"}
+        picture = {"type": "base64", "media_type": "image/png", "data": _PIXEL}
+        blocks = {"type": "document", "source": text}, {"type": "image", "source": picture}
+        desk = Desk(harness)
+        assert await desk.run(desk.say(script({"text": "Seen."}), *blocks)) == {"type": "end_turn"}
+        assert _heard(model, "the-document", '"type": "image"') == [1, 1]
+
+    @proves("prestart")
+    async def test_its_program_is_up_before_it_is_told_anything(self, harness: Harness) -> None:
+        """New, and when it is resumed."""
+        desk = Desk(harness)
+        for said in ("One.", "Two."):
+            async with desk.open(ahead=True) as conversation:
+                assert await conversation.up()
+                message = desk.say(script({"text": said}))
+                assert await desk.turn(conversation, [message]) == {"type": "end_turn"}
+        assert desk.texts() == ["One.", "Two."]
+
+    @proves("custom_tools")
     async def test_a_custom_tool_is_answered_by_the_client(
         self, harness: Harness, model: ScriptedModel
     ) -> None:
@@ -164,6 +316,7 @@ class HarnessContract:
         assert desk.texts() == ["It rains."]
         assert _heard(model, "rain, 9 degrees") == [1]
 
+    @proves("custom_tools")
     async def test_the_model_waits_until_every_custom_tool_is_answered(
         self, harness: Harness
     ) -> None:
@@ -178,6 +331,7 @@ class HarnessContract:
             assert await desk.turn(conversation, [desk.answer(first, "a")]) == {"type": "end_turn"}
         assert desk.texts() == ["Both."]
 
+    @proves("custom_tools")
     async def test_a_result_is_delivered_once_wherever_its_turn_is_cut_off(
         self, harness: Harness, model: ScriptedModel
     ) -> None:
@@ -199,6 +353,7 @@ class HarnessContract:
             if finished:
                 return
 
+    @proves("custom_tools", "interrupts")
     async def test_calls_nobody_answered_before_an_interrupt_do_not_block_the_next_message(
         self, harness: Harness
     ) -> None:
@@ -211,6 +366,7 @@ class HarnessContract:
             assert await desk.turn(conversation, [message]) == {"type": "end_turn"}
         assert desk.texts() == ["Onwards."]
 
+    @proves("interrupts")
     async def test_an_interrupt_ends_the_turn_at_once_with_what_was_said(
         self, harness: Harness
     ) -> None:
@@ -229,6 +385,7 @@ class HarnessContract:
             await desk.turn(conversation, [desk.say(script({"text": "Yes?"}))])
         assert desk.texts()[1:] == ["Yes?"]
 
+    @proves("interrupts")
     async def test_an_interrupt_does_not_wait_for_a_model_that_is_silent(
         self, harness: Harness
     ) -> None:

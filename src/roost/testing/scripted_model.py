@@ -9,6 +9,11 @@ from argparse import ArgumentParser
 from collections import deque
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from roost.builtin_model.app import BuiltinModel, SeenRequest
 from roost.builtin_model.script import Fault
@@ -16,14 +21,49 @@ from roost.builtin_model.script import Fault
 _MAX_KEPT = 64 * 1024 * 1024  # bytes of requests
 
 
+async def _mcp(request: Request) -> Response:
+    if request.method != "POST":
+        return Response(status_code=405)
+    message = await request.json()
+    if "id" not in message:
+        return Response(status_code=202)
+    tool = {"name": "find", "description": "Finds.", "inputSchema": {"type": "object"}}
+    result = {
+        "initialize": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "docs", "version": "1"},
+        },
+        "tools/list": {"tools": [tool]},
+        "tools/call": {"content": [{"type": "text", "text": "found"}], "isError": False},
+    }.get(message["method"], {})
+    return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+
+docs_server = Starlette(routes=[Route("/mcp", _mcp, methods=["GET", "POST", "DELETE"])])
+"""An MCP server with one tool, `find`."""
+
+
 class ScriptedModel(BuiltinModel):
-    """Keeps the newest `requests`, up to `keep`. With `require_key` it refuses those with another one."""
+    """Keeps the newest `requests`, up to `keep`. With `require_key` it refuses those with another one.
+
+    At `/mcp` it is an MCP server as well (`docs_server`). Whoever serves it notes its `url`.
+    """
+
+    url = ""
 
     def __init__(self, *, require_key: str | None = None, keep: int = 200) -> None:
         super().__init__()
         self.requests: deque[SeenRequest] = deque()
         self._keep = keep
         self._require_key = require_key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; see ASGI."""
+        if scope["type"] == "http" and scope["path"] == "/mcp":
+            await docs_server(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
 
     def seen(self, request: SeenRequest) -> Fault | None:
         """Remember the request, and refuse it if it has not the key."""
