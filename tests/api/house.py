@@ -32,6 +32,7 @@ from roost.core.access.revocations import Revocations
 from roost.core.access.sessions import SessionAccess
 from roost.core.access.workspaces import NamedWorkspaces
 from roost.core.files.attachments import Attachments
+from roost.core.files.given import GivenFiles
 from roost.core.files.installation import Installation
 from roost.core.files.janitor import FileJanitor
 from roost.core.files.outputs import Outputs
@@ -44,7 +45,8 @@ from roost.core.records.skills import Skills
 from roost.core.records.tasks import Tasks
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sessions.forks import Forks
-from roost.core.sessions.lifecycle import Lifecycle
+from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
+from roost.core.sessions.specs import SessionSpecs
 from roost.core.sessions.task_runs import Runs
 from roost.core.sessions.transfer import Transfer
 from roost.core.sessions.trust import Trust
@@ -68,6 +70,7 @@ from roost.serve.database import opened
 from roost.stores.archives import FolderArchives
 from roost.stores.seal import MasterKeys
 from roost.stores.skills import BlobSkills, FolderSkills
+from roost.testing.null_parts import NoOfferedSandboxes, NoPrestart, NoWorkspaces
 
 MASTER_KEY = bytes(range(32))
 TENANT = "tenant_1"
@@ -244,33 +247,35 @@ def _deps(
     tasks = Tasks(store.catalog, notifier)
     workspaces = NamedWorkspaces(store.catalog, store.sessions, store.keys, notifier)
     scripted = ScriptedHarness("http://127.0.0.1:1", "none", retries=0, retry_seconds=1)
-    harnesses, trust = {"scripted": scripted}, Trust(words(settings.trust_levels))
+    harnesses, trust = (
+        {"scripted": scripted},
+        Trust(NoOfferedSandboxes(words(settings.trust_levels))),
+    )
     profiles = {"scripted": scripted.profile}
+    budgets = Budgets()
     lifecycle = Lifecycle(
         store.sessions,
-        agents,
-        environments,
         notifier,
-        harnesses=harnesses,
-        default_harness="scripted",
-        max_sessions=settings.max_sessions,
-        trust=trust,
-        tasks=tasks,
-        workspaces=workspaces,
-        keeper=keeper,
-        resources=resources,
-        attachments=attachments,
+        SessionAccess(store.sessions, workspaces),
+        SessionSpecs(
+            *(agents, environments, tasks, workspaces, budgets, trust),
+            *(harnesses, "scripted"),
+        ),
+        SessionQuota(settings.max_sessions),
+        NoPrestart(),
+        GivenFiles(resources, attachments, keeper),
+        budgets,
     )
     forks = Forks(
         *(store.sessions, store.log, notifier, lifecycle),
         profiles=profiles,
         trust=trust,
-        files=None,
+        files=NoWorkspaces(),
     )
     transfer = Transfer(
         *(store.sessions, store.log, notifier, lifecycle, forks, _archives(data)),
         harnesses=harnesses,
-        files=None,
+        files=NoWorkspaces(),
     )
     follow = Follow(
         store.log,

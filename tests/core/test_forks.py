@@ -12,9 +12,8 @@ from tests.core.node import TENANT, Node, message, node, texts, types
 from tests.core.test_files import Machine
 
 from roost.blobs.folder import FolderBlobs
-from roost.core.records.agents import Agents, Environments
+from roost.core.records.agents import Agents
 from roost.core.sessions.forks import Forks
-from roost.core.sessions.lifecycle import Lifecycle
 from roost.core.sessions.trust import Trust
 from roost.core.workspaces.copies import WorkspacePast
 from roost.domain.events import Draft
@@ -24,6 +23,7 @@ from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.keys import Key
 from roost.ports.log import EventQuery
 from roost.testing.fake_harness import IN_SANDBOX
+from roost.testing.null_parts import NoOfferedSandboxes, NoWorkspaces, lifecycle_of
 
 KEY = Key(
     id="key_1",
@@ -40,24 +40,17 @@ KEY = Key(
 @asynccontextmanager
 async def forks(data: Path) -> AsyncGenerator[tuple[Node, Forks], None]:
     async with node(data) as here:
-        store, trust = here.store, Trust()
+        store, trust = here.store, Trust(NoOfferedSandboxes())
         harnesses = {"scripted": ScriptedHarness("", "", retries=0, retry_seconds=0)}
-        lifecycle = Lifecycle(
-            store.sessions,
-            Agents(store.catalog, None),  # type: ignore[arg-type]
-            Environments(store.catalog, ["bubblewrap", "docker"]),
-            here.notifier,
-            harnesses=harnesses,
-            default_harness="scripted",
-            max_sessions=100,
-        )
+        agents = Agents(store.catalog, None)  # type: ignore[arg-type]
+        lifecycle = lifecycle_of(store, here.notifier, harnesses, agents)
         yield (
             here,
             Forks(
                 *(store.sessions, store.log, here.notifier, lifecycle),
                 profiles={name: harness.profile for name, harness in harnesses.items()},
                 trust=trust,
-                files=None,
+                files=NoWorkspaces(),
             ),
         )
 

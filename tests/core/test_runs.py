@@ -16,7 +16,6 @@ from roost.core.access.keys import Keyring
 from roost.core.records.agents import Agents, Environments
 from roost.core.records.tasks import Tasks
 from roost.core.sessions import task_runs as module
-from roost.core.sessions.lifecycle import Lifecycle
 from roost.core.sessions.task_runs import Runs
 from roost.core.work.server_tools import ServerTools
 from roost.core.write.intake import Intake
@@ -31,6 +30,7 @@ from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.catalog import Record, RecordQuery
 from roost.ports.keys import Key
 from roost.ports.sessions import SessionQuery
+from roost.testing.null_parts import lifecycle_of
 
 
 class Crash(Exception):
@@ -83,16 +83,7 @@ class Office:
         self.key = key
         self.board = Tasks(store.catalog, roost.notifier)
         scripted = ScriptedHarness("http://127.0.0.1:1", "none", retries=0, retry_seconds=1)
-        lifecycle = Lifecycle(
-            store.sessions,
-            agents,
-            environments,
-            roost.notifier,
-            harnesses={"scripted": scripted},
-            default_harness="scripted",
-            max_sessions=0,
-            tasks=self.board,
-        )
+        lifecycle = lifecycle_of(store, roost.notifier, {"scripted": scripted}, agents)
         self.agents, self.environments = agents, environments
         self.lifecycle = Fragile(lifecycle, fuse, ("create",))
         self.runs = Runs(

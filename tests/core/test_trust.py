@@ -60,7 +60,7 @@ class Estate:
         others = [self.bubblewrap, self.host]
         self.offered = OfferedSandboxes(self.docker, others, levels, volumes)
         self.places = bare_sandboxes(Sandboxes, self.offered, Door(), catalog, volumes)
-        self.trust = Trust(levels, self.offered)
+        self.trust = Trust(self.offered)
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ async def workforce(
         harnesses, profiles = _harnesses(settings, model)
         wanted = settings.harness or (WITH_A_KEY if model.key else WITHOUT_A_KEY)
         default = wanted if wanted in harnesses else WITHOUT_A_KEY
-        trust = Trust(levels, offered)
+        trust = Trust(offered)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(offered.sweep)  # an engine that hangs must not hold up the start
             browse = _browse(volumes, files, commons, profiles, settings.min_free_disk << 20)

@@ -36,6 +36,7 @@ from roost.core.access.sessions import SessionAccess
 from roost.core.access.workspaces import NamedWorkspaces
 from roost.core.concurrency import alongside
 from roost.core.files.attachments import Attachments, ShowingFiles
+from roost.core.files.given import GivenFiles
 from roost.core.files.installation import Installation
 from roost.core.files.janitor import FileJanitor
 from roost.core.files.outputs import OutputLimits, Outputs
@@ -48,7 +49,8 @@ from roost.core.records.agents import Agents, Environments
 from roost.core.records.skills import Skills
 from roost.core.records.tasks import Tasks
 from roost.core.sessions.forks import Forks
-from roost.core.sessions.lifecycle import Lifecycle
+from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
+from roost.core.sessions.specs import SessionSpecs
 from roost.core.sessions.task_runs import Runs
 from roost.core.sessions.transfer import Transfer
 from roost.core.work.dispatch import Dispatcher
@@ -323,23 +325,26 @@ def _lifecycle(
     prestart: Prestart,
     workspaces: NamedWorkspaces,
 ) -> Lifecycle:
-    hands = ground.hands
-    return Lifecycle(
-        ground.store.sessions,
+    hands, sessions = ground.hands, ground.store.sessions
+    specs = SessionSpecs(
         agents,
         environments,
+        tasks,
+        workspaces,
+        hands.budgets,
+        hands.trust,
+        hands.harnesses,
+        hands.default,
+    )
+    return Lifecycle(
+        sessions,
         ground.notifier,
-        harnesses=hands.harnesses,
-        default_harness=hands.default,
-        budgets=hands.budgets,
-        trust=hands.trust,
-        tasks=tasks,
-        keeper=ground.keeper,
-        resources=ground.resources,
-        attachments=ground.attachments,
-        pool=prestart,
-        workspaces=workspaces,
-        max_sessions=ground.settings.max_sessions,
+        SessionAccess(sessions, workspaces),
+        specs,
+        SessionQuota(ground.settings.max_sessions),
+        prestart,
+        GivenFiles(ground.resources, ground.attachments, ground.keeper),
+        hands.budgets,
     )
 
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
+from roost.core.access.sessions import SessionAccess
+from roost.core.access.workspaces import NamedWorkspaces
+from roost.core.files.given import GivenFiles
+from roost.core.records.agents import Agents, Environments
+from roost.core.records.tasks import Tasks
 from roost.core.sandbox.budgets import Budgets
+from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.reports import SandboxReports
 from roost.core.sandbox.sandboxes import Sandboxes
+from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
+from roost.core.sessions.specs import SessionSpecs
+from roost.core.sessions.trust import Trust
 from roost.core.work.idle import Idle, WarmAgents
 from roost.core.work.leased_log import LeasedLog
 from roost.core.work.prestart import Offer, Prestart
@@ -17,14 +27,16 @@ from roost.core.work.start_limit import StartLimit
 from roost.core.work.starter import AgentStarter
 from roost.core.work.turn import Turns
 from roost.core.work.workspace_queue import WorkspaceQueue
+from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.write.standby import StandbyRunners
 from roost.domain.budget import Budget, Spent
 from roost.domain.events import Draft, Micros
 from roost.domain.ids import mint
-from roost.domain.session import Lease, Session, Spec
+from roost.domain.session import SANDBOXED_ONLY, Lease, Session, Spec, TrustLevel
 from roost.errors import SandboxUnavailable
 from roost.ports.egress import Refused
 from roost.ports.harness import Conversation, Harness
+from roost.ports.keys import Key
 from roost.ports.notifier import Notifier
 from roost.ports.store import Store
 
@@ -52,6 +64,65 @@ class NoSandboxes(Sandboxes):
 
     def rested(self, session_id: str, seq: int) -> None:
         """There are no files to store."""
+
+
+class NoOfferedSandboxes(OfferedSandboxes):
+    """Trust levels, and no sandbox for any of them."""
+
+    def __init__(self, levels: Sequence[TrustLevel] = SANDBOXED_ONLY) -> None:
+        self.levels = levels
+
+    def assigned(self, spec: Spec) -> Spec:
+        """As it is."""
+        return spec
+
+    def check_kind(self, kind: str) -> None:
+        """Anything may be named."""
+
+    async def check(self, spec: Spec) -> None:
+        """:raises SandboxUnavailable: always"""
+        raise SandboxUnavailable("this server has no sandboxes")
+
+
+class NoWorkspaces(LocalWorkspaces):
+    """Sessions without files."""
+
+    def __init__(self) -> None:
+        """Without any part."""
+
+
+class NoGivenFiles(GivenFiles):
+    """Gives sessions nothing."""
+
+    def __init__(self) -> None:
+        """Without any part."""
+
+    def check(self, spec: Spec, asked: Sequence[Mapping[str, Any]]) -> None:
+        """Nothing may be asked for."""
+        assert not asked
+
+    @asynccontextmanager
+    async def to_new(
+        self,
+        caller: Key,
+        session_id: str,
+        asked: Sequence[Mapping[str, Any]],
+        drafts: Sequence[Draft],
+    ) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """Nothing."""
+        yield []
+
+    @asynccontextmanager
+    async def to_fork(
+        self, caller: Key, session: Session, target: str, until: Micros
+    ) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """Nothing."""
+        yield []
+
+    @asynccontextmanager
+    async def deleting(self, tenant: str, session_id: str) -> AsyncGenerator[None, None]:
+        """There is nothing to take away."""
+        yield
 
 
 class CollectedReports:
@@ -135,6 +206,34 @@ class NoWorkspaceQueue(WorkspaceQueue):
 
     async def gave_up(self, session: Session) -> None:
         """It did not wait."""
+
+
+def lifecycle_of(
+    store: Store, notifier: Notifier, harnesses: Mapping[str, Harness], agents: Agents
+) -> Lifecycle:
+    """A lifecycle of sessions without files, for the first of these harnesses."""
+    catalog, sessions, budgets = store.catalog, store.sessions, Budgets()
+    workspaces = NamedWorkspaces(catalog, sessions, store.keys, notifier)
+    specs = SessionSpecs(
+        agents,
+        Environments(catalog, []),
+        Tasks(catalog, notifier),
+        workspaces,
+        budgets,
+        Trust(NoOfferedSandboxes()),
+        harnesses,
+        next(iter(harnesses)),
+    )
+    return Lifecycle(
+        sessions,
+        notifier,
+        SessionAccess(sessions, workspaces),
+        specs,
+        SessionQuota(0),
+        NoPrestart(),
+        NoGivenFiles(),
+        budgets,
+    )
 
 
 def runner_of(

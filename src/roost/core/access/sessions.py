@@ -22,7 +22,7 @@ Act = Literal["see", "tell", "end"]
 class SessionAccess:
     """The rules that need to look something up."""
 
-    def __init__(self, sessions: Sessions, workspaces: NamedWorkspaces | None) -> None:
+    def __init__(self, sessions: Sessions, workspaces: NamedWorkspaces) -> None:
         self._sessions = sessions
         self._workspaces = workspaces
 
@@ -61,7 +61,7 @@ class SessionAccess:
         """Which sessions a listing shows to the caller; None: all of its tenant's."""
         if caller.role == "admin":
             return None
-        workspaces = await self._workspaces.readable(caller) if self._workspaces else []
+        workspaces = await self._workspaces.readable(caller)
         return Seen(None if caller.sees == "tenant" else caller.principal, workspaces)
 
     async def check_file(self, caller: Key, file: Record, act: Act = "see") -> None:
@@ -84,6 +84,6 @@ class SessionAccess:
 
     async def _workspace(self, session: Session) -> Record | None:
         """The named workspace that it works in, if that still exists."""
-        if self._workspaces is None or session.spec.workspace is None:
+        if session.spec.workspace is None:
             return None
         return await self._workspaces.find(session.tenant, session.spec.workspace)

@@ -69,7 +69,7 @@ class Forks:
         *,
         profiles: Mapping[str, HarnessProfile],
         trust: Trust,
-        files: LocalWorkspaces | None,
+        files: LocalWorkspaces,
     ) -> None:
         self._sessions = sessions
         self._log = log
@@ -114,8 +114,8 @@ class Forks:
         )
         async with (
             self._with_files(session, snapshot, target, shared),
-            self._lifecycle.given_again(caller, session, target, end.at) as resources,
-            self._lifecycle.one_more(caller) as most,
+            self._lifecycle.given.to_fork(caller, session, target, end.at) as resources,
+            self._lifecycle.quota.one_more(caller) as most,
         ):
             fork = await self._sessions.fork(
                 caller.tenant,
@@ -145,7 +145,7 @@ class Forks:
         # The home of a session in a shared workspace has its transcript, and nothing of the workspace.
         goes_back = files or session.spec.workspace is not None
         snapshot = await self.snapshot(session, turn) if goes_back else None
-        if snapshot is not None and self._files is not None:
+        if snapshot is not None:
             await self._files.pin(session.id, snapshot)
         rewinding = await self._rewinding(session, turn, snapshot, files=files)
         after = await self._sessions.rewind(caller.tenant, session.id, rewinding)
@@ -173,7 +173,7 @@ class Forks:
     def _with_files(
         self, source: Session, snapshot: Snapshot | None, target: str, shared: Origin | None
     ) -> AbstractAsyncContextManager[None]:
-        if snapshot is None or self._files is None:
+        if snapshot is None:
             return nullcontext()
         own = self.own_directories(source)
         return self._files.beginnings.forked(source.id, snapshot, target, shared, own)
@@ -184,7 +184,7 @@ class Forks:
         :raises SnapshotGone:
         """
         workspace = session.spec.workspace
-        if workspace is None or self._files is None or not self._has_files(session):
+        if workspace is None or not self._has_files(session):
             return None
         found = await self._files.snapshot_of(workspace, turn.first, turn.last, session.id)
         if found is None:
@@ -205,7 +205,7 @@ class Forks:
 
     async def snapshot(self, session: Session, turn: Turn) -> Snapshot | None:
         """The files of a turn; None if its agent has none. :raises SnapshotGone:"""
-        if self._files is None or not self._has_files(session):
+        if not self._has_files(session):
             return None
         found = await self._files.snapshot_of(session.id, turn.first, turn.last)
         if found is None and await self._began_after(session, turn):

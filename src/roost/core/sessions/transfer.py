@@ -49,7 +49,7 @@ class Transfer:
         archives: Archives,
         *,
         harnesses: Mapping[str, Harness],
-        files: LocalWorkspaces | None,
+        files: LocalWorkspaces,
     ) -> None:
         self._sessions = sessions
         self._log = log
@@ -71,7 +71,7 @@ class Transfer:
         snapshot = await self._forks.snapshot(session, turn)
         shared = await self._forks.shared(session, turn)
         async with self._bench() as bench:
-            if snapshot is not None and self._files is not None:
+            if snapshot is not None:
                 own = self._forks.own_directories(session)
                 await self._files.beginnings.put_into(bench.tree, snapshot, shared, own)
             await self._write_log(session, turn.last, bench)
@@ -98,7 +98,7 @@ class Transfer:
             said = {"session_id": card.session_id} if card.session_id else {}
             async with (
                 self._with_files(spec, bench, target, caller.tenant),
-                self._lifecycle.one_more(caller) as most,
+                self._lifecycle.quota.one_more(caller) as most,
             ):
                 session = await self._sessions.plant(
                     caller.tenant,
@@ -140,7 +140,7 @@ class Transfer:
             if not asked[name]:
                 raise InvalidRequest(f"{name}: name one of this server; the archive has none")
         try:
-            spec = await self._lifecycle.spec_of(caller, asked)
+            spec = await self._lifecycle.specs.of(caller, asked)
         except NotFound as missing:
             raise type(missing)(
                 missing.message, hint="Name an agent and an environment of this server."
@@ -158,7 +158,7 @@ class Transfer:
     def _with_files(
         self, spec: Spec, bench: Bench, target: str, tenant: str
     ) -> AbstractAsyncContextManager[None]:
-        if self._files is None or not spec_has_program(spec, self._harnesses):
+        if not spec_has_program(spec, self._harnesses):
             return nullcontext()
         return self._files.beginnings.planted(bench.tree, target, tenant)
 

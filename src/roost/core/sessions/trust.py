@@ -6,13 +6,11 @@ or none, an operator who no longer offers the level: the session waits, and stay
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
 from roost.core.access.permissions import may_ask_for
 from roost.core.sandbox.offered import OfferedSandboxes
-from roost.domain.session import ON_HOST, SANDBOXED_ONLY, Spec, TrustLevel
+from roost.domain.session import ON_HOST, Spec, TrustLevel
 from roost.errors import Forbidden, InvalidRequest, SandboxUnavailable
 from roost.ports.egress import Networking
 from roost.ports.keys import Key
@@ -21,11 +19,9 @@ from roost.ports.keys import Key
 class Trust:
     """What this server offers to new sessions."""
 
-    def __init__(
-        self, levels: Sequence[TrustLevel] = SANDBOXED_ONLY, places: OfferedSandboxes | None = None
-    ) -> None:
-        self._levels = levels
-        self._places = places
+    def __init__(self, offered: OfferedSandboxes) -> None:
+        self._offered = offered
+        self._levels = offered.levels
 
     def check(self, caller: Key, spec: Spec) -> None:
         """Whether the caller may have such a session, and such a fallback, on this server.
@@ -36,8 +32,8 @@ class Trust:
         self._check_level(caller, spec.trust_level, "trust_level")
         if (level := _level(spec.sandbox_fallback)) is not None:
             self._check_level(caller, level, "sandbox_fallback")
-        elif self._places is not None and spec.sandbox_fallback is not None:
-            self._places.check_kind(spec.sandbox_fallback)
+        elif spec.sandbox_fallback is not None:
+            self._offered.check_kind(spec.sandbox_fallback)
 
     def offered(self, caller: Key) -> list[TrustLevel]:
         """The levels that a new session of the caller's may have on this server."""
@@ -49,14 +45,12 @@ class Trust:
         :raises SandboxUnavailable: there is none to be had
         :raises InvalidRequest: the environment sets limits that nobody could hold it to
         """
-        if self._places is None:
-            raise SandboxUnavailable("this server has no sandboxes")
-        given = self._places.assigned(spec)
+        given = self._offered.assigned(spec)
         try:
-            await self._places.check(given)
+            await self._offered.check(given)
         except SandboxUnavailable as missing:
-            given = self._places.assigned(_fallen_back(spec, missing))
-            await self._places.check(given)
+            given = self._offered.assigned(_fallen_back(spec, missing))
+            await self._offered.check(given)
         if given.trust_level != "sandboxed" and networking.kind == "limited":
             raise InvalidRequest(
                 f"trust_level: {given.trust_level!r} runs on the host, where the environment's "

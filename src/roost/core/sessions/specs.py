@@ -1,0 +1,173 @@
+"""What a new session is made with: its agent, environment, trust, budget and options, checked and fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from msgspec.structs import replace
+
+from roost.core.access.permissions import check_author
+from roost.core.access.workspaces import NamedWorkspaces
+from roost.core.records.agents import Agents, Environments
+from roost.core.records.tasks import Tasks
+from roost.core.sandbox.budgets import Budgets
+from roost.core.sandbox.networking import networking_of
+from roost.core.sessions.trust import Trust
+from roost.domain.agent import overridden, snapshot
+from roost.domain.environment import RESERVED, defaults_of
+from roost.domain.ids import conversation_id
+from roost.domain.session import MountScope, Spec, TrustLevel
+from roost.domain.task import TOOL
+from roost.errors import BudgetRefused, EnvironmentArchived, FieldNotServed, InvalidRequest
+from roost.ports.catalog import Record
+from roost.ports.harness import Harness
+from roost.ports.keys import Key
+
+_OPTIONS = ("trust_level", "workspace", "mount_scope", "harness", "sandbox_fallback", "task_id")
+_CHOICES = {"trust_level": get_args(TrustLevel), "mount_scope": get_args(MountScope)}
+
+
+class SessionSpecs:
+    """Makes the specs of new sessions. One that names no harness gets `default_harness`."""
+
+    def __init__(
+        self,
+        agents: Agents,
+        environments: Environments,
+        tasks: Tasks,
+        workspaces: NamedWorkspaces,
+        budgets: Budgets,
+        trust: Trust,
+        harnesses: Mapping[str, Harness],
+        default_harness: str,
+    ) -> None:
+        self.trust = trust
+        self._agents = agents
+        self._environments = environments
+        self._tasks = tasks
+        self._workspaces = workspaces
+        self._budgets = budgets
+        self._harnesses = harnesses
+        self._default_harness = default_harness
+
+    async def of(self, caller: Key, params: Mapping[str, Any]) -> Spec:
+        """What a session is made with that asks for this.
+
+        :raises InvalidRequest: naming the field :raises NotFound: the agent or the environment
+        :raises Forbidden: more trust than the key may ask for
+        :raises SandboxUnavailable: it needs a sandbox, and there is none to be had
+        """
+        _refuse_unbuilt(params)
+        asked = await self._workspaces.joined(caller, self._options(params))
+        record, agent = await self._agent(caller.tenant, params["agent"])
+        environment = await self._environment(caller.tenant, params["environment_id"])
+        made_from = {"agent": record, "environment_id": environment}
+        if "task_id" in asked:
+            made_from["task_id"] = await self._tasks.seen(caller, asked["task_id"])
+            agent = with_task_tool(agent)
+        spec = Spec(
+            agent=agent,
+            environment_id=params["environment_id"],
+            title=params.get("title"),
+            metadata=dict(params.get("metadata") or {}),
+            budget=self._budget(params.get("budget"), agent, asked),
+            resources=[{"type": each["type"]} for each in params.get("resources") or ()],
+            created_by=caller.principal,
+            **{**defaults_of(environment.body), **asked},
+        )
+        self.trust.check(caller, spec)
+        if self._harnesses[spec.harness].profile.needs_sandbox:
+            spec = await self.trust.placed(spec, networking_of(environment.body["config"]))
+        for field, written in made_from.items():
+            check_author(written, spec.trust_level, field)
+        await self._workspaces.check_trust(caller.tenant, spec)
+        return spec
+
+    def named(self, spec: Spec, session_id: str) -> Spec:
+        """With what the agent's own program will call the session, if it is a program."""
+        if not self._harnesses[spec.harness].profile.needs_sandbox:
+            return spec
+        return replace(spec, sdk_session_id=conversation_id(session_id))
+
+    def _options(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        options = {"harness": self._default_harness, **_options_of(params)}
+        if options["harness"] not in self._harnesses:
+            known = ", ".join(sorted(self._harnesses))
+            raise InvalidRequest(
+                f"harness: {options['harness']!r} is not available here", hint=f"There is: {known}."
+            )
+        return options
+
+    def _budget(
+        self, given: dict[str, Any] | None, agent: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Budgets are kept on the way out of a sandbox: an agent without one cannot have any."""
+        budget = self._budgets.new(given, agent["model"]["id"])
+        counted = self._harnesses[options["harness"]].profile.abilities.budget
+        if budget is not None and not counted:
+            raise BudgetRefused(
+                f"budget: the requests of {options['harness']!r} agents are not counted",
+                hint="Ask for another `harness`.",
+            )
+        return budget
+
+    async def _agent(
+        self, tenant: str, given: str | Mapping[str, Any]
+    ) -> tuple[Record, dict[str, Any]]:
+        """The agent's version, and what the session is to have of it."""
+        reference: Mapping[str, Any] = {"id": given} if isinstance(given, str) else given
+        record = await self._agents.get(tenant, reference["id"], reference.get("version"))
+        if record.archived_at is not None:
+            raise InvalidRequest(f"agent: agent {record.id} is archived")
+        overrides = await self._agents.pinned(tenant, reference, "agent.")
+        return record, overridden(snapshot(record.id, record.version, record.body), overrides)
+
+    async def _environment(self, tenant: str, environment_id: str) -> Record:
+        record = await self._environments.get(tenant, environment_id)
+        if record.archived_at is not None:
+            raise EnvironmentArchived(f"environment_id: environment {environment_id} is archived")
+        if record.body["config"]["type"] == "self_hosted":
+            raise InvalidRequest(
+                f"environment_id: environment {environment_id} is self-hosted; sessions on "
+                "self-hosted environments are not served",
+                hint="Create an environment with a `cloud` config: it runs on this server.",
+            )
+        return record
+
+
+def _refuse_unbuilt(params: Mapping[str, Any]) -> None:
+    if params.get("vault_ids"):
+        raise FieldNotServed("vault_ids: credential vaults are not served")
+
+
+def _options_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """What a session asks for beyond the API: fields of its own, or reserved metadata keys."""
+    noted = {
+        key.removeprefix(RESERVED): value
+        for key, value in (params.get("metadata") or {}).items()
+        if key.startswith(RESERVED)
+    }
+    for name in noted.keys() - set(_OPTIONS):
+        raise InvalidRequest(f"metadata.{RESERVED}{name}: unknown; `{RESERVED}` is reserved")
+    found = dict(noted)
+    for name in _OPTIONS:
+        given = params.get(name)
+        if given is not None and noted.get(name, given) != given:
+            raise InvalidRequest(f"{name}: differs from metadata.{RESERVED}{name}")
+        if given is not None:
+            found[name] = given
+    for name, choices in _CHOICES.items():
+        if name in found and found[name] not in choices:
+            expected = " or ".join(repr(choice) for choice in choices)
+            raise InvalidRequest(f"metadata.{RESERVED}{name}: Input should be {expected}")
+    return found
+
+
+def with_task_tool(agent: dict[str, Any]) -> dict[str, Any]:
+    """The agent with the tool to change its task, which no other tool may be named like."""
+    if TOOL in agent["tools"]:
+        return agent
+    if any(tool.get("name") == TOOL["name"] for tool in agent["tools"]):
+        raise InvalidRequest(f"agent: with a task, {TOOL['name']!r} is the server's own tool")
+    return {**agent, "tools": [*agent["tools"], TOOL]}
