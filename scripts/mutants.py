@@ -42,9 +42,13 @@ _WORK: Final = [f"tests/core/test_{name}.py" for name in _CORE]
 _RUNS: Final = [f"tests/core/test_{name}.py" for name in ("wakes", "broken_agents", "runs")]
 _STORE: Final = ["tests/contracts/test_sqlite_contracts.py", "tests/contracts/test_sqlite_store.py"]
 _FOLLOW: Final = ["tests/core/test_turns.py", "tests/core/test_lost_notifications.py"]
-_PLACES: Final = ["tests/core/test_places.py", "tests/core/test_trust.py"]
-_FILES: Final = ["tests/core/test_files.py", "tests/core/test_turn_files.py"]
-_SNAPSHOTS: Final = ["tests/workspaces/test_snapshots.py", *_FILES, "tests/core/test_commons.py"]
+_PLACES: Final = ["tests/core/test_sandboxes.py", "tests/core/test_trust.py"]
+_FILES: Final = ["tests/core/test_local_workspaces.py", "tests/core/test_turn_ends.py"]
+_SNAPSHOTS: Final = [
+    "tests/workspaces/test_snapshots.py",
+    *_FILES,
+    "tests/core/test_shared_workspaces.py",
+]
 _KEYS: Final = ["tests/core/test_revocations.py", "tests/api/test_logins.py"]
 _EGRESS: Final = [f"tests/egress/test_{name}.py" for name in ("model", "budget", "host", "network")]
 
@@ -56,41 +60,44 @@ GUARDS: Final[dict[str, list[str]]] = {
     "stores/sqlite/log.py": _STORE,
     "stores/sqlite/nodes.py": _STORE,
     "core/write/intake.py": ["tests/core/test_intake.py", *_WORK],
-    "core/write/standby.py": ["tests/core/test_handover.py", *_WORK],
+    "core/write/standby.py": ["tests/core/test_standby.py", *_WORK],
     "core/work/runner.py": [
         *_WORK,
         *_RUNS,
-        "tests/core/test_turn_files.py",
-        "tests/core/test_commons.py",
+        "tests/core/test_turn_ends.py",
+        "tests/core/test_shared_workspaces.py",
     ],
     "core/work/turn.py": _WORK,
     "core/work/leased_log.py": _WORK,
     "core/work/starter.py": [*_WORK, *_RUNS],
-    "core/work/idle.py": ["tests/core/test_handover.py", *_WORK],
+    "core/work/idle.py": ["tests/core/test_standby.py", *_WORK],
     "core/work/dispatch.py": [
         "tests/core/test_dispatch.py",
-        "tests/core/test_drain.py",
+        "tests/core/test_nodes.py",
         *_WORK,
         *_RUNS,
     ],
-    "core/work/nodes.py": ["tests/core/test_drain.py", *_WORK],
+    "core/work/nodes.py": ["tests/core/test_nodes.py", *_WORK],
     "core/read/follow.py": [*_FOLLOW, "tests/core/test_fanout.py", "tests/api/test_stream.py"],
     "core/read/fanout.py": ["tests/core/test_fanout.py"],
     "core/work/workspace_queue.py": [
-        "tests/core/test_commons.py",
+        "tests/core/test_shared_workspaces.py",
         "tests/core/test_lost_notifications.py",
     ],
     "core/sandbox/planner.py": ["tests/core/test_planner.py", "tests/core/test_trust.py"],
-    "core/sandbox/offered.py": ["tests/core/test_trust.py", "tests/core/test_places.py"],
+    "core/sandbox/offered.py": ["tests/core/test_trust.py", "tests/core/test_sandboxes.py"],
     "core/sandbox/sandboxes.py": [
         *_PLACES,
-        "tests/core/test_turn_files.py",
-        "tests/core/test_pool.py",
+        "tests/core/test_turn_ends.py",
+        "tests/core/test_prestart.py",
     ],
     "core/workspaces/local.py": [*_FILES, "tests/core/test_forks.py"],
-    "core/workspaces/sync.py": [*_FILES, "tests/core/test_commons.py"],
+    "core/workspaces/sync.py": [*_FILES, "tests/core/test_shared_workspaces.py"],
     "core/workspaces/copies.py": _FILES,
-    "core/workspaces/shared.py": ["tests/core/test_commons.py", "tests/core/test_shared_turns.py"],
+    "core/workspaces/shared.py": [
+        "tests/core/test_shared_workspaces.py",
+        "tests/core/test_shared_turn_ends.py",
+    ],
     "core/snapshots/snapshots.py": _SNAPSHOTS,
     "core/snapshots/heads.py": _SNAPSHOTS,
     "core/snapshots/restore.py": ["tests/workspaces/test_snapshots.py", *_FILES],

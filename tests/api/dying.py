@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.api.house import House
+from tests.api.api_server import House
 
 from roost.core.files.intents import SHELF
 from roost.core.files.janitor import FileJanitor

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.api.house import TENANT, House, client_of, error_of, house, message, skill_files
+from tests.api.api_server import TENANT, House, client_of, error_of, house, message, skill_files
 from tests.stores import Databases, Files
 
 from roost.api.framework.routes import Operation

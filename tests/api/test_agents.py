@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from anthropic.types import beta
-from tests.api.house import error_of, house, official
+from tests.api.api_server import error_of, house, official
 
 TOOLSET = {"type": "agent_toolset_20260401"}
 CUSTOM = {

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.api.api_server import House, error_of, house, message
 from tests.api.dying import HOUR, Killed, Later, Writes, notes
-from tests.api.house import House, error_of, house, message
 from tests.api.test_files import objects, sent
 
 from roost.core.files.attachments import Attachments, ShowingFiles

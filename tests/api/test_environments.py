@@ -9,7 +9,7 @@ import anthropic
 import httpx2
 import pytest
 from anthropic.types import beta
-from tests.api.house import error_of, house, official
+from tests.api.api_server import error_of, house, official
 
 LIMITED = {"type": "cloud", "networking": {"type": "limited", "allowed_hosts": ["*.example.com"]}}
 

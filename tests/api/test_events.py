@@ -11,7 +11,7 @@ from anthropic.types.beta.sessions import (
     BetaManagedAgentsSendSessionEvents,
     BetaManagedAgentsSessionEvent,
 )
-from tests.api.house import HEADERS, error_of, house, message, messages, official
+from tests.api.api_server import HEADERS, error_of, house, message, messages, official
 
 from roost.core.read.large_events import EventPages
 from roost.domain.events import Draft

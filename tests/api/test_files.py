@@ -13,8 +13,8 @@ import anyio
 import httpx2
 import pytest
 from anthropic.types import beta
+from tests.api.api_server import TENANT, House, client_of, error_of, house, official
 from tests.api.dying import HOUR, Killed, Later, Writes, notes
-from tests.api.house import TENANT, House, client_of, error_of, house, official
 
 from roost.core.files.allowance import Allowance
 from roost.core.files.intents import SHELF

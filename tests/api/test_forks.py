@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.house import TENANT, House, error_of, house
+from tests.api.api_server import TENANT, House, error_of, house
 
 from roost.core.sessions.forks import Forks
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.api.house import House, error_of, house, messages
+from tests.api.api_server import House, error_of, house, messages
 from tests.parts import need
 
 from roost.disk import free

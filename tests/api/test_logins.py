@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.api.house import HEADERS, House, error_of, house
+from tests.api.api_server import HEADERS, House, error_of, house
 
 from roost.api.access.login_attempts import LoginAttempts
 from roost.core.access import logins

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.api.house import error_of, house
+from tests.api.api_server import error_of, house
 
 from roost.ports.nodes import About
 

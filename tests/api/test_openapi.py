@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from tests.api.house import house
+from tests.api.api_server import house
 
 from roost.api.operations import OPERATIONS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anthropic.resources.beta
 import pytest
-from tests.api.house import error_of, house
+from tests.api.api_server import error_of, house
 
 from roost.api.framework.routes import Operation, Routes
 from roost.api.operations import OPERATIONS, OTHER_APIS

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from anthropic.types import beta
 from anthropic.types.beta import sessions as sessions_types
-from tests.api.house import TENANT, House, error_of, house, official
+from tests.api.api_server import TENANT, House, error_of, house, official
 from tests.api.test_files import notes, objects, sent
 from tests.stores import holds
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from anthropic.types import beta
 from anthropic.types.beta.sessions import BetaManagedAgentsSessionThread
-from tests.api.house import HEADERS, error_of, house, message, official
+from tests.api.api_server import HEADERS, error_of, house, message, official
 from tests.api.test_agents import CUSTOM, TOOLSET
 
 from roost.core.sessions.lifecycle import Lifecycle

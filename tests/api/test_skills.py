@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from anthropic.types import beta
 from anthropic.types.beta import skills as skills_types
-from tests.api.dying import HOUR, Killed, Later, Writes, notes
-from tests.api.house import (
+from tests.api.api_server import (
     TENANT,
     House,
     client_of,
@@ -20,6 +19,7 @@ from tests.api.house import (
     official,
     skill_files,
 )
+from tests.api.dying import HOUR, Killed, Later, Writes, notes
 
 from roost.core.records.skills import Skills
 from roost.domain.skill import Bundle, File

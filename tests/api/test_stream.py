@@ -14,7 +14,7 @@ import anyio.lowlevel
 import httpx2
 import pytest
 from anthropic.types.beta.sessions import BetaManagedAgentsStreamSessionEvents
-from tests.api.house import House, error_of, house, message, messages, official
+from tests.api.api_server import House, error_of, house, message, messages, official
 
 from roost.domain.events import Draft, Entry, Preview
 from roost.domain.ledger import Batch

@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 
 from msgspec.json import encode
-from tests.api.house import error_of, house
+from tests.api.api_server import error_of, house
 from tests.api.test_forks import talked_to
 from tests.unit.test_archives import CARD, LOG, deepest_of, in_each_other, named, tar_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.api.house import House, error_of, house, message, messages
+from tests.api.api_server import House, error_of, house, message, messages
 
 EVERY = "sandboxed,vault,full"
 

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from tests.api.house import HEADERS, TENANT, client_of, error_of, house, messages
+from tests.api.api_server import HEADERS, TENANT, client_of, error_of, house, messages
 
 from roost.api.framework.errors import status_of
 from roost.core.records.agents import Agents

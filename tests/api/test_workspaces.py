@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.house import House, error_of, house, message, messages
+from tests.api.api_server import House, error_of, house, message, messages
 
 WORKSPACES = "/roost/v1/workspaces"
 

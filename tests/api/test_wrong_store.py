@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.house import House, error_of, house, skill_files
+from tests.api.api_server import House, error_of, house, skill_files
 from tests.api.test_attachments import PNG, events_of, naming, said
 from tests.api.test_files import sent
 

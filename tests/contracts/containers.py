@@ -17,7 +17,14 @@ from typing import ClassVar
 import anyio
 import pytest
 from tests.engines import IMAGE, LiveEngine, rootfs
-from tests.hostile.places import ENVIRON, INSIDE, PROBES, SECRET, keep_record, things_outside
+from tests.hostile.probed_sandbox import (
+    ENVIRON,
+    INSIDE,
+    PROBES,
+    SECRET,
+    keep_record,
+    things_outside,
+)
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Mount, SandboxProvider

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from tests.hostile.places import need_bubblewrap
+from tests.hostile.probed_sandbox import need_bubblewrap
 from tests.parts import need
 
 from roost.errors import SandboxUnavailable

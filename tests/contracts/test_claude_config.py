@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
-from tests.harnesses.claude_desk import END, Board, Served, agent, bash, housed, serving
-from tests.harnesses.housed import Housed
+from tests.harnesses.claude_session import END, Board, Served, agent, bash, housed, serving
+from tests.harnesses.sandboxed_harness import Housed
 
 from roost.testing.desk import script
 

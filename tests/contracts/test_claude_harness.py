@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.harnesses.claude_desk import (
+from tests.harnesses.claude_session import (
     END,
     Board,
     Served,
@@ -22,7 +22,7 @@ from tests.harnesses.claude_desk import (
     serving,
     with_servers,
 )
-from tests.harnesses.housed import Housed
+from tests.harnesses.sandboxed_harness import Housed
 
 from roost.domain.session import Pending
 from roost.ports.harness import Conversation, Harness, Output, Trouble

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.core.node import TENANT, Node, message, node, texts, types
-from tests.core.test_files import Machine
+from tests.core.test_local_workspaces import Machine
 
 from roost.blobs.folder import FolderBlobs
 from roost.core.records.agents import Agents

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 from msgspec.structs import replace
 from tests.core.node import TENANT, Node, message, node, texts
-from tests.core.test_places import Landlord, Room, house
+from tests.core.test_sandboxes import Landlord, Room, house
 
 from roost.domain.events import Draft
 from roost.domain.ledger import Batch, TurnMark

@@ -14,13 +14,13 @@ from pathlib import Path
 import anyio
 import pytest
 from tests.core.node import TENANT, Node, message, node, texts, types
-from tests.core.test_commons import Machine, W, setup
-from tests.core.test_drain import at_work, fleet, handed_over, said
-from tests.core.test_handover import until_standing_by
-from tests.core.test_places import Landlord, house
-from tests.core.test_pool import inn
+from tests.core.test_nodes import at_work, fleet, handed_over, said
+from tests.core.test_prestart import inn
 from tests.core.test_revocations import two
-from tests.core.test_runs import ended, office
+from tests.core.test_sandboxes import Landlord, house
+from tests.core.test_shared_workspaces import Machine, W, setup
+from tests.core.test_standby import until_standing_by
+from tests.core.test_task_runs import ended, office
 
 from roost.core.read.follow import Pause
 from roost.core.work.workspace_queue import WorkspaceQueue

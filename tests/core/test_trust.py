@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.core.node import AGENT, TENANT, Node, message, node, texts, types
-from tests.core.test_places import Door, Housed, Landlord
+from tests.core.test_sandboxes import Door, Housed, Landlord
 
 from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.sandboxes import Sandboxes

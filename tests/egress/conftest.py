@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.egress.places import Far, House
+from tests.egress.both_sides import Far, House
 
 
 @pytest.fixture

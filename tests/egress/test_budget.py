@@ -12,7 +12,7 @@ from roost.domain.budget import Budget, Price, Spent
 from roost.domain.usage import Usage
 from roost.egress.metering import BodyScan, StreamScan
 from roost.ports.egress import Account
-from tests.egress.places import (
+from tests.egress.both_sides import (
     STREAM_HEAD,
     House,
     Seen,

@@ -22,7 +22,7 @@ from roost.egress import connections as module
 from roost.egress.connections import UpstreamConnections
 from roost.egress.options import EgressBounds
 from roost.testing.cancelling import cancelled_at_each_step
-from tests.egress.places import QUICK, Far, Reply, Seen, answer, chunk, until
+from tests.egress.both_sides import QUICK, Far, Reply, Seen, answer, chunk, until
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 

@@ -18,7 +18,7 @@ import pytest
 
 import roost.guest.forward
 from roost.ports.egress import Networking
-from tests.egress.places import House, answer
+from tests.egress.both_sides import House, answer
 
 PROGRAM = Path(roost.guest.forward.__file__)
 COMMAND = [sys.executable, "-I", "-S", str(PROGRAM)]

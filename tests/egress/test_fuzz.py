@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from roost.egress.secrets import Redactor
 from roost.ports.egress import Networking
-from tests.egress.places import KEY, Far, House, connect
+from tests.egress.both_sides import KEY, Far, House, connect
 
 TOKENS = st.sampled_from(
     [

@@ -17,7 +17,7 @@ from anyio.abc import ByteStream, SocketAttribute, SocketStream
 
 from roost.egress.options import EgressBounds
 from roost.ports.egress import Origin
-from tests.egress.places import (
+from tests.egress.both_sides import (
     QUICK,
     House,
     Inside,

@@ -32,7 +32,7 @@ from roost.egress.options import EgressBounds, EgressOptions, anthropic
 from roost.egress.unix import UnixStream
 from roost.ports.egress import Account, Grant, Networking, OpenGrant, Refused
 from roost.testing.cancelling import cancelled_at_step
-from tests.egress.places import LOOPBACK, chunk, repository, until
+from tests.egress.both_sides import LOOPBACK, chunk, repository, until
 
 SESSIONS = 3
 KEY = "sk-ant-0123456789-0123456789"

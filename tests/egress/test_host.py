@@ -18,7 +18,7 @@ from roost.egress.unix import UnixStream, accept
 from roost.errors import LeaseLost, StartupError, Unavailable
 from roost.ports.egress import Credential, Egress, Networking, Origin
 from roost.testing.cancelling import cancelled_at_each_step
-from tests.egress.places import (
+from tests.egress.both_sides import (
     KEY,
     QUICK,
     House,

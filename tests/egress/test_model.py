@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from roost.egress.host import serving
 from roost.egress.options import openai
-from tests.egress.places import (
+from tests.egress.both_sides import (
     KEY,
     QUICK,
     STREAM_HEAD,

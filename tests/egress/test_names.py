@@ -15,7 +15,7 @@ import pytest
 from anyio.abc import ByteStream, SocketAttribute
 
 from roost.ports.egress import Networking
-from tests.egress.places import QUICK, House, connect, rest
+from tests.egress.both_sides import QUICK, House, connect, rest
 from tests.egress.test_forward import COMMAND, end_forwarding, free_port
 from tests.egress.tls import Client, Front, ask
 

@@ -12,7 +12,7 @@ import pytest
 from anyio.abc import ByteStream
 
 from roost.ports.egress import Networking
-from tests.egress.places import LOOPBACK, House, Seen, answer, chunk, connect, repository, rest
+from tests.egress.both_sides import LOOPBACK, House, Seen, answer, chunk, connect, repository, rest
 
 PROXY = "proxy.sock"
 

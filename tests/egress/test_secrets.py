@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 
 from roost.egress.secrets import Redactor, forms_of, put_on
-from tests.egress.places import KEY
+from tests.egress.both_sides import KEY
 
 TOKEN = 'ghp_a/b+c=&"<0123456789>-xyz'
 FORMS = {

@@ -16,8 +16,8 @@ import pytest
 from tests.engines import IMAGE
 from tests.journeys.chat import Chat, bash, printed, said, script
 from tests.journeys.test_workspaces import wait_until_settled
-from tests.workspaces.company import Company
 from tests.workspaces.s3_server import BUCKET, s3_server
+from tests.workspaces.sharing_sessions import Company
 
 from roost.blobs.folder import FolderBlobs
 from roost.blobs.s3 import S3Blobs

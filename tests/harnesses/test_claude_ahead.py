@@ -7,8 +7,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.harnesses.claude_desk import END, housed, serving
-from tests.harnesses.housed import Housed
+from tests.harnesses.claude_session import END, housed, serving
+from tests.harnesses.sandboxed_harness import Housed
 from tests.harnesses.test_claude_processes import ANSWERS, house
 
 from roost.errors import RoostError

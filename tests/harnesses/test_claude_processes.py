@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import anyio
 import pytest
-from tests.harnesses.housed import Housed
+from tests.harnesses.sandboxed_harness import Housed
 
 from roost.errors import LeaseLost, RoostError
 from roost.harnesses.claude import ClaudeHarness, conversation, wire

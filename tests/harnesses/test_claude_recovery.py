@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import anyio
 import pytest
-from tests.harnesses.claude_desk import (
+from tests.harnesses.claude_session import (
     END,
     Board,
     Served,
@@ -24,7 +24,7 @@ from tests.harnesses.claude_desk import (
     spans_are_paired,
     with_servers,
 )
-from tests.harnesses.housed import Housed
+from tests.harnesses.sandboxed_harness import Housed
 
 from roost.domain.session import Pending
 from roost.harnesses.claude import transcript

@@ -13,7 +13,7 @@ import anyio
 import pytest
 import uvicorn
 from msgspec.structs import replace
-from tests.harnesses.claude_desk import END, Board, Served, agent, appears, bash, installed_cli
+from tests.harnesses.claude_session import END, Board, Served, agent, appears, bash, installed_cli
 from tests.parts import need
 
 from roost.errors import SandboxUnavailable

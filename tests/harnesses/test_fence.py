@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.harnesses.claude_desk import agent
+from tests.harnesses.claude_session import agent
 
 from roost.harnesses.claude.permissions import Policy
 from roost.harnesses.claude.tools import Tool

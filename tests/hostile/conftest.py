@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.hostile.places import need_bubblewrap
+from tests.hostile.probed_sandbox import need_bubblewrap
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.hostile.places import MIB, hostile_place, hostile_plan
+from tests.hostile.probed_sandbox import MIB, hostile_place, hostile_plan
 from tests.parts import need
 
 from roost.errors import SandboxFailed

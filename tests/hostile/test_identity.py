@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from tests.hostile.places import provider
+from tests.hostile.probed_sandbox import provider
 from tests.parts import need
 
 from roost.errors import SandboxFailed, SandboxUnavailable

@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from tests.hostile.places import hostile_place, need_bubblewrap, provider
+from tests.hostile.probed_sandbox import hostile_place, need_bubblewrap, provider
 
 from roost.errors import SandboxFailed
 from roost.ports.sandbox import LocalVolume, Plan

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.hostile.places import hostile_place
+from tests.hostile.probed_sandbox import hostile_place
 
 from roost.testing.sandbox_contract.kit import run
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
-from tests.hostile.places import hostile_place, provider
+from tests.hostile.probed_sandbox import hostile_place, provider
 from tests.parts import need
 
 from roost.errors import SandboxUnavailable

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 from msgspec.structs import replace
-from tests.hostile.places import PROBES, hostile_plan, provider
+from tests.hostile.probed_sandbox import PROBES, hostile_plan, provider
 from tests.parts import need
 
 from roost.errors import SandboxFailed

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hostile.places import SECRET, hostile_place, keep_record, naive, things_outside
+from tests.hostile.probed_sandbox import SECRET, hostile_place, keep_record, naive, things_outside
 
 from roost.sandboxes.bubblewrap import tools
 from roost.testing.sandbox_contract.kit import finish

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import anyio
 import pytest
-from tests.hostile.places import hostile_place, provider
+from tests.hostile.probed_sandbox import hostile_place, provider
 from tests.parts import need
 
 from roost.errors import SandboxFailed, SandboxUnavailable

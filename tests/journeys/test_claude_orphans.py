@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import anthropic
 import pytest
 from anyio.from_thread import start_blocking_portal
-from tests.harnesses.claude_desk import docs_server
-from tests.hostile.places import need_bubblewrap
+from tests.harnesses.claude_session import docs_server
+from tests.hostile.probed_sandbox import need_bubblewrap
 from tests.journeys.chat import Chat, bash, client_of, said, script
 from tests.journeys.engines import Docker, Lingering
 

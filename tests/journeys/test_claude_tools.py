@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from anyio.from_thread import start_blocking_portal
-from tests.harnesses.claude_desk import docs_server
+from tests.harnesses.claude_session import docs_server
 from tests.journeys.chat import Chat, bash, client_of, printed, said, script
 
 from roost.serve.http import listening

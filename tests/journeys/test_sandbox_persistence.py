@@ -14,7 +14,7 @@ from typing import Any
 import anthropic
 import msgspec
 import pytest
-from tests.hostile.places import need_bubblewrap
+from tests.hostile.probed_sandbox import need_bubblewrap
 from tests.journeys.chat import Chat, bash, printed, said, script, warm_agents
 from tests.journeys.engines import Bubblewrap, Docker, Kind, SandboxEngine
 from tests.stores import Databases, rows_of

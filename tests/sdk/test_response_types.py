@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.house import House, house
+from tests.api.api_server import House, house
 from tests.parts import need
 
 HERE = Path(__file__).parent

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.house import error_of, house, skill_files
+from tests.api.api_server import error_of, house, skill_files
 from tests.unit.test_archives import CARD, LOG, named, tar_of
 from tests.workspaces.trees import put_back, tree
 

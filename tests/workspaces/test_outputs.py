@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.api.house import TENANT, House, house
+from tests.api.api_server import TENANT, House, house
 
 from roost.core.files.outputs import OutputLimits, Outputs
 from roost.core.files.store import FileStore

@@ -11,8 +11,8 @@ import anyio
 import pytest
 from msgspec.structs import replace
 from tests.core.node import AGENT, TENANT, Node, node, texts
-from tests.core.test_places import Door, Housed, Landlord, sandboxes
-from tests.core.test_wakes import Slow
+from tests.core.test_sandboxes import Door, Housed, Landlord, sandboxes
+from tests.core.test_start_limit import Slow
 
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.work.idle import WarmAgents

@@ -16,8 +16,8 @@ import anyio
 import pytest
 from msgspec.structs import replace
 from tests.core.node import node
+from tests.workspaces.complete_files import WRITE, look_at_all, torn_in
 from tests.workspaces.trees import UIDS
-from tests.workspaces.whole import WRITE, look_at_all, torn_in
 
 from roost.blobs.folder import FolderBlobs
 from roost.core.snapshots.snapshots import Snapshots

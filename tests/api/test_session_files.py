@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.api.house import House, client_of, error_of, house
+from tests.api.api_server import House, client_of, error_of, house
 
 
 def where(session: Any) -> str:

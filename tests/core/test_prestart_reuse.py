@@ -16,10 +16,10 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
-from tests.core import test_pool
+from tests.core import test_prestart
 from tests.core.node import TENANT, texts
-from tests.core.test_places import Landlord, Room
-from tests.core.test_pool import SPEC, Inn, at_once, inn  # noqa: F401 - a fixture
+from tests.core.test_prestart import SPEC, Inn, at_once, inn  # noqa: F401 - a fixture
+from tests.core.test_sandboxes import Landlord, Room
 from tests.striking import WAYS, End, Way, cancelled
 
 from roost.core.work.prestart import PrestartedAgent
@@ -113,7 +113,7 @@ class History:
 @asynccontextmanager
 async def history(data: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[History, None]:
     landlord = Watchful()
-    monkeypatch.setattr(test_pool, "Landlord", lambda: landlord)
+    monkeypatch.setattr(test_prestart, "Landlord", lambda: landlord)
     async with inn(data) as house:
         like = await house.node.store.sessions.create(TENANT, mint("sesn"), SPEC)
         past = History(house, landlord, like)

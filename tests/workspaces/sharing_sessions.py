@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import httpx2
 from tests.journeys.chat import Chat, bash, printed, script
-from tests.workspaces.whole import WRITE, look_at_all, torn_in
+from tests.workspaces.complete_files import WRITE, look_at_all, torn_in
 
 from roost.core.snapshots.snapshots import Snapshots
 from roost.testing.live import LiveServer

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 from tests.core.node import TENANT, Node, message, node, texts, types
-from tests.core.test_places import Housed, Landlord, house
+from tests.core.test_sandboxes import Housed, Landlord, house
 from tests.striking import cancelled
 
 from roost.core.write.standby import StandbyRunners

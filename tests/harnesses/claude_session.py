@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 from msgspec.structs import replace
-from tests.harnesses.housed import Housed
+from tests.harnesses.sandboxed_harness import Housed
 from tests.parts import need
 
 from roost.errors import RoostError

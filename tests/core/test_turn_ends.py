@@ -9,9 +9,9 @@ from typing import Any
 
 import anyio
 from tests.core.node import Node, node
-from tests.core.test_places import Door, Housed, Landlord, sandboxes
+from tests.core.test_sandboxes import Door, Housed, Landlord, sandboxes
+from tests.workspaces.complete_files import look_at_all
 from tests.workspaces.trees import UIDS
-from tests.workspaces.whole import look_at_all
 
 from roost.blobs.folder import FolderBlobs
 from roost.core.snapshots.snapshots import Snapshots

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.core.node import Node, message, node, texts
-from tests.core.test_places import Door, Housed, Landlord, sandboxes
+from tests.core.test_sandboxes import Door, Housed, Landlord, sandboxes
 
 from roost.core.work.start_limit import StartLimit
 from roost.domain.events import Entry

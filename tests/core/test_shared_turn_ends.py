@@ -10,9 +10,9 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.core.test_commons import Machine, W, setup
+from tests.core.test_shared_workspaces import Machine, W, setup
+from tests.workspaces.complete_files import look_at_all
 from tests.workspaces.trees import UIDS
-from tests.workspaces.whole import look_at_all
 
 from roost.blobs.folder import FolderBlobs
 from roost.core.workspaces.shared import shared_past
