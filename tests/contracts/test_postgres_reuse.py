@@ -74,7 +74,7 @@ class Line:
             again = await connection.fetchval("SELECT $1::int", number)
             return [row["n"] for row in rows] + [again]
 
-        return await self.database.read(ask)
+        return await self.database.ask(ask)
 
     async def write(self, number: int) -> int:
         async def change(connection: Connection) -> int:
