@@ -31,16 +31,16 @@ import asyncpg
 import msgspec
 import uvloop
 
-from roost.domain.events import Draft
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease
+from roost.ports.drafts import new_draft
 from roost.ports.notifier import WORK
 from roost.stores.postgres import PostgresNotifier, PostgresStore
 from roost.testing.postgres import PostgresServer
 from roost.testing.stage import Stage, message
 
 SAID = "It takes a fairly ordinary sentence or two to make an event of the usual size. " * 3
-EVENT = Draft.of("user.message", content=[{"type": "text", "text": SAID}])
+EVENT = new_draft("user.message", content=[{"type": "text", "text": SAID}])
 LEASE = 10.0  # seconds; a server's default
 LOOK_AGAIN = 2.0  # seconds; as `core/work/dispatch`
 PAGE = 500
@@ -144,7 +144,7 @@ async def appended(url: str, lease: Lease, rate: int, count: int) -> float:
     ):
 
         async def one() -> None:
-            draft = Draft.of("agent.message", at=time.monotonic(), text=SAID)
+            draft = new_draft("agent.message", at=time.monotonic(), text=SAID)
             await store.log.append(lease, Batch(drafts=[draft]))
             notifier.notify(lease.session_id)
 

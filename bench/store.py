@@ -30,17 +30,17 @@ from typing import Any
 import apsw
 import uvloop
 
-from roost.domain.events import Draft
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease
+from roost.ports.drafts import new_draft
 from roost.ports.log import EventQuery
 from roost.stores.sqlite import SqliteStore
 from roost.stores.sqlite.driver import connect
 from roost.testing.stage import END_TURN, Stage, message
 
 SAID = "It takes a fairly ordinary sentence or two to make an event of the usual size. " * 3
-EVENT = Draft.of("user.message", content=[{"type": "text", "text": SAID}])
-ANSWER = Draft.of("agent.message", content=[{"type": "text", "text": SAID}])
+EVENT = new_draft("user.message", content=[{"type": "text", "text": SAID}])
+ANSWER = new_draft("agent.message", content=[{"type": "text", "text": SAID}])
 Send = Callable[[int, int], Awaitable[object]]
 
 

@@ -20,6 +20,7 @@ from tests.stores import Databases, Files
 
 from roost.api.framework.routes import Operation
 from roost.api.operations import OPERATIONS
+from roost.ports.drafts import new_draft
 from roost.ports.keys import Key
 
 DOCS = Path(__file__).parents[2] / "docs" / "trust.md"
@@ -164,11 +165,10 @@ class Scene:
 async def give(roost: House, session_id: str, principal: str) -> None:
     from msgspec.structs import replace
 
-    from roost.domain.events import Draft
     from roost.ports.sessions import Revised
 
     def given(now: Any) -> Revised:
-        return Revised(replace(now.spec, created_by=principal), [Draft.of("session.updated")])
+        return Revised(replace(now.spec, created_by=principal), [new_draft("session.updated")])
 
     await roost.store.sessions.revise(TENANT, session_id, given)
 

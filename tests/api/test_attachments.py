@@ -17,7 +17,8 @@ from tests.api.test_files import objects, sent
 from roost.core.files.attachments import Attachments, ShowingFiles
 from roost.core.files.store import FileStore
 from roost.domain.attachment import MOST_IMAGE, MOST_TEXT, MOST_TOGETHER
-from roost.domain.events import Draft, Entry
+from roost.domain.events import Entry
+from roost.ports.drafts import new_draft
 from roost.ports.harness import Brief, HarnessProfile, Output, StartMode, TurnEnd
 from roost.testing.desk import AGENT
 from roost.testing.fake_harness import IN_SANDBOX, FakeHarness
@@ -233,7 +234,7 @@ async def test_an_agent_hears_the_content_and_one_without_a_record_hears_all_of_
         harness = ShowingFiles(inner, roost.deps.services[Attachments])
         assert (harness.name, harness.profile, harness.mounts) == ("listening", profile, ())
         assert (harness.check(), harness.models(AGENT)) == ("fake", ["scripted"])
-        plain = replace(entry, body=Draft.of("user.message", **message("hello")).body)
+        plain = replace(entry, body=new_draft("user.message", **message("hello")).body)
         async with harness.open(Brief(session, history, StartMode.RESUME)) as conversation:
             assert await conversation.up()
             for inputs in ([entry], [plain]):

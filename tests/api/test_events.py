@@ -14,9 +14,9 @@ from anthropic.types.beta.sessions import (
 from tests.api.api_server import HEADERS, error_of, house, message, messages, official
 
 from roost.core.read.large_events import EventPages
-from roost.domain.events import Draft
 from roost.domain.ledger import Batch
 from roost.domain.session import Pending
+from roost.ports.drafts import new_draft
 
 
 async def test_an_input_is_answered_with_its_place_in_the_log(tmp_path: Path):
@@ -100,7 +100,7 @@ async def test_an_answer_settles_what_was_asked_once(tmp_path: Path):
         await roost.say(session, "x")
         await roost.store.log.renew("n", 60)
         [lease] = await roost.store.log.claim("n", 1)
-        ask = Draft.of("agent.custom_tool_use", name="weather", input={})
+        ask = new_draft("agent.custom_tool_use", name="weather", input={})
         await roost.store.log.append(
             lease,
             Batch(

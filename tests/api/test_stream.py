@@ -16,9 +16,10 @@ import pytest
 from anthropic.types.beta.sessions import BetaManagedAgentsStreamSessionEvents
 from tests.api.api_server import House, error_of, house, message, messages, official
 
-from roost.domain.events import Draft, Entry, Preview
+from roost.domain.events import Entry, Preview
 from roost.domain.ledger import Batch
 from roost.errors import Unavailable
+from roost.ports.drafts import new_draft
 from roost.serve.connections import Bounds
 from roost.serve.http import listening
 
@@ -197,7 +198,7 @@ async def test_previews_come_before_their_event_and_only_if_asked_for(tmp_path: 
         await roost.store.log.renew("n", 60)
         [lease] = await roost.store.log.claim("n", 1)
         head = (await roost.store.sessions.find(session["id"])).state.head
-        answer = Draft.of("agent.message", content=[{"type": "text", "text": "Hi!"}])
+        answer = new_draft("agent.message", content=[{"type": "text", "text": "Hi!"}])
         async with (
             stream(client, session, after=head, **{"event_deltas[]": "agent.message"}) as eager,
             stream(client, session, after=head) as plain,

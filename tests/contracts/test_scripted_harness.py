@@ -17,6 +17,7 @@ from roost.harnesses.message_history import MessageHistory
 from roost.harnesses.messages_api import ModelAnswer
 from roost.harnesses.retries import ModelFailure, asked_to_wait, pause
 from roost.harnesses.scripted import ScriptedHarness
+from roost.ports.drafts import new_draft
 from roost.ports.harness import Conversation, Emit, Output, Show, Trouble
 from roost.serve.http import listening
 from roost.testing.desk import AGENT, Desk, script
@@ -397,11 +398,11 @@ def text(words: str) -> list[dict[str, Any]]:
 
 def test_one_sides_messages_in_a_row_become_one() -> None:
     transcript = folded(
-        Draft.of("user.message", content=text("a")),
-        Draft.of("user.message", content=text("b")),
-        Draft.of("span.model_request_start"),
-        Draft.of("agent.message", content=text("c")),
-        Draft.of("agent.message", content=text("d")),
+        new_draft("user.message", content=text("a")),
+        new_draft("user.message", content=text("b")),
+        new_draft("span.model_request_start"),
+        new_draft("agent.message", content=text("c")),
+        new_draft("agent.message", content=text("d")),
     )
     assert transcript.messages() == [
         {"role": "user", "content": text("a") + text("b")},
@@ -410,19 +411,19 @@ def test_one_sides_messages_in_a_row_become_one() -> None:
 
 
 def test_an_event_is_taken_once() -> None:
-    message = Draft.of("user.message", content=text("a"))
+    message = new_draft("user.message", content=text("a"))
     assert folded(message, message).messages() == [{"role": "user", "content": text("a")}]
 
 
 def test_results_stand_right_after_their_calls_however_late_they_come() -> None:
-    call = Draft.of("agent.custom_tool_use", name="lookup", input={})
+    call = new_draft("agent.custom_tool_use", name="lookup", input={})
     transcript = folded(
-        Draft.of("user.message", content=text("a")),
-        Draft.of("span.model_request_start"),
+        new_draft("user.message", content=text("a")),
+        new_draft("span.model_request_start"),
         call,
-        Draft.of("user.message", content=text("b")),
-        Draft.of("system.message", content=text("note")),
-        Draft.of("user.custom_tool_result", custom_tool_use_id=call.id, content=text("r")),
+        new_draft("user.message", content=text("b")),
+        new_draft("system.message", content=text("note")),
+        new_draft("user.custom_tool_result", custom_tool_use_id=call.id, content=text("r")),
     )
     _, assistant, answer, system = transcript.messages()
     assert [block["type"] for block in assistant["content"]] == ["tool_use"]
@@ -433,9 +434,9 @@ def test_results_stand_right_after_their_calls_however_late_they_come() -> None:
 
 def test_a_call_without_a_result_is_said_to_be_unknown() -> None:
     transcript = folded(
-        Draft.of("user.message", content=text("a")),
-        Draft.of("agent.tool_use", name="Bash", input={}),
-        Draft.of("user.message", content=text("b")),
+        new_draft("user.message", content=text("a")),
+        new_draft("agent.tool_use", name="Bash", input={}),
+        new_draft("user.message", content=text("b")),
     )
     result = transcript.messages()[2]["content"][0]
     assert result["is_error"]
@@ -443,22 +444,22 @@ def test_a_call_without_a_result_is_said_to_be_unknown() -> None:
 
 
 def test_a_result_for_an_unknown_or_answered_call_changes_nothing() -> None:
-    call = Draft.of("agent.custom_tool_use", name="lookup", input={})
+    call = new_draft("agent.custom_tool_use", name="lookup", input={})
     first, second = (
-        Draft.of("user.custom_tool_result", custom_tool_use_id=call.id, content=text(words))
+        new_draft("user.custom_tool_result", custom_tool_use_id=call.id, content=text(words))
         for words in ("first", "second")
     )
-    stray = Draft.of("user.custom_tool_result", custom_tool_use_id="sevt_other", content=None)
-    transcript = folded(Draft.of("user.message", content=text("a")), call, first, second, stray)
+    stray = new_draft("user.custom_tool_result", custom_tool_use_id="sevt_other", content=None)
+    transcript = folded(new_draft("user.message", content=text("a")), call, first, second, stray)
     (result,) = transcript.messages()[-1]["content"]
     assert result["content"] == text("first")
 
 
 def test_what_was_cut_off_by_an_interrupt_is_not_waited_for() -> None:
     transcript = folded(
-        Draft.of("user.message", content=text("a")),
-        Draft.of("agent.custom_tool_use", name="lookup", input={}),
-        Draft.of("user.interrupt"),
+        new_draft("user.message", content=text("a")),
+        new_draft("agent.custom_tool_use", name="lookup", input={}),
+        new_draft("user.interrupt"),
     )
     assert (transcript.waiting, transcript.due) == ([], False)
 
@@ -470,7 +471,7 @@ def test_pictures_and_documents_are_passed_on_and_what_cannot_be_is_named() -> N
     note = {"type": "document", "source": plain, "title": "note"}
     stored = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
     content = [image, page, note, stored, {"type": "redacted"}, *text(" ")]
-    (message,) = folded(Draft.of("user.message", content=content)).messages()
+    (message,) = folded(new_draft("user.message", content=content)).messages()
     assert message["content"] == [
         image,
         {"type": "document", "source": page["source"]},
@@ -481,7 +482,7 @@ def test_pictures_and_documents_are_passed_on_and_what_cannot_be_is_named() -> N
 
 
 def test_an_empty_message_is_still_a_message() -> None:
-    (message,) = folded(Draft.of("user.message", content=text("  "))).messages()
+    (message,) = folded(new_draft("user.message", content=text("  "))).messages()
     assert message["content"] == text("(an empty message)")
 
 

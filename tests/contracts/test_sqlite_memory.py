@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 from tests.striking import WAYS, cancelled
 
-from roost.domain.events import Draft
 from roost.errors import RoostError
+from roost.ports.drafts import new_draft
 from roost.ports.sessions import Revised
 from roost.stores.sqlite import SqliteStore
 from roost.testing.stage import Stage, message
@@ -57,7 +57,7 @@ async def change(
     store: SqliteStore, tenant: str, session_id: str, step: int, rng: random.Random
 ) -> None:
     def title(now: Any) -> Revised:
-        said = Draft.of("session.updated", title=str(step))
+        said = new_draft("session.updated", title=str(step))
         return Revised(replace(now.spec, title=str(step)), [said])
 
     kind = rng.choice(("say", "say", "title", "title", "archive", "delete"))
@@ -79,7 +79,7 @@ async def test_a_spec_that_changes_while_it_is_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def titled(now: Any) -> Revised:
-        return Revised(replace(now.spec, title="new"), [Draft.of("session.updated", title="new")])
+        return Revised(replace(now.spec, title="new"), [new_draft("session.updated", title="new")])
 
     async with SqliteStore.open(tmp_path / "roost.db") as store:
         session_id = await Stage(store).session(tenant="tenant")

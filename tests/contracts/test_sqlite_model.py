@@ -31,13 +31,14 @@ from msgspec.structs import replace
 
 from roost.domain import ledger
 from roost.domain.events import Draft, Entry
-from roost.domain.ids import mint
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Pending, State
 from roost.errors import IdempotencyMismatch, NotFound, NotWaiting, RoostError
+from roost.ids import mint
+from roost.ports.drafts import new_draft
 from roost.ports.log import EventQuery, Receipt
 from roost.stores.sqlite import SqliteStore
-from roost.testing.stage import END_TURN, TENANT, allow, answer, message, spec
+from roost.testing.stage import END_TURN, TENANT, allow, answer, at, message, spec
 
 NODES = ("node_a", "node_b")
 SEQS = st.integers(0, 90)
@@ -75,7 +76,7 @@ class Log:
                 raise IdempotencyMismatch()
             return [entry]
         waiting = [self.waiting[seq] for seq in sorted(self.waiting)]
-        written = self.apply(ledger.admit(self.state, [draft], 0, most, waiting=waiting))[:1]
+        written = self.apply(ledger.admit(self.state, [draft], at(0), most, waiting=waiting))[:1]
         if receipt:
             self.receipts[receipt.key] = receipt.fingerprint, written[0]
         return written
@@ -158,7 +159,7 @@ class Machine(RuleBasedStateMachine):
         session_id, drafts = mint("sesn"), [message()] if told else []
         self.call(self.store.sessions.create, TENANT, session_id, spec(), drafts)
         log = self.model[session_id] = Log(State(thread_id="", agent_name="helper"))
-        log.apply(ledger.admit(log.state, drafts, 0, 10))
+        log.apply(ledger.admit(log.state, drafts, at(0), 10))
         return session_id
 
     @rule(
@@ -173,7 +174,7 @@ class Machine(RuleBasedStateMachine):
     ) -> None:
         sent = {
             "message": message(),
-            "interrupt": Draft.of("user.interrupt"),
+            "interrupt": new_draft("user.interrupt"),
             "allow a": allow(f"{session_id}.a"),
             "allow b": allow(f"{session_id}.b"),
         }[draft]
@@ -231,7 +232,7 @@ class Machine(RuleBasedStateMachine):
         self.same(
             lambda: self.call(self.store.log.append, lease, batch),
             lambda: self._owned(lease).apply(
-                ledger.work(self._owned(lease).state, lease, batch, 0), takes
+                ledger.work(self._owned(lease).state, lease, batch, at(0)), takes
             ),
         )
 
@@ -245,7 +246,7 @@ class Machine(RuleBasedStateMachine):
 
         def model() -> Any:
             log = self._owned(lease)
-            change = ledger.rest(log.state, lease, seen, batch, END_TURN, 0, keep=keep)
+            change = ledger.rest(log.state, lease, seen, batch, END_TURN, at(0), keep=keep)
             return None if change is None else log.apply(change)
 
         self.same(
@@ -267,7 +268,7 @@ class Machine(RuleBasedStateMachine):
     def archive(self, session_id: str) -> None:
         def model() -> Any:
             log = self._log(session_id)
-            log.apply(ledger.close(log.state, 1))
+            log.apply(ledger.close(log.state, at(1)))
             return log.state
 
         self.same(lambda: self.call(self.store.sessions.archive, TENANT, session_id).state, model)

@@ -16,9 +16,10 @@ from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
 from roost.domain.events import Draft, Entry
-from roost.domain.ids import mint
 from roost.domain.session import Session, Spec
 from roost.harnesses.scripted import ScriptedHarness
+from roost.ids import mint
+from roost.ports.drafts import new_draft
 from roost.ports.harness import Harness
 from roost.ports.notifier import WORK, Notifier
 from roost.serve.http import listening
@@ -69,7 +70,7 @@ class Node:
 
 
 def message(text: str) -> Draft:
-    return Draft.of("user.message", content=[{"type": "text", "text": text}])
+    return new_draft("user.message", content=[{"type": "text", "text": text}])
 
 
 def texts(entries: list[Entry]) -> list[str]:

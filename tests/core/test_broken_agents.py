@@ -10,9 +10,10 @@ import anyio
 import pytest
 from tests.core.node import Node, node, texts, types
 
-from roost.domain.events import Draft, Entry
+from roost.domain.events import Entry
 from roost.domain.session import Session
 from roost.errors import SandboxFailed
+from roost.ports.drafts import new_draft
 from roost.ports.harness import Brief, Emit, Output, TurnEnd
 from roost.testing.fake_harness import FakeHarness
 
@@ -51,13 +52,13 @@ class Odd(FakeHarness):
     async def turn(self, inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
         told = [entry.fields["content"][0]["text"] for entry in inputs]
         self.told.append((told, again))
-        yield Emit([Draft.of("span.model_request_start")])
+        yield Emit([new_draft("span.model_request_start")])
         await anyio.sleep(0.1)
         if self.breaks_at in told and self.breaks_times:
             self.breaks_times -= 1
             raise self.breaks_with
         content = [{"type": "text", "text": f"heard {' and '.join(told)}"}]
-        yield Emit([Draft.of("agent.message", content=content)])
+        yield Emit([new_draft("agent.message", content=content)])
         yield TurnEnd({"type": "end_turn"})
 
     async def up(self) -> bool:

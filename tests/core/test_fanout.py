@@ -15,10 +15,11 @@ from roost.core.read import fanout as module
 from roost.core.read.fanout import AgentStatus, Fanout
 from roost.core.read.follow import Follow
 from roost.core.read.outcome import Outcome
-from roost.domain.events import Draft, Entry, Preview
+from roost.domain.events import Entry, Preview
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Session
 from roost.errors import Unavailable
+from roost.ports.drafts import new_draft
 
 
 class Watcher:
@@ -289,7 +290,7 @@ async def test_a_session_that_is_stopped_before_its_agent_is_up_is_asleep(tmp_pa
         fanout.join(session.id, "asleep", watcher)
         await roost.say(session, "one")
         await watcher.until(3)
-        await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
+        await roost.intake.accept(session.id, [new_draft("user.interrupt")])
         await watcher.until(9)
         assert watcher.agents == ["asleep", "waking", "asleep"]
 
@@ -364,7 +365,7 @@ async def test_what_an_agent_does_is_not_told_before_the_entries_that_lead_there
 
 async def answered(roost: Node, lease: Lease, log: Flaky, after: int) -> None:
     """An answer is in the log, and nobody has looked yet at what of it was shown before."""
-    answer = Draft.of("agent.message", content=[{"type": "text", "text": "x"}])
+    answer = new_draft("agent.message", content=[{"type": "text", "text": "x"}])
     await roost.store.log.append(lease, Batch(drafts=[answer]))
 
     def publish() -> None:

@@ -16,10 +16,10 @@ from roost.core.records.agents import Agents
 from roost.core.sessions.forks import Forks
 from roost.core.sessions.trust import Trust
 from roost.core.workspaces.copies import WorkspacePast
-from roost.domain.events import Draft
 from roost.domain.session import Session
 from roost.errors import InvalidRequest, NotFound, SessionBusy, SnapshotGone
 from roost.harnesses.scripted import ScriptedHarness
+from roost.ports.drafts import new_draft
 from roost.ports.keys import Key
 from roost.ports.log import EventQuery
 from roost.testing.fake_harness import IN_SANDBOX
@@ -214,7 +214,7 @@ async def test_a_withdrawn_message_is_told_neither_in_a_fork_nor_after_a_rewind(
         slow = await here.say(session, 'SCRIPT[{"text": "slow", "delay": 30}]')
         await here.until(session, "span.model_request_start", slow)
         behind = await here.say(session, "withdrawn word")
-        await here.intake.accept(session.id, [Draft.of("user.interrupt")])
+        await here.intake.accept(session.id, [new_draft("user.interrupt")])
         await here.until(session, "session.status_idle", slow)
         await here.turn(session, 'word3 SCRIPT[{"text": "Yes."}]')
         listed = await here.store.log.page(session.id, EventQuery(types=["user.message"]))

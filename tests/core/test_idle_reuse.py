@@ -46,7 +46,7 @@ async def test_a_runner_at_rest_that_is_cancelled_leaves_nothing_to_the_next(
 
 
 async def _at_rest(store) -> tuple[Lease, Session]:  # type: ignore[no-untyped-def]
-    from roost.domain.ids import mint
+    from roost.ids import mint
     from roost.testing.stage import spec
 
     made = await store.sessions.create("t", mint("sesn"), spec(), [message("first")])

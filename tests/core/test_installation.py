@@ -17,12 +17,13 @@ from roost.blobs.folder import FolderBlobs
 from roost.blobs.guarded import GuardedBlobs
 from roost.blobs.s3 import S3Blobs
 from roost.core.files.installation import Installation
+from roost.core.snapshots.packs import seal
 from roost.disk import remove
 from roost.domain.file import File, Part, part_key
-from roost.domain.ids import mint
 from roost.domain.skill import skill_key
-from roost.domain.snapshot import Head, head_key, seal
+from roost.domain.snapshot import Head, head_key
 from roost.errors import BlobsFailed, Unavailable, WrongBlobs
+from roost.ids import mint
 from roost.ports.blobs import Blobs
 from roost.ports.catalog import Kind
 from roost.stores.sqlite import SqliteStore

@@ -9,12 +9,13 @@ from tests.core.node import node
 
 from roost.domain.events import Draft
 from roost.errors import WrongInput
+from roost.ports.drafts import new_draft
 from roost.testing.stage import Stage, allow
 
 
 def allow_with(tool_use_id: str, **given: object) -> Draft:
     fields = {"tool_use_id": tool_use_id, "result": "allow", "modified_input": given}
-    return Draft.of("user.tool_confirmation", **fields)
+    return new_draft("user.tool_confirmation", **fields)
 
 
 async def test_a_permission_needs_no_input_and_one_that_the_tool_cannot_take_is_refused(

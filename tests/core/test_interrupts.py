@@ -14,13 +14,14 @@ from tests.core.test_sandboxes import Landlord, Room, house
 from roost.domain.events import Draft
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Session, Status
+from roost.ports.drafts import new_draft
 from roost.ports.log import EventQuery
 from roost.ports.sandbox import Plan
 from roost.ports.sessions import Revised
 
 
 def stop() -> Draft:
-    return Draft.of("user.interrupt")
+    return new_draft("user.interrupt")
 
 
 class Slow(Landlord):
@@ -163,4 +164,4 @@ async def test_an_agent_that_is_opened_for_a_session_that_became_another_is_open
 
 def retitled(session: Session) -> Revised:
     spec = replace(session.spec, title="another")
-    return Revised(spec, [Draft.of("session.updated", title="another")])
+    return Revised(spec, [new_draft("session.updated", title="another")])

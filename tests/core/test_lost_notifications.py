@@ -26,8 +26,9 @@ from roost.core.read.follow import Pause
 from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
-from roost.domain.events import Draft, Entry
+from roost.domain.events import Entry
 from roost.domain.session import Session
+from roost.ports.drafts import new_draft
 from roost.ports.notifier import Notifier
 from roost.stores.notifier import LocalNotifier
 from roost.stores.sqlite import SqliteStore
@@ -84,7 +85,7 @@ async def test_an_interrupt_whose_notification_was_lost_stops_the_turn(tmp_path:
     async with node(tmp_path, notifier=lossy()) as roost:
         session = await roost.session(message(said("word " * 400, chunk_delay=0.5)))
         await at_work(roost)
-        await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
+        await roost.intake.accept(session.id, [new_draft("user.interrupt")])
         with anyio.fail_after(SOON):
             await roost.until(session, "session.status_idle")
 
@@ -202,7 +203,7 @@ async def test_waiting_for_a_sandbox_is_interrupted_though_the_notification_was_
     async with house(tmp_path, Landlord(vacant=False), notifier=lossy()) as roost:
         session = await roost.session(message("Hello?"), harness="housed")
         await roost.until(session, "session.status_rescheduled")
-        await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
+        await roost.intake.accept(session.id, [new_draft("user.interrupt")])
         with anyio.fail_after(SOON):
             await roost.until(session, "session.status_idle")
 

@@ -23,9 +23,9 @@ from tests.core.test_sandboxes import Landlord, Room
 from tests.striking import WAYS, End, Way, cancelled
 
 from roost.core.work.prestart import PrestartedAgent
-from roost.domain.ids import mint
 from roost.domain.session import Lease, Session, Spec
 from roost.errors import QuotaExceeded, Unavailable
+from roost.ids import mint
 from roost.ports.sandbox import Plan
 from roost.testing.null_parts import CollectedReports
 

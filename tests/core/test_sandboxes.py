@@ -25,12 +25,13 @@ from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.workspaces.shared import SharedWorkspaces
 from roost.disk import remove
 from roost.domain.budget import Spent
-from roost.domain.events import Draft, Entry
+from roost.domain.events import Entry
 from roost.domain.session import SANDBOXED_ONLY, Session, Status
 from roost.domain.sync import SyncState
 from roost.domain.usage import Usage
 from roost.errors import SandboxUnavailable, WrongBlobs
 from roost.ports.blobs import Blobs
+from roost.ports.drafts import new_draft
 from roost.ports.egress import Account, Grant, OpenGrant
 from roost.ports.harness import Brief, Conversation
 from roost.ports.notifier import WORK, Notifier
@@ -243,7 +244,7 @@ async def test_waiting_for_the_store_can_be_interrupted(
         )  # it has a snapshot, which is not there
         seq = await roost.say(session, "Hello?")
         await roost.until(session, "session.status_rescheduled", seq - 1)
-        await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
+        await roost.intake.accept(session.id, [new_draft("user.interrupt")])
         await roost.until(session, "session.status_idle", seq - 1)
         assert await roost.store.log.inputs(session.id) == []
 
@@ -277,13 +278,13 @@ async def test_a_message_whose_files_cannot_be_read_waits_with_its_session(
         session = await roost.session(harness=harness)
         image = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
         text = {"type": "text", "text": "Look"}
-        draft = Draft.of("user.message", content=[text, image])
+        draft = new_draft("user.message", content=[text, image])
         seq = (await roost.intake.accept(session.id, [draft])).entries[-1].seq
         await roost.until(session, "session.status_rescheduled", seq - 1)
         with anyio.fail_after(60):
             await store.often.wait()
         if interrupted:
-            await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
+            await roost.intake.accept(session.id, [new_draft("user.interrupt")])
         else:
             store.wrong = False
         entries = await roost.until(session, "session.status_idle", seq - 1)

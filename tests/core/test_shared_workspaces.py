@@ -28,11 +28,11 @@ from roost.core.workspaces.shared import SharedWorkspaces
 from roost.core.workspaces.sync import SyncPace
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
-from roost.domain.events import Draft
 from roost.domain.session import Lease, Session
 from roost.domain.snapshot import Head, Hold, Snapshot
 from roost.domain.sync import SyncState
 from roost.errors import FilesElsewhere, RoostError
+from roost.ports.drafts import new_draft
 from roost.ports.notifier import Notifier
 from roost.sandboxes.tree import LocalTree
 from roost.stores.notifier import LocalNotifier
@@ -293,7 +293,7 @@ async def test_an_interrupt_ends_the_wait_of_a_turn_that_was_cut_off(
             tasks.start_soon(reopen)
             await machine.until_waits(second, turn)
             intake = Intake(store.log, machine.notifier, StandbyRunners(), max_queued=9)
-            await intake.accept(second.session_id, [Draft.of("user.interrupt")])
+            await intake.accept(second.session_id, [new_draft("user.interrupt")])
         assert taken_again == [False]
         assert (await stage.state(second.session_id)).turn is None
 
@@ -324,7 +324,7 @@ async def test_a_runner_hands_messages_over_one_session_after_the_other(tmp_path
         await here.until(first, "user.message", await here.say(first, slow))
         seq = await here.say(second, "and again")
         await here.until(second, "session.error", seq)
-        await here.intake.accept(second.id, [Draft.of("user.interrupt")])
+        await here.intake.accept(second.id, [new_draft("user.interrupt")])
         rested = await here.until(second, "session.status_idle", seq)
         assert [e.seq > seq for e in rested if e.withdrawn] == [True]
         assert await here.store.log.inputs(second.id) == []
@@ -340,7 +340,7 @@ async def test_what_is_said_with_an_interrupt_waits_for_its_turn_and_that_is_sai
         await here.until(first, "user.message", 1)  # the second entry of it: it is taken up
         second = await here.session(message("me too"), workspace=W)
         await here.until(second, "session.error")
-        sent = [Draft.of("user.interrupt"), message("instead")]
+        sent = [new_draft("user.interrupt"), message("instead")]
         accepted = await here.intake.accept(second.id, sent)
         told = await here.until(second, "session.error", accepted.entries[-1].seq)
         assert "queued behind" in told[-1].fields["error"]["message"]

@@ -14,9 +14,10 @@ from tests.core.test_sandboxes import Housed, Landlord, house
 from tests.striking import cancelled
 
 from roost.core.write.standby import StandbyRunners
-from roost.domain.events import Draft, Entry
+from roost.domain.events import Entry
 from roost.domain.ledger import Batch, Standby, TurnMark
 from roost.domain.session import Lease, Session, State
+from roost.ports.drafts import new_draft
 from roost.ports.harness import Brief, Conversation, Output, Trouble, TurnEnd
 from roost.ports.log import Accepted
 from roost.ports.notifier import WORK
@@ -91,7 +92,7 @@ async def test_a_session_that_was_changed_while_its_agent_was_warm_gets_another_
         session = await roost.session(harness="housed")
         await roost.turn(session, "one")
         await until_standing_by(roost, session.id)
-        said = [Draft.of("session.updated", title="new")]
+        said = [new_draft("session.updated", title="new")]
         await roost.store.sessions.revise(
             TENANT, session.id, lambda now: Revised(replace(now.spec, title="new"), said)
         )

@@ -21,13 +21,13 @@ from roost.core.work.server_tools import ServerTools
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
 from roost.domain import task
-from roost.domain.events import Draft
 from roost.domain.ledger import Batch
 from roost.domain.session import Pending, Spec
 from roost.domain.task import TOOL
 from roost.errors import Conflict, IdempotencyMismatch, InvalidRequest, NotFound
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.catalog import Record, RecordQuery
+from roost.ports.drafts import new_draft
 from roost.ports.keys import Key
 from roost.ports.sessions import SessionQuery
 from roost.testing.null_parts import lifecycle_of
@@ -219,7 +219,7 @@ async def test_an_interrupted_run_is_cancelled(tmp_path: Path) -> None:
             await desk.board.update(desk.key, task.id, {"status": "done"})
         session = await roost.store.sessions.find(run["session_id"])
         await roost.until(session, "span.model_request_start")
-        await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
+        await roost.intake.accept(session.id, [new_draft("user.interrupt")])
         record = await ended(desk.board, task.id)
         assert record.body["runs"][0]["status"] == "cancelled"
         assert record.body["status"] == "open"
@@ -252,11 +252,11 @@ async def test_a_call_to_the_server_counts_once_though_its_answer_was_lost(tmp_p
     async with node(tmp_path, working=False) as roost, office(roost) as desk:
         task = await desk.task()
         spec = Spec(agent={"tools": [TOOL]}, environment_id="env_1", task_id=task.id)
-        said = Draft.of("user.message", content=[])
+        said = new_draft("user.message", content=[])
         session = await roost.store.sessions.create(TENANT, "sesn_1", spec, [said])
         await roost.store.log.renew("node_1", 60)
         [lease] = await roost.store.log.claim("node_1", 1)
-        call = Draft.of("agent.custom_tool_use", name=TOOL["name"], input={"title": "New"})
+        call = new_draft("agent.custom_tool_use", name=TOOL["name"], input={"title": "New"})
         blocks = [Pending(call.id, "custom_tool")]
         await roost.store.log.append(lease, Batch(drafts=[call], blocks=blocks))
         intake = Intake(roost.store.log, roost.notifier, StandbyRunners(), max_queued=9)
@@ -283,10 +283,10 @@ async def test_a_call_that_is_wrong_changes_nothing_and_says_so(tmp_path: Path, 
     async with node(tmp_path, working=False) as roost, office(roost) as desk:
         task = await desk.task()
         spec = Spec(agent={"tools": [TOOL]}, environment_id="env_1", task_id=task.id)
-        await roost.store.sessions.create(TENANT, "sesn_1", spec, [Draft.of("user.message")])
+        await roost.store.sessions.create(TENANT, "sesn_1", spec, [new_draft("user.message")])
         await roost.store.log.renew("node_1", 60)
         [lease] = await roost.store.log.claim("node_1", 1)
-        call = Draft.of("agent.custom_tool_use", name=TOOL["name"], input=given)
+        call = new_draft("agent.custom_tool_use", name=TOOL["name"], input=given)
         blocks = [Pending(call.id, "custom_tool")]
         await roost.store.log.append(lease, Batch(drafts=[call], blocks=blocks))
         session = await roost.store.sessions.find("sesn_1")
@@ -311,7 +311,7 @@ async def test_a_run_whose_session_goes_after_an_interrupt_is_cancelled(
         session = await roost.store.sessions.find(run["session_id"])
         if began:
             await roost.until(session, "span.model_request_start")
-        await roost.intake.accept(session.id, [Draft.of("user.interrupt")])
+        await roost.intake.accept(session.id, [new_draft("user.interrupt")])
         await roost.until(session, "session.status_idle")
         await getattr(roost.store.sessions, leave)(TENANT, session.id)
         async with office(roost) as desk:  # the process that comes after

@@ -15,9 +15,9 @@ from tests.core.test_sandboxes import Door, Housed, Landlord
 from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.sessions.trust import Trust
-from roost.domain.ids import mint
 from roost.domain.session import Session, Spec, TrustLevel
 from roost.errors import Forbidden, InvalidRequest, SandboxUnavailable
+from roost.ids import mint
 from roost.ports.catalog import Record
 from roost.ports.egress import Networking
 from roost.ports.keys import Key

@@ -17,6 +17,7 @@ from roost.domain.events import Draft, Entry, Preview
 from roost.domain.ledger import Batch
 from roost.domain.session import Session, Status
 from roost.errors import WorkspaceDeleted
+from roost.ports.drafts import new_draft
 from roost.stores.notifier import LocalNotifier
 from roost.stores.sqlite import SqliteStore
 from roost.testing.null_parts import NoWorkspaceQueue
@@ -76,7 +77,7 @@ async def test_an_interrupt_stops_the_turn_and_withdraws_what_waits_behind_it(tm
         start = await roost.say(session, script({"text": "word " * 400, "chunk_delay": 0.05}))
         await roost.until(session, "span.model_request_start")
         await roost.say(session, script({"text": "queued before"}))
-        stop = [Draft.of("user.interrupt"), message("and then this")]
+        stop = [new_draft("user.interrupt"), message("and then this")]
         await roost.intake.accept(session.id, stop)
         entries = await roost.until(session, "session.status_idle", start - 1)
         taken = [(e.type, e.queued, e.withdrawn) for e in entries if e.type.startswith("user.")]

@@ -13,10 +13,10 @@ import sys
 
 import anyio
 
-from roost.domain.events import Draft
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease
 from roost.errors import LeaseLost, Unavailable
+from roost.ports.drafts import new_draft
 from roost.ports.log import Receipt
 from roost.stores.postgres import PostgresStore
 
@@ -39,7 +39,7 @@ async def client(store: PostgresStore, session_id: str, node: str) -> None:
 
 async def send(store: PostgresStore, session_id: str, key: str) -> None:
     """Until it is acknowledged."""
-    draft = Draft.of("user.message", content=[{"type": "text", "text": key}])
+    draft = new_draft("user.message", content=[{"type": "text", "text": key}])
     while True:
         try:
             accepted = await store.log.accept(
@@ -70,7 +70,7 @@ async def turn(store: PostgresStore, lease: Lease) -> bool:
     if waiting:
         await work(store, lease, Batch(takes=waiting, turn=TurnMark.BEGIN))
         for n in range(3):
-            said = Draft.of("agent.message", n=n, generation=lease.generation)
+            said = new_draft("agent.message", n=n, generation=lease.generation)
             await work(store, lease, Batch(drafts=[said]))
             await anyio.sleep(random.uniform(0, 0.05))
         return False

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import anyio
 
-from roost.domain.events import Draft
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Spec
+from roost.ports.drafts import new_draft
 from roost.ports.log import Receipt
 from roost.stores.sqlite import SqliteStore
 
@@ -31,7 +31,7 @@ async def client(store: SqliteStore, session_id: str, run: str) -> None:
     while True:
         n += 1
         key = f"{run}.{n}"
-        draft = Draft.of("user.message", content=[{"type": "text", "text": key}])
+        draft = new_draft("user.message", content=[{"type": "text", "text": key}])
         accepted = await store.log.accept(session_id, [draft], receipts=[Receipt(key, "same")])
         [entry] = accepted.entries
         tell(f"accepted {session_id} {entry.seq} {entry.id} {key}")
@@ -45,7 +45,7 @@ async def runner(store: SqliteStore, lease: Lease) -> None:
         if waiting:
             await work(store, lease, Batch(takes=waiting, turn=TurnMark.BEGIN))
             for n in range(3):
-                await work(store, lease, Batch(drafts=[Draft.of("agent.message", n=n)] * (n + 1)))
+                await work(store, lease, Batch(drafts=[new_draft("agent.message", n=n)] * (n + 1)))
         elif (
             ended := await store.log.finish(lease, seen, Batch(), {"type": "end_turn"})
         ) is not None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from roost.domain.events import Draft, Entry
+from roost.domain.events import Entry
 from roost.harnesses.claude.calls import ToolCalls
 from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.permissions import Policy
 from roost.harnesses.claude.tools import Toolbox
+from roost.ports.drafts import new_draft
 from roost.ports.harness import Confinement, Emit, Output
 
 IDS = StableIds("sesn_1")
@@ -43,7 +44,7 @@ def calls_of(agent: dict[str, Any], bounds: Confinement | None = None) -> ToolCa
 
 
 def entry(type: str, /, **fields: Any) -> Entry:
-    draft = Draft.of(type, **fields)
+    draft = new_draft(type, **fields)
     return Entry(1, draft.id, draft.type, draft.body, 0)
 
 

@@ -16,8 +16,9 @@ import pytest
 import zstandard
 
 from roost.domain.archive import Card, Member
-from roost.domain.events import Draft, Entry
+from roost.domain.events import Entry
 from roost.errors import BadArchive, DiskFull, TooLarge
+from roost.ports.drafts import new_draft
 from roost.ports.tree import Found
 from roost.sandboxes.tree import LocalTree
 from roost.stores.archives import FolderArchives, FolderBench
@@ -33,7 +34,7 @@ def archives(folder: Path, most: int = 1 << 30) -> FolderArchives:
 
 
 def entries(*texts: str) -> list[Entry]:
-    drafts = [Draft.of("user.message", content=[{"type": "text", "text": t}]) for t in texts]
+    drafts = [new_draft("user.message", content=[{"type": "text", "text": t}]) for t in texts]
     return [Entry(n, d.id, d.type, d.body, NOW - 100 + n) for n, d in enumerate(drafts, 1)]
 
 

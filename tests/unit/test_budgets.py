@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from roost.config import Settings
 from roost.core.sandbox.budgets import Budgets
 from roost.domain.budget import Budget, Price, Spent, monetary, price_of
-from roost.domain.events import Draft
 from roost.domain.session import Session, Spec, State
 from roost.domain.usage import Usage
 from roost.errors import BudgetNotRaised, BudgetReached, BudgetRefused, StartupError
+from roost.ports.drafts import new_draft
 from roost.serve.prices import priced
 
 PRICES = {
@@ -66,10 +66,10 @@ def test_with_nothing_left_only_what_settles_things_is_taken():
     budgets = Budgets(Budget(max_tokens=10))
     full = session(None, spent=Spent(tokens=10))
     for type in ("user.interrupt", "user.tool_confirmation", "user.custom_tool_result"):
-        budgets.admit(full, [Draft.of(type)])
+        budgets.admit(full, [new_draft(type)])
     with pytest.raises(BudgetReached, match="10 tokens"):
-        budgets.admit(full, [Draft.of("user.interrupt"), Draft.of("user.message")])
-    budgets.admit(session(None, spent=Spent(tokens=9)), [Draft.of("user.message")])
+        budgets.admit(full, [new_draft("user.interrupt"), new_draft("user.message")])
+    budgets.admit(session(None, spent=Spent(tokens=9)), [new_draft("user.message")])
 
 
 def test_a_budget_can_be_raised_or_removed_and_not_lowered_below_what_is_spent():

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roost.domain.events import Draft, Entry
+from roost.domain.events import Entry
 from roost.domain.turns import Rewind, branch_of, hidden, holds, name_at, stretches, turns_in
+from roost.ports.drafts import new_draft
 
 END = {"stop_reason": {"type": "end_turn"}}
 ASKS = {"stop_reason": {"type": "requires_action"}}
@@ -31,7 +32,7 @@ def log(short: str) -> list[Entry]:
     entries = []
     for seq, letter in enumerate(short, 1):
         kind, fields = SHORT[letter.lower()]
-        draft = Draft.of(kind, **fields)
+        draft = new_draft(kind, **fields)
         entries.append(Entry(seq, draft.id, kind, draft.body, 0, queued=letter.isupper()))
     return entries
 

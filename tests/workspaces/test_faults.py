@@ -31,8 +31,8 @@ HTTP_FAULTS = ["500", "503", "slow", "cut", "wrong answer", "wrong question", "a
 
 @pytest.fixture(autouse=True)
 def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roost.domain.packs.LOAD", 100_000)
-    monkeypatch.setattr("roost.domain.packs.FRAME", 30_000)
+    monkeypatch.setattr("roost.core.snapshots.packs.LOAD", 100_000)
+    monkeypatch.setattr("roost.core.snapshots.packs.FRAME", 30_000)
     monkeypatch.setattr("roost.core.snapshots.fetch._PAUSE", 0.0)
 
 

@@ -22,18 +22,10 @@ from tests.workspaces.trees import picture, put_back, tree
 
 from roost.blobs.folder import FolderBlobs
 from roost.core.snapshots.gather import GatherLimits
+from roost.core.snapshots.packs import Load, encode_entries, seal
 from roost.core.snapshots.snapshots import Snapshots, TakenSnapshot
 from roost.disk import remove
-from roost.domain.packs import Load
-from roost.domain.snapshot import (
-    Entry,
-    Manifest,
-    Snapshot,
-    Totals,
-    digest_of,
-    encode_entries,
-    seal,
-)
+from roost.domain.snapshot import Entry, Manifest, Snapshot, Totals, digest_of
 from roost.errors import SnapshotCorrupt, WorkspaceTooLarge
 
 SECRET = b"what only the host may know" * 100

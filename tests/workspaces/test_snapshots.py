@@ -30,8 +30,8 @@ SMALL = settings(deadline=None, suppress_health_check=list(HealthCheck))
 @pytest.fixture(autouse=True)
 def small_packs_and_short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that small trees have several packs, and files need not rest long to be believed."""
-    monkeypatch.setattr("roost.domain.packs.LOAD", 200_000)
-    monkeypatch.setattr("roost.domain.packs.FRAME", 50_000)
+    monkeypatch.setattr("roost.core.snapshots.packs.LOAD", 200_000)
+    monkeypatch.setattr("roost.core.snapshots.packs.FRAME", 50_000)
     monkeypatch.setattr("roost.core.snapshots.gather._CUT", 0x3)
     monkeypatch.setattr("roost.sandboxes.tree.walk._TOO_RECENT", 10_000_000)
 

@@ -20,8 +20,8 @@ from roost.api.framework.errors import refusal
 from roost.api.framework.replies import WHOLE_ANSWER, JsonBytes, TakeWhole
 from roost.api.framework.routes import Operation, Routes
 from roost.api.operations import OPERATIONS
-from roost.domain.ids import mint
 from roost.errors import RoostError
+from roost.ids import mint
 
 _log = logging.getLogger(__name__)
 _OPEN_BODY: Final = 4 * 1024  # bytes, of a request that needs no key

@@ -15,7 +15,7 @@ from roost.builtin_model.dialect import Json, ModelDialect
 from roost.builtin_model.messages import MessagesDialect, count_tokens
 from roost.builtin_model.responses import ResponsesDialect
 from roost.builtin_model.script import Cue, Fault, Step, cue
-from roost.domain.ids import mint
+from roost.ids import mint
 
 _MAX_BODY = 32 * 1024 * 1024  # the real API's limit
 _MAX_FAULTS = 10_000

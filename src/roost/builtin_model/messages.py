@@ -10,7 +10,7 @@ import msgspec
 
 from roost.builtin_model.dialect import Frame, Json, frame, tokens
 from roost.builtin_model.script import ScriptedCall, SpokenTurn, Step, pieces
-from roost.domain.ids import mint
+from roost.ids import mint
 
 KINDS = {
     400: "invalid_request_error",

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from roost.cli.client import Client, Json, at
 from roost.cli.screen import clean, whole_call
-from roost.domain.ids import mint
 from roost.errors import InvalidRequest
+from roost.ids import mint
 
 QUESTION = "AskUserQuestion"
 _EVENTS_READ = 500

@@ -19,9 +19,10 @@ from typing import Any, BinaryIO
 from uuid import UUID
 
 from roost.domain.archive import Card
-from roost.domain.events import Draft, Entry
+from roost.domain.events import Entry
 from roost.domain.snapshot import LONGEST_PATH
 from roost.errors import InvalidRequest
+from roost.ports.drafts import new_draft
 from roost.sandboxes.tree import LocalTree
 from roost.stores.archives import FolderArchives
 
@@ -105,10 +106,10 @@ def _entries(lines: list[dict[str, Any]]) -> Iterator[Entry]:
         texts = _texts(frame.get("message")) if kind and not frame.get("isMeta") else []
         if kind and texts:
             seq += 1
-            draft = Draft.of(kind, content=[{"type": "text", "text": text} for text in texts])
+            draft = new_draft(kind, content=[{"type": "text", "text": text} for text in texts])
             yield Entry(seq, draft.id, kind, draft.body, _moment(frame))
     if seq:
-        idle = Draft.of("session.status_idle", stop_reason={"type": "end_turn"})
+        idle = new_draft("session.status_idle", stop_reason={"type": "end_turn"})
         yield Entry(seq + 1, idle.id, idle.type, idle.body, time.time_ns() // 1000)
 
 

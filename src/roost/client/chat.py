@@ -25,7 +25,7 @@ from roost.client.messages import (
     ToolPermissionRequest,
     read,
 )
-from roost.domain.ids import mint
+from roost.ids import mint
 
 _FINAL: Final = frozenset({1000, 1003, 1007, 1009, 4401, 4404})
 """Close codes after which it is no use to come back."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import msgspec
-
-from roost.domain.ids import mint
 
 Micros = int
 """A moment: microseconds since 1970 in UTC, always told by the store."""
@@ -16,20 +15,16 @@ Micros = int
 WITHDRAWABLE = frozenset({"user.message", "system.message", "user.tool_confirmation"})
 """The inputs that an interrupt withdraws while they wait."""
 
-_OFFICIAL = frozenset(
-    {
-        "model_overloaded_error",
-        "model_rate_limited_error",
-        "model_request_failed_error",
-        "billing_error",
-        "tool_use_limit_reached_error",
-    }
-)
-"""The types of a `session.error` that need nothing but a message."""
-
 _MARK = b'"withdrawn_at":'
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+
+
+class Moment(NamedTuple):
+    """When a change happens, and where the ids of the entries come from that the rules add to it."""
+
+    now: Micros
+    new_id: Callable[[], str]
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -40,14 +35,14 @@ class Draft(msgspec.Struct, frozen=True):
     id: str
 
     @classmethod
-    def of(cls, type: str, /, id: str | None = None, **fields: Any) -> Draft:
+    def of(cls, type: str, id: str, /, **fields: Any) -> Draft:
         """A draft of this type; `fields` are what the event has besides id, type and time."""
-        return cls(type, _encode(fields), id or mint("sevt"))
+        return cls(type, _encode(fields), id)
 
     @classmethod
-    def of_fields(cls, type: str, fields: dict[str, Any]) -> Draft:
+    def of_fields(cls, type: str, id: str, fields: dict[str, Any]) -> Draft:
         """The same, of fields that are a dict already."""
-        return cls(type, _encode(fields), mint("sevt"))
+        return cls(type, _encode(fields), id)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -103,16 +98,6 @@ def iso(moment: Micros) -> str:
 def _to_the_second(seconds: int) -> str:
     """Kept, because whatever is told together happened within a few seconds."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
-def trouble(error: str, message: str, retry: Literal["retrying", "exhausted", "terminal"]) -> Draft:
-    """A `session.error`: what went wrong, and whether anybody tries again.
-
-    Official clients know some names only, and are strict about it: another one is in `code` alone.
-    """
-    type = error if error in _OFFICIAL else "unknown_error"
-    body = {"type": type, "code": error, "message": message, "retry_status": {"type": retry}}
-    return Draft.of("session.error", error=body)
 
 
 class Preview(msgspec.Struct, frozen=True):

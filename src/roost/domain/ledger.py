@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from roost.domain.budget import Spent
-from roost.domain.events import Draft, Entry, Micros
+from roost.domain.events import Draft, Entry, Moment
 from roost.domain.pen import KEPT_WAITING, Change, Pen
 from roost.domain.session import Lease, Move, Pending, Spec, State, Status
 from roost.domain.turns import Rewind
@@ -79,7 +79,7 @@ _RESERVE = 100  # places in a queue for interrupts and answers only
 def admit(
     state: State,
     drafts: Sequence[Draft],
-    now: Micros,
+    moment: Moment,
     max_queued: int,
     standby: Standby | None = None,
     waiting: Sequence[Entry] = (),
@@ -101,7 +101,7 @@ def admit(
             f"the log of this session has {state.head} entries, and takes no more messages",
             hint="Go on in a new session.",
         )
-    pen = Pen(state, now)
+    pen = Pen(state, moment)
     heard = _heard(pen, drafts, waiting)
     if pen.state.queued > max_queued and (state.queued or len(drafts) > max_queued):
         _check_reserve(state, drafts, pen.state.queued - max_queued)
@@ -115,16 +115,17 @@ def admit(
     return pen.change()
 
 
-def create(state: State, spec: Spec, drafts: Sequence[Draft], now: Micros) -> Change:
+def create(state: State, spec: Spec, drafts: Sequence[Draft], moment: Moment) -> Change:
     """A new session with its first inputs; that it got another place than it was to get is said first."""
-    first = note(state, [_fallback(spec)] if spec.fell_back else [], now)
-    change = admit(first.state, drafts, now, len(drafts))
+    first = note(state, [_fallback(spec, moment)] if spec.fell_back else [], moment)
+    change = admit(first.state, drafts, moment, len(drafts))
     return Change(change.state, first.entries + change.entries, change.opened, change.consumed)
 
 
-def _fallback(spec: Spec) -> Draft:
+def _fallback(spec: Spec, moment: Moment) -> Draft:
     fields = {"sandbox": spec.sandbox, "trust_level": spec.trust_level}
-    return Draft.of("roost.fallback_taken", fallback=spec.sandbox_fallback, **fields)
+    id = moment.new_id()
+    return Draft.of("roost.fallback_taken", id, fallback=spec.sandbox_fallback, **fields)
 
 
 def _heard(pen: Pen, drafts: Sequence[Draft], waiting: Sequence[Entry]) -> set[str | None]:
@@ -156,10 +157,10 @@ def _check_reserve(state: State, drafts: Sequence[Draft], over: int) -> None:
         )
 
 
-def work(state: State, lease: Lease, batch: Batch, now: Micros) -> Change:
+def work(state: State, lease: Lease, batch: Batch, moment: Moment) -> Change:
     """What a runner did. :raises LeaseLost: the session was claimed by another since."""
     _fence(state, lease)
-    return _written(state, batch, now).change()
+    return _written(state, batch, moment).change()
 
 
 def rest(
@@ -168,7 +169,7 @@ def rest(
     seen: int,
     batch: Batch,
     stop_reason: dict[str, Any],
-    now: Micros,
+    moment: Moment,
     *,
     keep: bool,
 ) -> Change | None:
@@ -185,7 +186,7 @@ def rest(
         return Change(replace(state, owner=state.owner if keep else None), [])
     if batch.budget:  # a session that was made before its state had it
         state = replace(state, budget=batch.budget)
-    pen = _written(state, batch, now)
+    pen = _written(state, batch, moment)
     pen.move(Move.REST)
     pen.rest(stop_reason)
     suspended = batch.turn is TurnMark.SUSPEND
@@ -212,7 +213,7 @@ def give_back(state: State, lease: Lease) -> State:
     return replace(state, owner=None)
 
 
-def close(state: State, now: Micros) -> Change:
+def close(state: State, moment: Moment) -> Change:
     """Archive: terminated for good, still readable. Again: nothing changes.
 
     :raises SessionBusy: it runs
@@ -221,7 +222,7 @@ def close(state: State, now: Micros) -> Change:
         return Change(state, [])
     if state.status in (Status.RUNNING, Status.RESCHEDULING):
         raise SessionBusy("a session cannot be archived while its status is running")
-    pen = Pen(replace(state, archived_at=now, pending=()), now)
+    pen = Pen(replace(state, archived_at=moment.now, pending=()), moment)
     if state.status is not Status.TERMINATED:
         pen.end()
     return pen.change()
@@ -233,12 +234,12 @@ def leave(state: State) -> None:
         raise SessionBusy("a session cannot be deleted while its status is running")
 
 
-def note(state: State, drafts: Sequence[Draft], now: Micros, *, wakes: bool = False) -> Change:
+def note(state: State, drafts: Sequence[Draft], moment: Moment, *, wakes: bool = False) -> Change:
     """Entries about the session that settle nothing, such as `session.updated`.
 
     If it `wakes` for them, it goes on with what it had to leave: a turn, or inputs that wait.
     """
-    pen = Pen(state, now)
+    pen = Pen(state, moment)
     for draft in drafts:
         pen.write(draft)
     left = state.turn is not None or state.queued
@@ -248,7 +249,7 @@ def note(state: State, drafts: Sequence[Draft], now: Micros, *, wakes: bool = Fa
 
 
 def rewind(
-    state: State, seen: int, to: int, mark: int, was: str | None, draft: Draft, now: Micros
+    state: State, seen: int, to: int, mark: int, was: str | None, draft: Draft, moment: Moment
 ) -> Change:
     """The conversation goes on from an earlier place; the draft says so. See `domain.turns.Rewind`.
 
@@ -259,7 +260,7 @@ def rewind(
     check_rest(state)
     if state.head != seen:
         raise Conflict("something has happened in the session since")
-    pen = Pen(state, now)
+    pen = Pen(state, moment)
     at = pen.write(draft).seq
     rewinds = (*state.rewinds, Rewind(at, to, mark, was))
     pen.state = replace(pen.state, rewinds=rewinds, turn=None, turned=0)
@@ -277,13 +278,13 @@ def check_rest(state: State) -> None:
 
 
 def begin(
-    state: State, copied: int, drafts: Sequence[Draft], now: Micros, *, rests: bool
+    state: State, copied: int, drafts: Sequence[Draft], moment: Moment, *, rests: bool
 ) -> Change:
     """A session whose log begins with so many entries of another's, and says where they are from.
 
     Its log ends at rest: unless the copied part does (`rests`), that is added.
     """
-    pen = Pen(replace(state, head=copied, generation=1), now)
+    pen = Pen(replace(state, head=copied, generation=1), moment)
     if not rests:
         pen.rest({"type": "end_turn"})
     for draft in drafts:
@@ -303,8 +304,8 @@ def _fence(state: State, lease: Lease) -> None:
         )
 
 
-def _written(state: State, batch: Batch, now: Micros) -> Pen:
-    pen = Pen(state, now)
+def _written(state: State, batch: Batch, moment: Moment) -> Pen:
+    pen = Pen(state, moment)
     if batch.turn is TurnMark.END:
         pen.state = replace(pen.state, turn=None)
     if batch.turn is TurnMark.BEGIN:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from roost.domain.events import WITHDRAWABLE, Draft, Entry, Micros
+from roost.domain.events import WITHDRAWABLE, Draft, Entry, Moment
 from roost.domain.session import TABLE, Move, State, Status, step
 from roost.errors import InvalidRequest, WrongAnswer
 
@@ -53,10 +53,10 @@ def _places(event: Draft | Entry) -> int:
 class Pen:
     """Writes entries one after the other, and keeps the state that goes with them."""
 
-    def __init__(self, state: State, now: Micros) -> None:
+    def __init__(self, state: State, moment: Moment) -> None:
         self.state = state
         self.head = state.head  # counted here, and put into the state once, at the end
-        self.now = now
+        self.now, self._new_id = moment
         self.entries: list[Entry] = []
         self.opened: list[Entry] = []
         self.consumed: list[int] = []
@@ -73,6 +73,10 @@ class Pen:
         entry = Entry(self.head, draft.id, draft.type, draft.body, self.now, queued)
         self.entries.append(entry)
         return entry
+
+    def say(self, type: str, **fields: Any) -> Entry:
+        """One entry that the rules add by themselves."""
+        return self.write(Draft.of(type, self._new_id(), **fields))
 
     def hear(self, draft: Draft) -> str | None:
         """Queue one input, and say what kind of thing it is to an idle session."""
@@ -126,7 +130,7 @@ class Pen:
                 self.write(entry.withdrawn_at(self.now))
             self._wait_no_longer(entry)
         if gone := [entry.id for entry in inputs if entry.type in WITHDRAWABLE]:
-            self.write(Draft.of("roost.withdrawn", event_ids=gone, interrupt_id=by))
+            self.say("roost.withdrawn", event_ids=gone, interrupt_id=by)
 
     def _stand_down(self, *, answered: bool) -> None:
         """Rest, without having done anything. A turn that the budget has stopped still goes on when that is
@@ -203,27 +207,25 @@ class Pen:
         """Why it rests, and what it has used."""
         self._thread("idle", stop_reason=stop_reason)
         usage = self.state.shown_usage(self.state.active_seconds(self.now))
-        self.write(Draft.of("session.usage", usage=usage, budget=self.state.budget))
+        self.say("session.usage", usage=usage, budget=self.state.budget)
         trust = self.state.trust_level
-        self.write(Draft.of("session.status_idle", stop_reason=stop_reason, trust_level=trust))
+        self.say("session.status_idle", stop_reason=stop_reason, trust_level=trust)
 
     def end(self) -> None:
         """Terminated."""
         self.move(Move.END)
         self._thread("terminated")
-        self.write(Draft.of("session.status_terminated"))
+        self.say("session.status_terminated")
         self.state = replace(self.state, owner=None, turn=None, pending=())
 
     def _announce(self, status: str) -> None:
-        self.write(Draft.of(f"session.status_{status}", trust_level=self.state.trust_level))
+        self.say(f"session.status_{status}", trust_level=self.state.trust_level)
         self._thread(status)
 
     def _thread(self, status: str, **fields: Any) -> None:
-        self.write(
-            Draft.of(
-                f"session.thread_status_{status}",
-                session_thread_id=self.state.thread_id,
-                agent_name=self.state.agent_name,
-                **fields,
-            )
+        self.say(
+            f"session.thread_status_{status}",
+            session_thread_id=self.state.thread_id,
+            agent_name=self.state.agent_name,
+            **fields,
         )

@@ -15,11 +15,10 @@ left behind is known to be garbage, without a clock, as soon as the head has mov
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
-from typing import Final, Literal, TypeVar
+from collections.abc import Collection
+from typing import Final, Literal
 
 import msgspec
-import zstandard
 from msgspec.structs import replace
 
 from roost.domain.events import Micros
@@ -27,12 +26,8 @@ from roost.errors import SnapshotCorrupt
 
 PART: Final = 1 << 20
 LONGEST_PATH: Final = 4095
-_DIGEST: Final = 32
-_MAGIC: Final = b"roost1\n\0"
+DIGEST: Final = 32
 _MOST_TURNS: Final = 100  # that one snapshot is the end of
-_MOST_SEALED: Final = 1 << 30
-
-T = TypeVar("T")
 
 BEGINNING: Final = -1
 """The mark of the snapshot that a workspace began with, if it was not empty: no place in a log has it."""
@@ -177,48 +172,12 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 def digest_of(data: bytes) -> bytes:
     """The name of some content."""
-    return hashlib.blake2b(data, digest_size=_DIGEST).digest()
+    return hashlib.blake2b(data, digest_size=DIGEST).digest()
 
 
 def order(path: bytes) -> list[bytes]:
     """What a tree is sorted by: a directory, then what is in it, then what is beside it."""
     return path.split(b"/")
-
-
-def encode_entries(entries: Sequence[Entry]) -> bytes:
-    """A segment's bytes; the same entries have the same."""
-    return msgspec.msgpack.encode(entries)
-
-
-def decode_entries(data: bytes) -> list[Entry]:
-    """What `encode_entries` was given. :raises SnapshotCorrupt: it was given nothing like that"""
-    return _decoded(data, list[Entry])
-
-
-def seal(thing: Manifest | Head) -> bytes:
-    """An object's bytes, which say themselves whether they are whole."""
-    packed = zstandard.compress(msgspec.msgpack.encode(thing), 3)
-    return _MAGIC + digest_of(packed) + packed
-
-
-def unseal(data: bytes, kind: type[T]) -> T:
-    """What was sealed. :raises SnapshotCorrupt: not one byte may differ"""
-    body = len(_MAGIC) + _DIGEST
-    packed = data[body:]
-    if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : body] != digest_of(packed):
-        raise SnapshotCorrupt("an object of a snapshot is damaged")
-    return _decoded(decompressed(packed, _MOST_SEALED), kind)
-
-
-def decompressed(packed: bytes, most: int) -> bytes:
-    """What was compressed, if it is no more than `most` bytes. :raises SnapshotCorrupt:"""
-    try:
-        size = zstandard.frame_content_size(packed)
-        if not 0 <= size <= most:
-            raise SnapshotCorrupt("a part of a snapshot is larger than it says")
-        return zstandard.ZstdDecompressor().decompress(packed)
-    except zstandard.ZstdError as error:
-        raise SnapshotCorrupt(f"a part of a snapshot cannot be unpacked: {error}") from None
 
 
 def check_tree(before: Entry | None, entry: Entry) -> None:
@@ -253,10 +212,3 @@ def pack_key(workspace: str, sequence: int, attempt: str, number: int) -> str:
 def base_of(key: str) -> int:
     """The sequence that the attempt built on which wrote this manifest or pack."""
     return int(key.rpartition("/")[2].partition("-")[0])
-
-
-def _decoded(data: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.msgpack.decode(data, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise SnapshotCorrupt(f"an object of a snapshot cannot be read: {error}") from None

@@ -15,7 +15,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from roost.api.framework.deps import Deps
 from roost.api.framework.errors import refusal
 from roost.core.read.fanout import Fanout
-from roost.domain.ids import mint
 from roost.errors import RoostError, TooManySockets
 from roost.gateway import server_messages
 from roost.gateway.admission import admit
@@ -23,6 +22,7 @@ from roost.gateway.connection import EXTENSION, ClientConnection
 from roost.gateway.server_messages import EntryEncoder
 from roost.gateway.socket import FAILED, LOGGED_OUT, RESTART, Socket
 from roost.gateway.task_updates import TaskUpdates
+from roost.ids import mint
 from roost.ports.sandbox import Stats
 
 StatsOf = Callable[[str], Awaitable[Stats | None]]

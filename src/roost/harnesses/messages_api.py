@@ -13,9 +13,9 @@ from typing import Any, Final
 import httpx2
 import msgspec
 
-from roost.domain.ids import mint
 from roost.domain.usage import Usage
 from roost.harnesses.retries import ModelFailure, asked_to_wait, refused
+from roost.ids import mint
 from roost.ports.harness import Show
 
 TIMEOUT: Final = httpx2.Timeout(30.0, read=300.0)  # the API sends a ping long before that

@@ -29,6 +29,7 @@ from roost.harnesses import HarnessContext
 from roost.harnesses.message_history import MessageHistory
 from roost.harnesses.messages_api import AnswerPart, Json, MessagesApi, ModelAnswer
 from roost.harnesses.retries import ModelFailure, pause
+from roost.ports.drafts import new_draft
 from roost.ports.harness import (
     Abilities,
     Brief,
@@ -215,7 +216,7 @@ class _Request:
         self._stop = stop
 
     async def outputs(self) -> AsyncGenerator[Output, None]:
-        start = Draft.of("span.model_request_start")
+        start = new_draft("span.model_request_start")
         yield Emit([start])
         try:
             async with aclosing(self._previews()) as previews:
@@ -334,11 +335,11 @@ def _custom_tools(session: Session) -> set[str]:
 def _denial(call: AnswerPart) -> Draft:
     said = f"{call.name} was not run: this agent has no sandbox, so it runs no tools of its own."
     content = [{"type": "text", "text": said}]
-    return Draft.of("agent.tool_result", tool_use_id=call.id, content=content, is_error=True)
+    return new_draft("agent.tool_result", tool_use_id=call.id, content=content, is_error=True)
 
 
 def _span_end(start_id: str, usage: Usage, *, error: bool) -> Draft:
-    return Draft.of(
+    return new_draft(
         "span.model_request_end",
         model_request_start_id=start_id,
         is_error=error,

@@ -30,7 +30,6 @@ from uvicorn.server import ServerState
 from roost.api.access.login_attempts import group_of
 from roost.api.framework.errors import refusal
 from roost.api.framework.replies import WHOLE_ANSWER
-from roost.domain.ids import mint
 from roost.errors import (
     HeadTooLarge,
     InvalidRequest,
@@ -38,6 +37,7 @@ from roost.errors import (
     TooManyConnections,
     Unavailable,
 )
+from roost.ids import mint
 
 Network = IPv4Network | IPv6Network
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from roost.config import Settings
 from roost.core.access.keys import Keyring
 from roost.disk import make_folder, sync_folder
-from roost.domain.ids import mint
 from roost.errors import Conflict, StartupError, Unauthenticated
+from roost.ids import mint
 
 TENANT = "default"
 """The tenant of the administrator's key, and of keys made without naming one."""

@@ -67,10 +67,10 @@ from roost.core.write.announced_log import AnnouncedLog
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
 from roost.disk import free
-from roost.domain.ids import mint
 from roost.errors import DiskFull, Unavailable
 from roost.gateway.app import Gateway, ProtocolRouter
 from roost.gateway.task_updates import TaskUpdates
+from roost.ids import mint
 from roost.ports.log import Log
 from roost.ports.nodes import About
 from roost.ports.notifier import Notifier

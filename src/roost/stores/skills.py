@@ -12,9 +12,9 @@ import msgspec
 from anyio import to_thread
 
 from roost.disk import make_folder, remove, sync_folder
-from roost.domain.ids import mint
 from roost.domain.skill import File, skill_key
 from roost.errors import NotFound, SnapshotCorrupt, Unavailable
+from roost.ids import mint
 from roost.ports.blobs import Blobs
 
 _log = logging.getLogger(__name__)

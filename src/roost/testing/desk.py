@@ -14,9 +14,10 @@ import anyio
 from anthropic.types.beta.sessions import BetaManagedAgentsSessionEvent
 from pydantic import BaseModel
 
-from roost.domain.events import Draft, Entry, trouble
+from roost.domain.events import Draft, Entry
 from roost.domain.session import Pending, Session, Spec, State
 from roost.domain.usage import Usage
+from roost.ports.drafts import new_draft, trouble
 from roost.ports.harness import (
     Brief,
     Conversation,
@@ -117,7 +118,7 @@ class Desk:
     def say(self, text: str, *blocks: dict[str, Any], type: str = "user.message") -> Entry:
         """A message, waiting in the log: some text, and other blocks before it."""
         content = [*blocks, {"type": "text", "text": text}]
-        return self._write(Draft.of(type, content=content), queued=True)
+        return self._write(new_draft(type, content=content), queued=True)
 
     def withdraw(self, message: Entry) -> Entry:
         """An interrupt came before the agent got it."""
@@ -126,7 +127,7 @@ class Desk:
     def answer(self, call_id: str, text: str, *, is_error: bool = False) -> Entry:
         """A client's result for a custom tool; such inputs are never shown as waiting."""
         self.pending = [pending for pending in self.pending if pending.event_id != call_id]
-        result = Draft.of(
+        result = new_draft(
             "user.custom_tool_result",
             custom_tool_use_id=call_id,
             content=[{"type": "text", "text": text}],
@@ -138,12 +139,12 @@ class Desk:
         """A person's answer to a call that asks for permission."""
         self.pending = [pending for pending in self.pending if pending.event_id != call_id]
         given = {"tool_use_id": call_id, "result": result, **fields}
-        return self._write(Draft.of("user.tool_confirmation", **given), queued=True)
+        return self._write(new_draft("user.tool_confirmation", **given), queued=True)
 
     def interrupted(self) -> None:
         """What the log says once the runner has taken an interrupt up: nothing waits any more."""
         self.pending = []
-        self._write(Draft.of("user.interrupt"))
+        self._write(new_draft("user.interrupt"))
 
     @asynccontextmanager
     async def open(self, *, ahead: bool = False) -> AsyncGenerator[Conversation, None]:

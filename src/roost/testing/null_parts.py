@@ -31,9 +31,9 @@ from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.write.standby import StandbyRunners
 from roost.domain.budget import Budget, Spent
 from roost.domain.events import Draft, Micros
-from roost.domain.ids import mint
 from roost.domain.session import SANDBOXED_ONLY, Lease, Session, Spec, TrustLevel
 from roost.errors import SandboxUnavailable
+from roost.ids import mint
 from roost.ports.egress import Refused
 from roost.ports.harness import Conversation, Harness
 from roost.ports.keys import Key

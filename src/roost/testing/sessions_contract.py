@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from roost.domain.events import Draft
-from roost.domain.ids import mint
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Session, Status
 from roost.errors import (
@@ -24,7 +23,9 @@ from roost.errors import (
     RoostError,
     SessionBusy,
 )
+from roost.ids import mint
 from roost.ports import sessions as ports
+from roost.ports.drafts import new_draft
 from roost.ports.log import EventQuery, Receipt
 from roost.ports.sessions import Revised, SessionQuery
 from roost.testing.stage import (
@@ -42,7 +43,7 @@ from roost.testing.store_contract import StoreContract
 
 
 def _retitled(title: str) -> Draft:
-    return Draft.of("session.updated", title=title)
+    return new_draft("session.updated", title=title)
 
 
 class SessionsContract(StoreContract):
@@ -272,7 +273,7 @@ class SessionsContract(StoreContract):
                 await stage.say(other)
                 waits.append(anyio.current_time() - start)
         assert await stage.all(lease.session_id) == []
-        await stage.log.accept(other, [Draft.of("user.interrupt")])  # nothing is left to claim
+        await stage.log.accept(other, [new_draft("user.interrupt")])  # nothing is left to claim
         return max(waits)
 
     async def test_a_deleted_session_is_not_made_again_by_a_repeated_request(

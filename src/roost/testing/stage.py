@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roost.domain.events import Draft, Entry
-from roost.domain.ids import mint
+from roost.domain.events import Draft, Entry, Micros, Moment
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Pending, Session, Spec, State
+from roost.ids import mint
+from roost.ports.drafts import new_draft, new_event_id
 from roost.ports.log import Accepted
 from roost.ports.store import Store
 
@@ -23,19 +24,24 @@ def spec(environment_id: str = "env_1", agent_id: str = "agent_1", **fields: Any
     return Spec(agent=agent, environment_id=environment_id, **fields)
 
 
+def at(now: Micros) -> Moment:
+    """A moment, for the rules of the ledger."""
+    return Moment(now, new_event_id)
+
+
 def message(text: str = "hello") -> Draft:
     """What a person says."""
-    return Draft.of("user.message", content=[{"type": "text", "text": text}])
+    return new_draft("user.message", content=[{"type": "text", "text": text}])
 
 
 def answer(text: str = "hello yourself") -> Draft:
     """What the agent says."""
-    return Draft.of("agent.message", content=[{"type": "text", "text": text}])
+    return new_draft("agent.message", content=[{"type": "text", "text": text}])
 
 
 def allow(tool_use_id: str) -> Draft:
     """A person's permission."""
-    return Draft.of("user.tool_confirmation", tool_use_id=tool_use_id, result="allow")
+    return new_draft("user.tool_confirmation", tool_use_id=tool_use_id, result="allow")
 
 
 def numbers(entries: Sequence[Entry]) -> list[int]:

@@ -21,9 +21,10 @@ from starlette.types import Receive, Scope, Send
 from roost.api.framework.errors import envelope
 from roost.api.framework.server import ServerState
 from roost.core.read.follow import Follow, Pause, Shown
-from roost.domain.events import Draft, Entry, Preview, iso
+from roost.domain.events import Entry, Preview, iso
 from roost.domain.session import Session, Status
 from roost.errors import RoostError
+from roost.ports.drafts import new_draft
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -155,6 +156,6 @@ def _data(json: bytes) -> bytes:
 
 def _deleted() -> bytes:
     """The one event that is in no log: there is none any more."""
-    draft = Draft.of("session.deleted")
+    draft = new_draft("session.deleted")
     now = iso(time.time_ns() // 1000)
     return _encode({"type": draft.type, "id": draft.id, "processed_at": now})

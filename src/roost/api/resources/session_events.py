@@ -25,6 +25,7 @@ from roost.domain.events import Draft, Entry
 from roost.domain.session import Session
 from roost.domain.turns import hidden
 from roost.errors import InvalidRequest, Unavailable
+from roost.ports.drafts import new_event_id
 from roost.ports.log import EventQuery, Receipt, is_full
 
 _PAGE = 1000
@@ -224,7 +225,7 @@ def receipts_of(events: Sequence[Event], key: str | None, raw: bytes) -> list[Re
 
 def _draft(event: Event) -> Draft:
     fields = event.copy()
-    return Draft.of_fields(fields.pop("type"), fields)
+    return Draft.of_fields(fields.pop("type"), new_event_id(), fields)
 
 
 def _check(event: Event, at: str, thread_id: str | None) -> None:

@@ -9,9 +9,9 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from roost.domain.ids import mint
 from roost.domain.session import TrustLevel
 from roost.errors import Unauthenticated
+from roost.ids import mint
 from roost.ports.keys import Key, Keys, Limits, Role, Sees
 
 _CACHED_SECONDS = 5.0  # how late another node's revocation is noticed; this node's is at once

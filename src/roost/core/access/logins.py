@@ -16,8 +16,8 @@ import msgspec
 
 from roost.core.access.keys import Keyring, digest_of
 from roost.domain.events import Micros
-from roost.domain.ids import mint
 from roost.errors import NotFound, Unauthenticated
+from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.keys import Key
 

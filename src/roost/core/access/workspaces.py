@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from roost.core.access.permissions import may_ask_for, may_use
 from roost.domain import workspace
-from roost.domain.events import trouble
-from roost.domain.ids import mint
 from roost.domain.session import Spec
 from roost.domain.workspace import EVERYONE, PREFIX, Access
 from roost.errors import Forbidden, InvalidRequest, NotFound, RoostError
+from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
+from roost.ports.drafts import trouble
 from roost.ports.keys import Key, Keys
 from roost.ports.notifier import Notifier
 from roost.ports.sessions import Revised, SessionQuery, Sessions

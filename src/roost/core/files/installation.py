@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from roost.core.files.intents import SHELF, Intents
 from roost.domain.file import file_of, part_key
-from roost.domain.ids import mint
 from roost.domain.skill import skill_key
 from roost.domain.snapshot import head_key
 from roost.errors import (
@@ -29,6 +28,7 @@ from roost.errors import (
     Unavailable,
     WrongBlobs,
 )
+from roost.ids import mint
 from roost.ports.blobs import Blobs, Pointer
 from roost.ports.catalog import Catalog, Kind, Record
 from roost.ports.workspaces import Workspace, Workspaces

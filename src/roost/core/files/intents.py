@@ -9,8 +9,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final
 
-from roost.domain.ids import mint
 from roost.errors import Conflict, NotFound, Unavailable
+from roost.ids import mint
 from roost.ports.catalog import Catalog, Record
 
 SHELF: Final = ""

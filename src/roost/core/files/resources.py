@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from roost.core.files.janitor import FileJanitor
 from roost.core.files.outputs import Outputs
 from roost.core.files.store import FileStore, now
-from roost.domain.events import Draft, iso
-from roost.domain.ids import mint
+from roost.domain.events import iso
 from roost.domain.resource import (
     OUTPUTS,
     UPLOADS,
@@ -34,7 +33,9 @@ from roost.domain.resource import (
 )
 from roost.domain.session import Session, Spec, Status
 from roost.errors import CannotUnseal, FieldNotServed, InvalidRequest, NotFound, SessionClosed
+from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
+from roost.ports.drafts import new_draft
 from roost.ports.egress import Credential, Origin
 from roost.ports.keys import Key
 from roost.ports.sandbox import Mount
@@ -119,7 +120,7 @@ class Resources:
             _refuse_closed(now)
             resources = [*now.spec.resources, made]
             check_together(resources)
-            return Revised(replace(now.spec, resources=resources), [Draft.of("session.updated")])
+            return Revised(replace(now.spec, resources=resources), [new_draft("session.updated")])
 
         try:
             session = await self._sessions.revise(tenant, session.id, added)
@@ -139,7 +140,7 @@ class Resources:
             _refuse_closed(now)
             found(now, resource_id)
             left = [each for each in now.spec.resources if each["id"] != resource_id]
-            return Revised(replace(now.spec, resources=left), [Draft.of("session.updated")])
+            return Revised(replace(now.spec, resources=left), [new_draft("session.updated")])
 
         session = await self._sessions.revise(tenant, session.id, removed)
         await self._show(session)
@@ -160,7 +161,7 @@ class Resources:
                 for each in now_.spec.resources
             ]
             # An agent that is awake has the old one until it starts anew, with its next message.
-            return Revised(replace(now_.spec, resources=resources), [Draft.of("session.updated")])
+            return Revised(replace(now_.spec, resources=resources), [new_draft("session.updated")])
 
         session = await self._sessions.revise(tenant, session.id, touched)
         return found(session, resource_id)

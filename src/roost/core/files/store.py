@@ -31,7 +31,6 @@ from roost.core.files.allowance import Allowance
 from roost.core.files.intents import Intents
 from roost.domain.events import Micros
 from roost.domain.file import PART, File, Part, file_of, part_key, prefix_of
-from roost.domain.ids import mint
 from roost.errors import (
     FileExpired,
     NotFound,
@@ -39,6 +38,7 @@ from roost.errors import (
     StorageQuotaExceeded,
     Unavailable,
 )
+from roost.ids import mint
 from roost.ports.blobs import Blobs
 from roost.ports.catalog import Catalog, Kind, Record, RecordQuery
 from roost.ports.keys import Key

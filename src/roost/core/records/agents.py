@@ -8,8 +8,8 @@ from typing import Any
 from roost.core.access.permissions import check_owner
 from roost.core.records.skills import Skills
 from roost.domain import agent, environment
-from roost.domain.ids import mint
 from roost.errors import EnvironmentArchived, EnvironmentNotFound, InvalidRequest, NotFound
+from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.keys import Key
 

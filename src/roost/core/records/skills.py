@@ -24,10 +24,10 @@ from anyio import to_thread
 
 from roost.core.access.permissions import check_owner
 from roost.core.files.intents import Intents
-from roost.domain.ids import mint
 from roost.domain.session import Session
 from roost.domain.skill import MOST_VERSIONS, Bundle, zipped
 from roost.errors import InvalidRequest, NotFound, RoostError
+from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.harness import SKILLS
 from roost.ports.keys import Key

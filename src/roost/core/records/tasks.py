@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from roost.core.access.permissions import check_owner, may_see
 from roost.domain import task
-from roost.domain.ids import mint
 from roost.domain.session import Session
 from roost.errors import Conflict, NotFound
+from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.keys import Key
 from roost.ports.notifier import Notifier

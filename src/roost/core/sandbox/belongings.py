@@ -6,10 +6,10 @@ from roost.core.files.resources import Resources
 from roost.core.records.skills import Skills
 from roost.core.sandbox.networking import networking_of
 from roost.core.sandbox.reports import OnLack
-from roost.domain.events import trouble
 from roost.domain.session import Session
 from roost.errors import NotFound, RoostError
 from roost.ports.catalog import Catalog
+from roost.ports.drafts import trouble
 from roost.ports.egress import Networking, Origin
 from roost.ports.sandbox import Mount
 

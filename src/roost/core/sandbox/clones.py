@@ -16,6 +16,7 @@ import anyio
 
 from roost.domain.events import Draft
 from roost.domain.resource import Resource, repositories_of
+from roost.ports.drafts import new_draft
 from roost.ports.sandbox import Sandbox
 
 _SECONDS: Final = 600.0
@@ -68,7 +69,7 @@ async def cloned(sandbox: Sandbox, resources: Sequence[Resource]) -> list[Draft]
     for resource in repositories_of(resources):
         if error := await _cloned(sandbox, resource):
             _log.warning("cannot clone: %s", error["type"], extra={"action": "clone"})
-            lacks.append(Draft.of("session.error", error=error))
+            lacks.append(new_draft("session.error", error=error))
     return lacks
 
 

@@ -29,12 +29,13 @@ from roost.core.snapshots.snapshots import Origin
 from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.write.intake import inbox
 from roost.domain import ledger
-from roost.domain.events import Draft, Entry, iso
-from roost.domain.ids import conversation_id, mint
+from roost.domain.events import Entry, iso
 from roost.domain.session import Session, Spec
 from roost.domain.snapshot import BEGINNING, Snapshot
 from roost.domain.turns import TELLING, Turn, branch_of, hidden, name_at, stretches, turns_in
 from roost.errors import InvalidRequest, NotFound, SnapshotGone
+from roost.ids import conversation_id, mint
+from roost.ports.drafts import new_draft
 from roost.ports.harness import HarnessProfile
 from roost.ports.keys import Key
 from roost.ports.log import EventQuery, Log, Receipt
@@ -109,7 +110,7 @@ class Forks:
         self._trust.check(caller, spec)
         snapshot, target = await self.snapshot(session, turn), mint("sesn")
         shared = await self.shared(session, turn) if spec.workspace is None else None
-        said = Draft.of(
+        said = new_draft(
             "roost.forked", session_id=session.id, event_id=end.id, files=spec.workspace is None
         )
         async with (
@@ -162,7 +163,7 @@ class Forks:
         else:  # one that its program has never heard of: it is told the conversation anew
             name = conversation_id(mint("sesn")) if spec.sdk_session_id else None
         end = await self._entry(session, turn.last)
-        said = Draft.of(
+        said = new_draft(
             "roost.rewound",
             to={"event_id": end.id, "seq": turn.last, "turn": turn.number},
             files=files and snapshot is not None,

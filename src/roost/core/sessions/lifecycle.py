@@ -25,6 +25,7 @@ from roost.errors import (
     SessionBusy,
     SessionClosed,
 )
+from roost.ports.drafts import new_draft
 from roost.ports.keys import Key
 from roost.ports.log import Receipt
 from roost.ports.notifier import WORK, Notifier
@@ -214,7 +215,7 @@ def _revision(session: Session, params: Mapping[str, Any], budgets: Budgets) -> 
     if not changed.get("metadata", True):
         del changed["metadata"]  # the event has no way to say "now empty"
     noted = after != before
-    said = [Draft.of("session.updated", **changed)] if noted else []
+    said = [new_draft("session.updated", **changed)] if noted else []
     return Revised(after, said, budgets.raised(before.budget, replace(session, spec=after)))
 
 

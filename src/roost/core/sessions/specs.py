@@ -16,10 +16,10 @@ from roost.core.sandbox.networking import networking_of
 from roost.core.sessions.trust import Trust
 from roost.domain.agent import overridden, snapshot
 from roost.domain.environment import RESERVED, defaults_of
-from roost.domain.ids import conversation_id
 from roost.domain.session import MountScope, Spec, TrustLevel
 from roost.domain.task import TOOL
 from roost.errors import BudgetRefused, EnvironmentArchived, FieldNotServed, InvalidRequest
+from roost.ids import conversation_id
 from roost.ports.catalog import Record
 from roost.ports.harness import Harness
 from roost.ports.keys import Key

@@ -31,8 +31,7 @@ from roost.core.read.outcome import is_rest, outcome_of
 from roost.core.records.tasks import Tasks
 from roost.core.sessions.lifecycle import Lifecycle
 from roost.domain import task
-from roost.domain.events import Draft, Micros
-from roost.domain.ids import mint
+from roost.domain.events import Micros
 from roost.domain.session import Session, Status
 from roost.domain.task import Body
 from roost.errors import (
@@ -44,7 +43,9 @@ from roost.errors import (
     SandboxFailed,
     Unavailable,
 )
+from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
+from roost.ports.drafts import new_draft
 from roost.ports.keys import Key
 from roost.ports.log import EventQuery, Log, Receipt
 from roost.ports.notifier import Notifier, Subscriptions
@@ -142,7 +143,7 @@ class Runs:
             **{name: params[name] for name in _OPTIONS if params.get(name) is not None},
         }
         text = task.prompt(body, params.get("instructions"))
-        said = Draft.of("user.message", content=[{"type": "text", "text": text}])
+        said = new_draft("user.message", content=[{"type": "text", "text": text}])
         receipt = Receipt(f"run:{run['id']}", "")
         return await self._lifecycle.create(caller, asked, [said], receipt)
 

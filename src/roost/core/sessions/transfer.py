@@ -20,12 +20,13 @@ from roost.core.sessions.lifecycle import Lifecycle
 from roost.core.workspaces.local import LocalWorkspaces
 from roost.domain.archive import Card
 from roost.domain.environment import RESERVED
-from roost.domain.events import Draft, Entry
-from roost.domain.ids import mint
+from roost.domain.events import Entry
 from roost.domain.session import Session, Spec
 from roost.domain.turns import hidden, name_at
 from roost.errors import InvalidRequest, NotFound, SandboxUnavailable
+from roost.ids import mint
 from roost.ports.archives import Archives, Bench
+from roost.ports.drafts import new_draft
 from roost.ports.harness import Harness
 from roost.ports.keys import Key
 from roost.ports.log import EventQuery, Log
@@ -105,7 +106,7 @@ class Transfer:
                     target,
                     spec,
                     Planting(card.thread_id, bench.entries()),
-                    [Draft.of("roost.imported", **said)],
+                    [new_draft("roost.imported", **said)],
                     max_sessions=most,
                 )
         self._notifier.notify(session.id)

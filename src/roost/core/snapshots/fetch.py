@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import anyio
 from anyio import to_thread
 
-from roost.domain.packs import unpack
+from roost.core.snapshots.packs import decode_entries, unpack, unseal
 from roost.domain.snapshot import (
     Entry,
     Head,
@@ -18,10 +18,8 @@ from roost.domain.snapshot import (
     Part,
     Snapshot,
     check_tree,
-    decode_entries,
     digest_of,
     head_key,
-    unseal,
 )
 from roost.errors import SnapshotCorrupt
 from roost.ports.blobs import Blobs

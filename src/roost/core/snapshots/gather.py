@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from roost.core.snapshots.index import Known, Previous, compress_rows
-from roost.domain.packs import Load
-from roost.domain.snapshot import Entry, Manifest, Part, Totals, digest_of, encode_entries
+from roost.core.snapshots.packs import Load, encode_entries
+from roost.domain.snapshot import Entry, Manifest, Part, Totals, digest_of
 from roost.errors import WorkspaceTooLarge
 from roost.ports.tree import Changed, Found, Root, Signature, Skipped, Tree, Why
 

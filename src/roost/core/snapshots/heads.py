@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from roost.core.snapshots.fetch import Fetch
-from roost.domain.snapshot import Head, head_key, seal
+from roost.core.snapshots.packs import seal
+from roost.domain.snapshot import Head, head_key
 from roost.errors import BlobChanged, LeaseLost
 from roost.ports.blobs import Blobs
 

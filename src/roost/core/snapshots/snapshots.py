@@ -27,9 +27,9 @@ from roost.core.snapshots.garbage import beyond, collect
 from roost.core.snapshots.gather import Earlier, Gatherer, GatherLimits, Report
 from roost.core.snapshots.heads import Heads
 from roost.core.snapshots.index import Index, Known, Previous
+from roost.core.snapshots.packs import Load, seal
 from roost.core.snapshots.unite import in_one, laid_out
 from roost.domain.events import Micros
-from roost.domain.packs import Load
 from roost.domain.snapshot import (
     BEGINNING,
     Head,
@@ -40,7 +40,6 @@ from roost.domain.snapshot import (
     digest_of,
     manifest_key,
     pack_key,
-    seal,
 )
 from roost.errors import BlobsFailed, LeaseLost, NotFound, RoostError, SnapshotsMissing
 from roost.ports.blobs import Blobs

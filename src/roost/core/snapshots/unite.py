@@ -12,16 +12,8 @@ from anyio import to_thread
 
 from roost.core.snapshots.fetch import Fetch
 from roost.core.snapshots.gather import ends_segment, weight_of
-from roost.domain.packs import Load
-from roost.domain.snapshot import (
-    Entry,
-    Manifest,
-    Part,
-    Snapshot,
-    Totals,
-    digest_of,
-    encode_entries,
-)
+from roost.core.snapshots.packs import Load, encode_entries
+from roost.domain.snapshot import Entry, Manifest, Part, Snapshot, Totals, digest_of
 from roost.domain.union import united
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from roost.domain import events
 from roost.domain.events import Entry, Preview
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Move, State, Status
+from roost.ports import drafts
 from roost.ports.harness import Emit, Show, Trouble
 from roost.ports.log import Log
 from roost.ports.notifier import WORK, Notifier
@@ -87,7 +87,7 @@ class LeasedLog:
             extra={"action": trouble.retry, "session": self._lease.session_id},
         )
         move = {"retrying": Move.RETRY, "exhausted": None, "terminal": Move.END}[trouble.retry]
-        said = events.trouble(trouble.error, trouble.message, trouble.retry)
+        said = drafts.trouble(trouble.error, trouble.message, trouble.retry)
         await self.append(Batch(drafts=[said], move=move))
         if move is Move.RETRY:
             self._status = Status.RESCHEDULING

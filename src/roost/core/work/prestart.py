@@ -28,9 +28,9 @@ from roost.core.work.inputs import history
 from roost.core.work.start_limit import StartLimit
 from roost.domain.budget import Budget, Spent
 from roost.domain.events import Draft
-from roost.domain.ids import mint
 from roost.domain.session import Lease, Session, Spec
 from roost.errors import NotFound, RoostError, Unavailable
+from roost.ids import mint
 from roost.ports.egress import Networking, Refused
 from roost.ports.harness import Brief, Conversation, Harness, StartMode
 from roost.ports.log import Log

@@ -5,8 +5,9 @@ from __future__ import annotations
 from roost.core.sandbox.budgets import Budgets
 from roost.core.work.leased_log import LeasedLog
 from roost.domain.budget import Budget, Spent
-from roost.domain.events import Draft, trouble
+from roost.domain.events import Draft
 from roost.domain.ledger import Batch
+from roost.ports.drafts import trouble
 from roost.ports.egress import Refused
 from roost.ports.sessions import Sessions
 

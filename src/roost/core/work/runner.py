@@ -28,7 +28,7 @@ from roost.core.work.server_tools import ServerTools
 from roost.core.work.starter import AgentStarter
 from roost.core.work.turn import Turns
 from roost.core.write.intake import inbox
-from roost.domain.events import Entry, trouble
+from roost.domain.events import Entry
 from roost.domain.ledger import Batch, TurnMark, requires_action
 from roost.domain.session import Lease, Session, Status
 from roost.errors import (
@@ -43,6 +43,7 @@ from roost.errors import (
     Unavailable,
     WorkspaceDeleted,
 )
+from roost.ports.drafts import trouble
 from roost.ports.harness import Conversation, Trouble
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier

@@ -10,9 +10,10 @@ import msgspec
 from roost.core.records.tasks import Tasks
 from roost.core.write.intake import Intake
 from roost.domain import task
-from roost.domain.events import Draft, Entry
+from roost.domain.events import Entry
 from roost.domain.session import Session
 from roost.errors import InvalidRequest, NotFound
+from roost.ports.drafts import new_draft
 from roost.ports.log import EventQuery, Log, Receipt
 
 _MOST_CALLS: Final = 200
@@ -48,7 +49,7 @@ class ServerTools:
 
     async def _answer(self, session: Session, task_id: str, call: Entry) -> None:
         said = await self._result(session, task_id, call)
-        draft = Draft.of("user.custom_tool_result", custom_tool_use_id=call.id, **said)
+        draft = new_draft("user.custom_tool_result", custom_tool_use_id=call.id, **said)
         with suppress(InvalidRequest):  # a client has answered it, or interrupted: it waits no more
             await self._intake.accept(session.id, [draft], [Receipt(f"task:{call.id}", "")])
 

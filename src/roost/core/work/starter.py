@@ -18,10 +18,10 @@ from roost.core.work.prestart import Prestart
 from roost.core.work.reports import LoggedReports
 from roost.core.work.start_limit import StartLimit
 from roost.core.write.intake import inbox
-from roost.domain.events import trouble
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Session
 from roost.errors import HarnessUnavailable, SandboxUnavailable
+from roost.ports.drafts import trouble
 from roost.ports.harness import Brief, Conversation, Harness, StartMode, Trouble
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier

@@ -14,10 +14,11 @@ from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.work.leased_log import LeasedLog
 from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.core.write.intake import inbox
-from roost.domain.events import Entry, trouble
+from roost.domain.events import Entry
 from roost.domain.ledger import Batch
 from roost.domain.session import Session
 from roost.errors import NotWaiting
+from roost.ports.drafts import trouble
 from roost.ports.harness import Conversation, Emit, Output, Show, Trouble, TurnEnd
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier

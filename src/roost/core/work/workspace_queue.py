@@ -14,11 +14,12 @@ from typing import Final
 from roost.core.work.leased_log import LeasedLog
 from roost.core.workspaces.shared import SharedWorkspaces
 from roost.core.write.intake import inbox
-from roost.domain.events import Micros, trouble
+from roost.domain.events import Micros
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Session
 from roost.domain.workspace import Settings
 from roost.errors import NotWaiting
+from roost.ports.drafts import trouble
 from roost.ports.harness import Trouble
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier

@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from roost.domain.ids import mint
 from roost.domain.session import State
 from roost.domain.snapshot import TurnEnd
+from roost.ids import mint
 from roost.ports.tree import Root, Tree
 from roost.ports.workspaces import Workspace
 

@@ -37,7 +37,6 @@ from roost.core.workspaces.orphans import Orphans
 from roost.core.workspaces.quota import SnapshotQuota
 from roost.core.workspaces.seeding import Seeding
 from roost.core.workspaces.sync import Say, Sync, SyncPace, to_nobody
-from roost.domain.ids import mint
 from roost.domain.snapshot import Snapshot
 from roost.domain.sync import BEHIND, SyncState
 from roost.errors import (
@@ -48,6 +47,7 @@ from roost.errors import (
     SnapshotsMissing,
     WorkspaceTooLarge,
 )
+from roost.ids import mint
 from roost.ports.notifier import Notifier
 from roost.ports.tree import Tree
 from roost.ports.workspaces import Workspace, Workspaces

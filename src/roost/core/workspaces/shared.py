@@ -25,9 +25,9 @@ from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.workspaces.sync import Say, to_nobody
 from roost.domain import workspace
 from roost.domain.events import Draft
-from roost.domain.ids import mint
 from roost.domain.workspace import Settings
 from roost.errors import NotFound, RoostError, WorkspaceDeleted
+from roost.ids import mint
 from roost.ports.catalog import Catalog
 from roost.ports.log import Log
 from roost.ports.notifier import WORK, Notifier

@@ -21,7 +21,7 @@ from roost.core.snapshots.gather import Report
 from roost.core.snapshots.snapshots import Snapshots
 from roost.core.workspaces.quota import SnapshotQuota
 from roost.core.workspaces.turn_ends import TurnEnds
-from roost.domain.events import Draft, trouble
+from roost.domain.events import Draft
 from roost.domain.sync import BEHIND, SyncMove, SyncState, step
 from roost.errors import (
     BlobsFailed,
@@ -31,6 +31,7 @@ from roost.errors import (
     TenantStorageFull,
     WorkspaceTooLarge,
 )
+from roost.ports.drafts import new_draft, trouble
 from roost.ports.tree import Tree
 from roost.ports.workspaces import Workspace, Workspaces
 
@@ -279,7 +280,7 @@ class Sync:
     async def _say_recovered(self) -> None:
         if self._said:
             self._said = False
-            await self._say_so(Draft.of("roost.files_stored"))
+            await self._say_so(new_draft("roost.files_stored"))
 
     async def _say_so(self, draft: Draft) -> None:
         try:

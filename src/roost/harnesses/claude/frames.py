@@ -37,6 +37,7 @@ from roost.harnesses.claude.wire import (
     convert,
 )
 from roost.harnesses.retries import refused
+from roost.ports.drafts import new_draft, new_event_id
 from roost.ports.harness import Emit, Output, Show, Trouble
 
 TYPE: Final = "roost.agent_frame"
@@ -84,7 +85,7 @@ class UnknownFrames:
 
 
 def _aside(**fields: object) -> Emit:
-    return Emit([Draft.of(TYPE, None, harness="claude", **fields)], aside=True)
+    return Emit([new_draft(TYPE, harness="claude", **fields)], aside=True)
 
 
 def _shown(frame: Json) -> Json:
@@ -223,7 +224,7 @@ class FrameReader:
             case "init":
                 return [_unreached(server) for server in system.mcp_servers if _is_out(server)]
             case "compact_boundary":
-                return [Emit([Draft.of("agent.thread_context_compacted")])]
+                return [Emit([new_draft("agent.thread_context_compacted")])]
             case subtype:
                 return [] if subtype in _QUIET else None
 
@@ -273,7 +274,7 @@ class _Span:
     """A model request under way."""
 
     def __init__(self) -> None:
-        self.start = Draft.of("span.model_request_start")
+        self.start = new_draft("span.model_request_start")
         self.streams = False
         self.message_id: str | None = None
         self._usage: Json = {}
@@ -338,7 +339,7 @@ def usage_of(figures: Json) -> Usage:
 
 def end_of_span(start_id: str, usage: Usage, *, error: bool) -> Draft:
     """The event that ends a model request."""
-    return Draft.of(
+    return new_draft(
         "span.model_request_end",
         model_request_start_id=start_id,
         is_error=error,
@@ -363,7 +364,7 @@ def result_of(call: ToolCall, event_id: str | None, content: object, *, is_error
     named: Json = {f"{_prefix(call)}tool_use_id": call.event_id}
     shown = blocks_of_result(content)
     type = f"agent.{_prefix(call)}tool_result"
-    return Draft.of(type, event_id, **named, content=shown, is_error=is_error)
+    return Draft.of(type, event_id or new_event_id(), **named, content=shown, is_error=is_error)
 
 
 def _prefix(call: ToolCall) -> str:
@@ -383,7 +384,7 @@ def _unreached(server: McpServer) -> Emit:
         "message": f"The MCP server {server.name} {reason}.",
         "retry_status": {"type": "retrying"},
     }
-    return Emit([Draft.of("session.error", error=error)])
+    return Emit([new_draft("session.error", error=error)])
 
 
 def _retrying(system: SystemFrame) -> Trouble:

@@ -13,8 +13,8 @@ from hashlib import blake2b
 from uuid import uuid5
 
 from roost.domain.events import Entry
-from roost.domain.ids import OURS, conversation_id
 from roost.domain.session import Session
+from roost.ids import OURS, conversation_id
 
 
 class StableIds:

@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from roost.domain.events import Draft, Entry
+from roost.domain.events import Entry
 from roost.domain.usage import Usage
 from roost.harnesses.claude.calls import ANSWERS, UNKNOWN, ToolCall, ToolCalls
 from roost.harnesses.claude.content import as_text, blocks_of_inputs, reminder, text_block
@@ -35,6 +35,7 @@ from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.launch import GO_ON
 from roost.harnesses.claude.transcript import CliTranscript, TranscriptLine
 from roost.harnesses.claude.wire import Json, Prompt
+from roost.ports.drafts import new_draft
 from roost.ports.harness import Emit
 
 HEARD = {"user.message", "system.message"}
@@ -254,7 +255,7 @@ class _Answer:
         """The beginning of its span, where that is missing."""
         if self._paid or self.span is not None:
             return []
-        start = Draft.of("span.model_request_start")
+        start = new_draft("span.model_request_start")
         self.span = start.id
         return [Emit([start])]
 
@@ -323,7 +324,7 @@ class Recovery:
         emits = self._close(self._past.recent())
         if any(entry.type in HEARD for entry in told):
             # The API's word for a context that was replaced by an account of it.
-            emits.insert(0, Emit([Draft.of("agent.thread_context_compacted")]))
+            emits.insert(0, Emit([new_draft("agent.thread_context_compacted")]))
         if self._past.open_span is not None:
             emits.insert(0, Emit([end_of_span(self._past.open_span, Usage(), error=True)]))
         return StartPlan(resume=False, emits=emits, prompt=Prompt(self._name, [*note, *self._said]))

@@ -18,8 +18,8 @@ from typing import Any, Final, Literal, TypeVar
 import anyio
 
 from roost.domain.events import Entry, Micros
-from roost.domain.ids import mint
 from roost.errors import Unavailable
+from roost.ids import mint
 from roost.stores.postgres import driver
 from roost.stores.postgres.driver import NOW, CommitMark, Connection, worded
 from roost.stores.postgres.lines import Line, Pool

@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 
-from roost.domain.ids import mint
+from roost.ids import mint
 from roost.stores.postgres import driver
 from roost.stores.postgres.driver import Connection
 

@@ -15,10 +15,11 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from roost.domain.events import Entry, Micros
+from roost.domain.events import Entry, Micros, Moment
 from roost.domain.pen import Change
 from roost.domain.session import Session, Spec, State
 from roost.errors import IdempotencyMismatch, NotFound, NotWaiting
+from roost.ports.drafts import new_event_id
 from roost.ports.log import Receipt
 from roost.stores.sql.rows import CachedSession, NewSession, Row
 
@@ -89,6 +90,11 @@ class WriteBatch(ABC):
         self._advanced: dict[int, CachedSession] = {}
         self._stepped: dict[int, CachedSession] = {}
         self._receipts: dict[tuple[int, str], tuple[str, Entry]] = {}
+
+    @property
+    def moment(self) -> Moment:
+        """The same for the rules of the ledger."""
+        return Moment(self.now, new_event_id)
 
     # What a store knows
 

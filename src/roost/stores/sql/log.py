@@ -143,7 +143,7 @@ class Accept(msgspec.Struct, frozen=True):
     ) -> Accepted:
         before = session.state
         waiting = batch.inputs(session) if before.queued and _has_interrupt(drafts) else []
-        change = ledger.admit(before, drafts, batch.now, self.max_queued, self.standby, waiting)
+        change = ledger.admit(before, drafts, batch.moment, self.max_queued, self.standby, waiting)
         begun = change.state if change.state.turn and not before.turn else None
         batch.apply(session, change, [entry for entry in waiting if entry.seq in change.consumed])
         woke = any(entry.type == "session.status_running" for entry in change.entries)
@@ -168,7 +168,7 @@ class Append(msgspec.Struct, frozen=True):
 
     def on(self, batch: WriteBatch) -> list[Entry]:
         session = _owned(batch, self.lease)
-        change = ledger.work(session.state, self.lease, self.batch, batch.now)
+        change = ledger.work(session.state, self.lease, self.batch, batch.moment)
         batch.apply(session, change, self.batch.takes)
         return change.entries
 
@@ -194,7 +194,7 @@ class Finish(msgspec.Struct, frozen=True):
             self.seen,
             self.batch,
             self.stop_reason,
-            batch.now,
+            batch.moment,
             keep=self.keep,
         )
         if change is None:

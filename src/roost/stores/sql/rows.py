@@ -10,8 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from roost.domain.events import Draft, Entry, Micros
-from roost.domain.ids import mint
 from roost.domain.session import Session, Spec, State, Status
+from roost.ids import mint
 from roost.ports.log import Receipt
 
 Row = tuple[Any, ...]

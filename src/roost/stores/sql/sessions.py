@@ -253,7 +253,7 @@ class Create(msgspec.Struct, frozen=True):
 
 
 def _created(batch: WriteBatch, new: NewSession) -> Session:
-    change = ledger.create(new.state, new.spec, new.drafts, batch.now)
+    change = ledger.create(new.state, new.spec, new.drafts, batch.moment)
     session = batch.add(new)
     batch.apply(session, change)
     return session.session(new.spec, batch.now)
@@ -279,7 +279,9 @@ class Fork(msgspec.Struct, frozen=True):
             await tx.ask(_COPY, session.num, copied, source.num, first, last)
             [(copied,)] = await tx.ask(_LENGTH, session.num)
         rests = self.cutting.rests
-        tx.apply(session, ledger.begin(session.state, copied, self.new.drafts, tx.now, rests=rests))
+        tx.apply(
+            session, ledger.begin(session.state, copied, self.new.drafts, tx.moment, rests=rests)
+        )
         return session.session(self.new.spec, tx.now)
 
 
@@ -298,7 +300,9 @@ class Plant(msgspec.Struct, frozen=True):
         session = tx.add(_on_thread(self.new, self.planting.thread_id))
         await tx.ask_each(_PLANT, self._rows(session.num))
         [(copied,)] = await tx.ask(_LENGTH, session.num)
-        tx.apply(session, ledger.begin(session.state, copied, self.new.drafts, tx.now, rests=False))
+        tx.apply(
+            session, ledger.begin(session.state, copied, self.new.drafts, tx.moment, rests=False)
+        )
         return session.session(self.new.spec, tx.now)
 
     def _rows(self, num: int) -> Iterator[Row]:
@@ -338,7 +342,7 @@ class RewindSession(msgspec.Struct, frozen=True):
     async def on(self, tx: SqlTransaction) -> Session:
         session, to = tx.session_of(self.tenant, self.session_id), self.rewinding
         before = (await tx.whole(session)).spec.sdk_session_id
-        change = ledger.rewind(session.state, to.seen, to.to, to.mark, before, to.draft, tx.now)
+        change = ledger.rewind(session.state, to.seen, to.to, to.mark, before, to.draft, tx.moment)
         await tx.rewrite(session, to.spec)
         tx.apply(session, change)
         return session.session(to.spec, tx.now)
@@ -362,7 +366,7 @@ class Revise(msgspec.Struct, frozen=True):
             return before
         spec, drafts, wakes = revised
         state = replace(session.state, budget=spec.budget)
-        change = ledger.note(state, drafts, tx.now, wakes=wakes)
+        change = ledger.note(state, drafts, tx.moment, wakes=wakes)
         await tx.rewrite(session, spec)
         await tx.ask(_REVISE, *spec_columns(spec), session.num)
         tx.apply(session, change)
@@ -391,7 +395,7 @@ class ArchiveSession(msgspec.Struct, frozen=True):
 
     async def on(self, tx: SqlTransaction) -> Session:
         session = tx.session_of(self.tenant, self.session_id)
-        change = ledger.close(session.state, tx.now)
+        change = ledger.close(session.state, tx.moment)
         if change.state is not session.state:
             tx.apply(session, change)
         return await tx.whole(session)

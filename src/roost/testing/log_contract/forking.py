@@ -7,8 +7,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from roost.domain.events import Draft, Entry
-from roost.domain.ids import mint
+from roost.domain.events import Entry
 from roost.domain.ledger import Batch
 from roost.domain.session import Session, Status
 from roost.domain.turns import Rewind
@@ -20,6 +19,8 @@ from roost.errors import (
     SessionBusy,
     SessionClosed,
 )
+from roost.ids import mint
+from roost.ports.drafts import new_draft
 from roost.ports.log import EventQuery, Receipt
 from roost.ports.sessions import Cutting, Planting, Rewinding
 from roost.testing.stage import TENANT, Stage, answer, message, numbers, spec, types
@@ -31,7 +32,7 @@ class Forking(StoreContract):
 
     async def fork(self, stage: Stage, cutting: Cutting, **more: object) -> Session:
         made = spec(forked_from={"session_id": cutting.source, "event_id": "sevt_1"})
-        said = [Draft.of("roost.forked", session_id=cutting.source)]
+        said = [new_draft("roost.forked", session_id=cutting.source)]
         return await stage.store.sessions.fork(
             TENANT,
             mint("sesn"),
@@ -120,7 +121,7 @@ class Forking(StoreContract):
             mint("sesn"),
             spec(),
             Planting("sthr_1", entries),
-            [Draft.of("roost.imported")],
+            [new_draft("roost.imported")],
             max_sessions=1,
         )
         log = await stage.all(session.id)
@@ -139,7 +140,7 @@ class Forking(StoreContract):
 
     def rewinding(self, session: Session, to: int, name: str | None = None) -> Rewinding:
         after = replace(session.spec, sdk_session_id=name)
-        said = Draft.of("roost.rewound", to={"seq": to})
+        said = new_draft("roost.rewound", to={"seq": to})
         return Rewinding(session.state.head, to, 7, after, said)
 
     async def test_a_rewind_is_an_entry_and_listings_can_leave_out_what_it_hides(

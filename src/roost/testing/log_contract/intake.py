@@ -10,6 +10,7 @@ import pytest
 from roost.domain.events import Draft
 from roost.domain.session import Status
 from roost.errors import InvalidRequest, NotFound, QueueFull, RoostError, SessionClosed
+from roost.ports.drafts import new_draft
 from roost.testing.stage import TENANT, Stage, allow, message, numbers, types
 from roost.testing.store_contract import StoreContract
 
@@ -133,7 +134,7 @@ class Intake(StoreContract):
         self, stage: Stage
     ) -> None:
         session_id = await stage.session()
-        accepted = await stage.log.accept(session_id, [Draft.of("user.interrupt")])
+        accepted = await stage.log.accept(session_id, [new_draft("user.interrupt")])
         assert not accepted.woke
         assert not accepted.entries[0].queued
         assert await stage.log.inputs(session_id) == []
@@ -142,7 +143,7 @@ class Intake(StoreContract):
     async def test_waiting_inputs_can_be_asked_for_by_type(self, stage: Stage) -> None:
         lease = await stage.running()
         await stage.take_all(lease)
-        await stage.log.accept(lease.session_id, [Draft.of("user.interrupt"), message()])
+        await stage.log.accept(lease.session_id, [new_draft("user.interrupt"), message()])
         [interrupt] = await stage.log.inputs(lease.session_id, ["user.interrupt"])
         assert interrupt.type == "user.interrupt"
         assert await stage.log.inputs(lease.session_id, ["user.custom_tool_result"]) == []

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import pytest
 
-from roost.domain.events import Draft
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Move, Pending, Status
 from roost.domain.usage import Usage
 from roost.errors import InvalidRequest
+from roost.ports.drafts import new_draft
 from roost.testing.stage import END_TURN, Stage, allow, answer, message, numbers, types
 from roost.testing.store_contract import StoreContract
 
@@ -58,9 +58,9 @@ class Running(StoreContract):
     ) -> None:
         lease = await stage.running()
         await stage.take_all(lease)
-        asked = Draft.of("agent.custom_tool_use", name="ask")
+        asked = new_draft("agent.custom_tool_use", name="ask")
         assert await stage.finish(lease, drafts=[asked], blocks=[Pending(asked.id, "custom_tool")])
-        result = Draft.of("user.custom_tool_result", custom_tool_use_id=asked.id, content=[])
+        result = new_draft("user.custom_tool_result", custom_tool_use_id=asked.id, content=[])
         accepted = await stage.log.accept(lease.session_id, [result])
         assert accepted.woke
         assert not accepted.entries[0].queued

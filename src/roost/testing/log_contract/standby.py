@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import anyio
 
-from roost.domain.events import Draft
 from roost.domain.ledger import Batch, Standby
 from roost.domain.session import Lease, Status
+from roost.ports.drafts import new_draft
 from roost.ports.log import Accepted, EventQuery, Receipt
 from roost.testing.stage import END_TURN, Stage, message
 from roost.testing.store_contract import StoreContract
@@ -58,7 +58,7 @@ class StandingBy(StoreContract):
 
     async def test_it_waits_if_anything_was_written_since(self, stage: Stage) -> None:
         lease, standby = await _at_rest(stage)
-        await stage.log.append(lease, Batch(drafts=[Draft.of("session.error")]))
+        await stage.log.append(lease, Batch(drafts=[new_draft("session.error")]))
         accepted = await stage.log.accept(lease.session_id, [message()], standby=standby)
         assert accepted.begun is None
         assert accepted.woke

@@ -12,6 +12,7 @@ from roost.domain.events import Draft, Entry
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Move, Session, Status
 from roost.errors import NotWaiting
+from roost.ports.drafts import new_draft
 from roost.ports.log import Accepted, EventQuery, Receipt
 from roost.ports.sessions import Revised
 from roost.testing.stage import END_TURN, TENANT, Stage, allow, message, numbers, types
@@ -20,7 +21,7 @@ from roost.testing.store_contract import StoreContract
 
 def interrupt() -> Draft:
     """Stop."""
-    return Draft.of("user.interrupt")
+    return new_draft("user.interrupt")
 
 
 class Withdrawing(StoreContract):
@@ -88,7 +89,7 @@ class Withdrawing(StoreContract):
     ) -> None:
         lease = await stage.running()
         await stage.log.accept(lease.session_id, [interrupt()])
-        error = Draft.of("session.error", error={"type": "unknown_error"})
+        error = new_draft("session.error", error={"type": "unknown_error"})
         for move in (Move.RETRY, Move.RECOVER):
             written = await stage.log.append(lease, Batch(drafts=[error], move=move))
             assert types(written) == ["session.error"]
@@ -173,7 +174,7 @@ class Withdrawing(StoreContract):
 
         def raise_it(before: Session) -> Revised:
             after = replace(before.spec, budget=raised)
-            return Revised(after, [Draft.of("session.updated")])
+            return Revised(after, [new_draft("session.updated")])
 
         await stage.store.sessions.revise(TENANT, session_id, raise_it)
         await stage.say(session_id)

@@ -1,24 +1,32 @@
-"""Packs: what many small parts become, so that they compress well and cost one request.
+"""How a snapshot is stored: packs, segments of entries, and objects that are sealed.
 
-A pack is frames, each compressed on its own and holding about a mebibyte of parts one after another,
-and at its end how long each frame is. Where a part will lie is known before anything is compressed.
+A pack is what many small parts become, so that they compress well and cost one request: frames, each compressed on
+its own and holding about a mebibyte of parts one after another, and at its end how long each frame is. Where a part
+will lie is known before anything is compressed. Manifests and heads are sealed: they say themselves whether they
+are whole.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
+import msgspec
 import zstandard
 
-from roost.domain.snapshot import Part, decompressed, digest_of
+from roost.domain.snapshot import DIGEST, Entry, Head, Manifest, Part, digest_of
 from roost.errors import SnapshotCorrupt
 
 FRAME: Final = 1 << 20
 LOAD: Final = 8 << 20
 _MOST_IN_A_FRAME: Final = 1 << 29
+_MAGIC: Final = b"roost1\n\0"
+_MOST_SEALED: Final = 1 << 30
 _COUNT: Final = struct.Struct("<I")
+
+
+T = TypeVar("T")
 
 
 class Load:
@@ -65,7 +73,7 @@ def unpack(pack: bytes, parts: Sequence[Part]) -> Iterator[tuple[Part, bytes]]:
         if part.frame != opened:
             if part.frame >= len(frames):
                 raise SnapshotCorrupt(f"the pack {part.pack} is too short")
-            content = decompressed(frames[part.frame], _MOST_IN_A_FRAME)
+            content = _decompressed(frames[part.frame], _MOST_IN_A_FRAME)
             opened = part.frame
         data = content[part.start : part.start + part.size]
         if digest_of(data) != part.digest:
@@ -84,3 +92,46 @@ def _frames(pack: bytes) -> list[bytes]:
         frames.append(pack[at : at + length])
         at += length
     return frames
+
+
+def encode_entries(entries: Sequence[Entry]) -> bytes:
+    """A segment's bytes; the same entries have the same."""
+    return msgspec.msgpack.encode(entries)
+
+
+def decode_entries(data: bytes) -> list[Entry]:
+    """What `encode_entries` was given. :raises SnapshotCorrupt: it was given nothing like that"""
+    return _decoded(data, list[Entry])
+
+
+def seal(thing: Manifest | Head) -> bytes:
+    """An object's bytes, which say themselves whether they are whole."""
+    packed = zstandard.compress(msgspec.msgpack.encode(thing), 3)
+    return _MAGIC + digest_of(packed) + packed
+
+
+def unseal(data: bytes, kind: type[T]) -> T:
+    """What was sealed. :raises SnapshotCorrupt: not one byte may differ"""
+    body = len(_MAGIC) + DIGEST
+    packed = data[body:]
+    if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : body] != digest_of(packed):
+        raise SnapshotCorrupt("an object of a snapshot is damaged")
+    return _decoded(_decompressed(packed, _MOST_SEALED), kind)
+
+
+def _decompressed(packed: bytes, most: int) -> bytes:
+    """What was compressed, if it is no more than `most` bytes. :raises SnapshotCorrupt:"""
+    try:
+        size = zstandard.frame_content_size(packed)
+        if not 0 <= size <= most:
+            raise SnapshotCorrupt("a part of a snapshot is larger than it says")
+        return zstandard.ZstdDecompressor().decompress(packed)
+    except zstandard.ZstdError as error:
+        raise SnapshotCorrupt(f"a part of a snapshot cannot be unpacked: {error}") from None
+
+
+def _decoded(data: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise SnapshotCorrupt(f"an object of a snapshot cannot be read: {error}") from None
