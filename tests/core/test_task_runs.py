@@ -13,7 +13,8 @@ import pytest
 from tests.core.node import TENANT, Node, node
 
 from roost.core.access.keys import Keyring
-from roost.core.records.agents import Agents, Environments
+from roost.core.records.agents import Agents
+from roost.core.records.environments import Environments
 from roost.core.records.tasks import Tasks
 from roost.core.sessions import task_runs as module
 from roost.core.sessions.task_runs import Runs

@@ -45,7 +45,8 @@ from roost.core.files.store import FileStore
 from roost.core.read.fanout import Fanout
 from roost.core.read.follow import Follow
 from roost.core.read.large_events import EventPages
-from roost.core.records.agents import Agents, Environments
+from roost.core.records.agents import Agents
+from roost.core.records.environments import Environments
 from roost.core.records.skills import Skills
 from roost.core.records.tasks import Tasks
 from roost.core.sessions.forks import Forks

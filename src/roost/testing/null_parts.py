@@ -9,7 +9,8 @@ from typing import Any
 from roost.core.access.sessions import SessionAccess
 from roost.core.access.workspaces import NamedWorkspaces
 from roost.core.files.given import GivenFiles
-from roost.core.records.agents import Agents, Environments
+from roost.core.records.agents import Agents
+from roost.core.records.environments import Environments
 from roost.core.records.tasks import Tasks
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.offered import OfferedSandboxes

@@ -12,7 +12,7 @@ from roost.api.framework.paging import record_page, record_query
 from roost.api.framework.replies import reply, times
 from roost.api.framework.resource import Resource
 from roost.core.access.permissions import check_defaults
-from roost.core.records.agents import Environments
+from roost.core.records.environments import Environments
 from roost.ports.catalog import Record
 
 _ENVIRONMENT = "beta.BetaEnvironment"

@@ -1,14 +1,14 @@
-"""Agents and environments: created, versioned, archived."""
+"""Agents: created, versioned, archived."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from roost.core.access.permissions import check_owner
 from roost.core.records.skills import Skills
-from roost.domain import agent, environment
-from roost.errors import EnvironmentArchived, EnvironmentNotFound, InvalidRequest, NotFound
+from roost.domain import agent
+from roost.errors import InvalidRequest, NotFound
 from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.keys import Key
@@ -92,74 +92,3 @@ class Agents:
         """One way; again: the same answer. :raises NotFound: :raises NotTheOwner:"""
         check_owner(caller, await self.get(caller.tenant, agent_id))
         return await self._catalog.archive("agent", caller.tenant, agent_id)
-
-
-class Environments:
-    """Environments are changed in place; their names are unique among those not archived.
-
-    `sandboxes` are the names of those that their sessions may fall back to.
-    """
-
-    def __init__(self, catalog: Catalog, sandboxes: Sequence[str]) -> None:
-        self._catalog = catalog
-        self._sandboxes = sandboxes
-
-    async def create(self, caller: Key, params: Mapping[str, Any]) -> Record:
-        """A new environment, the caller's.
-
-        :raises InvalidRequest: naming the field :raises Conflict: its name
-        """
-        body = environment.created(params, self._sandboxes)
-        return await self._catalog.add(
-            "environment",
-            caller.tenant,
-            mint("env"),
-            body,
-            unique_name=True,
-            created_by=caller.principal,
-            ceiling=caller.trust_ceiling,
-        )
-
-    async def get(self, tenant: str, environment_id: str) -> Record:
-        """:raises EnvironmentNotFound: absent, or another tenant's"""
-        try:
-            return await self._catalog.get("environment", tenant, environment_id)
-        except NotFound:
-            raise EnvironmentNotFound(f"environment {environment_id} was not found") from None
-
-    async def page(self, query: RecordQuery) -> list[Record]:
-        """A page of environments."""
-        return await self._catalog.page(query)
-
-    async def update(self, caller: Key, environment_id: str, params: Mapping[str, Any]) -> Record:
-        """Change what is given; sandboxes made from now on have it.
-
-        :raises EnvironmentNotFound: :raises NotTheOwner: :raises EnvironmentArchived: :raises InvalidRequest:
-        """
-
-        def change(record: Record) -> dict[str, Any]:
-            if record.archived_at is not None:
-                raise EnvironmentArchived(
-                    f"environment {environment_id} is archived and cannot be updated"
-                )
-            return environment.updated(record.body, params, self._sandboxes)
-
-        check_owner(caller, await self.get(caller.tenant, environment_id))
-        return await self._catalog.change(
-            "environment",
-            caller.tenant,
-            environment_id,
-            change,
-            unique_name=True,
-            ceiling=caller.trust_ceiling,
-        )
-
-    async def archive(self, caller: Key, environment_id: str) -> Record:
-        """No new sessions on it; one way. :raises EnvironmentNotFound: :raises NotTheOwner:"""
-        check_owner(caller, await self.get(caller.tenant, environment_id))
-        return await self._catalog.archive("environment", caller.tenant, environment_id)
-
-    async def delete(self, caller: Key, environment_id: str) -> None:
-        """:raises EnvironmentNotFound: :raises NotTheOwner: :raises Conflict: a session uses it"""
-        check_owner(caller, await self.get(caller.tenant, environment_id))
-        await self._catalog.delete("environment", caller.tenant, environment_id)

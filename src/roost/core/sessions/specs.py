@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from roost.core.access.permissions import check_author
 from roost.core.access.workspaces import NamedWorkspaces
-from roost.core.records.agents import Agents, Environments
+from roost.core.records.agents import Agents
+from roost.core.records.environments import Environments
 from roost.core.records.tasks import Tasks
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.networking import networking_of
