@@ -1,6 +1,6 @@
 """The HTTP surface as one ASGI application.
 
-A request passes these rings, each of which only adds one thing and calls the next:
+A request passes these steps, each of which only adds one thing and calls the next:
 `Api` → `_answer_every_error` → `_answer_who_may_ask` → the operation.
 """
 
@@ -28,7 +28,7 @@ _OPEN_BODY: Final = 4 * 1024  # bytes, of a request that needs no key
 
 
 def build_app(deps: Deps) -> ASGIApp:
-    """The application, ready to be served."""
+    """The application, with every handler given the parts that it needs. :raises LookupError: one is missing"""
     return Api(deps, Routes(operation.with_parts(deps.services) for operation in OPERATIONS))
 
 
@@ -40,13 +40,13 @@ class Api:
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, one connection, or one lifespan."""
+        """Answer one request, refuse one WebSocket, or accompany one lifespan."""
         if scope["type"] == "http":
             await self._answer_every_error(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
         else:
-            await _live(receive, send)
+            await _lifespan(receive, send)
 
     async def _answer_every_error(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, params, query, body = headers_of(scope), {}, {}, {}  # type: ignore[var-annotated]
@@ -134,7 +134,7 @@ class _Answer:
         self._call.deps.meters.answered(self.operation, status, seconds)
 
 
-async def _live(receive: Receive, send: Send) -> None:
+async def _lifespan(receive: Receive, send: Send) -> None:
     """A lifespan in which nothing is to be done: what this needs is opened by who builds it."""
     while True:
         message = await receive()

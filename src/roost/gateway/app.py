@@ -34,7 +34,7 @@ _STATS_SECONDS: Final = 2.0
 
 
 class Gateway:
-    """Serves WebSockets."""
+    """Serves WebSockets: admits clients, pings them, and closes what has to end."""
 
     def __init__(
         self, deps: Deps, fanout: Fanout, task_updates: TaskUpdates, stats_of: StatsOf
@@ -47,7 +47,7 @@ class Gateway:
         self._slots: list[set[Socket]] = [set() for _ in range(_SLOTS)]
         self._opened = 0
         self._of_key: Counter[str] = Counter()
-        self._some = anyio.Event()
+        self._any_open = anyio.Event()
         deps.streams.others.append(self.close)
         deps.streams.openers_of_others.append(self._openers)
         gauge = Gauge("roost_sockets", "WebSockets open now.", registry=deps.registry)
@@ -57,11 +57,11 @@ class Gateway:
         return sum(map(len, self._slots))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One connection."""
+        """Serve one connection, until it ends."""
         await receive()  # `websocket.connect`
         try:
             admission = await admit(self._deps, scope)
-            self._check_room(admission.key.id)
+            self._check_count(admission.key.id)
         except RoostError as error:
             await refusal(error, mint("req"))(scope, receive, send)
             return
@@ -72,16 +72,16 @@ class Gateway:
         )
         await self._serve(socket, receive)
 
-    def _check_room(self, key_id: str) -> None:
+    def _check_count(self, key_id: str) -> None:
         if self._of_key[key_id] >= self._deps.settings.max_sockets:
             raise TooManySockets(retry_after=5)
 
     async def _serve(self, socket: Socket, receive: Receive) -> None:
         self._opened += 1
-        self._of_key[socket.by.key.id] += 1
+        self._of_key[socket.admission.key.id] += 1
         slot = self._slots[self._opened % _SLOTS]
         slot.add(socket)
-        self._some.set()
+        self._any_open.set()
         try:
             await socket.serve(receive)
         except RoostError as error:
@@ -92,10 +92,10 @@ class Gateway:
             socket.connection.hang_up(FAILED, "the server failed; reconnect")
         finally:
             slot.discard(socket)
-            self._of_key[socket.by.key.id] -= 1
+            self._of_key[socket.admission.key.id] -= 1
             self._of_key += Counter()  # without those that are at 0
             if not len(self):
-                self._some = anyio.Event()  # those who look after them may sleep again
+                self._any_open = anyio.Event()  # those who look after them may sleep again
 
     def close(self, opener: str | None) -> None:
         """Close all of them, because the server stops, or those of one key or login."""
@@ -103,23 +103,23 @@ class Gateway:
             for socket in list(slot):
                 if opener is None:
                     socket.connection.hang_up(RESTART, "the server is stopping; reconnect")
-                elif opener in (socket.by.key.id, socket.by.login_id):
+                elif opener in (socket.admission.key.id, socket.admission.login_id):
                     socket.connection.hang_up(LOGGED_OUT, "logged out, or the key was revoked")
 
     def _openers(self) -> Iterator[tuple[str, str | None]]:
         for slot in self._slots:
             for socket in slot:
-                yield socket.by.key.id, socket.by.login_id
+                yield socket.admission.key.id, socket.admission.login_id
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Look after the sockets, for ever; asleep while there are none."""
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._fanout.run)
             await tasks.start(self._task_updates.run)
-            tasks.start_soon(self._tell_memory)
+            tasks.start_soon(self._send_memory)
             task_status.started()
             while True:
-                await self._some.wait()
+                await self._any_open.wait()
                 for slot in self._slots:
                     await anyio.sleep(self._deps.settings.ping_seconds / _SLOTS)
                     self._ping(slot)
@@ -132,9 +132,9 @@ class Gateway:
             else:
                 socket.connection.ping()
 
-    async def _tell_memory(self) -> None:
+    async def _send_memory(self) -> None:
         while True:
-            await self._some.wait()
+            await self._any_open.wait()
             await anyio.sleep(_STATS_SECONDS)
             for session_id, channel in list(self._fanout.awake()):
                 stats = await self._stats_of(session_id)
@@ -146,13 +146,13 @@ class Gateway:
 
 
 class ProtocolRouter:
-    """HTTP to the API, WebSockets to the gateway."""
+    """Passes HTTP on to the API, and WebSockets to the gateway."""
 
     def __init__(self, api: ASGIApp, gateway: ASGIApp) -> None:
         self._api = api
         self._gateway = gateway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, one connection, or one lifespan."""
+        """Answer one request, serve one connection, or accompany one lifespan."""
         answer = self._gateway if scope["type"] == "websocket" else self._api
         await answer(scope, receive, send)

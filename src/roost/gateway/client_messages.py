@@ -1,4 +1,4 @@
-"""What clients send: the messages, their fields, and the events they become."""
+"""The messages that clients send: their fields, and the events of the API that they become."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 class Start(msgspec.Struct, tag="start"):
-    """Follow a session, or make one."""
+    """Follows a session, or creates one and follows it."""
 
     id: Name | None = None
     sessionId: Name | None = None
@@ -37,14 +37,14 @@ class Start(msgspec.Struct, tag="start"):
 
 
 class UserMessage(msgspec.Struct, tag="message"):
-    """Something for the agent."""
+    """A message for the agent: text, or content blocks."""
 
     content: str | list[Json]
     id: Name | None = None
 
 
 class PermissionResponse(msgspec.Struct, tag="permission_response"):
-    """May the tool be used?"""
+    """Says whether the agent may use a tool that it has asked for."""
 
     requestId: Name
     decision: Literal["allow", "deny"]
@@ -63,13 +63,13 @@ class AskUserAnswer(msgspec.Struct, tag="ask_user_answer"):
 
 
 class Interrupt(msgspec.Struct, tag="interrupt"):
-    """Stop."""
+    """Interrupts what the agent is doing."""
 
     id: Name | None = None
 
 
 class Close(msgspec.Struct, tag="close"):
-    """Goodbye."""
+    """Ends the connection."""
 
 
 InputMessage = UserMessage | PermissionResponse | AskUserAnswer | Interrupt
@@ -84,33 +84,33 @@ _session: Final = body_of("sessions.create")
 def parse(frame: str) -> ClientMessage:
     """What a frame says. :raises NotJson: :raises InvalidRequest: naming the field"""
     try:
-        word: ClientMessage = _decode(frame)
+        message: ClientMessage = _decode(frame)
     except msgspec.ValidationError as error:
         raise InvalidRequest(str(error)) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise NotJson() from None
     if "\\u0000" in frame:
         raise InvalidRequest("the message must not contain NUL characters")
-    return word
+    return message
 
 
-def event_of(word: InputMessage) -> Json:
+def event_of(message: InputMessage) -> Json:
     """The event that an input becomes, checked like one of the API's. :raises InvalidRequest:"""
-    event = _event(word)
-    if word.id is not None:
-        event["client_id"] = word.id
+    event = _event(message)
+    if message.id is not None:
+        event["client_id"] = message.id
     checked: Json = _events.parse({"events": [event]})["events"][0]
     return checked
 
 
-def _event(word: InputMessage) -> Json:
-    match word:
+def _event(message: InputMessage) -> Json:
+    match message:
         case UserMessage(content=content):
             return {"type": "user.message", "content": _blocks(content)}
         case PermissionResponse():
-            return _confirmation(word)
+            return _confirmation(message)
         case AskUserAnswer(answers=answers):
-            if answers in (None, {}, []) and not word.isError:
+            if answers in (None, {}, []) and not message.isError:
                 raise InvalidRequest(
                     "answers: must not be empty",
                     hint="Give an answer for each question, a text for all of them, or the result of "
@@ -119,24 +119,24 @@ def _event(word: InputMessage) -> Json:
             said = answers if isinstance(answers, str) else _encode(answers).decode()
             return {
                 "type": "user.custom_tool_result",
-                "custom_tool_use_id": word.requestId,
+                "custom_tool_use_id": message.requestId,
                 "content": _blocks(said),
-                "is_error": word.isError,
+                "is_error": message.isError,
             }
         case Interrupt():
             return {"type": "user.interrupt"}
 
 
-def _confirmation(word: PermissionResponse) -> Json:
+def _confirmation(message: PermissionResponse) -> Json:
     event: Json = {
         "type": "user.tool_confirmation",
-        "tool_use_id": word.requestId,
-        "result": word.decision,
+        "tool_use_id": message.requestId,
+        "result": message.decision,
     }
-    if word.decision == "deny" and word.message:
-        event["deny_message"] = word.message
-    if word.modifiedInput is not None:
-        event["modified_input"] = word.modifiedInput
+    if message.decision == "deny" and message.message:
+        event["deny_message"] = message.message
+    if message.modifiedInput is not None:
+        event["modified_input"] = message.modifiedInput
     return event
 
 
@@ -144,57 +144,57 @@ def _blocks(content: str | list[Json]) -> list[Json]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def creation_of(word: Start) -> tuple[Json, Receipt | None]:
+def creation_of(message: Start) -> tuple[Json, Receipt | None]:
     """The body of the session that a `start` asks for, and what it is remembered by.
 
     :raises InvalidRequest: naming the field
     """
     for field in ("agent", "environmentId"):
-        if not getattr(word, field):
+        if not getattr(message, field):
             raise InvalidRequest(f"{field}: required to create a session, or give a sessionId")
-    metadata = dict(word.metadata or {})
-    if word.projectId is not None:
-        metadata["project_id"] = word.projectId
+    metadata = dict(message.metadata or {})
+    if message.projectId is not None:
+        metadata["project_id"] = message.projectId
     given: Json = {
-        "agent": _agent(word),
-        "environment_id": word.environmentId,
-        "title": word.title,
+        "agent": _agent(message),
+        "environment_id": message.environmentId,
+        "title": message.title,
         "metadata": metadata,
-        "trust_level": word.trustLevel,
-        "workspace": word.workspace,
-        "mount_scope": word.mountScope,
-        "sandbox_fallback": word.sandboxFallback,
-        "harness": word.harness,
-        "task_id": word.taskId,
+        "trust_level": message.trustLevel,
+        "workspace": message.workspace,
+        "mount_scope": message.mountScope,
+        "sandbox_fallback": message.sandboxFallback,
+        "harness": message.harness,
+        "task_id": message.taskId,
     }
     body = _session.parse({name: value for name, value in given.items() if value is not None})
-    receipt = None if word.id is None else Receipt(f"w:{word.id}", fingerprint(body))
+    receipt = None if message.id is None else Receipt(f"w:{message.id}", fingerprint(body))
     return body, receipt
 
 
-def ignored_in(word: Start, spec: Spec) -> list[str]:
+def ignored_in(message: Start, spec: Spec) -> list[str]:
     """The fields of a `start` that ask for something else than the session was made with, and keeps."""
-    agent = word.agent.get("id") if isinstance(word.agent, dict) else word.agent
+    agent = message.agent.get("id") if isinstance(message.agent, dict) else message.agent
     asked_and_had = {
         "agent": (agent, spec.agent.get("id")),
-        "environmentId": (word.environmentId, spec.environment_id),
-        "systemPrompt": (word.systemPrompt, spec.agent.get("system")),
-        "taskId": (word.taskId, spec.task_id),
-        "projectId": (word.projectId, spec.metadata.get("project_id")),
-        "trustLevel": (word.trustLevel, spec.trust_level),
-        "workspace": (word.workspace, spec.workspace),
-        "mountScope": (word.mountScope, spec.mount_scope),
-        "sandboxFallback": (word.sandboxFallback, spec.sandbox_fallback),
-        "harness": (word.harness, spec.harness),
-        "title": (word.title, spec.title),
+        "environmentId": (message.environmentId, spec.environment_id),
+        "systemPrompt": (message.systemPrompt, spec.agent.get("system")),
+        "taskId": (message.taskId, spec.task_id),
+        "projectId": (message.projectId, spec.metadata.get("project_id")),
+        "trustLevel": (message.trustLevel, spec.trust_level),
+        "workspace": (message.workspace, spec.workspace),
+        "mountScope": (message.mountScope, spec.mount_scope),
+        "sandboxFallback": (message.sandboxFallback, spec.sandbox_fallback),
+        "harness": (message.harness, spec.harness),
+        "title": (message.title, spec.title),
     }
     other = [name for name, (asked, had) in asked_and_had.items() if asked not in (None, had)]
-    unknown = (word.metadata or {}).items() - spec.metadata.items()
+    unknown = (message.metadata or {}).items() - spec.metadata.items()
     return [*other, "metadata"] if unknown else other
 
 
-def _agent(word: Start) -> str | Json | None:
-    if word.systemPrompt is None:
-        return word.agent
-    named = {"id": word.agent} if isinstance(word.agent, str) else dict(word.agent or {})
-    return {**named, "type": "agent_with_overrides", "system": word.systemPrompt}
+def _agent(message: Start) -> str | Json | None:
+    if message.systemPrompt is None:
+        return message.agent
+    named = {"id": message.agent} if isinstance(message.agent, str) else dict(message.agent or {})
+    return {**named, "type": "agent_with_overrides", "system": message.systemPrompt}

@@ -13,7 +13,7 @@ EXTENSION: Final = "roost.connection"
 
 
 class ClientConnection(Protocol):
-    """One client's end."""
+    """The server's end of one WebSocket."""
 
     @property
     def last_heard(self) -> float:
@@ -27,11 +27,11 @@ class ClientConnection(Protocol):
         ...
 
     def hang_up(self, code: int, reason: str) -> None:
-        """Say goodbye, and cut the connection soon, whether the client answers or not."""
+        """Send a close frame, and cut the connection soon, whether the client answers or not."""
         ...
 
     def ping(self) -> None:
-        """Ask whether anybody is there."""
+        """Ask the client for a sign of life."""
         ...
 
     async def drained(self) -> None:

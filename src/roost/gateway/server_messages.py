@@ -1,4 +1,4 @@
-"""What clients are shown: from entries and previews to frames.
+"""The messages that clients are sent: from entries and previews to frames.
 
 An entry is one `sdk_message`, which comes last and closes it; before it comes what else follows from
 it. All of it is the same for everybody who follows, so it is made once.
@@ -35,54 +35,54 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class EntryFrames(msgspec.Struct, frozen=True):
-    """An entry in frames. `request` asks somebody: shown while it waits for an answer only.
+    """An entry in frames. `request` asks the user, and is shown only while it waits for an answer.
 
-    `errand`: it asks for what the server itself may carry out.
+    `for_server`: it asks for something that the server itself may do.
     """
 
     request: bytes
     rest: bytes
-    errand: bool = False
+    for_server: bool = False
 
 
 class EntryEncoder:
-    """Puts entries into words, each once for all who follow."""
+    """Encodes entries, each once for all who follow."""
 
     def __init__(self) -> None:
         self._last: tuple[Entry, EntryFrames] | None = None
 
     def of(self, entry: Entry, outcome: Outcome | None) -> EntryFrames:
-        """The entry's frames."""
+        """The frames of an entry; those of the newest one are kept for the next follower."""
         if self._last is not None and self._last[0] is entry:
             return self._last[1]
-        told = _TELLERS.get(entry.type, _nothing)(entry)
+        messages = _MESSAGES_OF.get(entry.type, _nothing)(entry)
         done = [] if outcome is None else [_done(entry, outcome)]
         whole = b'{"type":"sdk_message","seq":%d,"message":%b}' % (entry.seq, entry.json())
-        request = b"".join(map(frame, told)) if entry.type in ASKING else b""
-        others = b"" if entry.type in ASKING else b"".join(map(frame, told))
+        request = b"".join(map(frame, messages)) if entry.type in ASKING else b""
+        others = b"" if entry.type in ASKING else b"".join(map(frame, messages))
         rest = others + b"".join(map(frame, done)) + text(whole)
-        said = EntryFrames(request, rest, bool(request) and is_server_tool(entry))
-        self._last = entry, said
-        return said
+        frames = EntryFrames(request, rest, bool(request) and is_server_tool(entry))
+        self._last = entry, frames
+        return frames
 
 
 def frame(message: Json) -> bytes:
-    """A message as a frame."""
+    """A message as a WebSocket frame."""
     return text(_encode(message))
 
 
 def request_again(entry: Entry) -> bytes:
-    """The question that an entry puts, again."""
-    return b"".join(map(frame, _TELLERS[entry.type](entry)))
+    """The request that an entry makes of the user, for a client that has come later."""
+    return b"".join(map(frame, _MESSAGES_OF[entry.type](entry)))
 
 
 def is_server_tool(entry: Entry) -> bool:
-    """Whether it is a call that the server carries out, if the session has a task."""
+    """Whether it is a tool call that the server carries out, if the session has a task."""
     return entry.type == "agent.custom_tool_use" and entry.fields["name"] == TOOL["name"]
 
 
 def stream_text(preview: Preview) -> bytes:
-    """Text that is being written."""
+    """The `stream_start` and `chunk` messages, for text that is being written."""
     if preview.text:
         return frame({"type": "chunk", "messageId": preview.event_id, "content": preview.text})
     kind = preview.type.removeprefix("agent.")
@@ -90,18 +90,18 @@ def stream_text(preview: Preview) -> bytes:
 
 
 def stream_end(message_id: str, seq: int | None) -> bytes:
-    """It is complete and stands at this seq, or it is void."""
+    """The `stream_end` message: the text is complete and has this seq, or it is void."""
     end: Json = {"type": "stream_end", "messageId": message_id}
     return frame(end | ({"aborted": True} if seq is None else {"seq": seq}))
 
 
 def connection_status(status: str) -> bytes:
-    """The `connection_status` message."""
+    """The `connection_status` message: whether there is an agent at the other end."""
     return frame({"type": "connection_status", "status": status, "sandboxStatus": status})
 
 
 def session_status(phase: Phase, progress: RestoreProgress | None) -> bytes:
-    """The `session_status` message."""
+    """The `session_status` message: what happens to the session's files."""
     message: Json = {"type": "session_status", "status": phase}
     if phase == "restoring" and progress is not None:
         message["progress"] = {
@@ -114,7 +114,7 @@ def session_status(phase: Phase, progress: RestoreProgress | None) -> bytes:
 
 
 def agent_status(before: AgentStatus | None, now: AgentStatus, cause: Entry | None) -> bytes:
-    """What the agent does now, and what that means for the line to it."""
+    """The `agent_status` message, and what it means for the connection to the agent."""
     message: Json = {"type": "agent_status", "status": now}
     if cause is not None and cause.type == "session.status_idle":
         message["stopReason"] = (cause.fields.get("stop_reason") or {}).get("type")
@@ -123,7 +123,7 @@ def agent_status(before: AgentStatus | None, now: AgentStatus, cause: Entry | No
 
 
 def error_message(error: RoostError, message_id: str | None = None) -> bytes:
-    """The `error` message."""
+    """The `error` message: why something was refused, and which message of the client."""
     said: Json = {"type": "error", "message": error.message, "code": error.code}
     if error.hint:
         said["hint"] = error.hint
@@ -135,7 +135,7 @@ def error_message(error: RoostError, message_id: str | None = None) -> bytes:
 
 
 def memory_stats(stats: Stats) -> bytes:
-    """The `memory_stats` message."""
+    """The `memory_stats` message: what the sandbox uses."""
     used = stats.memory_bytes
     return frame(
         {
@@ -220,7 +220,7 @@ def _withdrawn(entry: Entry) -> list[Json]:
     return [{"type": "withdrawn", "seq": entry.seq, **ids}]
 
 
-_TELLERS: Final[dict[str, Callable[[Entry], list[Json]]]] = {
+_MESSAGES_OF: Final[dict[str, Callable[[Entry], list[Json]]]] = {
     "agent.tool_use": _permission,
     "agent.mcp_tool_use": _permission,
     "agent.custom_tool_use": _question,

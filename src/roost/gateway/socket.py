@@ -62,7 +62,7 @@ _log = logging.getLogger(__name__)
 
 
 class Socket:
-    """A client on the line. Follows its session, as `core.read.fanout.Follower`."""
+    """One connected client. Follows its session, as `core.read.fanout.Follower`."""
 
     __slots__ = (
         "_agent",
@@ -77,7 +77,7 @@ class Socket:
         "_stream",
         "_task",
         "_task_updates",
-        "by",
+        "admission",
         "connection",
         "seq",
         "session_id",
@@ -86,14 +86,14 @@ class Socket:
     def __init__(
         self,
         connection: ClientConnection,
-        by: Admission,
+        admission: Admission,
         deps: Deps,
         fanout: Fanout,
         task_updates: TaskUpdates,
         encoder: EntryEncoder,
     ) -> None:
         self.connection = connection
-        self.by = by
+        self.admission = admission
         self.seq = 0
         self.session_id: str | None = None
         self._deps = deps
@@ -112,15 +112,15 @@ class Socket:
     # What it is shown
 
     def entry(self, entry: Entry, outcome: Outcome | None) -> None:
-        """An entry, unless it has had it."""
+        """Show an entry, unless the client has it already."""
         if entry.seq <= self.seq:
             return
         self.seq = entry.seq
-        said = self._encoder.of(entry, outcome)
-        frames = said.rest
-        asks = said.request and not (said.errand and self._task)
+        shown = self._encoder.of(entry, outcome)
+        frames = shown.rest
+        asks = shown.request and not (shown.for_server and self._task)
         if asks and (entry.seq > self._head or entry.id in self._asked):
-            frames = said.request + frames
+            frames = shown.request + frames
         if self._stream is not None:
             frames = self._stream_ends(entry) + frames
         self.send(frames)
@@ -132,7 +132,7 @@ class Socket:
         return server_messages.stream_end(message_id, entry.seq if entry.id == message_id else None)
 
     def preview(self, preview: Preview) -> None:
-        """Text that is being written, if its beginning was shown here."""
+        """Show text that is being written, if its beginning was shown here."""
         frames = b""
         if not preview.text:
             if self._stream is not None and self._stream != preview.event_id:
@@ -142,38 +142,38 @@ class Socket:
             self.send(frames + server_messages.stream_text(preview))
 
     def agent(self, status: AgentStatus, cause: Entry | None) -> None:
-        """What the agent does, if it is news."""
+        """Show what the agent does, if that has changed."""
         if status != self._agent:
             before, self._agent = self._agent, status
             self.send(server_messages.agent_status(before, status, cause))
 
     def files(self, phase: Phase, progress: RestoreProgress | None) -> None:
-        """What becomes of its files."""
+        """Show what happens to the session's files."""
         self.send(server_messages.session_status(phase, progress))
 
     def gone(self) -> None:
-        """There is nothing to follow any more."""
+        """Close the connection: the session was deleted."""
         self.connection.hang_up(DELETED, "the session was deleted")
 
     async def drained(self) -> None:
-        """Wait for a client that reads slowly what it has missed."""
+        """Wait until the client has read most of what it was sent."""
         await self.connection.drained()
 
     def send(self, frames: bytes) -> None:
-        """To the client; one that leaves too much unread is told to come again."""
+        """Send frames; a client that leaves too much unread is told to connect again."""
         if self.connection.write(frames) > self._most_unread:
             self.connection.hang_up(RESUME, f"too slow; resume with after={self.seq}")
 
     # What it sends
 
     async def serve(self, receive: Receive) -> None:
-        """Until the client hangs up, or is hung up on."""
+        """Take messages until one side ends the connection."""
         try:
-            while (message := await receive())["type"] != "websocket.disconnect":
-                frame = message.get("text")
+            while (received := await receive())["type"] != "websocket.disconnect":
+                frame = received.get("text")
                 if frame is None:
                     self.connection.hang_up(UNSUPPORTED, "send text, not binary")
-                elif await self._heard(frame):
+                elif await self._received(frame):
                     continue
                 return
         finally:
@@ -182,56 +182,63 @@ class Socket:
             if self._task is not None:
                 self._task_updates.leave(self._task, self)
 
-    async def _heard(self, frame: str) -> bool:
-        """Whether to go on."""
+    async def _received(self, frame: str) -> bool:
+        """Act on one frame of the client. Gives whether to go on."""
         try:
-            word = client_messages.parse(frame)
+            message = client_messages.parse(frame)
         except InvalidRequest as error:
-            return self._garbled(error)
+            return self._refuse_frame(error)
         self._bad = 0
-        if isinstance(word, Close):
+        if isinstance(message, Close):
             self.connection.hang_up(NORMAL, "you said close")
             return False
         try:
-            await self._deps.rates.count(self.by.key, "writes", {})
-            await (self._start(word) if isinstance(word, Start) else self._take(word))
+            await self._deps.rates.count(self.admission.key, "writes", {})
+            await (self._start(message) if isinstance(message, Start) else self._take(message))
         except RoostError as error:
-            self.send(server_messages.error_message(error, word.id))
+            self.send(server_messages.error_message(error, message.id))
         return True
 
-    def _garbled(self, error: InvalidRequest) -> bool:
-        """Whether to go on after a frame that is no message. One that is refused counts as a message."""
+    def _refuse_frame(self, error: InvalidRequest) -> bool:
+        """Answer a frame that is no message. Gives whether to go on."""
         self.send(server_messages.error_message(error))
         self._bad += 1
         if self._bad > _MOST_BAD:
             self.connection.hang_up(POLICY, "too many bad messages in a row")
         return self._bad <= _MOST_BAD
 
-    async def _take(self, word: InputMessage) -> None:
+    async def _take(self, message: InputMessage) -> None:
         session_id = self.session_id
         if session_id is None:
             raise NotStarted()
         if self._refusal is not None:
             raise Forbidden(self._refusal)
         services = self._deps.services
-        event = client_messages.event_of(word)
+        event = client_messages.event_of(message)
         drafts, receipts = drafts_of([event], "message"), receipts_of([event], None, b"")
         try:
-            async with services[Attachments].kept(self.by.key, session_id, drafts, "message"):
+            async with services[Attachments].kept(
+                self.admission.key, session_id, drafts, "message"
+            ):
                 accepted = await services[Intake].accept(session_id, drafts, receipts)
         except WrongAnswer as wrong:
-            needed = _NEEDED[type(word)]
+            needed = _NEEDED[type(message)]
             raise WrongAnswer(f"requestId: this waits for a {needed}", hint=wrong.hint) from None
         except WrongInput:
             raise  # it may well wait
         except InvalidRequest:
-            if isinstance(word, PermissionResponse | AskUserAnswer):
-                await self._check_answered(session_id, word.requestId)
+            if isinstance(message, PermissionResponse | AskUserAnswer):
+                await self._check_answered(session_id, message.requestId)
             raise
         if not accepted.repeated:
             self._deps.meters.accepted.inc()
         [entry] = accepted.entries
-        ack: dict[str, Any] = {"type": "ack", "id": word.id, "eventId": entry.id, "seq": entry.seq}
+        ack: dict[str, Any] = {
+            "type": "ack",
+            "id": message.id,
+            "eventId": entry.id,
+            "seq": entry.seq,
+        }
         self.send(server_messages.frame(ack | ({"repeated": True} if accepted.repeated else {})))
 
     async def _check_answered(self, session_id: str, request_id: str) -> None:
@@ -241,18 +248,18 @@ class Socket:
 
     # How it begins
 
-    async def _start(self, word: Start) -> None:
+    async def _start(self, message: Start) -> None:
         if self.session_id is not None:
             raise AlreadyStarted()
         self.send(server_messages.connection_status("connecting"))
-        session = await self._session(word)
+        session = await self._session(message)
         self._head = session.state.head
         self._task = session.spec.task_id
         self._refusal = await self._refused(session)
-        self.seq = self._begins_at(word)
+        self.seq = self._begins_at(message)
         self._asked = frozenset(pending.event_id for pending in session.state.pending)
         agent = await self._fanout.agent_of(session)
-        self._welcome(word, session, agent)
+        self._welcome(message, session, agent)
         for entry in reversed(await self._questions(session.id) if self._asked else []):
             asks = entry.id in self._asked and not (
                 server_messages.is_server_tool(entry) and self._task
@@ -265,11 +272,11 @@ class Socket:
         if self._task is not None:
             self._task_updates.follow(session.tenant, self._task, self)
 
-    def _welcome(self, word: Start, session: Session, agent: AgentStatus) -> None:
-        ack: dict[str, object] = {"type": "ack", "id": word.id, "sessionId": session.id}
+    def _welcome(self, message: Start, session: Session, agent: AgentStatus) -> None:
+        ack: dict[str, object] = {"type": "ack", "id": message.id, "sessionId": session.id}
         ack |= {"seq": self.seq, "head": self._head}
-        if (self.by.session_id or word.sessionId) and (
-            ignored := client_messages.ignored_in(word, session.spec)
+        if (self.admission.session_id or message.sessionId) and (
+            ignored := client_messages.ignored_in(message, session.spec)
         ):
             ack["ignored"] = ignored
         files = self._fanout.files_of(session.id)
@@ -281,33 +288,33 @@ class Socket:
             + server_messages.agent_status(None, self._agent, None)
         )
 
-    def _begins_at(self, word: Start) -> int:
-        after = self.by.after if word.after is None else word.after
+    def _begins_at(self, message: Start) -> int:
+        after = self.admission.after if message.after is None else message.after
         if after is not None and after > self._head:
             raise InvalidRequest(f"after: the session's log ends at {self._head}, before {after}")
         return self._head if after is None else after
 
-    async def _session(self, word: Start) -> Session:
+    async def _session(self, message: Start) -> Session:
         """The session that is meant, fresh from the store, or a new one."""
-        bound = self.by.session_id
-        if bound is not None and word.sessionId not in (None, bound):
+        bound = self.admission.session_id
+        if bound is not None and message.sessionId not in (None, bound):
             raise Forbidden("sessionId: this socket was opened for another session")
-        session_id = bound or word.sessionId
+        session_id = bound or message.sessionId
         lifecycle = self._deps.services[Lifecycle]
         if session_id is not None:
-            return await self._deps.access.session(self.by.key, session_id, "see")
-        body, receipt = client_messages.creation_of(word)
-        return await lifecycle.create(self.by.key, body, (), receipt)
+            return await self._deps.access.session(self.admission.key, session_id, "see")
+        body, receipt = client_messages.creation_of(message)
+        return await lifecycle.create(self.admission.key, body, (), receipt)
 
     async def _questions(self, session_id: str) -> list[Entry]:
-        """What was asked, the newest first."""
+        """The entries that asked for something, the newest first."""
         query = EventQuery(types=server_messages.ASKING, order="desc", limit=_MOST_ASKED)
         return await self._deps.services[EventPages].read(session_id, query)
 
     async def _refused(self, session: Session) -> str | None:
         """Why the client may only look on: more trust than its key has, or a workspace it may not use."""
         try:
-            await self._deps.access.check(self.by.key, session, "tell")
+            await self._deps.access.check(self.admission.key, session, "tell")
         except Forbidden as forbidden:
             return forbidden.message
         return None

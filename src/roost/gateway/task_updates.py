@@ -1,7 +1,7 @@
 """Tells the sockets of sessions that have a task when somebody changes it by the API.
 
 What the task says is in its record, and a notification is only a hint to look there: one that is lost costs a
-client the news, not the truth. What an agent changes itself is in its session's log, and comes from there.
+client the update, not the truth. What an agent changes itself is in its session's log, and comes from there.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _log = logging.getLogger(__name__)
 
 
 class TaskFollower(Protocol):
-    """Somebody who is shown a session."""
+    """A socket whose session has a task."""
 
     def send(self, frames: bytes) -> None:
-        """To the client."""
+        """Send frames to the client."""
         ...
 
 
@@ -36,40 +36,40 @@ class TaskUpdates:
         self._tasks = tasks
         self._notifier = notifier
         self._subscriptions: Subscriptions
-        self._readers: dict[str, tuple[str, str, set[TaskFollower]]] = {}
+        self._followers: dict[str, tuple[str, str, set[TaskFollower]]] = {}
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Tell, for ever."""
+        """Send updates, until cancelled."""
         with self._notifier.subscribe_many() as self._subscriptions:
             task_status.started()
             while True:
                 await self._subscriptions.wait(_LOOK_AGAIN)
                 for notified in self._subscriptions.notified():
-                    await self._tell(notified)
+                    await self._send(notified)
 
-    def follow(self, tenant: str, task_id: str, reader: TaskFollower) -> None:
-        """Tell this one, too, until it leaves."""
+    def follow(self, tenant: str, task_id: str, follower: TaskFollower) -> None:
+        """Send this one the updates of a task, too, until it leaves."""
         at = topic(task_id)
-        if at not in self._readers:
-            self._readers[at] = tenant, task_id, set()
+        if at not in self._followers:
+            self._followers[at] = tenant, task_id, set()
             self._subscriptions.add(at)
-        self._readers[at][2].add(reader)
+        self._followers[at][2].add(follower)
 
-    def leave(self, task_id: str, reader: TaskFollower) -> None:
+    def leave(self, task_id: str, follower: TaskFollower) -> None:
         """Tell it nothing more. No harm if it never followed."""
         at = topic(task_id)
-        if at not in self._readers:
+        if at not in self._followers:
             return
-        *_, readers = self._readers[at]
-        readers.discard(reader)
-        if not readers:
-            del self._readers[at]
+        *_, followers = self._followers[at]
+        followers.discard(follower)
+        if not followers:
+            del self._followers[at]
             self._subscriptions.remove(at)
 
-    async def _tell(self, at: str) -> None:
-        if at not in self._readers:
+    async def _send(self, at: str) -> None:
+        if at not in self._followers:
             return
-        tenant, task_id, readers = self._readers[at]
+        tenant, task_id, followers = self._followers[at]
         try:
             record = await self._tasks.get(tenant, task_id)
         except NotFound:
@@ -77,9 +77,9 @@ class TaskUpdates:
         except RoostError as error:
             _log.warning("cannot read a task: %s", error.message, extra={"action": "task_news"})
             return
-        news = frame(updated(task_id, record.body))
-        for reader in list(readers):
-            reader.send(news)
+        update = frame(updated(task_id, record.body))
+        for follower in list(followers):
+            follower.send(update)
 
 
 def updated(task_id: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Who calls, and the headers that every request below `/v1` carries."""
+"""Finds out who calls, and checks the headers that every request below `/v1` carries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COOKIE: Final = "roost_login"
 async def caller(
     keyring: Keyring, logins: Logins, headers: Mapping[str, str]
 ) -> tuple[Key, Login | None]:
-    """Whose key a request shows, or whose login stands for one.
+    """The key that a request shows, or that its login stands for.
 
     :raises Unauthenticated: neither, or one that is unknown, revoked or over
     """
@@ -65,7 +65,7 @@ def cookie_in(headers: Mapping[str, str]) -> str | None:
 
 
 def betas_in(headers: Mapping[str, str]) -> list[str]:
-    """Which betas a request asks for."""
+    """The names of the betas that a request asks for."""
     return [name.strip() for name in headers.get("anthropic-beta", "").split(",")]
 
 

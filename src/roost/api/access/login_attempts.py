@@ -1,4 +1,4 @@
-"""How often somebody who has no key may try one."""
+"""Limits how often somebody who has no key may try one at the login."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SITE: Final = 8  # bytes of an IPv6 address that are one customer's
 
 
 def group_of(host: str) -> str:
-    """Whom an address belongs to: an IPv6 customer has 2^64 of them. Empty: it is not an address."""
+    """What is counted as one address: an IPv6 customer has 2^64 of them. Empty: it is not an address."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -56,7 +56,7 @@ class LoginAttempts:
                 )
 
     def failed(self, address: str, secret: str) -> None:
-        """One more was wrong."""
+        """Note that a key was wrong."""
         for name, most in _names(address, secret):
             lately = self._lately(name, most) + 1
             self._wrong.pop(name, None)
@@ -65,7 +65,7 @@ class LoginAttempts:
                 self._wrong.popitem(last=False)
 
     def _lately(self, name: str, most: int) -> float:
-        """How many were wrong; they are forgotten one after the other."""
+        """How many were wrong lately; they are forgotten one after the other."""
         count, at = self._wrong.get(name, (0.0, 0.0))
         return max(0.0, count - (anyio.current_time() - at) * most / 60)
 

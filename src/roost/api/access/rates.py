@@ -1,4 +1,4 @@
-"""How often a key may call: one token bucket for writes and one for reads, per key, for all servers.
+"""Limits how often a key may call: one token bucket for writes and one for reads, per key, for all servers.
 
 A server takes tokens out of the shared bucket a second's worth at a time. So a request costs no question
 to the database, or one for each second's worth; and at most that much lies unused at each server.
@@ -23,7 +23,7 @@ _RESET = "anthropic-ratelimit-requests-reset"
 
 
 class RateLimiter:
-    """Counts requests."""
+    """Counts the requests of each key, and refuses those above its limit."""
 
     def __init__(self, buckets: Buckets, *, writes_per_minute: int, reads_per_minute: int) -> None:
         self._buckets = buckets
@@ -31,7 +31,7 @@ class RateLimiter:
             "writes": writes_per_minute,
             "reads": reads_per_minute,
         }
-        self._purses: dict[tuple[str, RequestKind], _Purse] = {}
+        self._tokens: dict[tuple[str, RequestKind], _LocalTokens] = {}
 
     async def count(self, key: Key, kind: RequestKind, headers: dict[str, str]) -> None:
         """Take one request from the key's bucket, and note in `headers` how many are left.
@@ -42,22 +42,22 @@ class RateLimiter:
         limit = self._defaults[kind] if own is None else own
         if limit == 0:
             return
-        purse = self._purses.get((key.id, kind))
-        if purse is None or purse.limit != limit:
-            purse = self._purses[key.id, kind] = _Purse(f"{key.id} {kind}", limit)
-        wait = await purse.spend(self._buckets)
-        headers.update(purse.headers())
+        tokens = self._tokens.get((key.id, kind))
+        if tokens is None or tokens.limit != limit:
+            tokens = self._tokens[key.id, kind] = _LocalTokens(f"{key.id} {kind}", limit)
+        wait = await tokens.spend(self._buckets)
+        headers.update(tokens.headers())
         if wait:
             raise RateLimited(f"this key may make {limit} {kind} a minute", retry_after=wait)
 
     def forget(self, key_id: str) -> None:
-        """The key is gone, and its purses with it."""
-        for name in [name for name in self._purses if name[0] == key_id]:
-            del self._purses[name]
+        """Forget the tokens of a key that is gone, or has other limits now."""
+        for name in [name for name in self._tokens if name[0] == key_id]:
+            del self._tokens[name]
 
 
-class _Purse:
-    """What this server has taken out of a bucket and not used yet, and how full that was then."""
+class _LocalTokens:
+    """The tokens that this server has taken out of a bucket and not used yet, and how full that was then."""
 
     __slots__ = ("_at", "_held", "_left", "_name", "limit")
 
@@ -69,7 +69,7 @@ class _Purse:
         self._at = monotonic()
 
     async def spend(self, buckets: Buckets) -> float:
-        """0, or for how many seconds there is nothing to spend."""
+        """Use one token. Gives 0, or the seconds until there is one."""
         if not self._held and (wait := self._wait()):
             return wait
         if not self._held:

@@ -23,7 +23,7 @@ _Word = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern="^[^\\
 
 
 class TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
-    """What a token says: whose it is, and which session it opens if only one."""
+    """What a token says: whose it is, and which session it opens, if only one."""
 
     key_id: _Word
     tenant: _Word
@@ -32,14 +32,14 @@ class TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SocketTokens:
-    """Signs tokens and reads them."""
+    """Signs tokens for WebSockets, and checks those that come back."""
 
     def __init__(self, secret: bytes, *, seconds: float) -> None:
         self.seconds = seconds
         self._secret = secret
 
     def sign(self, granted: TokenClaims) -> str:
-        """A token that says so, for a while."""
+        """A token with these claims, which is valid for `seconds`."""
         import jwt
 
         now = time.time()
@@ -56,7 +56,7 @@ class SocketTokens:
         return jwt.encode(claims, self._secret, algorithm=_ALGORITHM)
 
     def read(self, token: str) -> TokenClaims:
-        """What a token says. :raises Unauthenticated: it is not ours, or its time is over"""
+        """The claims of a token. :raises Unauthenticated: it is not ours, or has expired"""
         import jwt
 
         try:

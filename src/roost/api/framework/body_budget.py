@@ -1,4 +1,4 @@
-"""How many bytes of requests a server holds at a time, of one key's and of all."""
+"""Limits how many bytes of requests a server holds at a time, for one key and for all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class BodyBudget:
         self.total = 0
 
     def take(self, key_id: str, size: int) -> None:
-        """Hold so many more.
+        """Count bytes that are held from now on.
 
         :raises TooMuchAtOnce: the key holds too much :raises Unavailable: all keys together do
         """
@@ -31,7 +31,7 @@ class BodyBudget:
         self._held[key_id] = held
 
     def release(self, key_id: str, size: int) -> None:
-        """Hold so many fewer."""
+        """Count bytes that are held no longer."""
         self.total -= size
         left = self._held.get(key_id, 0) - size
         if left:
@@ -51,11 +51,11 @@ class HeldBody:
         self._size = 0
 
     def take(self, size: int) -> None:
-        """Hold so many more. Raises as `BodyBudget.take`."""
+        """Count more bytes of this request. Raises as `BodyBudget.take`."""
         self._budget.take(self._key_id, size)
         self._size += size
 
     def release(self) -> None:
-        """Hold nothing. Once more changes nothing."""
+        """Give back all that was counted; a second call changes nothing."""
         size, self._size = self._size, 0
         self._budget.release(self._key_id, size)

@@ -45,7 +45,7 @@ def add(
 
     :raises RuntimeError: a shape was built already, without these bounds, or another resource has said it
     """
-    if _in_use:
+    if _in_use and (bounds or fields or nullable):
         raise RuntimeError("import roost.api.operations before the first request is checked")
     for known, more in ((_bounds, bounds), (_fields, fields), (_nullable, nullable)):
         if twice := known.keys() & more.keys():

@@ -1,4 +1,9 @@
-"""One request on its way through: what came in, who sent it, and what it may use."""
+"""One request on its way through: what came in, who sent it, and what it may use.
+
+It is not Starlette's `Request`: a body is counted against a budget as it arrives and has a deadline for each
+piece, and JSON is refused by the number of its values before it is built. What `Request` would add, cookies,
+forms and a mutable state, is not used.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +45,7 @@ class ClientGone(Exception):
 
 @dataclass
 class ApiCall:
-    """Filled in as the request passes each ring of `api/app.py`; handlers see it complete."""
+    """Filled in as the request passes each step of `api/app.py`; handlers see it complete."""
 
     deps: Deps
     scope: Scope
@@ -70,7 +75,7 @@ class ApiCall:
             yield await body.piece()
 
     async def read(self, receive: Receive, limit: int) -> bytes:
-        """The body, whole. Raises as `_Body.piece`."""
+        """The whole body. Raises as `_Body.piece`."""
         self.held = HeldBody(self.deps.bodies, self.caller.id if self.caller else "")
         body = _Body(self, receive, limit, self.held)
         pieces = [await body.piece()]
@@ -86,13 +91,13 @@ class ApiCall:
 
     @property
     def key(self) -> Key:
-        """Who calls."""
+        """The key of the caller."""
         assert self.caller is not None, "only for operations that need a key"
         return self.caller
 
     @property
     def tenant(self) -> str:
-        """For whom."""
+        """The tenant whose resources the caller uses."""
         return self.key.tenant
 
     async def session(self, act: Act) -> Session:

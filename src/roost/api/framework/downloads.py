@@ -1,8 +1,13 @@
-"""Sending files that nobody has looked at to browsers that would believe them.
+"""Sends files that nobody has checked to browsers that would trust them.
 
 A page or a drawing from a sandbox must never run as this server's own: everything is sent as an
 attachment, with a policy that runs nothing, and is taken for what it is called, not for what it looks
 like. Only kinds that cannot carry a program may be asked for inline.
+
+It is not Starlette's `FileResponse`, which opens a path when it answers. A file in a sandbox is opened once,
+without following links; opened again by its path, it could be another one that the agent has put there. Other
+downloads have no path: they are in a blob store, or in a file without a name. And here a refused range is
+answered like every error, and only one range is sent, so that a request cannot ask for the same bytes often.
 """
 
 from __future__ import annotations
@@ -44,7 +49,7 @@ _GUARD: Final = {
 
 @dataclass(frozen=True)
 class DownloadSource:
-    """Something to be sent: `read(start, size)` blocks and gives bytes; `close` is called at the end."""
+    """A file to be sent: `read(start, size)` blocks and gives bytes; `close` is called at the end."""
 
     name: str
     size: int
@@ -114,7 +119,7 @@ class Download:
             self._headers["content-range"] = f"bytes {start}-{end - 1}/{size}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One answer."""
+        """Send the answer, in pieces."""
         headers = [(name.encode(), value.encode()) for name, value in self._headers.items()]
         try:
             await send({"type": "http.response.start", "status": self._status, "headers": headers})

@@ -1,4 +1,4 @@
-"""What the HTTP surface counts."""
+"""The metrics of the HTTP surface."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Meters:
         streams.set_function(open_streams)
 
     def answered(self, operation: str, status: int, seconds: float) -> None:
-        """A response began."""
+        """Count a response that has begun."""
         counted = self._counted.get((operation, status))
         if counted is None:  # looking a label up costs more than counting
             counted = self._requests.labels(operation, str(status)), self._seconds.labels(operation)

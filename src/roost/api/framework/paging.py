@@ -1,4 +1,4 @@
-"""Cursors: opaque to clients, and checked when they come back."""
+"""Pages of lists, and the cursors between them: opaque to clients, and checked when they come back."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Cursor(
     back: bool = False
     as_of: _Count | None = None
 
-    def word(self) -> str:
+    def encoded(self) -> str:
         """The cursor as it is given to clients."""
         return base64.urlsafe_b64encode(msgspec.json.encode(self)).rstrip(b"=").decode()
 
@@ -97,7 +97,7 @@ async def gathered(
 
 def page(data: list[dict[str, Any]], last: Cursor | None) -> dict[str, Any]:
     """A page of a list that goes forward only."""
-    return {"data": data, "next_page": None if last is None else last.word()}
+    return {"data": data, "next_page": None if last is None else last.encoded()}
 
 
 def record_query(query: dict[str, Any], kind: Kind, tenant: str) -> RecordQuery:

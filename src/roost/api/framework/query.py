@@ -61,7 +61,7 @@ class Query:
 
     @cached_property
     def kinds(self) -> dict[str, Any]:
-        """The type of each parameter."""
+        """The type of each parameter, by its name."""
         return {
             _parameter(field): _kind(self._owner, field, hint)
             for field, hint in self._hints.items()

@@ -15,7 +15,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def reply(value: object, status: int = 200) -> Response:
-    """A JSON response."""
+    """A response with this value as JSON."""
     return Response(_encode(value), status, media_type="application/json")
 
 
@@ -37,7 +37,7 @@ class JsonBytes:
         self.body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the response."""
         length = b"content-length", b"%d" % len(self.body)
         headers = [length, (b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})

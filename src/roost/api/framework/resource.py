@@ -73,7 +73,7 @@ class Resource:
         return self._declared("POST", name, path, uploads=schema, **more)
 
     def delete(self, name: str, path: str, query: Any = None, **more: Any) -> Callable[[H], H]:
-        """An operation that removes."""
+        """An operation that removes something. `query`: as for `get`."""
         return self._declared("DELETE", name, path, query=Query(query), **more)
 
     def _declared(self, method: str, name: str, path: str, **more: Any) -> Callable[[H], H]:

@@ -1,4 +1,8 @@
-"""From a method and a path to an operation: one look-up per path segment, however many there are."""
+"""Operations, and the way from a method and a path to one: a look-up for each segment of the path.
+
+It is not Starlette's router, which tries one pattern after the other: with 165 operations that takes 4 to 13
+times as long, and its 404 and 405 are not the API's errors.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +70,7 @@ class Operation:
 
 
 def refused(name: str, method: str, path: str, why: str) -> Operation:
-    """An operation of the API that this server leaves out on purpose, and says so."""
+    """An operation of the API that this server leaves out on purpose: it answers why."""
 
     async def refuse(call: ApiCall) -> ASGIApp:
         raise NotServed(f"{name} is not served: {why}")

@@ -27,7 +27,7 @@ class OpenStreams:
         return len(self._open)
 
     def openers(self) -> set[tuple[str, str | None]]:
-        """Which keys and logins have something open."""
+        """The keys and logins that have something open."""
         found = set(self._open.values())
         for openers in self.openers_of_others:
             found.update(openers())
@@ -50,7 +50,7 @@ class OpenStreams:
     def opened(
         self, key_id: str, login_id: str | None = None
     ) -> Generator[CancelScope, None, None]:
-        """A scope that ends when the stream is to."""
+        """A scope for one stream; it is cancelled when the stream has to end."""
         with CancelScope() as scope:
             self._open[scope] = key_id, login_id
             try:

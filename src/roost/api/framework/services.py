@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar, get_type_hints
+from inspect import get_annotations
+from typing import Any, TypeVar
 
 from starlette.types import ASGIApp
 
@@ -32,6 +33,6 @@ class Services:
 
     def given_to(self, handler: Handler) -> Handler:
         """The handler with its parts, so that only the call is left. :raises LookupError: one is missing"""
-        kinds = get_type_hints(handler)
+        kinds = get_annotations(handler, eval_str=True)  # `get_type_hints` takes four times as long
         parts = {name: self[kind] for name, kind in kinds.items() if name not in ("call", "return")}
         return partial(handler, **parts) if parts else handler

@@ -1,6 +1,6 @@
 """An event stream: frames, signs of life, previews, and how it ends.
 
-Plain ASGI: one task pours the tail of the log into the connection, another waits for the client to
+Plain ASGI: one task writes the tail of the log to the connection, another waits for the client to
 hang up. The tail is pulled, so a slow reader holds back only itself. Every frame of a logged event
 carries its seq as `id`, so `Last-Event-ID` goes on exactly where a connection broke.
 """
@@ -72,26 +72,26 @@ class EventStream:
         self._last = session.state.head if ended else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pour until the session, the client or the server ends it."""
+        """Send until the session, the client or the server ends it."""
         with self._streams.opened(*self._openers) as stream:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             await send(_body(_ALIVE))
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_hang_up, receive, stream)
-                await self._pour_until_it_fails(send)
+                await self._send_until_it_fails(send)
                 tasks.cancel_scope.cancel()
         await send({"type": "http.response.body", "body": b""})
 
-    async def _pour_until_it_fails(self, send: Send) -> None:
+    async def _send_until_it_fails(self, send: Send) -> None:
         try:
-            await self._pour(send)
+            await self._send_tail(send)
         except RoostError as error:
             await send(_body(self._failure(error)))
         except Exception:  # noqa: BLE001 - the client must be told, in the stream's own words
             _log.exception("stream failed", extra={"session": self._session_id, "action": "stream"})
             await send(_body(self._failure(RoostError())))
 
-    async def _pour(self, send: Send) -> None:
+    async def _send_tail(self, send: Send) -> None:
         if self._last is not None and self._after >= self._last:
             return
         tail = self._follow.tail(

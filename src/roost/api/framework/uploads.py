@@ -97,7 +97,7 @@ class _Parser(MultiPartParser):
         self._named = {name.encode() for name in files}
 
     def on_headers_finished(self) -> None:
-        """See the base class."""
+        """Give a part that is a file by its name an empty filename, so that it is taken for one."""
         part = self._current_part
         _, options = parse_options_header(part.content_disposition)
         if options.get(b"name") in self._named and b"filename" not in options:

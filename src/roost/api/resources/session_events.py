@@ -118,7 +118,7 @@ async def stream(call: ApiCall, follow: Follow) -> ASGIApp:
 
 
 async def listed(call: ApiCall, session: Session, events: EventPages) -> ASGIApp:
-    """A page of a session's events."""
+    """A page of a session's events, as the query asks for it."""
     order: Order = call.query.get("order", "asc")
     limit = call.query.get("limit", _PAGE)
     cursor = cursor_in(call.query, session.id, order)
@@ -133,8 +133,8 @@ async def listed(call: ApiCall, session: Session, events: EventPages) -> ASGIApp
         following = "null"
         if more:
             end = entries[-1]
-            word = Cursor(of=session.id, order=order, after=end.seq, at=end.at, as_of=query.as_of)
-            following = f'"{word.word()}"'
+            last = Cursor(of=session.id, order=order, after=end.seq, at=end.at, as_of=query.as_of)
+            following = f'"{last.encoded()}"'
         return JsonBytes(b'{"data":[%b],"next_page":%b}' % (_joined(entries), following.encode()))
 
 

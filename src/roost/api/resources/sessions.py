@@ -159,7 +159,7 @@ def _page(
 def _cursor(session: Session, order: Order, *, back: bool) -> str:
     return Cursor(
         of="sessions", order=order, after=session.id, at=session.created_at, back=back
-    ).word()
+    ).encoded()
 
 
 def view(session: Session) -> dict[str, Any]:
