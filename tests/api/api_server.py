@@ -79,7 +79,7 @@ HEADERS = {"anthropic-version": "2023-06-01", "anthropic-beta": MANAGED_AGENTS}
 
 
 @dataclass
-class House:
+class ApiServer:
     store: Store
     deps: Deps
     app: ASGIApp
@@ -163,7 +163,7 @@ def client_of(app: ASGIApp, secret: str, **headers: str) -> httpx2.AsyncClient:
 
 
 @asynccontextmanager
-async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
+async def api_server(data: Path, **settings: Any) -> AsyncGenerator[ApiServer, None]:
     usual = {"heartbeat_seconds": 5, "min_free_disk": 0}
     given = {**usual, "database_url": url_of(data), **settings}
     wanted = Settings.model_validate(given)
@@ -172,7 +172,7 @@ async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
         _, secret = await keyring.create(
             tenant=TENANT, name="admin", role="admin", trust_ceiling="full"
         )
-        made: list[House] = []
+        made: list[ApiServer] = []
 
         async def ready() -> dict[str, Any]:
             if made[0].broken:
@@ -193,7 +193,7 @@ async def house(data: Path, **settings: Any) -> AsyncGenerator[House, None]:
         deps = _deps(wanted, store, own, notifier, keyring, ready, made)
         app = build_app(deps)
         async with client_of(app, secret) as client:
-            made.append(House(store, deps, app, notifier, keyring, client))
+            made.append(ApiServer(store, deps, app, notifier, keyring, client))
             yield made[0]
 
 
@@ -228,7 +228,7 @@ def _deps(
     notifier: Notifier,
     keyring: Keyring,
     ready: Any,
-    made: list[House],
+    made: list[ApiServer],
 ) -> Deps:
     skills, browse, filestore, data = own
     keeper = FileJanitor(filestore, store.catalog, store.sessions, skills.heed)

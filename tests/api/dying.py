@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.api.api_server import House
+from tests.api.api_server import ApiServer
 
 from roost.core.files.intents import SHELF
 from roost.core.files.janitor import FileJanitor
@@ -42,9 +42,9 @@ class Writes:
 
 
 class Later:
-    """A house's files, so many microseconds later."""
+    """A server's files, so many microseconds later."""
 
-    def __init__(self, roost: House, later: int) -> None:
+    def __init__(self, roost: ApiServer, later: int) -> None:
         inner = roost.deps.services[FileStore]
         clock = lambda: inner._clock() + later  # noqa: E731
         self.store = FileStore(roost.store.catalog, inner._blobs, inner._access, clock=clock)
@@ -52,6 +52,6 @@ class Later:
         self.keeper = FileJanitor(self.store, *own, clock=clock)
 
 
-async def notes(roost: House) -> int:
+async def notes(roost: ApiServer) -> int:
     """How many are on the shelf."""
     return len(await roost.store.catalog.page(RecordQuery(kind="file_note", tenant=SHELF)))

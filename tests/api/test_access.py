@@ -15,7 +15,15 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.api.api_server import TENANT, House, client_of, error_of, house, message, skill_files
+from tests.api.api_server import (
+    TENANT,
+    ApiServer,
+    api_server,
+    client_of,
+    error_of,
+    message,
+    skill_files,
+)
 from tests.stores import Databases, Files
 
 from roost.api.framework.routes import Operation
@@ -132,7 +140,7 @@ def cases(shared: str | None) -> list[Case]:
 class Scene:
     """A server, and the sessions and keys of cases."""
 
-    def __init__(self, roost: House, agent: str, environment: str) -> None:
+    def __init__(self, roost: ApiServer, agent: str, environment: str) -> None:
         self.roost = roost
         self._refs = {"agent": agent, "environment_id": environment}
         self._workspaces = 0
@@ -162,7 +170,7 @@ class Scene:
         return session
 
 
-async def give(roost: House, session_id: str, principal: str) -> None:
+async def give(roost: ApiServer, session_id: str, principal: str) -> None:
     from msgspec.structs import replace
 
     from roost.ports.sessions import Revised
@@ -175,7 +183,7 @@ async def give(roost: House, session_id: str, principal: str) -> None:
 
 @asynccontextmanager
 async def scene(tmp_path: Path) -> AsyncGenerator[Scene]:
-    async with house(
+    async with api_server(
         tmp_path, trust_levels="sandboxed,vault,full", writes_per_minute=0, reads_per_minute=0
     ) as roost:
         agent, place = await roost.agent(), await roost.environment()
@@ -228,7 +236,7 @@ async def check_listing(client: httpx2.AsyncClient, session: Any, case: Case) ->
 
 
 async def check_operations(
-    roost: House,
+    roost: ApiServer,
     client: httpx2.AsyncClient,
     session: Any,
     case: Case,
@@ -287,7 +295,7 @@ async def test_pages_of_a_users_sessions_have_no_gaps(tmp_path: Path):
 
 
 async def test_a_new_user_key_sees_its_own_and_one_from_before_sees_the_tenant(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = await roost.post("/roost/v1/keys", {"name": "me"})
         assert made["sees"] == "own"
         assert (await roost.post("/roost/v1/keys", {"name": "all", "sees": "tenant"}))[
@@ -306,7 +314,7 @@ async def test_a_new_user_key_sees_its_own_and_one_from_before_sees_the_tenant(t
 
 
 async def test_a_key_that_replaces_another_has_what_is_that_ones(tmp_path: Path):
-    async with house(tmp_path, trust_levels="sandboxed,vault") as roost:
+    async with api_server(tmp_path, trust_levels="sandboxed,vault") as roost:
         body = {"name": "me", "trust_ceiling": "vault", "limits": {"max_sessions": 7}}
         old = await roost.post("/roost/v1/keys", body)
         refs = {"agent": (await roost.agent())["id"]}
@@ -339,7 +347,7 @@ async def test_a_key_that_replaces_another_has_what_is_that_ones(tmp_path: Path)
 
 
 async def test_a_repeated_request_does_not_show_another_keys_session(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         body = {"agent": (await roost.agent())["id"]}
         body["environment_id"] = (await roost.environment())["id"]
         async with await roost.user() as one, await roost.user() as other:
@@ -354,7 +362,7 @@ async def test_a_repeated_request_does_not_show_another_keys_session(tmp_path: P
 
 
 async def test_files_are_their_uploaders_and_no_way_leads_to_anothers(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         refs = {"agent": (await roost.agent())["id"]}
         refs["environment_id"] = (await roost.environment())["id"]
         async with await roost.user() as one, await roost.user() as other:
@@ -414,7 +422,7 @@ def changes(made: dict[str, str]) -> list[dict[str, Any]]:
 
 async def test_what_others_made_is_read_and_used_and_not_changed(tmp_path: Path):
     async with (
-        house(tmp_path) as roost,
+        api_server(tmp_path) as roost,
         await roost.user() as owner,
         await roost.user() as other,
     ):
@@ -448,7 +456,7 @@ async def test_what_others_made_is_read_and_used_and_not_changed(tmp_path: Path)
 async def test_what_was_made_before_owners_were_noted_is_for_keys_that_see_the_tenant(
     tmp_path: Path,
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         body = {"name": "old", "description": "", "config": {}, "metadata": {}, "scope": None}
         await roost.store.catalog.add("environment", TENANT, "env_old", body, unique_name=False)
         async with await roost.user() as own, await roost.user(sees="tenant") as wide:
@@ -463,7 +471,7 @@ async def test_what_was_made_before_owners_were_noted_is_for_keys_that_see_the_t
 async def test_a_session_has_no_more_trust_than_whoever_wrote_what_it_is_made_from(
     tmp_path: Path,
 ):
-    async with house(tmp_path, trust_levels="sandboxed,full") as roost:
+    async with api_server(tmp_path, trust_levels="sandboxed,full") as roost:
         ours = {"agent": (await roost.agent())["id"]}
         ours["environment_id"] = (await roost.environment())["id"]
         ours["task_id"] = (await roost.post("/roost/v1/tasks", {"title": "t"}))["id"]
@@ -488,7 +496,7 @@ async def test_a_session_has_no_more_trust_than_whoever_wrote_what_it_is_made_fr
 
 
 async def test_an_owner_that_writes_again_takes_the_trust_away_again(tmp_path: Path):
-    async with house(tmp_path, trust_levels="sandboxed,full") as roost:
+    async with api_server(tmp_path, trust_levels="sandboxed,full") as roost:
         environment = (await roost.environment())["id"]
         async with await roost.user() as low:
             agent = (await low.post("/v1/agents", json={"name": "a", "model": "m"})).json()
@@ -503,7 +511,7 @@ async def test_an_owner_that_writes_again_takes_the_trust_away_again(tmp_path: P
 
 
 async def test_no_token_for_a_socket_opens_a_session_that_is_not_to_be_seen(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         params = {"sessionId": session["id"]}
         async with await roost.user() as own, await roost.user(sees="tenant") as wide:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from anthropic.types import beta
-from tests.api.api_server import error_of, house, official
+from tests.api.api_server import api_server, error_of, official
 
 TOOLSET = {"type": "agent_toolset_20260401"}
 CUSTOM = {
@@ -19,7 +19,7 @@ CUSTOM = {
 
 
 async def test_an_agent_comes_back_with_every_default_filled_in(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         skill = await roost.skill()
         agent = await roost.agent(
             tools=[TOOLSET, CUSTOM], skills=[{"type": "custom", "skill_id": skill["id"]}]
@@ -45,7 +45,7 @@ async def test_an_agent_comes_back_with_every_default_filled_in(tmp_path: Path):
 
 
 async def test_a_tool_inherits_what_its_own_config_leaves_out(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         agent = await roost.agent(
             tools=[
                 {
@@ -79,7 +79,7 @@ async def test_a_tool_inherits_what_its_own_config_leaves_out(tmp_path: Path):
 
 
 async def test_an_update_makes_a_version_only_if_something_changes(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         agent = await roost.agent(system="Be kind.", metadata={"a": "1", "b": "2"})
         path = f"/v1/agents/{agent['id']}"
         changed = await roost.post(path, {"system": None, "metadata": {"a": None, "c": "3"}})
@@ -98,7 +98,7 @@ async def test_an_update_makes_a_version_only_if_something_changes(tmp_path: Pat
 
 
 async def test_effort_stays_with_the_model_it_was_chosen_for(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         agent = await roost.agent(model={"id": "claude-x", "effort": "low", "speed": "fast"})
         path = f"/v1/agents/{agent['id']}"
         same = await roost.post(path, {"model": {"id": "claude-x"}})
@@ -111,7 +111,7 @@ async def test_effort_stays_with_the_model_it_was_chosen_for(tmp_path: Path):
 
 
 async def test_a_stale_version_is_refused_and_not_worth_a_retry(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         agent = await roost.agent()
         path = f"/v1/agents/{agent['id']}"
         await roost.post(path, {"name": "b", "version": 1})
@@ -121,7 +121,7 @@ async def test_a_stale_version_is_refused_and_not_worth_a_retry(tmp_path: Path):
 
 
 async def test_an_archived_agent_is_hidden_and_cannot_be_changed(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         agent = await roost.agent()
         path = f"/v1/agents/{agent['id']}"
         archived = await roost.post(f"{path}/archive")
@@ -234,7 +234,7 @@ async def test_an_archived_agent_is_hidden_and_cannot_be_changed(tmp_path: Path)
 async def test_what_is_wrong_with_an_agent_is_named(
     tmp_path: Path, fields: dict[str, Any], message: str
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         body = {"name": "helper", "model": "m", **fields}
         error = error_of(await roost.client.post("/v1/agents", json=body), 400)
         assert error["type"] == "invalid_request_error"
@@ -254,14 +254,14 @@ async def test_what_is_wrong_with_an_agent_is_named(
 async def test_a_custom_tools_schema_keeps_to_the_rules(
     tmp_path: Path, schema: dict[str, Any], message: str
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         body = {"name": "a", "model": "m", "tools": [{**CUSTOM, "input_schema": schema}]}
         error = error_of(await roost.client.post("/v1/agents", json=body), 400)
         assert message in error["message"]
 
 
 async def test_a_schema_nested_without_end_is_refused(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         deep: Any = {}
         for _ in range(100):
             deep = {"properties": {"a": deep}}
@@ -273,7 +273,7 @@ async def test_a_schema_nested_without_end_is_refused(tmp_path: Path):
 
 
 async def test_metadata_stays_within_its_limit_across_updates(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         agent = await roost.agent(metadata={str(i): "x" for i in range(16)})
         path = f"/v1/agents/{agent['id']}"
         error = error_of(await roost.client.post(path, json={"metadata": {"more": "x"}}), 400)
@@ -283,7 +283,7 @@ async def test_metadata_stays_within_its_limit_across_updates(tmp_path: Path):
 
 
 async def test_agents_are_listed_newest_first_in_pages(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = [(await roost.agent(name=f"a{i}"))["id"] for i in range(5)]
         seen: list[str] = []
         page: dict[str, str] = {}
@@ -298,7 +298,7 @@ async def test_agents_are_listed_newest_first_in_pages(tmp_path: Path):
 
 
 async def test_an_agent_larger_than_every_session_should_carry_is_refused(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         tool = {"type": "custom", "name": "t", "description": "d" * 1_000_000}
         body = {"name": "a", "model": "m", "tools": [{**tool, "input_schema": {"type": "object"}}]}
         answer = await roost.client.post("/v1/agents", json=body)
@@ -322,7 +322,7 @@ DISABLED = {"type": "disabled"}
 async def test_a_multiagent_of_disabled_members_is_one_agent(
     tmp_path: Path, multiagent: dict[str, Any], status: int
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         given = {"type": "multiagent_20261001", **multiagent}
         body = {"name": "a", "model": "m", "multiagent": given}
         response = await roost.client.post("/v1/agents", json=body)

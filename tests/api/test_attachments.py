@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.api.api_server import House, error_of, house, message
+from tests.api.api_server import ApiServer, api_server, error_of, message
 from tests.api.dying import HOUR, Killed, Later, Writes, notes
 from tests.api.test_files import objects, sent
 
@@ -39,12 +39,12 @@ def events_of(session: Any) -> str:
     return f"/v1/sessions/{session['id']}/events"
 
 
-async def copies(roost: House, session: Any) -> list[Any]:
+async def copies(roost: ApiServer, session: Any) -> list[Any]:
     page = await roost.get("/v1/files", scope_id=session["id"])
     return page["data"]
 
 
-async def given(roost: House, session: Any) -> list[Any]:
+async def given(roost: ApiServer, session: Any) -> list[Any]:
     """The newest message of a session, as an agent is given it."""
     found = await roost.store.sessions.find(session["id"])
     entries = await roost.store.log.read(session["id"], 0, 1000)
@@ -60,7 +60,7 @@ def base64_of(media_type: str, data: bytes) -> dict[str, str]:
 async def test_an_agent_is_given_what_a_message_names_though_the_originals_are_deleted(
     tmp_path: Path,
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         image, pdf = await sent(roost, "a.png", PNG), await sent(roost, "b.pdf", PDF)
         text = await sent(roost, "c.md", "héllo".encode())
@@ -94,7 +94,7 @@ async def test_an_agent_is_given_what_a_message_names_though_the_originals_are_d
 
 
 async def test_a_file_is_copied_once_for_a_session_and_goes_with_it(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         image = await sent(roost, "a.png", PNG)
         one, two = [await roost.session() for _ in range(2)]
         for session in (one, one, two):
@@ -108,7 +108,7 @@ async def test_a_file_is_copied_once_for_a_session_and_goes_with_it(tmp_path: Pa
 
 
 async def test_a_session_can_begin_with_files_and_one_that_is_not_made_leaves_none(tmp_path: Path):
-    async with house(tmp_path, max_sessions=1) as roost:
+    async with api_server(tmp_path, max_sessions=1) as roost:
         image = await sent(roost, "a.png", PNG)
         first = said(naming("image", image))["events"]
         session = await roost.session(initial_events=first)
@@ -126,7 +126,7 @@ async def test_a_session_can_begin_with_files_and_one_that_is_not_made_leaves_no
 async def test_a_message_that_is_refused_leaves_no_copy_and_one_sent_again_finds_its_own(
     tmp_path: Path,
 ):
-    async with house(tmp_path, max_queued=1) as roost:
+    async with api_server(tmp_path, max_queued=1) as roost:
         session, image = await roost.session(), await sent(roost, "a.png", PNG)
         key = {"idempotency-key": "once"}
         body = said(naming("image", image))
@@ -151,7 +151,7 @@ async def test_a_message_that_is_refused_leaves_no_copy_and_one_sent_again_finds
     ],
 )
 async def test_what_no_model_takes_is_refused(tmp_path: Path, kind: str, data: bytes, why: str):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session, file = await roost.session(), await sent(roost, "a", data)
         refused = await roost.client.post(events_of(session), json=said(naming(kind, file)))
         error = error_of(refused, 400)
@@ -161,7 +161,7 @@ async def test_what_no_model_takes_is_refused(tmp_path: Path, kind: str, data: b
 
 
 async def test_files_that_are_too_much_together_or_somebody_elses_are_refused(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         large = await sent(roost, "a.pdf", PDF + bytes(MOST_TOGETHER // 2))
         both = [naming("document", large)] * 2
@@ -220,7 +220,7 @@ class _Listening(FakeHarness):
 async def test_an_agent_hears_the_content_and_one_without_a_record_hears_all_of_it_again(
     tmp_path: Path, profile: HarnessProfile
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made, image = await roost.session(), await sent(roost, "a.png", PNG)
         await roost.post(events_of(made), said(naming("image", image)))
         session = await roost.store.sessions.find(made["id"])
@@ -252,7 +252,7 @@ async def test_an_agent_hears_the_content_and_one_without_a_record_hears_all_of_
 
 
 async def test_who_sees_a_session_sees_the_files_that_its_messages_name(tmp_path: Path):
-    async with house(tmp_path) as roost, await roost.user() as viewer:
+    async with api_server(tmp_path) as roost, await roost.user() as viewer:
         workspace = await roost.post("/roost/v1/workspaces", {"name": "shared"})
         permissions = f"/roost/v1/workspaces/{workspace['id']}/permissions"
         await roost.post(permissions, {"everyone": True, "access": "read"})
@@ -273,7 +273,7 @@ async def test_who_sees_a_session_sees_the_files_that_its_messages_name(tmp_path
 LARGE = PNG + bytes(100_000)
 
 
-async def shown_to(roost: House, session: Any, image: Any) -> bytes:
+async def shown_to(roost: ApiServer, session: Any, image: Any) -> bytes:
     """What a session that has this image in its conversation shows of it, to people and to its agent."""
     path = f"/roost/v1/sessions/{session['id']}/attachments/{image['id']}/content"
     answer = await roost.client.get(path)
@@ -282,16 +282,16 @@ async def shown_to(roost: House, session: Any, image: Any) -> bytes:
     return answer.content
 
 
-async def forked(roost: House, session: Any, **fields: Any) -> Any:
+async def forked(roost: ApiServer, session: Any, **fields: Any) -> Any:
     return await roost.post(f"/roost/v1/sessions/{session['id']}/fork", fields)
 
 
-async def holds(roost: House) -> int:
+async def holds(roost: ApiServer) -> int:
     return len(await roost.store.catalog.every("file_hold", limit=99))
 
 
 async def test_a_fork_has_the_files_of_its_conversation_and_nobody_pays_twice(tmp_path: Path):
-    async with house(tmp_path, max_stored_bytes=3 * len(LARGE) - 10_000) as roost:
+    async with api_server(tmp_path, max_stored_bytes=3 * len(LARGE) - 10_000) as roost:
         image, session = await sent(roost, "a.png", LARGE), await roost.session()
         await roost.post(events_of(session), said(naming("image", image)))
         await roost.rest(session)
@@ -313,7 +313,7 @@ async def test_a_fork_has_the_files_of_its_conversation_and_nobody_pays_twice(tm
 
 
 async def test_a_fork_has_nothing_that_was_named_after_its_turn(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         first, second = [await sent(roost, name, PNG) for name in ("a.png", "b.png")]
         session = await roost.session()
         for image in (first, second):
@@ -329,7 +329,7 @@ async def test_wherever_a_fork_or_a_delete_dies_no_bytes_are_lost_and_none_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ):
     """Dies at each write in turn; hours later, whoever is there has its files, and nothing else is kept."""
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         died = 0
         while True:
             image, session = await sent(roost, "a.png", PNG), await roost.session()

@@ -9,13 +9,13 @@ import anthropic
 import httpx2
 import pytest
 from anthropic.types import beta
-from tests.api.api_server import error_of, house, official
+from tests.api.api_server import api_server, error_of, official
 
 LIMITED = {"type": "cloud", "networking": {"type": "limited", "allowed_hosts": ["*.example.com"]}}
 
 
 async def test_an_environment_without_a_config_is_an_unrestricted_cloud_one(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = await roost.environment(metadata={"a": "1"})
         official(beta.BetaEnvironment, made)
         assert made["scope"] == "organization"
@@ -32,7 +32,7 @@ async def test_an_environment_without_a_config_is_an_unrestricted_cloud_one(tmp_
 
 
 async def test_an_update_keeps_what_it_does_not_name(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         config = {
             **LIMITED,
             "networking": {**LIMITED["networking"], "allow_package_managers": True},
@@ -102,7 +102,7 @@ async def test_an_update_keeps_what_it_does_not_name(tmp_path: Path):
 async def test_what_is_wrong_with_an_environment_is_named(
     tmp_path: Path, fields: dict[str, Any], message: str, code: str | None
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         await roost.environment()
         response = await roost.client.post("/v1/environments", json={"name": "b", **fields})
         error = error_of(response, 409 if code == "conflict" else 400)
@@ -111,7 +111,7 @@ async def test_what_is_wrong_with_an_environment_is_named(
 
 async def test_a_host_that_could_never_be_allowed_is_refused_with_a_hint(tmp_path: Path):
     odd = ("", "*", "a b", "a\n", "https://a", "a:80", "a.", "127.1", "*.10.0.0.1", "::1", "\u00e4")
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = await roost.environment()
         for host in odd:
             networking = {"type": "limited", "allowed_hosts": ["a.example", host]}
@@ -123,7 +123,7 @@ async def test_a_host_that_could_never_be_allowed_is_refused_with_a_hint(tmp_pat
 
 
 async def test_the_type_of_a_config_never_changes(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = await roost.environment()
         response = await roost.client.post(
             f"/v1/environments/{made['id']}", json={"config": {"type": "self_hosted"}}
@@ -133,7 +133,7 @@ async def test_the_type_of_a_config_never_changes(tmp_path: Path):
 
 
 async def test_an_archived_environment_is_neither_changed_nor_used(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = await roost.environment()
         path = f"/v1/environments/{made['id']}"
         assert (await roost.post(f"{path}/archive"))["archived_at"]
@@ -149,7 +149,7 @@ async def test_an_archived_environment_is_neither_changed_nor_used(tmp_path: Pat
 
 
 async def test_an_environment_is_deleted_once_no_session_uses_it(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         path = f"/v1/environments/{session['environment_id']}"
         response = await roost.client.delete(path)
@@ -163,7 +163,7 @@ async def test_an_environment_is_deleted_once_no_session_uses_it(tmp_path: Path)
 
 
 async def test_a_self_hosted_environment_is_kept_but_takes_no_sessions_yet(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = await roost.environment(config={"type": "self_hosted"})
         official(beta.BetaEnvironment, made)
         agent = await roost.agent()
@@ -173,7 +173,7 @@ async def test_a_self_hosted_environment_is_kept_but_takes_no_sessions_yet(tmp_p
 
 
 async def test_the_official_client_knows_these_errors_by_name(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         transport = httpx2.ASGITransport(roost.app)
         async with anthropic.AsyncAnthropic(
             base_url="http://roost",

@@ -11,7 +11,7 @@ from anthropic.types.beta.sessions import (
     BetaManagedAgentsSendSessionEvents,
     BetaManagedAgentsSessionEvent,
 )
-from tests.api.api_server import HEADERS, error_of, house, message, messages, official
+from tests.api.api_server import HEADERS, api_server, error_of, message, messages, official
 
 from roost.core.read.large_events import EventPages
 from roost.domain.ledger import Batch
@@ -20,7 +20,7 @@ from roost.ports.drafts import new_draft
 
 
 async def test_an_input_is_answered_with_its_place_in_the_log(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         answer = await roost.say(session, "Hello", "Again")
         official(BetaManagedAgentsSendSessionEvents, answer)
@@ -33,7 +33,7 @@ async def test_an_input_is_answered_with_its_place_in_the_log(tmp_path: Path):
 
 
 async def test_a_listing_shows_each_event_once_in_order(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         path = f"/v1/sessions/{session['id']}/events"
         [sent] = (await roost.say(session, "Hello"))["data"]
@@ -58,7 +58,7 @@ async def test_a_listing_shows_each_event_once_in_order(tmp_path: Path):
 
 
 async def test_pages_of_events_join_without_gap_or_overlap(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         path = f"/v1/sessions/{session['id']}/events"
         await roost.say(session, *[str(i) for i in range(10)])
@@ -78,7 +78,7 @@ async def test_pages_of_events_join_without_gap_or_overlap(tmp_path: Path):
 
 
 async def test_events_are_found_by_time(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         path = f"/v1/sessions/{session['id']}/events"
         await roost.say(session, "x")
@@ -94,7 +94,7 @@ async def test_events_are_found_by_time(tmp_path: Path):
 
 
 async def test_an_answer_settles_what_was_asked_once(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         path = f"/v1/sessions/{session['id']}/events"
         await roost.say(session, "x")
@@ -184,7 +184,7 @@ TEXT = {"type": "text", "text": "x"}
     ],
 )
 async def test_what_is_wrong_with_an_input_is_named(tmp_path: Path, events: Any, words: str):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         response = await roost.client.post(
             f"/v1/sessions/{session['id']}/events", json={"events": events}
@@ -194,7 +194,7 @@ async def test_what_is_wrong_with_an_input_is_named(tmp_path: Path, events: Any,
 
 
 async def test_every_kind_of_content_is_taken(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         document = {"type": "text", "media_type": "text/plain", "data": "d"}
         content = [
@@ -213,7 +213,7 @@ async def test_every_kind_of_content_is_taken(tmp_path: Path):
 
 
 async def test_an_interrupt_of_nothing_is_shown_as_done(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         path = f"/v1/sessions/{session['id']}"
         [thread] = (await roost.get(f"{path}/threads"))["data"]
@@ -227,7 +227,7 @@ async def test_an_interrupt_of_nothing_is_shown_as_done(tmp_path: Path):
 
 
 async def test_a_request_repeated_under_its_key_gets_the_first_answer(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         path = f"/v1/sessions/{session['id']}/events"
         headers = {**HEADERS, "Idempotency-Key": "k"}
@@ -242,7 +242,7 @@ async def test_a_request_repeated_under_its_key_gets_the_first_answer(tmp_path: 
 
 
 async def test_an_event_repeated_under_its_own_id_is_written_once(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         path = f"/v1/sessions/{session['id']}/events"
         [first] = (await roost.post(path, messages("a", client_id="c1")))["data"]
@@ -258,7 +258,7 @@ async def test_an_event_repeated_under_its_own_id_is_written_once(tmp_path: Path
 
 
 async def test_the_same_id_in_two_sessions_is_two_events(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         ids = set()
         for session in (await roost.session(), await roost.session()):
             path = f"/v1/sessions/{session['id']}/events"
@@ -267,7 +267,7 @@ async def test_the_same_id_in_two_sessions_is_two_events(tmp_path: Path):
 
 
 async def test_a_full_queue_is_refused_aloud(tmp_path: Path):
-    async with house(tmp_path, max_queued=2) as roost:
+    async with api_server(tmp_path, max_queued=2) as roost:
         session = await roost.session()
         await roost.say(session, "a", "b")
         path = f"/v1/sessions/{session['id']}/events"
@@ -280,7 +280,7 @@ async def test_a_full_queue_is_refused_aloud(tmp_path: Path):
 
 async def test_a_page_of_large_events_is_short_and_the_next_goes_on(tmp_path: Path):
     """By bytes as well as by count; clients go on by `next_page`, as the official ones do."""
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         for n in range(30):
             await roost.say(session, f"{n} " + "x" * 150_000)
@@ -302,7 +302,7 @@ async def test_a_page_of_large_events_is_short_and_the_next_goes_on(tmp_path: Pa
 
 
 async def test_an_event_that_is_larger_than_a_page_is_shown_alone(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         for size in (10, 3_000_000, 10):
             await roost.say(session, "x" * size)
@@ -318,7 +318,7 @@ async def test_an_event_that_is_larger_than_a_page_is_shown_alone(tmp_path: Path
 
 
 async def test_large_events_are_listed_for_a_few_at_a_time(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         large, small = await roost.session(), await roost.session()
         await roost.say(large, "x" * 3_000_000)
         await roost.say(small, "hello")
@@ -342,7 +342,7 @@ async def test_large_events_are_listed_for_a_few_at_a_time(tmp_path: Path):
 
 async def test_listings_of_large_things_are_bounded_by_bytes(tmp_path: Path):
     """Agents have up to a megabyte, and each session shows its own."""
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = [await roost.agent(name=f"a{n}", system="x" * 90_000) for n in range(60)]
         agent = made[0]["id"]
         sessions = [(await roost.session(agent=agent))["id"] for _ in range(60)]
@@ -372,7 +372,7 @@ async def test_listings_of_large_things_are_bounded_by_bytes(tmp_path: Path):
 
 
 async def test_a_key_that_is_too_long_is_refused(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         path = f"/v1/sessions/{session['id']}/events"
         body = {"events": [{"type": "user.message", "content": [{"type": "text", "text": "a"}]}]}

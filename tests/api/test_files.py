@@ -13,7 +13,7 @@ import anyio
 import httpx2
 import pytest
 from anthropic.types import beta
-from tests.api.api_server import TENANT, House, client_of, error_of, house, official
+from tests.api.api_server import TENANT, ApiServer, api_server, client_of, error_of, official
 from tests.api.dying import HOUR, Killed, Later, Writes, notes
 
 from roost.core.files.allowance import Allowance
@@ -31,7 +31,7 @@ from roost.errors import (
 )
 
 
-async def sent(roost: House, name: str = "a.txt", data: bytes = b"hello", **fields: str) -> Any:
+async def sent(roost: ApiServer, name: str = "a.txt", data: bytes = b"hello", **fields: str) -> Any:
     made = await roost.post("/v1/files", files={"file": (name, data)}, data=fields)
     official(beta.BetaFileMetadata, made)
     return made
@@ -43,7 +43,7 @@ def objects(tmp_path: Path) -> list[str]:
 
 
 @asynccontextmanager
-async def with_headers(roost: House, **headers: str) -> AsyncGenerator[httpx2.AsyncClient]:
+async def with_headers(roost: ApiServer, **headers: str) -> AsyncGenerator[httpx2.AsyncClient]:
     _, secret = await roost.keyring.create(tenant=TENANT, name="plain", sees="tenant")
     async with client_of(roost.app, secret) as client:
         del client.headers["anthropic-beta"]
@@ -52,7 +52,7 @@ async def with_headers(roost: House, **headers: str) -> AsyncGenerator[httpx2.As
 
 
 async def test_a_file_is_uploaded_shown_listed_read_and_deleted(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         data = os.urandom(PART + 100)
         first, second = await sent(roost, "dir/data.bin", data), await sent(roost)
         assert (first["filename"], first["size_bytes"]) == ("data.bin", len(data))
@@ -86,7 +86,7 @@ async def test_a_file_is_uploaded_shown_listed_read_and_deleted(tmp_path: Path):
 
 
 async def test_an_empty_file_is_a_file(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = await sent(roost, "nothing", b"")
         assert (made["size_bytes"], made["mime_type"]) == (0, "application/octet-stream")
         assert named("", "text/html; charset=x") == ("unnamed.html", "text/html")
@@ -96,7 +96,7 @@ async def test_an_empty_file_is_a_file(tmp_path: Path):
 
 async def test_older_clients_get_lists_in_their_own_form(tmp_path: Path):
     async with (
-        house(tmp_path) as roost,
+        api_server(tmp_path) as roost,
         with_headers(roost, anthropic_beta="files-api-2025-04-14") as client,
     ):
         ids = [(await sent(roost, f"{i}.txt"))["id"] for i in range(5)][::-1]
@@ -117,7 +117,7 @@ async def test_older_clients_get_lists_in_their_own_form(tmp_path: Path):
 
 
 async def test_no_beta_is_needed_but_for_the_files_of_a_session(tmp_path: Path):
-    async with house(tmp_path) as roost, with_headers(roost) as client:
+    async with api_server(tmp_path) as roost, with_headers(roost) as client:
         assert (await client.get("/v1/files")).status_code == 200
         refused = error_of(await client.get("/v1/files", params={"scope_id": "sesn_1"}), 400)
         assert "managed-agents" in refused["details"]["hint"]
@@ -126,7 +126,7 @@ async def test_no_beta_is_needed_but_for_the_files_of_a_session(tmp_path: Path):
 
 
 async def test_another_tenants_file_does_not_exist(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = await sent(roost)
         async with await roost.user("tenant_2") as stranger:
             for path in ("", "/content"):
@@ -152,7 +152,7 @@ async def test_another_tenants_file_does_not_exist(tmp_path: Path):
 async def test_what_is_no_upload_is_refused_and_nothing_is_kept(
     tmp_path: Path, request_: dict[str, Any], status: int, problem: str
 ):
-    async with house(tmp_path, max_file_bytes=4096) as roost:
+    async with api_server(tmp_path, max_file_bytes=4096) as roost:
         assert (
             problem in error_of(await roost.client.post("/v1/files", **request_), status)["message"]
         )
@@ -160,7 +160,7 @@ async def test_what_is_no_upload_is_refused_and_nothing_is_kept(
 
 
 async def test_a_tenant_keeps_no_more_than_its_quota(tmp_path: Path):
-    async with house(tmp_path, max_stored_bytes=10_000) as roost:
+    async with api_server(tmp_path, max_stored_bytes=10_000) as roost:
         made = await sent(roost, data=b"x" * 8_000)
         over = await roost.client.post("/v1/files", files={"file": ("b", b"x" * 3_000)})
         assert error_of(over, 400)["details"]["error_code"] == "storage_quota_exceeded"
@@ -169,7 +169,7 @@ async def test_a_tenant_keeps_no_more_than_its_quota(tmp_path: Path):
 
 
 async def test_small_files_count_in_a_quota_and_copies_for_sessions_do(tmp_path: Path):
-    async with house(tmp_path, max_stored_bytes=3 * 1024) as roost:
+    async with api_server(tmp_path, max_stored_bytes=3 * 1024) as roost:
         made = await sent(roost, data=b"")
         await sent(roost, data=b"x")
         store, key = (
@@ -202,7 +202,7 @@ async def test_a_large_quota_is_counted_seldom_and_holds() -> None:
 
 async def test_copies_count_for_the_quota_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Resources, "check", lambda *given: None)  # nothing works on this session
-    async with house(tmp_path, max_stored_bytes=20_000) as roost:
+    async with api_server(tmp_path, max_stored_bytes=20_000) as roost:
         made = await sent(roost, data=b"x" * 8_000)
         given = {"type": "file", "file_id": made["id"]}
         session = await roost.session(resources=[given])
@@ -214,7 +214,7 @@ async def test_copies_count_for_the_quota_too(tmp_path: Path, monkeypatch: pytes
 
 
 async def test_a_file_whose_time_is_up_is_gone_with_its_bytes(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = await sent(roost, expires_in_seconds="3600")
         assert made["expires_at"] is not None
         await Later(roost, HOUR // 2).keeper.look()
@@ -228,7 +228,7 @@ async def test_a_file_whose_time_is_up_is_gone_with_its_bytes(tmp_path: Path):
 
 
 async def test_the_files_of_a_session_go_with_it(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session, kept = await roost.session(), await sent(roost)
         file = File(filename="out", mime_type="text/plain", name=session["id"])
         record = await roost.deps.services[FileStore].add(
@@ -246,7 +246,7 @@ async def test_wherever_an_upload_or_a_delete_dies_no_bytes_and_no_empty_record_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ):
     """Dies at each write in turn; an hour later, what is listed can be read, and nothing else is kept."""
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         store, writes = roost.deps.services[FileStore], Writes(monkeypatch, step)
         writes.count(store._blobs, "put", "delete")
         writes.count(store._catalog, "add", "change", "delete")
@@ -270,7 +270,7 @@ async def test_wherever_an_upload_or_a_delete_dies_no_bytes_and_no_empty_record_
 async def test_an_upload_that_is_given_up_meanwhile_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         store = roost.deps.services[FileStore]
         real = store._catalog.add
 
@@ -291,7 +291,7 @@ async def test_an_upload_that_is_just_being_given_up_says_so_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Who gives it up has said so, and has removed nothing yet, nor the note; then it died."""
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         store = roost.deps.services[FileStore]
         real = store._catalog.add
 
@@ -317,7 +317,7 @@ async def test_an_upload_that_is_just_being_given_up_says_so_and_leaves_nothing(
 
 
 async def test_an_upload_that_was_finished_cannot_be_given_up_any_more(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         catalog, shelf = roost.store.catalog, roost.deps.services[FileStore].shelf
         note_id = await shelf.note(TENANT, file="file_1")
         seen = await catalog.get("file_note", SHELF, note_id)
@@ -328,7 +328,7 @@ async def test_an_upload_that_was_finished_cannot_be_given_up_any_more(tmp_path:
 
 
 async def test_bytes_that_are_not_what_was_stored_are_not_sent(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = await sent(roost)
         (path,) = (tmp_path / "blobs" / "files" / made["id"]).iterdir()
         path.write_bytes(b"jello")
@@ -348,7 +348,7 @@ NAMELESS = (
 async def test_bytes_without_a_filename_are_a_file(tmp_path: Path):
     """As the SDKs send what they are given as bytes, or as a file in memory."""
     headers = {"content-type": "multipart/form-data; boundary=x"}
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         data = bytes(range(256)) * 40  # neither text, nor as short as a field
         made = await roost.post("/v1/files", content=NAMELESS % (b"file", data), headers=headers)
         assert (made["filename"], made["size_bytes"]) == ("unnamed.bin", len(data))
@@ -361,7 +361,7 @@ async def test_bytes_without_a_filename_are_a_file(tmp_path: Path):
 
 
 async def test_only_what_an_agent_made_is_said_to_be_downloadable(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         upload = await sent(roost)
         assert upload["downloadable"] is False
         file = File(filename="out.txt", mime_type="text/plain", origin="out.txt 1 1")
@@ -372,7 +372,7 @@ async def test_only_what_an_agent_made_is_said_to_be_downloadable(tmp_path: Path
 
 
 async def test_of_a_download_that_nobody_reads_one_piece_is_read(tmp_path: Path) -> None:
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = await sent(roost, data=os.urandom(3 * PART))
         content = roost.deps.services[FileStore].part
         read: list[int] = []
@@ -423,7 +423,7 @@ async def test_of_a_download_that_nobody_reads_one_piece_is_read(tmp_path: Path)
 
 
 async def test_who_gives_up_making_a_session_leaves_nothing_of_it(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         keeper, forgotten = Later(roost, 0).keeper, list[str]()
 
         async def forget(tenant: str, session_id: str) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.api_server import TENANT, House, error_of, house
+from tests.api.api_server import TENANT, ApiServer, api_server, error_of
 
 from roost.core.sessions.forks import Forks
 
 
-async def talked_to(there: House, **fields: Any) -> Any:
+async def talked_to(there: ApiServer, **fields: Any) -> Any:
     """A session with two turns."""
     session = await there.session(**fields)
     for text in ("first", "second"):
@@ -21,7 +21,7 @@ async def talked_to(there: House, **fields: Any) -> Any:
 
 
 async def test_a_fork_is_a_session_like_its_original(tmp_path: Path):
-    async with house(tmp_path) as there:
+    async with api_server(tmp_path) as there:
         session = await talked_to(there, title="mine", metadata={"a": "b"})
         path = f"/roost/v1/sessions/{session['id']}"
         turns = (await there.get(f"{path}/turns"))["data"]
@@ -43,7 +43,7 @@ async def test_a_fork_is_a_session_like_its_original(tmp_path: Path):
 async def test_turns_are_told_from_pages_that_are_bounded_by_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    async with house(tmp_path) as there:
+    async with api_server(tmp_path) as there:
         session = await there.session()
         for _ in range(4):
             await there.say(session, "x" * 50_000)
@@ -65,7 +65,7 @@ async def test_turns_are_told_from_pages_that_are_bounded_by_bytes(
 
 
 async def test_a_fork_is_made_once_under_an_idempotency_key(tmp_path: Path):
-    async with house(tmp_path) as there:
+    async with api_server(tmp_path) as there:
         session, other = await talked_to(there), await talked_to(there)
         path = "/roost/v1/sessions/{}/fork"
         key = {"idempotency-key": "once"}
@@ -77,7 +77,7 @@ async def test_a_fork_is_made_once_under_an_idempotency_key(tmp_path: Path):
 
 
 async def test_a_rewind_leaves_out_of_listings_what_it_leaves_in_the_log(tmp_path: Path):
-    async with house(tmp_path) as there:
+    async with api_server(tmp_path) as there:
         session = await talked_to(there)
         events = f"/v1/sessions/{session['id']}/events"
         before = (await there.get(events))["data"]
@@ -95,7 +95,7 @@ async def test_a_rewind_leaves_out_of_listings_what_it_leaves_in_the_log(tmp_pat
 
 @pytest.mark.parametrize("body", [{"at": 0}, {"at": -1}, {"at": []}, {"at": 1, "more": 1}])
 async def test_what_makes_no_sense_is_refused(tmp_path: Path, body: Any):
-    async with house(tmp_path) as there:
+    async with api_server(tmp_path) as there:
         session = await talked_to(there)
         path = f"/roost/v1/sessions/{session['id']}"
         error_of(await there.client.post(f"{path}/fork", json=body), 400)
@@ -105,7 +105,7 @@ async def test_what_makes_no_sense_is_refused(tmp_path: Path, body: Any):
 
 
 async def test_a_session_that_runs_is_not_rewound(tmp_path: Path):
-    async with house(tmp_path) as there:
+    async with api_server(tmp_path) as there:
         session = await talked_to(there)
         await there.say(session, "third")
         path = f"/roost/v1/sessions/{session['id']}/rewind"
@@ -115,7 +115,7 @@ async def test_a_session_that_runs_is_not_rewound(tmp_path: Path):
 
 
 async def test_nobody_forks_what_is_somebody_elses_or_beyond_their_trust(tmp_path: Path):
-    async with house(tmp_path, trust_levels="sandboxed,full") as there:
+    async with api_server(tmp_path, trust_levels="sandboxed,full") as there:
         session = await talked_to(there, trust_level="full")
         for tenant, status in (("tenant_other", 404), (TENANT, 403)):
             async with await there.user(
@@ -129,7 +129,7 @@ async def test_nobody_forks_what_is_somebody_elses_or_beyond_their_trust(tmp_pat
 
 
 async def test_a_session_in_a_shared_workspace_is_rewound_without_the_files(tmp_path: Path):
-    async with house(tmp_path) as there:
+    async with api_server(tmp_path) as there:
         await there.post("/roost/v1/workspaces", {"name": "ours"})
         session = await talked_to(there, workspace="ours")
         path = f"/roost/v1/sessions/{session['id']}"
@@ -140,7 +140,7 @@ async def test_a_session_in_a_shared_workspace_is_rewound_without_the_files(tmp_
 
 
 async def test_a_fork_leaves_a_shared_workspace_unless_it_is_to_stay_there(tmp_path: Path):
-    async with house(tmp_path, trust_levels="sandboxed,full") as there:
+    async with api_server(tmp_path, trust_levels="sandboxed,full") as there:
         levels = {"trust_levels": ["sandboxed", "full"]}
         await there.post("/roost/v1/workspaces", {"name": "ours", "settings": levels})
         session = await talked_to(there, workspace="ours")

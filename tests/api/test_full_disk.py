@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.api.api_server import House, error_of, house, messages
+from tests.api.api_server import ApiServer, api_server, error_of, messages
 from tests.parts import need
 
 from roost.disk import free
@@ -50,7 +50,7 @@ async def talk(client: httpx2.AsyncClient, session: Any, text: str) -> httpx2.Re
     return await client.post(f"/v1/sessions/{session['id']}/events", json=messages(text))
 
 
-async def tenant_with_a_session(roost: House, tenant: str) -> tuple[httpx2.AsyncClient, Any]:
+async def tenant_with_a_session(roost: ApiServer, tenant: str) -> tuple[httpx2.AsyncClient, Any]:
     client = await roost.user(tenant, role="admin")
     agent = await client.post("/v1/agents", json={"name": "helper", "model": "claude-x"})
     environment = await client.post("/v1/environments", json={"name": "home"})
@@ -71,7 +71,7 @@ async def fill(client: httpx2.AsyncClient) -> list[str]:
 
 
 async def test_a_tenant_that_fills_the_disk_costs_the_others_nothing_that_they_have(disk: Path):
-    async with house(disk, min_free_disk=LEAST) as roost:
+    async with api_server(disk, min_free_disk=LEAST) as roost:
         other, session = await tenant_with_a_session(roost, "tenant_2")
         mine = (await upload(other, MIB)).json()
         content = f"/v1/files/{mine['id']}/content"
@@ -96,14 +96,14 @@ async def test_a_tenant_that_fills_the_disk_costs_the_others_nothing_that_they_h
         assert (await upload(other, 2 * MIB)).status_code == 200
         assert (await other.post(files, files=[("files[]", ("a", b"x"))])).status_code == 200
         assert await said(other, session) == ["before", "during", "x" * MIB]
-    async with house(disk, min_free_disk=LEAST) as roost:
+    async with api_server(disk, min_free_disk=LEAST) as roost:
         again = await roost.user("tenant_2", role="admin")
         assert await said(again, session) == ["before", "during", "x" * MIB]
         assert (await again.get(content)).content == before
 
 
 async def test_where_not_a_byte_is_left_what_was_accepted_stays_and_the_rest_is_refused(disk: Path):
-    async with house(disk, min_free_disk=LEAST) as roost:
+    async with api_server(disk, min_free_disk=LEAST) as roost:
         other, session = await tenant_with_a_session(roost, "tenant_2")
         mine = (await upload(other, MIB)).json()
         accepted, filler = [], disk / "filler"

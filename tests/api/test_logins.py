@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.api.api_server import HEADERS, House, error_of, house
+from tests.api.api_server import HEADERS, ApiServer, api_server, error_of
 
 from roost.api.access.login_attempts import LoginAttempts
 from roost.core.access import logins
@@ -19,14 +19,14 @@ ORIGIN = {"origin": "http://roost"}
 
 
 @pytest.fixture
-async def home(tmp_path: Path) -> AsyncGenerator[House]:
-    async with house(tmp_path) as made:
+async def home(tmp_path: Path) -> AsyncGenerator[ApiServer]:
+    async with api_server(tmp_path) as made:
         yield made
 
 
 @asynccontextmanager
 async def browser_of(
-    home: House, *, check: bool = True, **headers: str
+    home: ApiServer, *, check: bool = True, **headers: str
 ) -> AsyncGenerator[httpx2.AsyncClient]:
     """A browser that has logged in."""
     _, secret = await home.keyring.create(tenant="tenant_1", name="me")
@@ -46,7 +46,7 @@ async def browser_of(
         yield browser
 
 
-async def test_a_cookie_opens_what_its_key_opens(home: House) -> None:
+async def test_a_cookie_opens_what_its_key_opens(home: ApiServer) -> None:
     async with browser_of(home, **ORIGIN) as browser:
         assert (await browser.get("/auth/me")).json()["tenant"] == "tenant_1"
         assert (await browser.get("/v1/sessions")).status_code == 200
@@ -56,7 +56,7 @@ async def test_a_cookie_opens_what_its_key_opens(home: House) -> None:
         assert (await browser.get("/auth/ws-token")).json()["token"]
 
 
-async def test_a_login_ends_for_good(home: House) -> None:
+async def test_a_login_ends_for_good(home: ApiServer) -> None:
     async with browser_of(home, **ORIGIN) as browser:
         cookie = dict(browser.cookies)
         assert (await browser.post("/auth/logout")).status_code == 200
@@ -65,7 +65,7 @@ async def test_a_login_ends_for_good(home: House) -> None:
         error_of(await browser.get("/auth/me"), 401)
 
 
-async def test_a_login_ends_with_its_key(home: House) -> None:
+async def test_a_login_ends_with_its_key(home: ApiServer) -> None:
     async with browser_of(home, **ORIGIN) as browser:
         key_id = (await browser.get("/auth/me")).json()["key_id"]
         await home.client.delete(f"/roost/v1/keys/{key_id}")
@@ -76,7 +76,7 @@ async def test_a_login_ends_with_its_key(home: House) -> None:
 async def test_a_login_ends_at_its_time_whoever_keeps_the_cookie(
     tmp_path: Path, seconds: float, status: int
 ) -> None:
-    async with house(tmp_path, login_seconds=seconds) as home:
+    async with api_server(tmp_path, login_seconds=seconds) as home:
         _, secret = await home.keyring.create(tenant="tenant_1", name="me")
         async with httpx2.AsyncClient(
             transport=httpx2.ASGITransport(home.app), base_url="http://roost"
@@ -89,7 +89,7 @@ async def test_a_login_ends_at_its_time_whoever_keeps_the_cookie(
 
 
 async def test_logins_whose_time_is_over_are_swept(tmp_path: Path) -> None:
-    async with house(tmp_path, login_seconds=0.000001) as home:
+    async with api_server(tmp_path, login_seconds=0.000001) as home:
         for _ in range(3):
             async with browser_of(home, check=False):
                 pass
@@ -100,7 +100,7 @@ async def test_logins_whose_time_is_over_are_swept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "origin", ["http://evil.example", "http://roost:81", "null", "roost", "http://[roost"]
 )
-async def test_a_change_from_another_site_is_refused(home: House, origin: str) -> None:
+async def test_a_change_from_another_site_is_refused(home: ApiServer, origin: str) -> None:
     async with browser_of(home) as browser:
         refused = await browser.post(
             "/v1/environments", json={"name": "x"}, headers={"origin": origin}
@@ -112,14 +112,14 @@ async def test_a_change_from_another_site_is_refused(home: House, origin: str) -
         )
 
 
-async def test_a_change_without_an_origin_needs_a_header_no_form_can_send(home: House) -> None:
+async def test_a_change_without_an_origin_needs_a_header_no_form_can_send(home: ApiServer) -> None:
     async with browser_of(home) as browser:
         error_of(await browser.post("/auth/logout"), 403)
         allowed = await browser.post("/auth/logout", headers={"x-roost-csrf": "1"})
         assert allowed.status_code == 200
 
 
-async def test_a_key_needs_no_origin(home: House) -> None:
+async def test_a_key_needs_no_origin(home: ApiServer) -> None:
     answer = await home.client.post(
         "/v1/environments", json={"name": "x"}, headers={"origin": "http://evil.example"}
     )
@@ -127,7 +127,7 @@ async def test_a_key_needs_no_origin(home: House) -> None:
 
 
 @pytest.mark.parametrize("cookie", ["", "x", "login_none.secret", ".", "a.b.c", "=", "x" * 9000])
-async def test_a_cookie_that_is_not_ours_opens_nothing(home: House, cookie: str) -> None:
+async def test_a_cookie_that_is_not_ours_opens_nothing(home: ApiServer, cookie: str) -> None:
     headers = {**HEADERS, "cookie": f"roost_login={cookie}"}
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(home.app), base_url="http://roost"
@@ -135,7 +135,7 @@ async def test_a_cookie_that_is_not_ours_opens_nothing(home: House, cookie: str)
         error_of(await stranger.get("/auth/me", headers=headers), 401)
 
 
-async def test_a_wrong_secret_for_a_real_login_opens_nothing(home: House) -> None:
+async def test_a_wrong_secret_for_a_real_login_opens_nothing(home: ApiServer) -> None:
     async with browser_of(home) as browser:
         login_id = browser.cookies["roost_login"].partition(".")[0]
         browser.cookies.clear()
@@ -143,13 +143,15 @@ async def test_a_wrong_secret_for_a_real_login_opens_nothing(home: House) -> Non
         error_of(answer, 401)
 
 
-async def test_a_wrong_key_does_not_log_in(home: House) -> None:
+async def test_a_wrong_key_does_not_log_in(home: ApiServer) -> None:
     answer = await home.client.post("/auth/login", json={"api_key": "roost_wrong"})
     error_of(answer, 401)
     assert "set-cookie" not in answer.headers
 
 
-async def test_after_some_wrong_keys_an_address_has_to_wait_and_others_do_not(home: House) -> None:
+async def test_after_some_wrong_keys_an_address_has_to_wait_and_others_do_not(
+    home: ApiServer,
+) -> None:
     _, secret = await home.keyring.create(tenant="tenant_1", name="me")
 
     async def tried(key: str, address: str) -> httpx2.Response:
@@ -179,7 +181,7 @@ async def test_wrong_keys_without_end_close_their_address_and_no_other() -> None
 
 
 async def test_a_listing_shows_the_ends_of_a_long_secret_and_nothing_of_a_short_one(
-    home: House,
+    home: ApiServer,
 ) -> None:
     long, short = "l" * 9 + "-" * 19 + "long", "s" * 31
     for secret, shown in ((long, "lllllllll…long"), (short, "…")):
@@ -187,20 +189,20 @@ async def test_a_listing_shows_the_ends_of_a_long_secret_and_nothing_of_a_short_
         assert key.hint == shown
 
 
-async def test_a_key_is_not_logged_out(home: House) -> None:
+async def test_a_key_is_not_logged_out(home: ApiServer) -> None:
     error_of(await home.client.post("/auth/logout"), 403)
     assert (await home.client.get("/auth/me")).json()["expires_at"] is None
 
 
 async def test_me_says_which_trust_levels_the_key_may_ask_for_here(tmp_path: Path) -> None:
-    async with house(tmp_path, trust_levels="sandboxed,vault") as home:
+    async with api_server(tmp_path, trust_levels="sandboxed,vault") as home:
         assert (await home.get("/auth/me"))["trust_levels"] == ["sandboxed", "vault"]
         async with browser_of(home) as browser:  # its key reaches the first level only
             assert (await browser.get("/auth/me")).json()["trust_levels"] == ["sandboxed"]
 
 
 async def test_a_key_has_so_many_logins_and_one_more_ends_the_oldest(
-    home: House, monkeypatch: pytest.MonkeyPatch
+    home: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logins, "_MOST_OF_A_KEY", 3)
     _, secret = await home.keyring.create(tenant="tenant_1", name="me")
@@ -215,7 +217,7 @@ async def test_a_key_has_so_many_logins_and_one_more_ends_the_oldest(
 
 
 async def test_what_is_remembered_of_logins_has_a_bound(
-    home: House, monkeypatch: pytest.MonkeyPatch
+    home: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logins, "_MOST_CACHED", 2)
     _, secret = await home.keyring.create(tenant="tenant_1", name="me")
@@ -226,7 +228,7 @@ async def test_what_is_remembered_of_logins_has_a_bound(
 
 
 async def test_what_is_remembered_of_logouts_has_a_bound(
-    home: House, monkeypatch: pytest.MonkeyPatch
+    home: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logins, "_MOST_CACHED", 5)
     for n in range(20):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.api.api_server import error_of, house
+from tests.api.api_server import api_server, error_of
 
 from roost.ports.nodes import About
 
 
 async def test_an_administrator_sees_the_nodes_and_marks_one(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         for id, name in (("node_1", "red"), ("node_2", "blue")):
             await roost.store.log.renew(id, 30)
             await roost.store.nodes.tell(id, About(name=name, version="1.0", sessions=3, most=64))
@@ -26,7 +26,7 @@ async def test_an_administrator_sees_the_nodes_and_marks_one(tmp_path: Path):
 
 
 async def test_nodes_are_for_administrators_and_a_node_must_be_there(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         await roost.store.log.renew("node_1", 30)
         error = error_of(await roost.client.post("/roost/v1/nodes/green/drain", json={}), 404)
         assert "green" in error["message"]

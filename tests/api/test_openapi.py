@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from tests.api.api_server import house
+from tests.api.api_server import api_server
 
 from roost.api.operations import OPERATIONS
 
 
 async def description(tmp_path: Path) -> Any:
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         client = httpx2.AsyncClient(
             transport=httpx2.ASGITransport(roost.app), base_url="http://roost"
         )

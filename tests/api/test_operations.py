@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anthropic.resources.beta
 import pytest
-from tests.api.api_server import error_of, house
+from tests.api.api_server import api_server, error_of
 
 from roost.api.framework.routes import Operation, Routes
 from roost.api.operations import OPERATIONS, OTHER_APIS
@@ -92,7 +92,7 @@ def test_every_operation_is_found_by_its_path():
 
 @pytest.mark.parametrize("served", [True, False])
 async def test_what_the_table_says_is_what_happens(tmp_path: Path, served: bool):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         for operation in OPERATIONS:
             if operation.served is not served or not operation.official:
                 continue
@@ -113,7 +113,7 @@ async def test_what_the_table_says_is_what_happens(tmp_path: Path, served: bool)
 
 
 async def test_a_refusal_is_told_to_known_callers_only(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         del roost.client.headers["x-api-key"]
         error_of(await roost.client.get("/v1/vaults"), 401)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from anthropic.types import beta
 from anthropic.types.beta import sessions as sessions_types
-from tests.api.api_server import TENANT, House, error_of, house, official
+from tests.api.api_server import TENANT, ApiServer, api_server, error_of, official
 from tests.api.test_files import notes, objects, sent
 from tests.stores import holds
 
@@ -32,7 +32,7 @@ def under(session: Any) -> str:
     return f"/v1/sessions/{session['id']}/resources"
 
 
-async def secrets(roost: House, session: Any) -> list[dict[str, Any]]:
+async def secrets(roost: ApiServer, session: Any) -> list[dict[str, Any]]:
     query = RecordQuery(kind="secret", tenant=TENANT, name=session["id"], limit=9)
     return [record.body for record in await roost.store.catalog.page(query)]
 
@@ -43,7 +43,7 @@ def is_written(folder: Path, text: str) -> bool:
     return holds(folder, text) or any(text.encode() in path.read_bytes() for path in files)
 
 
-async def token_of(roost: House, session: Any) -> str | None:
+async def token_of(roost: ApiServer, session: Any) -> str | None:
     """What is put on outside."""
     found = await roost.store.sessions.get(TENANT, session["id"])
     (repository,) = await roost.deps.services[Resources].repositories(found)
@@ -51,7 +51,7 @@ async def token_of(roost: House, session: Any) -> str | None:
 
 
 async def test_a_file_is_copied_into_a_session_and_shown_there(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         original = await sent(roost, data=b"one")
         given = {"type": "file", "file_id": original["id"]}
         session = await roost.session(resources=[given, {**given, "mount_path": "/in/data.csv"}])
@@ -92,7 +92,7 @@ async def test_a_file_is_copied_into_a_session_and_shown_there(tmp_path: Path):
 
 
 async def test_a_token_is_taken_and_never_given_back(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         checkout = {"type": "branch", "name": "main"}
         session = await roost.session(
             resources=[{**REPOSITORY, "authorization_token": TOKEN, "checkout": checkout}]
@@ -118,7 +118,7 @@ async def test_a_token_is_taken_and_never_given_back(tmp_path: Path):
 async def test_a_token_from_before_they_were_sealed_works_and_is_sealed_when_it_is_replaced(
     tmp_path: Path,
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session(resources=[REPOSITORY])
         (shown,) = session["resources"]
         assert await token_of(roost, session) is None
@@ -134,7 +134,7 @@ async def test_a_token_from_before_they_were_sealed_works_and_is_sealed_when_it_
 async def test_a_token_is_no_others_and_without_its_key_it_is_said_which_one_is_missing(
     tmp_path: Path,
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         given = {**REPOSITORY, "authorization_token": TOKEN}
         one, other = [await roost.session(resources=[given]) for _ in range(2)]
         ((mine,), (theirs,)) = [await secrets(roost, session) for session in (one, other)]
@@ -185,7 +185,7 @@ async def test_a_token_is_no_others_and_without_its_key_it_is_said_which_one_is_
 async def test_a_resource_that_cannot_be_is_refused_and_leaves_nothing(
     tmp_path: Path, resource: dict[str, Any], problem: str
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         original = await sent(roost)
         given = [resource, {"type": "file", "file_id": original["id"]}]
         agent, place = await roost.agent(), await roost.environment()
@@ -200,7 +200,7 @@ async def test_a_resource_that_cannot_be_is_refused_and_leaves_nothing(
 
 
 async def test_two_resources_are_not_in_one_place(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         original = await sent(roost)
         given = {"type": "file", "file_id": original["id"], "mount_path": "a"}
         session = await roost.session(resources=[given])
@@ -214,7 +214,7 @@ async def test_two_resources_are_not_in_one_place(tmp_path: Path):
 
 
 async def test_a_stranger_and_a_lesser_key_change_nothing(tmp_path: Path):
-    async with house(tmp_path, trust_levels="sandboxed,full") as roost:
+    async with api_server(tmp_path, trust_levels="sandboxed,full") as roost:
         original = await sent(roost)
         given = {"type": "file", "file_id": original["id"]}
         session = await roost.session(resources=[given])
@@ -233,7 +233,7 @@ async def test_a_session_without_a_sandbox_is_given_no_resources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.undo()
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         check = roost.deps.services[Resources].check
         spec = Spec(agent={}, environment_id="env_1", sandbox="bubblewrap")
         check([REPOSITORY], spec)

@@ -7,26 +7,26 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.api.api_server import House, client_of, error_of, house
+from tests.api.api_server import ApiServer, api_server, client_of, error_of
 
 
 def where(session: Any) -> str:
     return f"/roost/v1/sessions/{session['id']}/files"
 
 
-async def uploaded(roost: House, session: Any, files: dict[str, bytes], **fields: str) -> Any:
+async def uploaded(roost: ApiServer, session: Any, files: dict[str, bytes], **fields: str) -> Any:
     parts = [("files[]", (name, data)) for name, data in files.items()]
     return await roost.post(where(session), files=parts, data=fields)
 
 
-async def listed(roost: House, session: Any, **params: Any) -> Any:
+async def listed(roost: ApiServer, session: Any, **params: Any) -> Any:
     answer = await roost.client.get(where(session), params=params)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 async def test_files_are_put_listed_read_and_removed(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         assert await roost.get(where(session)) == {
             "path": "",
@@ -56,7 +56,7 @@ async def test_files_are_put_listed_read_and_removed(tmp_path: Path):
 
 
 async def test_what_is_put_there_is_in_the_newest_snapshot_when_the_answer_comes(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         await uploaded(roost, session, {"a": b"1"})
         row = await roost.store.workspaces.find(session["id"])
@@ -80,7 +80,7 @@ async def test_what_is_put_there_is_in_the_newest_snapshot_when_the_answer_comes
 async def test_a_range_is_sent_as_asked(
     tmp_path: Path, asked: str, status: int, body: bytes | None
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         await uploaded(roost, session, {"f": b"0123456789"})
         answer = await roost.client.get(
@@ -105,7 +105,7 @@ async def test_a_range_is_sent_as_asked(
 async def test_a_browser_runs_nothing_of_what_it_is_sent(
     tmp_path: Path, name: str, inline: str, kind: str, shown: str
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         await uploaded(roost, session, {name: b"<script>alert(1)</script>"})
         params = {"path": name, "inline": inline}
@@ -117,7 +117,7 @@ async def test_a_browser_runs_nothing_of_what_it_is_sent(
 
 
 async def test_a_stranger_and_a_lesser_key_see_and_change_nothing(tmp_path: Path):
-    async with house(tmp_path, trust_levels="sandboxed,full") as roost:
+    async with api_server(tmp_path, trust_levels="sandboxed,full") as roost:
         plain = await roost.session()
         await uploaded(roost, plain, {"a": b"1"})
         trusted = await roost.session(trust_level="full")
@@ -143,7 +143,7 @@ async def test_a_stranger_and_a_lesser_key_see_and_change_nothing(tmp_path: Path
 
 
 async def test_what_cannot_be_is_refused_by_name(tmp_path: Path):
-    async with house(tmp_path, max_file_bytes=2000) as roost:
+    async with api_server(tmp_path, max_file_bytes=2000) as roost:
         session = await roost.session()
         at = where(session)
         await uploaded(roost, session, {"a": b"1"})
@@ -176,7 +176,7 @@ KEPT = ".claude/projects/-workspace/6e81bbfd-c355/tool-results/boztc8tzd.txt"
 
 
 async def test_a_tool_s_whole_output_is_read_and_nothing_else_of_the_agent_s_own(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         home = tmp_path / "homes" / session["id"]
         (home / KEPT).parent.mkdir(parents=True)
@@ -208,7 +208,7 @@ async def test_a_tool_s_whole_output_is_read_and_nothing_else_of_the_agent_s_own
 
 
 async def test_a_tool_s_output_is_for_those_who_may_see_the_session(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         other = await roost.post("/roost/v1/keys", {"name": "x", "tenant": "elsewhere"})
         address = f"/roost/v1/sessions/{session['id']}/tool_outputs/content"

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from anthropic.types import beta
 from anthropic.types.beta.sessions import BetaManagedAgentsSessionThread
-from tests.api.api_server import HEADERS, error_of, house, message, official
+from tests.api.api_server import HEADERS, api_server, error_of, message, official
 from tests.api.test_agents import CUSTOM, TOOLSET
 
 from roost.core.sessions.lifecycle import Lifecycle
 
 
 async def test_a_session_shows_all_that_it_runs_with(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         agent = await roost.agent(tools=[TOOLSET])
         session = await roost.session(agent=agent["id"], title="First", metadata={"a": "1"})
         official(beta.BetaManagedAgentsSession, session)
@@ -34,7 +34,7 @@ async def test_a_session_shows_all_that_it_runs_with(tmp_path: Path):
 
 
 async def test_initial_events_make_it_run_at_once(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session(initial_events=[message("Hello"), message("And more")])
         assert session["status"] == "running"
         events = (await roost.get(f"/v1/sessions/{session['id']}/events"))["data"]
@@ -46,7 +46,7 @@ async def test_initial_events_make_it_run_at_once(tmp_path: Path):
 
 
 async def test_a_session_keeps_its_version_of_the_agent(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         agent = await roost.agent()
         await roost.post(f"/v1/agents/{agent['id']}", {"name": "second"})
         pinned = {"type": "agent", "id": agent["id"], "version": 1}
@@ -61,7 +61,7 @@ async def test_a_session_keeps_its_version_of_the_agent(tmp_path: Path):
 
 
 async def test_overrides_replace_inherit_or_clear(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         agent = await roost.agent(
             system="Old", tools=[TOOLSET, CUSTOM], model={"id": "m", "effort": "low"}
         )
@@ -91,7 +91,7 @@ async def test_overrides_replace_inherit_or_clear(tmp_path: Path):
 async def test_an_override_cannot_take_away_what_is_needed(
     tmp_path: Path, overrides: dict[str, Any], message: str, code: str
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         agent = await roost.agent(
             tools=[TOOLSET, {"type": "mcp_toolset", "mcp_server_name": "x"}],
             mcp_servers=[{"type": "url", "name": "x", "url": "https://x.example"}],
@@ -155,7 +155,7 @@ async def test_an_override_cannot_take_away_what_is_needed(
 async def test_what_is_wrong_or_not_served_is_named(
     tmp_path: Path, fields: dict[str, Any], message: str, code: str | None
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         agent, environment = await roost.agent(), await roost.environment()
         body = {"agent": agent["id"], "environment_id": environment["id"], **fields}
         error = error_of(await roost.client.post("/v1/sessions", json=body), 400)
@@ -165,7 +165,7 @@ async def test_what_is_wrong_or_not_served_is_named(
 
 
 async def test_options_may_come_as_metadata(tmp_path: Path):
-    async with house(tmp_path, trust_levels="sandboxed,vault") as roost:
+    async with api_server(tmp_path, trust_levels="sandboxed,vault") as roost:
         session = await roost.session(
             metadata={"roost.trust_level": "vault", "roost.mount_scope": "workspace+vault"}
         )
@@ -180,7 +180,7 @@ async def test_options_may_come_as_metadata(tmp_path: Path):
 
 
 async def test_an_update_says_in_the_log_what_changed(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session(title="Old", metadata={"a": "1"})
         path = f"/v1/sessions/{session['id']}"
         changed = await roost.post(path, {"title": "New", "metadata": {"b": "2"}})
@@ -213,14 +213,14 @@ async def test_an_update_says_in_the_log_what_changed(tmp_path: Path):
 async def test_some_things_are_fixed_at_creation(
     tmp_path: Path, fields: dict[str, Any], message: str
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         response = await roost.client.post(f"/v1/sessions/{session['id']}", json=fields)
         assert message in error_of(response, 400)["message"]
 
 
 async def test_a_running_session_is_not_retooled_archived_or_deleted(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session(initial_events=[message("Hello")])
         path = f"/v1/sessions/{session['id']}"
         for response in (
@@ -233,7 +233,7 @@ async def test_a_running_session_is_not_retooled_archived_or_deleted(tmp_path: P
 
 
 async def test_an_archived_session_is_read_only(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         path = f"/v1/sessions/{session['id']}"
         archived = await roost.post(f"{path}/archive")
@@ -253,7 +253,7 @@ async def test_an_archived_session_is_read_only(tmp_path: Path):
 
 
 async def test_a_deleted_session_is_gone(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         path = f"/v1/sessions/{session['id']}"
         official(beta.BetaManagedAgentsDeletedSession, (await roost.client.delete(path)).json())
@@ -268,7 +268,7 @@ async def test_a_deleted_session_is_gone(tmp_path: Path):
 
 
 async def test_another_tenants_things_do_not_exist(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         other = await roost.user("tenant_2")
         for kind, thing in (
@@ -293,7 +293,7 @@ async def test_another_tenants_things_do_not_exist(tmp_path: Path):
 
 
 async def test_pages_of_sessions_go_both_ways(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         first = await roost.session()
         again = {"agent": first["agent"]["id"], "environment_id": first["environment_id"]}
         made = [first["id"], *[(await roost.session(**again))["id"] for _ in range(4)]]
@@ -316,7 +316,7 @@ async def test_pages_of_sessions_go_both_ways(tmp_path: Path):
 
 
 async def test_sessions_are_found_by_what_they_have(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         agent = await roost.agent()
         await roost.post(f"/v1/agents/{agent['id']}", {"name": "v2"})
         idle = await roost.session()
@@ -341,7 +341,7 @@ async def test_sessions_are_found_by_what_they_have(tmp_path: Path):
 
 
 async def test_a_cursor_belongs_to_its_listing(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         first = await roost.session()
         await roost.session()
         cursor = (await roost.get("/v1/sessions", limit=1))["next_page"]
@@ -362,7 +362,7 @@ async def test_a_cursor_belongs_to_its_listing(tmp_path: Path):
 
 
 async def test_the_primary_thread_is_the_session_as_a_thread(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session(initial_events=[message("x")])
         path = f"/v1/sessions/{session['id']}/threads"
         [thread] = (await roost.get(path))["data"]
@@ -384,7 +384,7 @@ async def test_the_primary_thread_is_the_session_as_a_thread(tmp_path: Path):
 
 
 async def test_a_session_made_again_with_its_key_is_the_same_one(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         body = {"agent": session["agent"]["id"], "environment_id": session["environment_id"]}
         headers = {**HEADERS, "Idempotency-Key": "k1"}
@@ -403,7 +403,7 @@ async def test_a_session_made_again_with_its_key_is_the_same_one(tmp_path: Path)
 
 
 async def test_a_key_on_a_request_that_is_wrong_does_no_harm(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         schema = {"type": "object", "maximum": 10**30}
         agent = {
@@ -420,7 +420,7 @@ async def test_a_key_on_a_request_that_is_wrong_does_no_harm(tmp_path: Path):
 
 
 async def test_an_archived_agent_takes_no_new_sessions(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         agent = session["agent"]["id"]
         await roost.post(f"/v1/agents/{agent}/archive")
@@ -434,7 +434,7 @@ async def test_a_large_bound_of_sessions_is_counted_seldom_and_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("roost.core.sessions.lifecycle._COUNTED", 2)
-    async with house(tmp_path, max_sessions=200) as roost:
+    async with api_server(tmp_path, max_sessions=200) as roost:
         asked: list[int | None] = []
         sessions = roost.deps.services[Lifecycle]._sessions
         create = sessions.create
@@ -453,7 +453,7 @@ async def test_a_large_bound_of_sessions_is_counted_seldom_and_holds(
 
 
 async def test_a_tenant_has_only_as_many_sessions_as_allowed(tmp_path: Path):
-    async with house(tmp_path, max_sessions=1) as roost:
+    async with api_server(tmp_path, max_sessions=1) as roost:
         session = await roost.session()
         body = {"agent": session["agent"]["id"], "environment_id": session["environment_id"]}
         response = await roost.client.post("/v1/sessions", json=body)

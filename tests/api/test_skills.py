@@ -12,10 +12,10 @@ from anthropic.types import beta
 from anthropic.types.beta import skills as skills_types
 from tests.api.api_server import (
     TENANT,
-    House,
+    ApiServer,
+    api_server,
     client_of,
     error_of,
-    house,
     official,
     skill_files,
 )
@@ -35,7 +35,7 @@ def kept_in(tmp_path: Path) -> set[str]:
 
 
 async def test_a_skill_is_made_listed_and_deleted(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         first, second = await roost.skill("one"), await roost.skill("two")
         official(beta.BetaSkill, first)
         assert first["display_name"] == "one"
@@ -51,7 +51,7 @@ async def test_a_skill_is_made_listed_and_deleted(tmp_path: Path):
 
 
 async def test_a_skill_has_versions_and_latest_is_the_newest(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         skill = await roost.skill(run=b"#!/bin/sh")
         path = f"/v1/skills/{skill['id']}/versions"
         newer = await roost.post(path, files=skill_files("greeting", "Greets better."))
@@ -90,7 +90,7 @@ async def test_a_skill_has_versions_and_latest_is_the_newest(tmp_path: Path):
 
 
 async def test_an_agent_keeps_the_version_it_was_saved_with(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         skill = await roost.skill()
         named = {"type": "custom", "skill_id": skill["id"], "version": "latest"}
         agent = await roost.agent(tools=[{"type": "agent_toolset_20260401"}], skills=[named])
@@ -107,7 +107,7 @@ async def test_an_agent_keeps_the_version_it_was_saved_with(tmp_path: Path):
 
 
 async def test_another_tenants_skill_does_not_exist(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         skill = await roost.skill()
         async with await roost.user("tenant_2") as stranger:
             for path in ("", "/versions", "/versions/latest", "/versions/latest/content"):
@@ -139,14 +139,14 @@ async def test_another_tenants_skill_does_not_exist(tmp_path: Path):
 async def test_a_form_that_is_no_skill_is_refused(
     tmp_path: Path, request_: dict[str, Any], problem: str
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         error = error_of(await roost.client.post("/v1/skills", **request_), 400)
         assert problem in error["message"]
         assert kept_in(tmp_path) == set()
 
 
 async def test_skills_need_no_beta_and_the_old_one_is_refused(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         _, secret = await roost.keyring.create(tenant="tenant_1", name="plain")
         async with client_of(roost.app, secret) as client:
             del client.headers["anthropic-beta"]
@@ -168,7 +168,7 @@ async def test_wherever_a_server_dies_no_version_lacks_its_files_and_no_files_st
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Dies at each write in turn; hours later, what is listed can be read, and nothing else is kept."""
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         died = 0
         while True:
             with monkeypatch.context() as patch:
@@ -190,7 +190,7 @@ async def test_wherever_a_server_dies_no_version_lacks_its_files_and_no_files_st
         assert died == 19
 
 
-async def whole(roost: House) -> set[str]:
+async def whole(roost: ApiServer) -> set[str]:
     """The ids of all versions that are listed, each of which has its files."""
     found: set[str] = set()
     for skill in (await roost.get("/v1/skills", limit=100))["data"]:
@@ -205,7 +205,7 @@ async def whole(roost: House) -> set[str]:
 async def test_an_upload_that_is_given_up_meanwhile_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         real = roost.store.catalog.add
 
         async def slowly(kind: str, *args: Any, **more: Any) -> Any:

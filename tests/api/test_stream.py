@@ -14,7 +14,7 @@ import anyio.lowlevel
 import httpx2
 import pytest
 from anthropic.types.beta.sessions import BetaManagedAgentsStreamSessionEvents
-from tests.api.api_server import House, error_of, house, message, messages, official
+from tests.api.api_server import ApiServer, api_server, error_of, message, messages, official
 
 from roost.domain.events import Entry, Preview
 from roost.domain.ledger import Batch
@@ -59,8 +59,8 @@ class Frames:
 @asynccontextmanager
 async def served(
     data: Path, **settings: Any
-) -> AsyncGenerator[tuple[House, httpx2.AsyncClient], None]:
-    async with house(data, **settings) as roost, listening(roost.app, "127.0.0.1", 0) as url:
+) -> AsyncGenerator[tuple[ApiServer, httpx2.AsyncClient], None]:
+    async with api_server(data, **settings) as roost, listening(roost.app, "127.0.0.1", 0) as url:
         headers = dict(roost.client.headers)
         async with httpx2.AsyncClient(base_url=url, headers=headers) as client:
             yield roost, client
@@ -164,7 +164,7 @@ async def test_a_stream_resumes_exactly_after_the_last_frame_seen(tmp_path: Path
 async def test_a_stream_that_cannot_be_is_refused_before_it_opens(
     tmp_path: Path, headers: dict[str, str], params: Any, words: str
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         response = await roost.client.get(
             f"/v1/sessions/{session['id']}/events/stream", headers=headers, params=params
@@ -399,7 +399,7 @@ async def test_a_stream_that_nobody_reads_ends_and_goes_on_exactly_where_it_was(
     bounds = Bounds(unread_seconds=0.5)
     held: list[int] = []
     async with (
-        house(tmp_path) as roost,
+        api_server(tmp_path) as roost,
         listening(roost.app, "127.0.0.1", 0, bounds=bounds) as url,
         httpx2.AsyncClient(base_url=url, headers=dict(roost.client.headers)) as client,
     ):

@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 
 from msgspec.json import encode
-from tests.api.api_server import error_of, house
+from tests.api.api_server import api_server, error_of
 from tests.api.test_forks import talked_to
 from tests.unit.test_archives import CARD, LOG, deepest_of, in_each_other, named, tar_of
 
@@ -17,7 +17,7 @@ from roost.harnesses.message_history import MessageHistory
 
 
 async def test_a_session_goes_to_another_server_and_on_from_there(tmp_path: Path):
-    async with house(tmp_path / "a") as one, house(tmp_path / "b") as other:
+    async with api_server(tmp_path / "a") as one, api_server(tmp_path / "b") as other:
         session = await talked_to(one, title="mine", metadata={"a": "b"})
         path = f"/roost/v1/sessions/{session['id']}/export"
         archive = await one.client.get(path, params={"at": "1"})
@@ -44,7 +44,7 @@ async def test_a_session_goes_to_another_server_and_on_from_there(tmp_path: Path
 
 
 async def test_what_is_no_archive_is_refused_and_leaves_nothing(tmp_path: Path):
-    async with house(tmp_path) as there:
+    async with api_server(tmp_path) as there:
         for content in (b"", b"PK something else"):
             answer = await there.client.post(
                 "/roost/v1/sessions/import", files={"archive": content}
@@ -62,7 +62,7 @@ async def test_what_is_no_archive_is_refused_and_leaves_nothing(tmp_path: Path):
 
 
 async def test_an_archive_grants_nothing_that_the_request_does_not_ask_for(tmp_path: Path):
-    async with house(tmp_path, trust_levels="sandboxed,vault,full") as there:
+    async with api_server(tmp_path, trust_levels="sandboxed,vault,full") as there:
         agent = (await there.agent())["id"]
         place = await there.environment(
             metadata={"roost.trust_level": "full", "roost.mount_scope": "workspace+vault"}
@@ -94,7 +94,7 @@ async def test_directories_without_end_are_refused_and_the_server_starts_again(
 ):
     nest = [(named("files" + "/d" * depth, tarfile.DIRTYPE), b"") for depth in range(1, 2100)]
     data = tar_of([CARD, LOG, *nest])
-    async with house(tmp_path) as there:
+    async with api_server(tmp_path) as there:
         answer = await there.client.post("/roost/v1/sessions/import", files={"archive": data})
         error = error_of(answer, 400)
         assert error["details"]["error_code"] == "bad_archive"
@@ -103,13 +103,13 @@ async def test_directories_without_end_are_refused_and_the_server_starts_again(
     (tmp_path / "transfer" / "left").mkdir()
     with deepest_of(tmp_path / "transfer" / "left", levels):
         pass
-    async with house(tmp_path) as there:
+    async with api_server(tmp_path) as there:
         assert (await there.get("/v1/sessions"))["data"] == []
         assert not (tmp_path / "transfer").exists()
 
 
 async def test_a_path_longer_than_any_is_refused_wherever_it_is_given(tmp_path: Path):
-    async with house(tmp_path) as there:
+    async with api_server(tmp_path) as there:
         session = await there.session()
         path, deep = f"/roost/v1/sessions/{session['id']}/files", "d/" * 2500 + "f"
         error_of(await there.client.get(path, params={"path": deep}), 400)
@@ -117,7 +117,7 @@ async def test_a_path_longer_than_any_is_refused_wherever_it_is_given(tmp_path: 
 
 
 async def test_a_withdrawn_message_stays_withdrawn_in_an_archive(tmp_path: Path):
-    async with house(tmp_path / "a") as one, house(tmp_path / "b") as other:
+    async with api_server(tmp_path / "a") as one, api_server(tmp_path / "b") as other:
         session = await talked_to(one)
         await one.say(session, "withdrawn")
         path = f"/v1/sessions/{session['id']}/events"
@@ -147,7 +147,7 @@ async def test_a_withdrawn_message_stays_withdrawn_in_an_archive(tmp_path: Path)
 
 
 async def test_nobody_says_of_their_own_message_that_it_was_withdrawn(tmp_path: Path):
-    async with house(tmp_path) as there:
+    async with api_server(tmp_path) as there:
         session = await there.session()
         content = [{"type": "text", "text": "Hello"}]
         event = {"type": "user.message", "content": content, "withdrawn_at": "2026-01-01"}

@@ -7,19 +7,19 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.api.api_server import House, error_of, house, message, messages
+from tests.api.api_server import ApiServer, api_server, error_of, message, messages
 
 EVERY = "sandboxed,vault,full"
 
 
-async def reference(roost: House, **environment: Any) -> dict[str, str]:
+async def reference(roost: ApiServer, **environment: Any) -> dict[str, str]:
     """An agent and an environment, for a session to be made of."""
     agent, place = await roost.agent(), await roost.environment(**environment)
     return {"agent": agent["id"], "environment_id": place["id"]}
 
 
 async def test_a_key_asks_for_no_more_trust_than_it_has(tmp_path: Path):
-    async with house(tmp_path, trust_levels=EVERY) as roost:
+    async with api_server(tmp_path, trust_levels=EVERY) as roost:
         body = await reference(roost)
         for ceiling, asked, status in (
             ("sandboxed", "sandboxed", 200),
@@ -37,7 +37,7 @@ async def test_a_key_asks_for_no_more_trust_than_it_has(tmp_path: Path):
 
 @pytest.mark.parametrize("field", ["trust_level", "sandbox_fallback"])
 async def test_out_of_the_box_a_server_offers_sandboxed_alone(tmp_path: Path, field: str):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         body = await reference(roost)
         for level in ("vault", "full"):
             response = await roost.client.post("/v1/sessions", json={**body, field: level})
@@ -48,7 +48,7 @@ async def test_out_of_the_box_a_server_offers_sandboxed_alone(tmp_path: Path, fi
 
 
 async def test_an_environment_has_the_level_of_sessions_that_name_none(tmp_path: Path):
-    async with house(tmp_path, trust_levels=EVERY) as roost:
+    async with api_server(tmp_path, trust_levels=EVERY) as roost:
         vault = await reference(roost, metadata={"roost.trust_level": "vault"})
         assert (await roost.post("/v1/sessions", vault))["trust_level"] == "vault"
         for level in ("sandboxed", "full"):
@@ -62,7 +62,7 @@ async def test_an_environment_has_the_level_of_sessions_that_name_none(tmp_path:
 
 
 async def test_an_environment_gives_no_more_trust_than_whoever_writes_it_has(tmp_path: Path):
-    async with house(tmp_path, trust_levels=EVERY) as roost:
+    async with api_server(tmp_path, trust_levels=EVERY) as roost:
         low = await roost.user(trust_ceiling="vault", sees="tenant")
         place = await roost.environment()
         for key in ("roost.trust_level", "roost.sandbox_fallback"):
@@ -86,7 +86,7 @@ async def test_an_environment_gives_no_more_trust_than_whoever_writes_it_has(tmp
 async def test_what_an_environment_cannot_give_is_named(
     tmp_path: Path, metadata: dict[str, str], message: str
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         body = {"name": "odd", "metadata": metadata}
         response = await roost.client.post("/v1/environments", json=body)
         assert message in error_of(response, 400)["message"]
@@ -94,7 +94,7 @@ async def test_what_an_environment_cannot_give_is_named(
 
 async def test_follow_ups_never_change_the_trust_level(tmp_path: Path):
     """A message that carries none, the same, another one; an update; another session's metadata."""
-    async with house(tmp_path, trust_levels=EVERY) as roost:
+    async with api_server(tmp_path, trust_levels=EVERY) as roost:
         session = await roost.session(trust_level="sandboxed", metadata={"a": "1"})
         path = f"/v1/sessions/{session['id']}"
         await roost.say(session, "a follow-up that carries no trust level")
@@ -115,7 +115,7 @@ async def test_follow_ups_never_change_the_trust_level(tmp_path: Path):
 
 
 async def test_an_unknown_session_is_not_found_and_none_is_made(tmp_path: Path):
-    async with house(tmp_path, trust_levels=EVERY) as roost:
+    async with api_server(tmp_path, trust_levels=EVERY) as roost:
         for body in (messages("Hello?"), {**messages("Hello?")}):
             response = await roost.client.post("/v1/sessions/sesn_unknown/events", json=body)
             assert error_of(response, 404)["message"] == "session sesn_unknown was not found"
@@ -125,7 +125,7 @@ async def test_an_unknown_session_is_not_found_and_none_is_made(tmp_path: Path):
 
 
 async def test_the_trust_level_is_on_every_session_and_in_what_it_says(tmp_path: Path):
-    async with house(tmp_path, trust_levels=EVERY) as roost:
+    async with api_server(tmp_path, trust_levels=EVERY) as roost:
         session = await roost.session(trust_level="vault", initial_events=[message("Hello")])
         await roost.rest(session)
         assert [s["trust_level"] for s in (await roost.get("/v1/sessions"))["data"]] == ["vault"]
@@ -143,7 +143,7 @@ async def tell(client: httpx2.AsyncClient, session: Any) -> list[httpx2.Response
 
 
 async def test_a_key_tells_no_session_what_to_do_that_has_more_trust_than_the_key(tmp_path: Path):
-    async with house(tmp_path, trust_levels=EVERY) as roost:
+    async with api_server(tmp_path, trust_levels=EVERY) as roost:
         session = await roost.session(trust_level="full")
         low = await roost.user(trust_ceiling="vault", sees="tenant")
         for response in await tell(low, session):

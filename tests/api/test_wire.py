@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from tests.api.api_server import HEADERS, TENANT, client_of, error_of, house, messages
+from tests.api.api_server import HEADERS, TENANT, api_server, client_of, error_of, messages
 
 from roost.api.framework.errors import status_of
 from roost.core.records.agents import Agents
@@ -23,7 +23,7 @@ def bare(roost: Any, **headers: str) -> httpx2.AsyncClient:
 
 
 async def test_a_key_is_taken_from_either_header(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         secret = roost.client.headers["x-api-key"]
         for headers in (
             {"x-api-key": secret},
@@ -46,7 +46,7 @@ async def test_a_key_is_taken_from_either_header(tmp_path: Path):
     ],
 )
 async def test_without_a_valid_key_nothing_opens(tmp_path: Path, headers: dict[str, str]):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         raw = [(k.encode(), v.encode("latin-1")) for k, v in {**headers, **HEADERS}.items()]
         client = httpx2.AsyncClient(
             transport=httpx2.ASGITransport(roost.app), base_url="http://roost"
@@ -81,7 +81,7 @@ async def test_without_a_valid_key_nothing_opens(tmp_path: Path, headers: dict[s
 async def test_the_headers_of_the_api_are_checked(
     tmp_path: Path, headers: dict[str, str], status: int, words: str
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         response = await roost.client.get("/v1/agents", headers=headers)
         assert response.status_code == status
         if status != 200:
@@ -89,7 +89,7 @@ async def test_the_headers_of_the_api_are_checked(
 
 
 async def test_a_missing_version_is_named(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         del roost.client.headers["anthropic-version"]
         error = error_of(await roost.client.get("/v1/agents"), 400)
         assert error["message"] == "anthropic-version: header is required"
@@ -117,7 +117,7 @@ async def test_a_missing_version_is_named(tmp_path: Path):
     ],
 )
 async def test_a_body_that_is_not_json_is_told_so(tmp_path: Path, body: bytes, words: str):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         response = await roost.client.post(
             "/v1/agents", content=body, headers={"content-type": "application/json"}
         )
@@ -125,7 +125,7 @@ async def test_a_body_that_is_not_json_is_told_so(tmp_path: Path, body: bytes, w
 
 
 async def test_an_escaped_backslash_before_u0000_is_no_nul(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         response = await roost.client.post(
             "/v1/agents",
             content=b'{"name": "\\\\u0000", "model": "m"}',
@@ -135,13 +135,13 @@ async def test_an_escaped_backslash_before_u0000_is_no_nul(tmp_path: Path):
 
 
 async def test_the_content_type_must_be_json(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         response = await roost.client.post("/v1/agents", data={"name": "a"})
         assert "send application/json" in error_of(response, 400)["message"]
 
 
 async def test_an_operation_without_a_body_takes_none(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         agent = await roost.agent()
         path = f"/v1/agents/{agent['id']}/archive"
         response = await roost.client.post(path, json={"why": "x"})
@@ -150,7 +150,7 @@ async def test_an_operation_without_a_body_takes_none(tmp_path: Path):
 
 
 async def test_a_body_over_the_limit_is_refused_whether_or_not_it_says_its_size(tmp_path: Path):
-    async with house(tmp_path, max_body_bytes=2000) as roost:
+    async with api_server(tmp_path, max_body_bytes=2000) as roost:
 
         async def chunks() -> Any:
             for _ in range(30):
@@ -190,7 +190,7 @@ async def test_a_body_over_the_limit_is_refused_whether_or_not_it_says_its_size(
 async def test_a_path_or_method_nobody_has_is_told_so(
     tmp_path: Path, method: str, path: str, status: int
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         response = await roost.client.request(method, path)
         assert response.headers["request-id"]
         assert response.headers["x-should-retry"] == "false"
@@ -201,13 +201,13 @@ async def test_a_path_or_method_nobody_has_is_told_so(
 
 
 async def test_head_is_get_without_the_body(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         assert (await roost.client.head("/healthz")).status_code == 200
         assert (await roost.client.head("/v1/agents")).status_code == 200
 
 
 async def test_every_request_has_its_own_id(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         ids = {(await roost.client.get("/v1/agents")).headers["request-id"] for _ in range(5)}
         assert len(ids) == 5
 
@@ -215,16 +215,16 @@ async def test_every_request_has_its_own_id(tmp_path: Path):
 async def test_a_fault_of_ours_is_told_without_its_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
 
         async def broken(*_: Any) -> None:
-            raise ZeroDivisionError("secret of the house")
+            raise ZeroDivisionError("secret of the server")
 
         monkeypatch.setattr(roost.deps.services[Agents], "page", broken)
         response = await roost.client.get("/v1/agents")
         assert error_of(response, 500)["type"] == "api_error"
         assert "secret" not in response.text
-        assert "secret of the house" in caplog.text
+        assert "secret of the server" in caplog.text
 
 
 def test_every_error_has_a_status():
@@ -239,7 +239,7 @@ def test_every_error_has_a_status():
 
 
 async def test_a_key_is_limited_to_its_rate(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         client = await roost.user(limits=Limits(reads_per_minute=2, writes_per_minute=1))
         first = await client.get("/v1/agents")
         assert first.headers["anthropic-ratelimit-requests-limit"] == "2"
@@ -258,7 +258,7 @@ async def test_a_key_is_limited_to_its_rate(tmp_path: Path):
 
 
 async def test_the_servers_limit_holds_for_keys_without_their_own(tmp_path: Path):
-    async with house(tmp_path, reads_per_minute=600) as roost:
+    async with api_server(tmp_path, reads_per_minute=600) as roost:
         assert (await roost.client.get("/v1/agents")).headers[
             "anthropic-ratelimit-requests-limit"
         ] == "600"
@@ -268,7 +268,7 @@ async def test_the_servers_limit_holds_for_keys_without_their_own(tmp_path: Path
 
 
 async def test_a_bucket_refills_with_time(tmp_path: Path):
-    async with house(tmp_path, reads_per_minute=60) as roost:
+    async with api_server(tmp_path, reads_per_minute=60) as roost:
         with anyio.fail_after(60):
             while (await roost.client.get("/v1/agents")).status_code == 200:
                 pass
@@ -277,7 +277,7 @@ async def test_a_bucket_refills_with_time(tmp_path: Path):
 
 
 async def test_a_revoked_key_leaves_no_bucket_behind(tmp_path: Path):
-    async with house(tmp_path, reads_per_minute=5) as roost:
+    async with api_server(tmp_path, reads_per_minute=5) as roost:
         made = await roost.post("/roost/v1/keys", {"name": "short-lived"})
         client = client_of(roost.app, made["secret"])
         for _ in range(5):
@@ -288,7 +288,7 @@ async def test_a_revoked_key_leaves_no_bucket_behind(tmp_path: Path):
 
 
 async def test_an_administrator_makes_and_revokes_keys(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = await roost.post(
             "/roost/v1/keys",
             {
@@ -314,7 +314,7 @@ async def test_an_administrator_makes_and_revokes_keys(tmp_path: Path):
 
 
 async def test_nobody_revokes_the_key_that_they_use(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         me = (await roost.get("/auth/me"))["key_id"]
         refused = error_of(await roost.client.delete(f"/roost/v1/keys/{me}"), 400)
         assert refused["details"]["error_code"] == "own_key"
@@ -331,7 +331,7 @@ async def test_nobody_revokes_the_key_that_they_use(tmp_path: Path):
 async def test_a_key_gets_another_name_and_other_limits_at_once_and_keeps_its_secret(
     tmp_path: Path,
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = await roost.post("/roost/v1/keys", {"name": "ci"})
         client = client_of(roost.app, made.pop("secret"))
         assert (await client.get("/v1/agents")).status_code == 200
@@ -347,7 +347,7 @@ async def test_a_key_gets_another_name_and_other_limits_at_once_and_keeps_its_se
 
 
 async def test_only_administrators_see_keys(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         user = await roost.user()
         for response in (
             await user.get("/roost/v1/keys"),
@@ -359,7 +359,7 @@ async def test_only_administrators_see_keys(tmp_path: Path):
 
 
 async def test_a_key_makes_no_key_with_more_trust_than_its_own(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         admin = await roost.user(role="admin", trust_ceiling="vault")
         body = {"name": "x", "trust_ceiling": "full"}
         error_of(await admin.post("/roost/v1/keys", json=body), 403)
@@ -379,13 +379,13 @@ async def test_a_key_makes_no_key_with_more_trust_than_its_own(tmp_path: Path):
     ],
 )
 async def test_what_is_wrong_with_a_key_is_named(tmp_path: Path, body: Any, words: str):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         response = await roost.client.post("/roost/v1/keys", json=body)
         assert words in error_of(response, 400)["message"]
 
 
 async def test_health_needs_no_key(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         client = bare(roost)
         assert (await client.get("/healthz")).json()["status"] == "ok"
         assert (await client.get("/readyz")).json() == {"status": "ready", "node": "node_1"}
@@ -395,7 +395,7 @@ async def test_health_needs_no_key(tmp_path: Path):
 
 
 async def test_requests_are_counted(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         await roost.client.get("/v1/agents")
         await roost.client.get("/v1/agents/agent_x")
         session = await roost.session()
@@ -411,7 +411,7 @@ async def test_requests_are_counted(tmp_path: Path):
 async def test_a_server_that_leaves_answers_until_it_is_gone_and_says_that_it_leaves(
     tmp_path: Path,
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         for leaving in ("draining", "stopping"):
             setattr(roost, leaving, True)
             ready = await roost.client.get("/readyz")
@@ -422,7 +422,7 @@ async def test_a_server_that_leaves_answers_until_it_is_gone_and_says_that_it_le
 
 
 async def test_an_idempotency_key_is_short_text(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session = await roost.session()
         response = await roost.client.post(
             f"/v1/sessions/{session['id']}/events",
@@ -433,7 +433,7 @@ async def test_an_idempotency_key_is_short_text(tmp_path: Path):
 
 
 async def test_a_client_that_hangs_up_mid_body_leaves_nothing_behind(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         sent: list[Any] = []
         steps = iter(
             [
@@ -461,7 +461,7 @@ async def test_a_client_that_hangs_up_mid_body_leaves_nothing_behind(tmp_path: P
 
 
 async def test_other_protocols_are_declined(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         sent: list[Any] = []
         left = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
 
@@ -522,7 +522,7 @@ def posted(path: str, secret: str = "", **headers: str) -> dict[str, Any]:
 
 
 async def test_without_a_key_no_more_than_a_few_kilobytes_are_read(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         body, told = Stalled(b" " * 1000, *[b" " * 60_000] * 10), Told()
         await roost.app(posted("/auth/login"), body, told)
         assert told.status == 413
@@ -533,7 +533,7 @@ async def test_without_a_key_no_more_than_a_few_kilobytes_are_read(tmp_path: Pat
 
 
 async def test_a_body_is_not_read_before_its_key_is_known(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         for path in ("/v1/agents", "/v1/files", "/v1/skills", "/roost/v1/sessions/import"):
             body, told = Stalled(), Told()
             await roost.app(posted(path, "roost_wrong"), body, told)
@@ -543,7 +543,7 @@ async def test_a_body_is_not_read_before_its_key_is_known(tmp_path: Path):
 
 @pytest.mark.parametrize("path", ["/auth/login", "/v1/agents", "/v1/files", "/v1/skills"])
 async def test_a_body_that_stops_coming_is_given_up(tmp_path: Path, path: str):
-    async with house(tmp_path, body_seconds=0.2) as roost:
+    async with api_server(tmp_path, body_seconds=0.2) as roost:
         form = {"content-type": "multipart/form-data; boundary=b"} if "v1/" in path else {}
         form = {} if path == "/v1/agents" else form
         told = Told()
@@ -562,7 +562,7 @@ async def test_a_body_that_drips_is_given_up(tmp_path: Path):
         await anyio.sleep(0.05)
         return {"type": "http.request", "body": b" ", "more_body": True}
 
-    async with house(tmp_path, body_seconds=0.5) as roost:
+    async with api_server(tmp_path, body_seconds=0.5) as roost:
         told = Told()
         with anyio.fail_after(60):
             await roost.app(posted("/v1/agents", roost.client.headers["x-api-key"]), drip, told)
@@ -571,7 +571,7 @@ async def test_a_body_that_drips_is_given_up(tmp_path: Path):
 
 async def test_bodies_under_way_have_a_bound_for_a_key_and_for_all(tmp_path: Path):
     settings = {"max_body_bytes": 20_000, "max_bodies_bytes": 60_000, "body_seconds": 60}
-    async with house(tmp_path, **settings) as roost, anyio.create_task_group() as tasks:
+    async with api_server(tmp_path, **settings) as roost, anyio.create_task_group() as tasks:
         made = [await roost.keyring.create(tenant=TENANT, name=name) for name in ("one", "two")]
         secrets = [roost.client.headers["x-api-key"], *(secret for _, secret in made)]
 
@@ -597,7 +597,7 @@ async def test_bodies_under_way_have_a_bound_for_a_key_and_for_all(tmp_path: Pat
 
 
 async def test_a_body_is_let_go_of_before_its_answer_is_read(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         held: list[int] = []
 
         async def slow(message: Any) -> None:
@@ -612,7 +612,7 @@ async def test_a_body_is_let_go_of_before_its_answer_is_read(tmp_path: Path):
 
 
 async def test_the_preview_of_the_beta_is_the_beta(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         for name, status in (
             ("managed-agents-2026-04-01-research-preview", 200),
             ("managed-agents-2026-04-01-research-preview,files-api-2025-04-14", 200),
@@ -625,7 +625,7 @@ async def test_the_preview_of_the_beta_is_the_beta(tmp_path: Path):
 
 
 async def test_a_body_of_very_many_values_is_refused_before_it_is_taken_apart(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         path, kind = "/v1/agents", {"content-type": "application/json"}
         many = b'{"name": "a", "model": "claude-x", "tools": [' + b"[]," * 1_100_000 + b"[]]}"
         error = error_of(await roost.client.post(path, content=many, headers=kind), 413)
@@ -638,7 +638,7 @@ async def test_a_body_of_very_many_values_is_refused_before_it_is_taken_apart(tm
 async def test_uploads_under_way_have_a_bound_for_a_key(tmp_path: Path):
     """Each takes descriptors, however few bytes it has sent."""
     settings = {"max_file_bytes": 100_000, "max_body_bytes": 1024, "body_seconds": 60}
-    async with house(tmp_path, **settings) as roost, anyio.create_task_group() as tasks:
+    async with api_server(tmp_path, **settings) as roost, anyio.create_task_group() as tasks:
         secret = roost.client.headers["x-api-key"]
         form = {"content-type": "multipart/form-data; boundary=b"}
         part = b'--b\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\n'
@@ -656,7 +656,7 @@ async def test_uploads_under_way_have_a_bound_for_a_key(tmp_path: Path):
 
 
 async def test_a_stranger_adds_no_names_to_the_metrics(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         stranger = bare(roost)
 
         async def names() -> set[str]:

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.api_server import House, error_of, house, message, messages
+from tests.api.api_server import ApiServer, api_server, error_of, message, messages
 
 WORKSPACES = "/roost/v1/workspaces"
 
 
-async def make(roost: House, name: str = "notes", **fields: Any) -> Any:
+async def make(roost: ApiServer, name: str = "notes", **fields: Any) -> Any:
     return await roost.post(WORKSPACES, {"name": name, **fields})
 
 
-async def key_of(roost: House, **fields: Any) -> tuple[str, Any]:
+async def key_of(roost: ApiServer, **fields: Any) -> tuple[str, Any]:
     """A new key of the tenant: its id, and a client that has it."""
     client = await roost.user(**fields)
     keys = (await roost.get("/roost/v1/keys"))["data"]
@@ -23,7 +23,7 @@ async def key_of(roost: House, **fields: Any) -> tuple[str, Any]:
 
 
 async def test_a_workspace_is_made_with_defaults_found_renamed_and_deleted(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = await make(roost, description="for us")
         assert made["id"].startswith("wksp_")
         assert made["type"] == "workspace"
@@ -70,13 +70,13 @@ async def test_a_workspace_is_made_with_defaults_found_renamed_and_deleted(tmp_p
     ],
 )
 async def test_what_a_workspace_cannot_be_is_named(tmp_path: Path, body: Any, words: str):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         response = await roost.client.post(WORKSPACES, json=body)
         assert words in error_of(response, 400)["message"]
 
 
 async def test_a_name_is_one_workspace_s_within_a_tenant(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         await make(roost)
         other = await make(roost, "other")
         error_of(await roost.client.post(WORKSPACES, json={"name": "notes"}), 409)
@@ -94,7 +94,7 @@ async def test_a_name_is_one_workspace_s_within_a_tenant(tmp_path: Path):
 async def test_who_was_given_nothing_sees_nothing_and_the_rest_see_what_they_may_do(
     tmp_path: Path,
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         key_id, user = await key_of(roost)
         made = await make(roost)
         path, share = f"{WORKSPACES}/{made['id']}", f"{WORKSPACES}/{made['id']}/permissions"
@@ -118,7 +118,7 @@ async def test_who_was_given_nothing_sees_nothing_and_the_rest_see_what_they_may
 
 
 async def test_a_permission_is_for_a_key_of_the_tenant(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         share = f"{WORKSPACES}/{(await make(roost))['id']}/permissions"
         stranger, _ = await key_of(roost, tenant="tenant_2")
         for body in (
@@ -133,7 +133,7 @@ async def test_a_permission_is_for_a_key_of_the_tenant(tmp_path: Path):
 
 
 async def test_a_user_s_own_workspace_is_theirs_to_share(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         _, user = await key_of(roost)
         other_id, other = await key_of(roost)
         made = (await user.post(WORKSPACES, json={"name": "mine"})).json()
@@ -145,7 +145,7 @@ async def test_a_user_s_own_workspace_is_theirs_to_share(tmp_path: Path):
 
 
 async def test_pages_hold_only_what_the_caller_may_read(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         _, user = await key_of(roost)
         mine = []
         for number in range(7):
@@ -165,7 +165,7 @@ async def test_pages_hold_only_what_the_caller_may_read(tmp_path: Path):
 
 
 async def test_a_session_picks_a_workspace_by_name_or_id_and_takes_its_mount_scope(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = await make(roost, settings={"mount_scope": "workspace+vault"})
         by_name = await roost.session(workspace="notes")
         assert by_name["workspace"] == made["id"]
@@ -182,7 +182,7 @@ async def test_a_session_picks_a_workspace_by_name_or_id_and_takes_its_mount_sco
 
 
 async def test_a_session_in_a_workspace_needs_the_right_to_write_there(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         key_id, user = await key_of(roost)
         made, session = await make(roost), await roost.session()
         share = f"{WORKSPACES}/{made['id']}/permissions"
@@ -204,7 +204,7 @@ async def test_a_session_in_a_workspace_needs_the_right_to_write_there(tmp_path:
 
 
 async def test_a_workspace_lets_in_the_trust_levels_it_names(tmp_path: Path):
-    async with house(tmp_path, trust_levels="sandboxed,vault,full") as roost:
+    async with api_server(tmp_path, trust_levels="sandboxed,vault,full") as roost:
         made = await make(roost)
         agent, place = await roost.agent(), await roost.environment()
         body = {"agent": agent["id"], "environment_id": place["id"], "workspace": "notes"}
@@ -223,7 +223,7 @@ async def test_a_workspace_lets_in_the_trust_levels_it_names(tmp_path: Path):
 
 
 async def test_a_used_workspace_is_deleted_only_by_force_and_its_sessions_say_so(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = await make(roost)
         session = await roost.session(workspace="notes", initial_events=[message("hello")])
         path = f"{WORKSPACES}/{made['id']}"
@@ -240,7 +240,7 @@ async def test_a_used_workspace_is_deleted_only_by_force_and_its_sessions_say_so
 
 
 async def test_archived_sessions_do_not_keep_a_workspace(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         made = await make(roost)
         session = await roost.session(workspace="notes")
         error_of(await roost.client.delete(f"{WORKSPACES}/{made['id']}"), 409)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.api_server import House, error_of, house, skill_files
+from tests.api.api_server import ApiServer, api_server, error_of, skill_files
 from tests.api.test_attachments import PNG, events_of, naming, said
 from tests.api.test_files import sent
 
@@ -30,7 +30,7 @@ def wrong(store: Path, how: str) -> Iterator[None]:
     right.rename(store)
 
 
-async def answers(roost: House, image: Any, skill: Any, session: Any) -> list[Any]:
+async def answers(roost: ApiServer, image: Any, skill: Any, session: Any) -> list[Any]:
     """Everything that reads or writes the store, once; what deletes comes last."""
     ask, file, version = (
         roost.client.request,
@@ -57,7 +57,7 @@ async def answers(roost: House, image: Any, skill: Any, session: Any) -> list[An
 async def test_a_wrong_store_takes_nothing_and_loses_nothing_and_the_right_one_goes_on(
     tmp_path: Path, how: str
 ):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         image, skill, session = await sent(roost, "a.png", PNG), await roost.skill(), None
         session = await roost.session()
         await roost.post(events_of(session), said(naming("image", image)))
@@ -73,7 +73,7 @@ async def test_a_wrong_store_takes_nothing_and_loses_nothing_and_the_right_one_g
 
 
 async def test_an_object_that_the_right_store_lacks_is_not_said_to_be_deleted(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         file, skill = await sent(roost), await roost.skill()
         for kind in ("files", "skills"):
             remove(tmp_path / "blobs" / kind)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.api_server import House, house
+from tests.api.api_server import ApiServer, api_server
 from tests.parts import need
 
 HERE = Path(__file__).parent
@@ -23,7 +23,7 @@ PYTHONS = {
 Answers = list[tuple[tuple[str, ...], Any]]
 
 
-async def answers(roost: House) -> Answers:
+async def answers(roost: ApiServer) -> Answers:
     """One of each thing, with as little given as can be: what is not given is where nulls are."""
     agent, place = await roost.agent(), await roost.environment()
     session = await roost.session(agent=agent["id"], environment_id=place["id"])
@@ -49,7 +49,7 @@ async def answers(roost: House) -> Answers:
 async def test_what_is_answered_is_what_the_types_of_each_sdk_say(tmp_path: Path, version: str):
     python = PYTHONS[version]
     need(f"the SDK {version}", python.exists(), "make test")
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         asked = json.dumps(await answers(roost))
     done = subprocess.run(  # noqa: ASYNC221 - nothing else goes on
         [python, HERE / "strict.py"], input=asked, capture_output=True, text=True, check=False

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.api_server import error_of, house, skill_files
+from tests.api.api_server import api_server, error_of, skill_files
 from tests.unit.test_archives import CARD, LOG, named, tar_of
 from tests.workspaces.trees import put_back, tree
 
@@ -50,7 +50,7 @@ def dig(at: Path, names: list[str]) -> None:
 async def test_a_session_with_such_directories_is_listed_stored_tidied_and_deleted(
     place: Path, kind: str
 ):
-    async with house(place) as roost:
+    async with api_server(place) as roost:
         session, names = await roost.session(), NAMES[kind]
         home, files = place / "homes" / session["id"], f"/roost/v1/sessions/{session['id']}/files"
         home.mkdir(parents=True)
@@ -95,7 +95,7 @@ async def test_a_snapshot_has_what_a_path_can_name_and_is_restored_over_the_rest
     "name", ["d/" * 15_000 + "f", "n" * 300, "é" * 200], ids=["deep", "long", "bytes"]
 )
 async def test_a_name_that_no_disk_takes_is_refused_wherever_it_is_sent(place: Path, name: str):
-    async with house(place) as roost:
+    async with api_server(place) as roost:
         session = await roost.session()
         files = f"/roost/v1/sessions/{session['id']}/files"
         skill = [*skill_files("greeting"), ("files[]", (f"greeting/{name}", b"x"))]

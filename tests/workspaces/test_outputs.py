@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.api.api_server import TENANT, House, house
+from tests.api.api_server import TENANT, ApiServer, api_server
 
 from roost.core.files.outputs import OutputLimits, Outputs
 from roost.core.files.store import FileStore
 from roost.sandboxes.shown import FolderShown
 
 
-async def outputs_of(roost: House, folder: Path, **bounds: int) -> tuple[Any, Outputs, Path]:
+async def outputs_of(roost: ApiServer, folder: Path, **bounds: int) -> tuple[Any, Outputs, Path]:
     session = await roost.store.sessions.get(TENANT, (await roost.session())["id"])
     shown = FolderShown(folder / "session-files", range(0))
     made = Outputs(
@@ -22,7 +22,7 @@ async def outputs_of(roost: House, folder: Path, **bounds: int) -> tuple[Any, Ou
     return session, made, await shown.outputs(session.id)
 
 
-async def kept(roost: House, session: Any) -> dict[str, bytes]:
+async def kept(roost: ApiServer, session: Any) -> dict[str, bytes]:
     store = roost.deps.services[FileStore]
     found = {}
     for record in await store.of_session(TENANT, session.id):
@@ -33,7 +33,7 @@ async def kept(roost: House, session: Any) -> dict[str, bytes]:
 
 
 async def test_what_is_new_or_changed_is_kept_once(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session, outputs, place = await outputs_of(roost, tmp_path)
         assert await outputs.capture(session) is None
         (place / "deep").mkdir()
@@ -53,7 +53,7 @@ async def test_what_is_new_or_changed_is_kept_once(tmp_path: Path):
 
 
 async def test_nothing_outside_is_taken_and_what_is_left_out_is_said(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session, outputs, place = await outputs_of(roost, tmp_path, files=2, largest=1000)
         (tmp_path / "secret").write_text("the host's")
         (place / "link").symlink_to(tmp_path / "secret")
@@ -73,7 +73,7 @@ async def test_nothing_outside_is_taken_and_what_is_left_out_is_said(tmp_path: P
 
 
 async def test_a_sparse_file_is_kept_with_its_holes_filled(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session, outputs, place = await outputs_of(roost, tmp_path)
         with (place / "sparse").open("wb") as file:
             file.seek(300_000)
@@ -85,7 +85,7 @@ async def test_a_sparse_file_is_kept_with_its_holes_filled(tmp_path: Path):
 
 
 async def test_a_session_that_is_deleted_meanwhile_keeps_nothing(tmp_path: Path):
-    async with house(tmp_path) as roost:
+    async with api_server(tmp_path) as roost:
         session, outputs, place = await outputs_of(roost, tmp_path)
         (place / "late").write_text("x")
         await roost.store.sessions.delete(TENANT, session.id)
