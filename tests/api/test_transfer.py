@@ -141,7 +141,7 @@ async def test_a_withdrawn_message_stays_withdrawn_in_an_archive(tmp_path: Path)
         async for entry in history(other.store.log, found):
             if not (entry.queued or entry.withdrawn):
                 model.take(entry)
-        for told in (str(model.messages()), past.retold(past.told)):
+        for told in (str(model.messages()), past.in_words(past.told)):
             assert "third" in told
             assert "withdrawn" not in told
 

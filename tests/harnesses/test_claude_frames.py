@@ -244,6 +244,14 @@ class TestLaunch:
         assert "--model=--resume" in argv
         assert not any(argument.startswith(("--x", "--y", "--resume")) for argument in argv)
 
+    def test_the_effort_of_the_definition_is_passed_on_if_the_cli_knows_it(self):
+        def asked(effort: str) -> list[str]:
+            body = agent() | {"model": {"id": "m", "effort": {"type": effort}}}
+            return [a for a in self.launch(body).argv(resume=False) if a.startswith("--effort")]
+
+        assert asked("low") == ["--effort=low"]
+        assert asked("some other word") == []
+
     def test_it_is_resumed_under_the_name_it_was_begun_with(self):
         begun = self.launch(agent()).argv(resume=False)[-1]
         resumed = self.launch(agent()).argv(resume=True)[-1]
@@ -339,7 +347,7 @@ async def test_the_log_is_retold_newest_first_when_it_is_too_long():
     for n in range(100):
         past.take(entry("user.message", content=[{"type": "text", "text": f"message {n}."}]))
     past.take(entry("agent.tool_use", name="bash", input={"command": "ls"}))
-    told = past.retold(past.told, 400)
+    told = past.in_words(past.told, 400)
     assert told.startswith("(what came before is left out)")
     assert "message 99." in told
     assert "message 1." not in told

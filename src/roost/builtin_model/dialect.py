@@ -28,15 +28,15 @@ class ModelDialect(Protocol):
         ...
 
     def turns(self, body: Json) -> list[SpokenTurn]:
-        """The conversation in the request."""
+        """The messages of the request, oldest first."""
         ...
 
     def whole(self, step: Step, body: Json) -> Json:
-        """The answer at once."""
+        """The whole answer in one response, for a request without `stream`."""
         ...
 
     def frames(self, step: Step, body: Json) -> Iterator[Frame]:
-        """The answer as a stream."""
+        """The answer as server-sent events, for a request with `stream`."""
         ...
 
     def error(self, status: int, kind: str | None, message: str) -> Json:

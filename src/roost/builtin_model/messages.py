@@ -29,7 +29,7 @@ class MessagesDialect:
     """Requests and answers of the Messages API."""
 
     def problem(self, body: Json) -> str | None:
-        """See `Wire`. Checks what a wrongly rebuilt conversation gets wrong."""
+        """See `ModelDialect`. Checks what a wrongly rebuilt conversation gets wrong."""
         for name, kind in (("model", str), ("max_tokens", int), ("messages", list)):
             if not isinstance(body.get(name), kind):
                 return f"{name}: Field required"
@@ -39,7 +39,7 @@ class MessagesDialect:
         return _empty_text(messages) or _loose_calls(messages)
 
     def turns(self, body: Json) -> list[SpokenTurn]:
-        """See `Wire`. Entries with the role `system` may stand between the others."""
+        """See `ModelDialect`. Entries with the role `system` may stand between the others."""
         return [
             SpokenTurn(
                 message["role"], [b["text"] for b in _blocks(message) if b.get("type") == "text"]
@@ -49,12 +49,12 @@ class MessagesDialect:
         ]
 
     def whole(self, step: Step, body: Json) -> Json:
-        """See `Wire`."""
+        """See `ModelDialect`."""
         content = _content(step)
         return _message(step, body) | {"content": content, **_stop(step)}
 
     def frames(self, step: Step, body: Json) -> Iterator[Frame]:
-        """See `Wire`."""
+        """See `ModelDialect`."""
         message = _message(step, body)
         usage = message["usage"]
         opening = message | {"usage": usage | {"output_tokens": 1}}
@@ -65,7 +65,7 @@ class MessagesDialect:
         yield frame({"type": "message_stop"})
 
     def error(self, status: int, kind: str | None, message: str) -> Json:
-        """See `Wire`."""
+        """See `ModelDialect`."""
         kind = kind or KINDS.get(status, "api_error" if status >= 500 else KINDS[400])
         error = {"type": kind, "message": message}
         return {"type": "error", "error": error, "request_id": mint("req")}

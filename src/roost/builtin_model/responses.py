@@ -16,7 +16,7 @@ class ResponsesDialect:
     """Requests and answers of the Responses API."""
 
     def problem(self, body: Json) -> str | None:
-        """See `Wire`."""
+        """See `ModelDialect`."""
         if body.get("previous_response_id"):
             return (
                 "previous_response_id: nothing is kept here; send the whole conversation as `input`"
@@ -29,7 +29,7 @@ class ResponsesDialect:
         return "input: must be a text or a list of items"
 
     def turns(self, body: Json) -> list[SpokenTurn]:
-        """See `Wire`. The items of one answer stand in a row, and are one turn."""
+        """See `ModelDialect`. The items of one answer stand in a row, and are one turn."""
         if isinstance(body["input"], str):
             return [SpokenTurn("user", [body["input"]])]
         turns: list[SpokenTurn] = []
@@ -39,16 +39,16 @@ class ResponsesDialect:
         return turns
 
     def whole(self, step: Step, body: Json) -> Json:
-        """See `Wire`."""
+        """See `ModelDialect`."""
         return _response(body) | _ending(step, body, _items(step))
 
     def frames(self, step: Step, body: Json) -> Iterator[Frame]:
-        """See `Wire`. Every event carries its number in the stream."""
+        """See `ModelDialect`. Every event carries its number in the stream."""
         for number, (event, text) in enumerate(_events(step, body)):
             yield frame(event | {"sequence_number": number}, text=text)
 
     def error(self, status: int, kind: str | None, message: str) -> Json:
-        """See `Wire`."""
+        """See `ModelDialect`."""
         kind = kind or ("server_error" if status >= 500 else "invalid_request_error")
         return {"error": {"message": message, "type": kind, "param": None, "code": None}}
 

@@ -39,7 +39,7 @@ class AnswerPart(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """What has arrived so far."""
+        """The text of the block, as far as it has arrived."""
         return "".join(self.pieces)
 
     def arguments(self) -> Json:

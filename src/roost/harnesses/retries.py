@@ -42,7 +42,7 @@ _ERRORS = {  # the rest are `model_request_failed_error`
     529: "model_overloaded_error",
 }
 _NOT_REACHED = (502, 504)
-_OURS = "roost: "  # how the way out begins what it says; the operator's account is not the reason
+_OURS = "roost: "  # how the egress begins its own refusals, for which the operator's account is not the reason
 _FIX_THE_KEY = "The operator has to set ANTHROPIC_API_KEY to a key the model accepts."
 _FIX_THE_BILL = "The operator has to settle the model account's billing."
 _MAKE_IT_SMALLER = "Go back to before what made the conversation so large (rewind, or fork), or begin a new session."

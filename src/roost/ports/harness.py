@@ -210,7 +210,7 @@ class Conversation(Protocol):
 
 
 class Harness(Protocol):
-    """One kind of agent."""
+    """One kind of agent: what it declares, whether it can be used here, and how it is started."""
 
     @property
     def name(self) -> str:

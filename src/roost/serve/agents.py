@@ -1,4 +1,4 @@
-"""The agents this server can run, and what they need: a model, a way out, a place to live."""
+"""The agents this server can run, and what they need: a model, egress, sandboxes and files."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ class Desk:
         return [entry for entry in self.entries if entry.type == type and not entry.queued]
 
     def texts(self) -> list[str]:
-        """What the agent has said."""
+        """The texts of the agent's messages, in order."""
         return [text_of(entry) for entry in self.events("agent.message")]
 
     def shown(self) -> dict[str, list[str]]:
@@ -251,7 +251,7 @@ class Desk:
 
 
 def text_of(entry: Entry) -> str:
-    """What a message says."""
+    """The text of a message, all of its blocks together."""
     return "".join(block["text"] for block in entry.fields["content"])
 
 

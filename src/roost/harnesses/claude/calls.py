@@ -18,7 +18,7 @@ from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.permissions import Policy, Verdict
 from roost.harnesses.claude.tools import Tool, Toolbox, answers_to, reply
 from roost.harnesses.claude.wire import CanUseTool, Json, McpMessage
-from roost.harnesses.fence import ToolRefused
+from roost.harnesses.confinement import ToolRefused
 
 ANSWERS: Mapping[str, str] = {
     "user.tool_confirmation": "tool_use_id",
@@ -220,7 +220,7 @@ class ToolCalls:
             return _deny(reason or f"Permission to use {call.tool.name} has been denied.")
         try:
             # Again: links may have changed since, or whoever allowed it has changed the input.
-            given = self._policy.kept_in(call.tool, self._as_allowed(call, given))
+            given = self._policy.confined(call.tool, self._as_allowed(call, given))
         except ToolRefused as refusal:
             return _deny(str(refusal))
         if call.tool.kind == "custom" or call.verdict.permission == "allow":

@@ -11,7 +11,7 @@ from roost.harnesses.claude.wire import Json
 
 
 def text_block(text: str) -> Json:
-    """A block of text."""
+    """A content block with this text."""
     return {"type": "text", "text": text}
 
 
@@ -45,7 +45,7 @@ def as_mcp(content: Sequence[Json] | None) -> list[Json]:
 
 
 def as_text(content: Sequence[Json] | None) -> str:
-    """The text in some blocks."""
+    """The text of content blocks, with a line for each; one that has none is at least named."""
     return "\n".join(_words(block) for block in content or [])
 
 

@@ -47,7 +47,7 @@ _NOT_FOUND = 127
 
 
 class ConversationState(Enum):
-    """Where a conversation stands."""
+    """Where a conversation stands: whether there is a process, and whether a turn is under way."""
 
     ABSENT = "absent"
     """There is no process."""
@@ -201,8 +201,8 @@ class ClaudeConversation:
             except _Died:
                 again = True
                 self._move(ConversationMove.DIE)
-                farewell = await self._bury(last=pause is None)
-            for output in farewell:
+                left = await self._after_death(last=pause is None)
+            for output in left:
                 yield output
             if self._is_interrupted or pause is None:
                 break
@@ -234,7 +234,7 @@ class ClaudeConversation:
                 then = None
             for output in await process.take(await self._next(process)):
                 yield output
-        for output in process.rest():
+        for output in process.end_of_turn():
             yield output
 
     async def _plan(self, inputs: Sequence[Entry], again: bool) -> tuple[StartPlan, ToolCalls]:
@@ -334,18 +334,18 @@ class ClaudeConversation:
         if self._transcript is TranscriptState.BEHIND:
             self._transcript = TranscriptState.KNOWN
 
-    async def _bury(self, *, last: bool) -> list[Output]:
-        """See to what a CLI that died has left. :raises AgentFailed: it cannot run here at all"""
+    async def _after_death(self, *, last: bool) -> list[Output]:
+        """What is to be said about a process that died. :raises AgentFailed: it cannot run here at all"""
         process, self._process = self._process, None
         if process is None:
             return []
-        code, words = await process.pipe.obituary()
+        code, words = await process.pipe.exit_status()
         begins_anew = process.knows_nothing(words)
         if begins_anew:
             self._transcript = TranscriptState.LOST
         if code == _NOT_FOUND:
             raise AgentFailed(f"the agent's program cannot be started: {words}")
-        outputs = process.last_words()
+        outputs = process.close_request()
         if not self._is_interrupted and not (begins_anew and not last):
             said = f"The agent's process ended unexpectedly (exit code {code}). {words}".strip()
             outputs.append(Trouble("agent_failed", said, "exhausted" if last else "retrying"))

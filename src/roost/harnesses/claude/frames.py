@@ -47,9 +47,9 @@ _LONGEST_KIND = 80
 _LARGEST = 8 * 1024  # bytes of a frame that is shown whole
 _OTHERS = "others"
 _QUIET = {"thinking_tokens", "session_state_changed"}  # known, and nothing for the log
-_OUT = {  # how the CLI says that it cannot use an MCP server, and what the API calls that
+_UNREACHABLE = {  # how the CLI says that it cannot use an MCP server, and what the API calls that
     "failed": ("mcp_connection_failed_error", "cannot be reached"),
-    # A 403 is the server's or that of the way out: the session's log has a line of the latter.
+    # A 403 is the server's or the egress's: the session's log has a line of the latter.
     "needs-auth": ("mcp_authentication_failed_error", "refuses the connection"),
 }
 _SYNTHETIC = "<synthetic>"  # the model's name on messages that the CLI itself has written
@@ -150,7 +150,7 @@ class FrameReader:
         self.result: ResultFrame | None = None
         self.unknown = UnknownFrames()
         self._ids = ids
-        self._scribe = MessageEvents(ids, calls)
+        self._events = MessageEvents(ids, calls)
         self._span: _Span | None = None
         self._failures = 0
 
@@ -181,7 +181,7 @@ class FrameReader:
         said = convert(frame, MessageFrame)
         if said is None or said.parent_tool_use_id is not None:
             return None
-        emits = self._scribe.spoken(said)
+        emits = self._events.spoken(said)
         if not emits:
             return []
         opened = self._open_span(said.message)
@@ -193,7 +193,7 @@ class FrameReader:
         said = convert(frame, MessageFrame)
         if said is None or said.parent_tool_use_id is not None:
             return None
-        return [*self.answered(), *self._scribe.returned(said)]
+        return [*self.answered(), *self._events.returned(said)]
 
     def _streamed(self, frame: Json) -> list[Output] | None:
         streamed = convert(frame, StreamFrame)
@@ -222,7 +222,7 @@ class FrameReader:
             case "api_retry":
                 return self._asks_again(system)
             case "init":
-                return [_unreached(server) for server in system.mcp_servers if _is_out(server)]
+                return [_unreached(s) for s in system.mcp_servers if s.status in _UNREACHABLE]
             case "compact_boundary":
                 return [Emit([new_draft("agent.thread_context_compacted")])]
             case subtype:
@@ -271,7 +271,7 @@ class FrameReader:
 
 
 class _Span:
-    """A model request under way."""
+    """A model request that is under way, from its start event to its end event."""
 
     def __init__(self) -> None:
         self.start = new_draft("span.model_request_start")
@@ -283,7 +283,7 @@ class _Span:
 
     @property
     def bound(self) -> bool:
-        """Whether the answer has begun."""
+        """Whether the answer to it has begun."""
         return self.message_id is not None
 
     def takes(self, message: ModelMessage) -> bool:
@@ -371,13 +371,9 @@ def _prefix(call: ToolCall) -> str:
     return "mcp_" if call.tool.kind == "mcp" else ""
 
 
-def _is_out(server: McpServer) -> bool:
-    return server.status in _OUT
-
-
 def _unreached(server: McpServer) -> Emit:
     """It stops nobody: the turn goes on without that server, and the next one tries it again."""
-    type, reason = _OUT[server.status]
+    type, reason = _UNREACHABLE[server.status]
     error = {
         "type": type,
         "mcp_server_name": server.name,

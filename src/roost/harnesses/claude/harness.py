@@ -100,7 +100,7 @@ class ClaudeHarness:
     async def open(self, brief: Brief) -> AsyncGenerator[Conversation, None]:
         if brief.sandbox is None:
             raise RoostError("the claude harness needs a sandbox, and was given none")
-        toolbox = Toolbox(brief.session.spec.agent, kept_in=brief.confinement is not None)
+        toolbox = Toolbox(brief.session.spec.agent, confined=brief.confinement is not None)
         command = INSIDE if self._mounted else str(self._program())
         launch = CliCommand(command, brief.session, toolbox, self._environ, brief.confinement)
         try:

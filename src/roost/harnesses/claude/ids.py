@@ -18,7 +18,7 @@ from roost.ids import OURS, conversation_id
 
 
 class StableIds:
-    """The names of one session."""
+    """The ids of one session's events and prompts, derived from what the CLI calls each of them."""
 
     def __init__(self, session_id: str, conversation: str | None = None) -> None:
         self._session_id = session_id

@@ -2,7 +2,7 @@
 
 It is told nothing by files of the workspace or the home (`--setting-sources=`): a project's hooks and
 permission rules must not decide what an agent may do. The agent's `system` is added to the CLI's own
-system prompt and does not replace it: that prompt explains the tools and the place, and an agent that
+system prompt and does not replace it: that prompt explains the tools and the sandbox, and an agent that
 runs in the CLI needs both. It travels in the first control request, since an argument has a length limit.
 """
 

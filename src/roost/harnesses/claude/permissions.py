@@ -4,9 +4,9 @@ The CLI is told to ask before every call, and it is answered here. So a call run
 event is in the log, whatever the policy says: a crash can then leave a call whose outcome is
 unknown, but never one that nobody has heard of.
 
-Where no walls keep the agent in (`Confinement`), this is also where its tools are kept in. Only tools that
-say which files they touch can be: a command line cannot, and neither can what fetches pages, from a
-machine whose own addresses are within its reach. Those are refused, whatever the policy says.
+Where no sandbox keeps the agent in (`Confinement`), its tools are confined here. Only tools that say which
+files they touch can be: a command line cannot, and neither can what fetches pages, from a machine whose
+own addresses are within its reach. Those are refused, whatever the policy says.
 
 The `allowed_domains` and `blocked_domains` of web tools hold here, too. A domain stands for itself and all
 below it. Pages are fetched inside the sandbox, so what the environment lets through holds as well.
@@ -24,7 +24,7 @@ import msgspec
 
 from roost.harnesses.claude.tools import CONFINABLE, SKILL, Tool
 from roost.harnesses.claude.wire import Json
-from roost.harnesses.fence import Fence, ToolRefused
+from roost.harnesses.confinement import PathConfinement, ToolRefused
 from roost.ports.harness import Confinement
 
 _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -39,7 +39,7 @@ _BUILT_IN = {*_HARMLESS, "bash", "write", "edit", "web_fetch", "web_search"}
 
 
 def kept_to(name: str, config: Json, given: Json) -> Json:
-    """The input of a web tool as its config lets it be used. :raises Outside:"""
+    """The input of a web tool, limited to the domains that its config names. :raises ToolRefused:"""
     allowed, blocked = _domains(config, "allowed_domains"), _domains(config, "blocked_domains")
     if not allowed and not blocked:
         return given
@@ -73,7 +73,7 @@ def _domains(source: Json, field: str) -> list[str]:
 
 
 def _host_of(url: object) -> str:
-    """:raises Outside: it is not certain which host that is"""
+    """:raises ToolRefused: it is not certain which host that is"""
     try:
         host = urlsplit(url if isinstance(url, str) and not _ODD.search(url) else "").hostname
     except ValueError:
@@ -107,10 +107,10 @@ _NOT_ENABLED = Verdict("deny")
 
 
 class Policy:
-    """The permission policies of one agent, and the bounds it has to be kept in."""
+    """The permission policies of one agent, and the directory that it is confined to, if it is."""
 
-    def __init__(self, agent: Json, bounds: Confinement | None = None) -> None:
-        self._fence = None if bounds is None else Fence(bounds)
+    def __init__(self, agent: Json, confinement: Confinement | None = None) -> None:
+        self._confinement = None if confinement is None else PathConfinement(confinement)
         tools = agent.get("tools") or []
         self._built_in = next((t for t in tools if t["type"] == "agent_toolset_20260401"), None)
         self._mcp = {t["mcp_server_name"]: t for t in tools if t["type"] == "mcp_toolset"}
@@ -120,7 +120,7 @@ class Policy:
     def judge(self, tool: Tool, given: Json) -> Verdict:
         """What is to happen to a call of this tool."""
         try:
-            self.kept_in(tool, given)
+            self.confined(tool, given)
         except ToolRefused as refusal:
             return Verdict("deny", reason=str(refusal))
         if tool.kind == "question":
@@ -134,15 +134,15 @@ class Policy:
             return _NOT_ENABLED
         return _evaluated(tool, _config(tool, toolset))
 
-    def kept_in(self, tool: Tool, given: Json) -> Json:
-        """The input as the tool is to have it: with the places that its paths lead to, and kept to the
+    def confined(self, tool: Tool, given: Json) -> Json:
+        """The input as the tool is to have it: with the paths that its paths lead to, and limited to the
         domains that its config names.
 
-        :raises Outside: one of them may not be used, or nobody could keep the tool in
+        :raises ToolRefused: one of them may not be used, or nobody could confine the tool
         """
         if tool.kind == "builtin" and tool.name in _ON_THE_WEB and self._built_in is not None:
             given = kept_to(tool.name, _config(tool, self._built_in) or {}, given)
-        if self._fence is None or tool.kind != "builtin" or tool.name in _WITHOUT_FILES:
+        if self._confinement is None or tool.kind != "builtin" or tool.name in _WITHOUT_FILES:
             return given
         field = CONFINABLE.get(tool.name)
         if field is None:
@@ -150,10 +150,10 @@ class Policy:
                 f"Refused: {tool.name} cannot be kept in the directory that this session is kept in."
             )
         if tool.name == "glob":
-            self._fence.pattern(given.get("pattern"))
+            self._confinement.pattern(given.get("pattern"))
         if given.get(field) is None and tool.name in _SEARCHES:
             return given
-        return {**given, field: self._fence.place(given.get(field))}
+        return {**given, field: self._confinement.resolve(given.get(field))}
 
 
 def _config(tool: Tool, toolset: Json) -> Json | None:

@@ -1,4 +1,4 @@
-"""One process of the CLI, and what is known of it: what it was asked, what it asks, why it stops."""
+"""One process of the CLI, and what is known of it: what it was told, what it asks, and why it stops."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ class CliProcess:
         """Whether it can be given these. One that was told nothing has asked nothing that they could answer."""
         return self._told or is_plain(inputs)
 
-    def knows_nothing(self, last_words: str) -> bool:
+    def knows_nothing(self, errors: str) -> bool:
         """Whether it was to resume a conversation and found none."""
         result = self._reader.result
-        return any(_NOT_THERE in said for said in (last_words, *(result.errors if result else ())))
+        return any(_NOT_THERE in said for said in (errors, *(result.errors if result else ())))
 
     async def say(self, prompt: Prompt, *, repeated: bool = False) -> None:
         """Send a prompt. One that is `repeated` belongs to the turn it already works on."""
@@ -117,8 +117,8 @@ class CliProcess:
                     return self._reader.failed()
                 return self._reader.take(frame)
 
-    def rest(self) -> list[Output]:
-        """How the turn ends."""
+    def end_of_turn(self) -> list[Output]:
+        """The outputs that end the turn: what was left out of the log, what failed, and why it ends."""
         return [*self._reader.unknown.told(), *self._why_it_rests()]
 
     async def _has_asked_enough(self, frame: Json) -> bool:
@@ -153,8 +153,8 @@ class CliProcess:
         """How many lines and frames were left alone, by what they were."""
         return dict(self._reader.unknown.counts + self.pipe.dropped)
 
-    def last_words(self) -> list[Output]:
-        """What is left to say once it has died."""
+    def close_request(self) -> list[Output]:
+        """The outputs that end a model request which was under way when the process died."""
         return self._reader.close_span(error=True)
 
     async def _asked(self, frame: Json) -> list[Output]:

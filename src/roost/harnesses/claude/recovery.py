@@ -46,7 +46,7 @@ _RESULTS = {
     "user.custom_tool_result": "custom_tool_use_id",
 }
 _TOLD = {"agent.message", *HEARD, *CALLS, *_RESULTS}
-_LONGEST_ACCOUNT = 60_000  # characters of what is retold
+_LONGEST_ACCOUNT = 60_000  # characters of what the agent is told of the log
 _LONGEST_PART = 4_000
 _LONGEST_NOTE = 30_000  # it travels in a variable, which the kernel limits to four times that
 _GO_ON = "Continue from where you left off."
@@ -72,7 +72,9 @@ _NOT_RUN = "This call was not run: the session was restarted before its turn cam
 
 
 class LoggedPast:
-    """A fold of the log. `told` has what was said and done, in order.
+    """What the log has of a session, as far as a resumed agent has to know it.
+
+    `told` has what was said and done, in order.
 
     `open_span` is a model request that has not ended, and `answered` how many were answered since the
     newest message to the agent. Messages that are `unheard` do not count as such: the agent has no
@@ -91,7 +93,7 @@ class LoggedPast:
 
     @classmethod
     async def read(cls, history: AsyncIterator[Entry], unheard: Collection[str] = ()) -> LoggedPast:
-        """The whole log, folded."""
+        """Read the whole log."""
         past = cls(unheard)
         async for entry in history:
             # One that was queued stands again where it was taken up; a withdrawn one never was.
@@ -100,7 +102,7 @@ class LoggedPast:
         return past
 
     def take(self, entry: Entry) -> None:
-        """Fold in one entry."""
+        """Take one entry into account."""
         self.ids.add(entry.id)
         if entry.type in _TOLD:
             self.told.append(entry)
@@ -136,12 +138,12 @@ class LoggedPast:
         """Whether a call has come to anything."""
         return call_id in self._results
 
-    def retold(self, entries: Sequence[Entry], limit: int = _LONGEST_ACCOUNT) -> str:
+    def in_words(self, entries: Sequence[Entry], limit: int = _LONGEST_ACCOUNT) -> str:
         """What was said and done, in words; the newest part, if it is too much."""
         parts: list[str] = []
         left = limit
         for entry in reversed(entries):
-            part = self._in_words(entry)
+            part = self._entry_in_words(entry)
             left -= len(part)
             if left < 0:
                 parts.append("(what came before is left out)")
@@ -161,7 +163,7 @@ class LoggedPast:
             self.open_span = None
             self.answered += not entry.fields.get("is_error")
 
-    def _in_words(self, entry: Entry) -> str:
+    def _entry_in_words(self, entry: Entry) -> str:
         fields = entry.fields
         if entry.type in CALLS:
             return f"You called {_call(fields)}"
@@ -190,13 +192,13 @@ class UnloggedEvents:
     def __init__(self, ids: StableIds, calls: ToolCalls, past: LoggedPast) -> None:
         self.known: set[str] = set()
         self.emits: list[Emit] = []
-        self._scribe = MessageEvents(ids, calls)
+        self._events = MessageEvents(ids, calls)
         self._calls = calls
         self._past = past
         self._begin()
 
     def read(self, transcript: CliTranscript) -> None:
-        """Take in the whole transcript."""
+        """Read the whole transcript, and collect what the log lacks."""
         for line in transcript.lines:
             if line.is_prompt:
                 self._begin()
@@ -216,12 +218,12 @@ class UnloggedEvents:
         if line.said is None:
             return
         if line.by_agent:
-            emits = self._scribe.spoken(line.said)
+            emits = self._events.spoken(line.said)
             if emits:
                 self._begin_answer(line.said.message.id)
                 self._answer.usage |= line.said.message.usage or {}
         else:
-            emits = self._scribe.returned(line.said)
+            emits = self._events.returned(line.said)
             self._end_answer()
         self.known |= {emit.drafts[0].id for emit in emits}
         unlogged = [emit for emit in emits if emit.drafts[0].id not in self._past.ids]
@@ -320,7 +322,7 @@ class Recovery:
         """A new conversation of the CLI's, told what the log has of the old one."""
         given = {entry.id for entry in self._messages}
         told = [entry for entry in self._past.told if entry.id not in given]
-        note = [text_block(reminder(_LOST + self._past.retold(told)))] if told else []
+        note = [text_block(reminder(_LOST + self._past.in_words(told)))] if told else []
         emits = self._close(self._past.recent())
         if any(entry.type in HEARD for entry in told):
             # The API's word for a context that was replaced by an account of it.
@@ -331,13 +333,13 @@ class Recovery:
 
     def with_transcript(self, transcript: CliTranscript) -> StartPlan:
         """The old conversation of the CLI's, from where its transcript ends."""
-        retelling = UnloggedEvents(self._ids, self._calls, self._past)
-        retelling.read(transcript)
-        lost = [entry for entry in self._done() if entry.id not in retelling.known]
-        unlogged = [*retelling.emits, *self._close(lost)]
-        note = [reminder(_FORGOTTEN + self._past.retold(lost, _LONGEST_NOTE))] if lost else []
+        found = UnloggedEvents(self._ids, self._calls, self._past)
+        found.read(transcript)
+        lost = [entry for entry in self._done() if entry.id not in found.known]
+        unlogged = [*found.emits, *self._close(lost)]
+        note = [reminder(_FORGOTTEN + self._past.in_words(lost, _LONGEST_NOTE))] if lost else []
         if self._behind:
-            note = self._whole_turns(transcript, retelling.known)
+            note = self._whole_turns(transcript, found.known)
         if self._messages and not transcript.has(self._name):
             return self._not_heard(transcript, unlogged, note)
         return self._cut_off(transcript, unlogged, note)
@@ -359,7 +361,7 @@ class Recovery:
         ]
         if not missing:
             return []
-        return [reminder(_BEHIND + self._past.retold(missing, _LONGEST_NOTE))]
+        return [reminder(_BEHIND + self._past.in_words(missing, _LONGEST_NOTE))]
 
     def _not_heard(
         self, transcript: CliTranscript, emits: list[Emit], note: list[str]
@@ -424,7 +426,7 @@ class Recovery:
 
     def _close_one(self, call: ToolCall, result: Entry | None) -> list[Emit]:
         if result is not None and not call.tool.answered_by_client:
-            self._calls.doubt(call, _MADE_BEFORE + self._past.retold([result]))
+            self._calls.doubt(call, _MADE_BEFORE + self._past.in_words([result]))
             return []
         emits = self._give_up(call, None, put_up=False)
         if emits:

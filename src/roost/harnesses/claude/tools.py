@@ -36,7 +36,7 @@ CONFINABLE: Final[Mapping[str, str]] = {
 }
 """The tools that can be kept in a directory, and the field that says where they go."""
 
-_NOT_KEPT_IN = {"bash", "web_fetch"}
+_NOT_CONFINABLE = {"bash", "web_fetch"}
 QUESTION: Final = "AskUserQuestion"
 SKILL: Final = "Skill"
 _OUR_NAMES = {theirs: ours for ours, theirs in BUILT_IN.items()}
@@ -59,12 +59,12 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class Toolbox:
-    """The tools of one agent. `kept_in`: without those that would not stay in their bounds."""
+    """The tools of one agent. If it is `confined`, it has none that cannot be kept in a directory."""
 
-    def __init__(self, agent: Json, *, kept_in: bool = False) -> None:
+    def __init__(self, agent: Json, *, confined: bool = False) -> None:
         tools = agent.get("tools") or []
         self.custom = [tool for tool in tools if tool["type"] == "custom"]
-        left_out = _NOT_KEPT_IN if kept_in else set()
+        left_out = _NOT_CONFINABLE if confined else set()
         self.built_in = [name for name in _enabled(tools) if name not in left_out]
         self.has_skills = bool(agent.get("skills"))
         self.servers: dict[str, str] = {s["name"]: s["url"] for s in agent.get("mcp_servers") or []}
@@ -124,7 +124,7 @@ class Toolbox:
 
 
 def reply(message: Json, result: Json) -> Json:
-    """A JSON-RPC response."""
+    """The JSON-RPC response to a message, with this result."""
     return {"jsonrpc": "2.0", "id": message.get("id"), "result": result}
 
 

@@ -59,7 +59,7 @@ class TranscriptLine(msgspec.Struct, frozen=True):
 
     @property
     def by_agent(self) -> bool:
-        """Whether the agent said it."""
+        """Whether it is a message of the agent's, not one to the agent."""
         return bool(self.frame["type"] == "assistant")
 
     @property

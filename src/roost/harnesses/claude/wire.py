@@ -30,8 +30,8 @@ _AHEAD = 256  # frames read before somebody asks for them; beyond that the CLI h
 _LARGE = (
     256 * 1024
 )  # bytes of a frame that is not read ahead: 256 of the largest would be gigabytes
-_GLANCE = 0.02
-_GOODBYE = 5.0  # seconds the CLI has to end by itself
+_LOOK_AGAIN = 0.02  # seconds between looks at whether all frames were taken
+_ENDS_WITHIN = 5.0  # seconds the CLI has to end by itself
 
 
 class ContentBlock(msgspec.Struct, frozen=True):
@@ -279,7 +279,7 @@ class CliPipe:
             return await self._frames.receive()
 
     async def send(self, *frames: Json) -> None:
-        """Write frames. One that is gone does not mind: `next` then says so."""
+        """Write frames. If the CLI is gone that is no error here: `next` says so."""
         data = b"".join(msgspec.json.encode(frame) + b"\n" for frame in frames)
         async with self._writing:
             with suppress(SandboxFailed):
@@ -307,7 +307,7 @@ class CliPipe:
         """Let it end by itself; make it, if it takes too long."""
         self._frames.close()
         await self._process.close_input()
-        with anyio.move_on_after(_GOODBYE):
+        with anyio.move_on_after(_ENDS_WITHIN):
             await self._gone()
             return
         await self.kill()
@@ -319,10 +319,10 @@ class CliPipe:
         self._process.signal(signal.SIGKILL)
         await self._gone()
 
-    async def obituary(self) -> tuple[int, str]:
-        """Of a CLI that has ended its output: its exit code and its last words."""
+    async def exit_status(self) -> tuple[int, str]:
+        """The exit code of a CLI that has ended its output, and the end of what it wrote to stderr."""
         self._frames.close()
-        with anyio.move_on_after(_GOODBYE):
+        with anyio.move_on_after(_ENDS_WITHIN):
             code = await self._process.wait()
             return code, self._process.errors().decode(errors="replace").strip()[-500:]
         await self.kill()
@@ -351,7 +351,7 @@ class CliPipe:
             return now.current_buffer_used > 0 and now.open_receive_streams > 0
 
         while waits():  # noqa: ASYNC110 - the stream tells nobody
-            await anyio.sleep(_GLANCE)
+            await anyio.sleep(_LOOK_AGAIN)
 
     def _drop(self, reason: str, line: Sequence[int]) -> None:
         self.dropped[reason] += 1

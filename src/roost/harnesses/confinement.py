@@ -1,9 +1,9 @@
-"""Keeps the tools of an agent in a directory, where no wall does: by looking at what they are given.
+"""Keeps the tools of an agent in a directory where no sandbox does, by checking the paths they are given.
 
 A path is judged by where it leads, with every symbolic link followed; one that does not exist yet by
-where it would be made. The tool is then given the place that was judged, not the words that led there:
-so a link changed in between is not followed, unless a directory on the way itself is exchanged. Whoever
-can do that is on the host already.
+where it would be created. The tool is then given the path that was judged, not the one it was called
+with: so a link changed in between is not followed, unless a directory on the way itself is exchanged.
+Whoever can do that is on the host already.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _WILD: Final = re.compile(r"[*?\[{]")
 
 
 class ToolRefused(Exception):
-    """A path leads where it must not; says so to the agent."""
+    """A tool may not be used with this input; the message says why, to the agent."""
 
 
-class Fence:
-    """`bounds`, in force."""
+class PathConfinement:
+    """Checks paths against a confinement."""
 
-    def __init__(self, bounds: Confinement) -> None:
-        self._root = os.path.realpath(bounds.root)
-        self._home = str(bounds.home)
-        self._hidden = [os.path.realpath(path) for path in bounds.hidden]
+    def __init__(self, confinement: Confinement) -> None:
+        self._root = os.path.realpath(confinement.root)
+        self._home = str(confinement.home)
+        self._hidden = [os.path.realpath(path) for path in confinement.hidden]
 
-    def place(self, path: object) -> str:
-        """Where a path leads. :raises Outside: it may not be used"""
+    def resolve(self, path: object) -> str:
+        """The absolute path that a path leads to. :raises ToolRefused: it may not be used"""
         if not isinstance(path, str) or not path or "\0" in path:
             raise ToolRefused("Refused: that is not a path.")
         for reading in self._readings(path):
@@ -41,16 +41,16 @@ class Fence:
         return os.path.realpath(os.path.normpath(self._absolute(path)))
 
     def pattern(self, pattern: object) -> str:
-        """A pattern for files, to be looked for below some place that is allowed.
+        """A pattern for files, to be looked for below a directory that is allowed.
 
-        :raises Outside: it names another place, or leads up
+        :raises ToolRefused: it names another directory, or leads up
         """
         if not isinstance(pattern, str) or ".." in pattern or pattern.startswith("~"):
             raise ToolRefused(
                 "Refused: give a pattern that neither begins with ~ nor has .. in it."
             )
         if pattern.startswith("/"):
-            self.place(_WILD.split(pattern)[0].rpartition("/")[0] or "/")
+            self.resolve(_WILD.split(pattern)[0].rpartition("/")[0] or "/")
         return pattern
 
     def _readings(self, path: str) -> Iterator[str]:

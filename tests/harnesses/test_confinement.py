@@ -9,7 +9,7 @@ from tests.harnesses.claude_session import agent
 
 from roost.harnesses.claude.permissions import Policy
 from roost.harnesses.claude.tools import Tool
-from roost.harnesses.fence import Fence, ToolRefused
+from roost.harnesses.confinement import PathConfinement, ToolRefused
 from roost.ports.harness import Confinement
 
 
@@ -79,26 +79,26 @@ def bounds(vault: Path) -> Confinement:
     ],
 )
 def test_a_path_is_judged_by_where_it_leads(vault: Path, path: object, leads_to: str | None):
-    fence = Fence(bounds(vault))
+    fence = PathConfinement(bounds(vault))
     given = path.replace("{vault}", str(vault)) if isinstance(path, str) else path
     if leads_to is None:
         with pytest.raises(ToolRefused, match="Refused"):
-            fence.place(given)
+            fence.resolve(given)
     else:
-        assert fence.place(given) == str((vault / leads_to).resolve())
+        assert fence.resolve(given) == str((vault / leads_to).resolve())
 
 
 def test_a_vault_behind_a_link_is_the_same_vault(vault: Path, tmp_path: Path):
     (tmp_path / "link").symlink_to(vault)
-    fence = Fence(bounds(tmp_path / "link"))
+    fence = PathConfinement(bounds(tmp_path / "link"))
     for path in (
         "notes/note.txt",
         str(vault / "notes/note.txt"),
         f"{tmp_path}/link/notes/note.txt",
     ):
-        assert fence.place(path) == str(vault / "notes/note.txt")
+        assert fence.resolve(path) == str(vault / "notes/note.txt")
     with pytest.raises(ToolRefused):
-        fence.place(str(vault / ".workspaces/other/x.txt"))
+        fence.resolve(str(vault / ".workspaces/other/x.txt"))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_vault_behind_a_link_is_the_same_vault(vault: Path, tmp_path: Path):
     ],
 )
 def test_a_pattern_stays_below_where_it_is_looked_for(vault: Path, pattern: str | None, fine: bool):
-    fence = Fence(bounds(vault))
+    fence = PathConfinement(bounds(vault))
     given = pattern.replace("{vault}", str(vault)) if pattern else pattern
     if fine:
         assert fence.pattern(given) == given
@@ -158,5 +158,5 @@ def test_each_tool_is_kept_in_or_refused(
 def test_a_tool_is_given_the_place_that_was_judged(vault: Path):
     policy = Policy(agent(), bounds(vault))
     given = {"file_path": "to-notes/note.txt", "limit": 3}
-    kept = policy.kept_in(Tool("builtin", "read"), given)
+    kept = policy.confined(Tool("builtin", "read"), given)
     assert kept == {"file_path": str(vault / "notes/note.txt"), "limit": 3}
