@@ -46,8 +46,8 @@ def is_written(folder: Path, text: str) -> bool:
 async def token_of(roost: ApiServer, session: Any) -> str | None:
     """What is put on outside."""
     found = await roost.store.sessions.get(TENANT, session["id"])
-    (repository,) = await roost.deps.services[Resources].repositories(found)
-    return repository.token
+    (origin,) = await roost.deps.services[Resources].origins(found)
+    return None if origin.credential is None else await origin.credential.secret()
 
 
 async def test_a_file_is_copied_into_a_session_and_shown_there(tmp_path: Path):
