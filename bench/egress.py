@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from roost.egress.host import serving
 from roost.egress.options import EgressOptions, anthropic
 from roost.egress.unix import UnixStream
-from roost.ports.egress import Account, Grant, Refused
+from roost.ports.egress import Account, Grant, RefusalReport
 
 ROUNDS = 500
 WARM_UP = 20
@@ -77,7 +77,7 @@ async def compare(kind: str, direct: ByteStream, through: ByteStream) -> None:
     )
 
 
-async def ignore(_: Account | Refused) -> None:
+async def ignore(_: Account | RefusalReport) -> None:
     return
 
 

@@ -65,7 +65,7 @@ from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.blobs import Blobs
 from roost.ports.notifier import Notifier
 from roost.ports.store import Store
-from roost.sandboxes.shown import FolderShown
+from roost.sandboxes.file_exchange import FolderExchange
 from roost.sandboxes.tree import LocalFolder, LocalTree
 from roost.serve.database import opened
 from roost.stores.archives import FolderArchives
@@ -232,7 +232,7 @@ def _deps(
 ) -> Deps:
     skills, browse, filestore, data = own
     keeper = FileJanitor(filestore, store.catalog, store.sessions, skills.heed)
-    shown = FolderShown(data / "session-files", range(0))
+    shown = FolderExchange(data / "session-files", range(0))
     outputs = Outputs(filestore, shown, store.sessions)
     urls = words(settings.git_urls)
     resources = Resources(

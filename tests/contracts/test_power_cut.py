@@ -11,7 +11,7 @@ import pytest
 from roost.config import Settings
 from roost.disk import make_folder, sync_folder
 from roost.domain.skill import File
-from roost.sandboxes.shown import FolderShown
+from roost.sandboxes.file_exchange import FolderExchange
 from roost.serve.first_start import home_of, prepare, token_secret, write_private
 from roost.serve.master_key import master_keys
 from roost.stores.skills import FolderSkills
@@ -126,10 +126,10 @@ async def test_an_agent_sees_its_uploads_whole_after_a_power_cut(tmp_path: Path,
     cut = PowerCut(disk)
     left: list[Path] = []
     with cut.watching(lambda: left.extend(cut.outcomes(tmp_path / "left"))):
-        await FolderShown(disk / "shown", range(0)).uploads("sesn_1", UPLOADS, content)
+        await FolderExchange(disk / "shown", range(0)).uploads("sesn_1", UPLOADS, content)
         left.extend(cut.outcomes(tmp_path / "left", count=20))
     for path in left:
-        place = await FolderShown(path / "shown", range(0)).uploads("sesn_1", UPLOADS, content)
+        place = await FolderExchange(path / "shown", range(0)).uploads("sesn_1", UPLOADS, content)
         for name, file_id in UPLOADS.items():
             assert (place / name).read_bytes() == file_id.encode() * 1000
 
@@ -137,7 +137,7 @@ async def test_an_agent_sees_its_uploads_whole_after_a_power_cut(tmp_path: Path,
 async def test_an_upload_that_was_taken_away_is_not_shown_after_a_power_cut(
     tmp_path: Path, disk: Path
 ):
-    shown = FolderShown(disk / "shown", range(0))
+    shown = FolderExchange(disk / "shown", range(0))
     await shown.uploads("sesn_1", UPLOADS, content)
     cut = PowerCut(disk)
     left: list[Path] = []
@@ -145,6 +145,6 @@ async def test_an_upload_that_was_taken_away_is_not_shown_after_a_power_cut(
         await shown.uploads("sesn_1", {"two.csv": "file_2"}, content)
         left.extend(cut.outcomes(tmp_path / "left", count=20))
     for path in left:
-        again = FolderShown(path / "shown", range(0))
+        again = FolderExchange(path / "shown", range(0))
         place = await again.uploads("sesn_1", {"two.csv": "file_2"}, content)
         assert [found.name for found in place.rglob("*") if found.is_file()] == ["two.csv"]

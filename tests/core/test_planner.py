@@ -18,7 +18,7 @@ from roost.domain.session import Lease, Session, Spec, State
 from roost.domain.usage import Usage
 from roost.ports.egress import Account, Grant, Networking, OpenGrant
 from roost.ports.harness import Brief, Conversation
-from roost.ports.sandbox import Endpoint, Limits, LocalVolume, Mount, Plan, UnixAddress
+from roost.ports.sandbox import Endpoint, LocalVolume, Mount, Plan, SandboxLimits, UnixAddress
 from roost.sandboxes.volumes import VaultVolumes
 from roost.testing.fake_harness import IN_SANDBOX, FakeHarness
 from roost.testing.null_parts import CollectedReports
@@ -112,7 +112,7 @@ def test_an_agents_tools_have_bounds_where_nothing_else_keeps_them_in():
 def test_a_workspaces_quota_limits_the_disk_with_room_for_the_home(
     usual: int, quota: int | None, disk: int
 ):
-    limits = Limits(disk_bytes=usual, processes=3)
+    limits = SandboxLimits(disk_bytes=usual, processes=3)
     planned = plan_of(session(), SandboxInputs(quota_bytes=quota), limits=limits).limits
     assert (planned.disk_bytes, planned.processes) == (disk, 3)
 

@@ -20,7 +20,7 @@ from roost.core.work.prestart import Prestart, PrestartSettings
 from roost.core.work.start_limit import StartLimit
 from roost.domain.session import Session, Spec
 from roost.errors import QuotaExceeded
-from roost.ports.egress import Networking, Refused
+from roost.ports.egress import Networking, RefusalReport
 from roost.ports.notifier import Notifier
 from roost.testing.null_parts import CollectedReports, runner_of
 
@@ -240,7 +240,7 @@ async def test_nothing_is_started_ahead_while_a_session_waits_for_its_agent(tmp_
 
 
 async def test_what_a_place_is_refused_is_told_to_the_session_that_has_it(tmp_path: Path):
-    refused = Refused(session_id="s", host="h", port=1, reason="host_not_allowed")
+    refused = RefusalReport(session_id="s", host="h", port=1, reason="host_not_allowed")
     async with inn(tmp_path) as house:
         await house.create()
         await house.ready()

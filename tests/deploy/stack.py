@@ -24,7 +24,7 @@ import httpx2
 from tests.engines import LiveEngine, end_what_is_left, need_engine
 from tests.parts import need
 
-from roost.sandboxes.docker.wire import Refused, ask
+from roost.sandboxes.docker.wire import EngineRefused, ask
 
 ROOT = Path(__file__).parent.parent.parent
 COMPOSE = ROOT / "deploy" / "compose.yaml"
@@ -156,7 +156,7 @@ class Stack:
         tag = int((PARTS / "base.tar").stat().st_mtime)
         try:
             self._ask("GET", f"/images/{BASE}:{tag}/json")
-        except Refused:
+        except EngineRefused:
             changes = quote(PROXIED)
             target = f"/images/create?fromSrc=-&repo={BASE}&tag={tag}&changes={changes}"
             self._ask("POST", target, (PARTS / "base.tar").read_bytes())

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from roost.egress.host import HostEgress, serving
 from roost.egress.options import EgressBounds, EgressOptions, anthropic
 from roost.egress.unix import UnixStream
-from roost.ports.egress import Account, Credential, Grant, OpenGrant, Origin, Refused
+from roost.ports.egress import Account, Credential, Grant, OpenGrant, Origin, RefusalReport
 
 KEY = "sk-ant-REAL-0123456789-abcdefghijklmnopqrstuvwxyz"
 LOOPBACK = (ip_network("127.0.0.0/8"),)
@@ -178,7 +178,7 @@ class House:
         self.far = far
         self.directory = directory
         self.accounts: list[Account] = []
-        self.refusals: list[Refused] = []
+        self.refusals: list[RefusalReport] = []
 
     def options(self, **changes: Any) -> EgressOptions:
         fields: dict[str, Any] = {
@@ -197,7 +197,7 @@ class House:
         async def account(report: Account) -> None:
             self.accounts.append(report)
 
-        async def refused(report: Refused) -> None:
+        async def refused(report: RefusalReport) -> None:
             self.refusals.append(report)
 
         fields = {"session_id": "sesn_1", "generation": 1, "account": account, "refused": refused}

@@ -30,7 +30,7 @@ from roost.egress import host
 from roost.egress.host import HostEgress, serving
 from roost.egress.options import EgressBounds, EgressOptions, anthropic
 from roost.egress.unix import UnixStream
-from roost.ports.egress import Account, Grant, Networking, OpenGrant, Refused
+from roost.ports.egress import Account, Grant, Networking, OpenGrant, RefusalReport
 from roost.testing.cancelling import cancelled_at_step
 from tests.egress.both_sides import LOOPBACK, chunk, repository, until
 
@@ -190,7 +190,7 @@ class History:
         self.has_late = False
 
     async def open(self) -> None:
-        async def ignore(_: Account | Refused) -> None:
+        async def ignore(_: Account | RefusalReport) -> None:
             return
 
         for session in range(SESSIONS):

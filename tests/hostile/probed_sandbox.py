@@ -18,7 +18,7 @@ from tests.parts import need
 
 import roost.testing.probes
 from roost.errors import SandboxUnavailable
-from roost.ports.sandbox import Limits, LocalVolume, Mount, Plan
+from roost.ports.sandbox import LocalVolume, Mount, Plan, SandboxLimits
 from roost.sandboxes.bubblewrap import BubblewrapProvider
 from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox
 from roost.testing.reachable import reachable
@@ -52,7 +52,11 @@ def need_bubblewrap() -> None:
 
 @asynccontextmanager
 async def hostile_place(
-    home: Path, limits: Limits | None = None, *, session: str = "sesn_hostile", **options: Any
+    home: Path,
+    limits: SandboxLimits | None = None,
+    *,
+    session: str = "sesn_hostile",
+    **options: Any,
 ) -> AsyncGenerator[BubblewrapSandbox, None]:
     """A sandbox that holds the hostile programs."""
     plan = hostile_plan(home, limits, session=session)
@@ -62,7 +66,7 @@ async def hostile_place(
 
 
 def hostile_plan(
-    home: Path, limits: Limits | None = None, *, session: str = "sesn_hostile"
+    home: Path, limits: SandboxLimits | None = None, *, session: str = "sesn_hostile"
 ) -> Plan:
     """Of a place that holds the hostile programs."""
     keep_record(home)
@@ -74,7 +78,7 @@ def hostile_plan(
         hidden=[".claude"],
         mounts=[Mount(PROBES, INSIDE)],
         environ=ENVIRON,
-        limits=limits or Limits(),
+        limits=limits or SandboxLimits(),
     )
 
 

@@ -18,13 +18,13 @@ from tests.hostile.probed_sandbox import MIB, hostile_place, hostile_plan
 from tests.parts import need
 
 from roost.errors import SandboxFailed
-from roost.ports.sandbox import Limits, Sandbox
+from roost.ports.sandbox import Sandbox, SandboxLimits
 from roost.sandboxes import cgroups
 from roost.sandboxes.docker.sandbox import DockerSandbox
 from roost.sandboxes.paths import walk_beneath
-from roost.testing.sandbox_contract.kit import Result, finish, make_provider, run
+from roost.testing.sandbox_contract.kit import CommandResult, finish, make_provider, run
 
-BOUNDED = Limits(
+BOUNDED = SandboxLimits(
     memory_bytes=256 * MIB,
     processes=64,
     open_files=256,
@@ -89,7 +89,7 @@ def _container_of(request: pytest.FixtureRequest) -> Place:
     return lambda *plan, **more: provider.open(hostile_plan(*plan, **more))
 
 
-async def explode(sandbox: Sandbox, bomb: str) -> Result:
+async def explode(sandbox: Sandbox, bomb: str) -> CommandResult:
     return await run(sandbox, "python3", "-m", "roost.testing.probes.bombs", bomb)
 
 
@@ -129,7 +129,7 @@ async def test_a_memory_bomb_ends_itself_only(home: Path, place: Place) -> None:
 
 async def test_what_lies_in_memory_files_counts_as_memory(home: Path, best_place: Place) -> None:
     need("control groups", cgroups.detect().controllers, "running as root, or with Delegate=yes")
-    limits = Limits(memory_bytes=64 * MIB, tmp_bytes=512 * MIB)
+    limits = SandboxLimits(memory_bytes=64 * MIB, tmp_bytes=512 * MIB)
     async with best_place(home, limits) as sandbox:
         result = await explode(sandbox, "temporary")
         assert result.code != 0 or int(result.output) < 64
@@ -182,7 +182,7 @@ async def test_one_session_cannot_take_what_is_counted_per_user(
 ) -> None:
     need("root", os.geteuid() == 0, "running as root: else all sessions have the server's uid")
     async with (
-        best_place(home, Limits(open_files=2048)) as greedy,
+        best_place(home, SandboxLimits(open_files=2048)) as greedy,
         best_place(tmp_path / "other", session="sesn_other") as other,
     ):
         holding = await greedy.spawn(["python3", "-c", HOLD_WATCHES])

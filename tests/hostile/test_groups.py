@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from roost.ports.sandbox import Limits, LocalVolume, Plan
-from roost.sandboxes import cgroups, marks
+from roost.ports.sandbox import LocalVolume, Plan, SandboxLimits
+from roost.sandboxes import cgroups, sandbox_names
 from roost.sandboxes.cgroups import UNIFIED, Cgroups, Group, read_mounts
 
 MOUNTS = """\
@@ -28,7 +28,7 @@ def made(groups: Cgroups, **limits: float) -> Group | None:
     plan = Plan(
         session_id="../s", generation=3, home=LocalVolume(home), workspace=LocalVolume(home)
     )
-    return groups.create(marks.name_of(plan), Limits(**limits))
+    return groups.create(sandbox_names.name_of(plan), SandboxLimits(**limits))
 
 
 @pytest.fixture
@@ -124,4 +124,4 @@ def test_groups_are_found_by_what_their_names_say(kernel: Path) -> None:
     group.directories["pids"].rmdir()  # as if its server had died before it was made
     (found,) = groups.named(lambda mark: mark.generation == 3)
     assert found.directories == {UNIFIED: group.directories[UNIFIED]}
-    assert groups.named(marks.orphaned) == []
+    assert groups.named(sandbox_names.orphaned) == []

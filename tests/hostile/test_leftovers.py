@@ -19,11 +19,11 @@ from tests.hostile.probed_sandbox import hostile_place, need_bubblewrap, provide
 
 from roost.errors import SandboxFailed
 from roost.ports.sandbox import LocalVolume, Plan
-from roost.sandboxes import cgroups, leftovers, marks, procfs
+from roost.sandboxes import cgroups, leftovers, procfs, sandbox_names
 from roost.sandboxes.bubblewrap import BubblewrapProvider
 from roost.sandboxes.host import HostProvider
-from roost.sandboxes.marks import Mark
 from roost.sandboxes.processes import start
+from roost.sandboxes.sandbox_names import SandboxName
 from roost.testing.live import LiveServer
 from roost.testing.sandbox_contract.kit import Heart
 
@@ -165,7 +165,7 @@ async def test_what_is_made_up_inside_is_not_believed(tmp_path: Path) -> None:
         word = f"made-up-{os.getpid()}"
         forged = await sandbox.spawn(
             ["python3", "-c", "import time; time.sleep(60)", word, "--unsetenv", made_up, "x"],
-            environ={marks.VARIABLE: made_up},
+            environ={sandbox_names.VARIABLE: made_up},
         )
         found = [mark for pid in running(word) for mark in leftovers.marks_of(pid)]
         assert found
@@ -176,16 +176,16 @@ async def test_what_is_made_up_inside_is_not_believed(tmp_path: Path) -> None:
 async def test_names_of_other_pid_namespaces_and_of_the_living_are_not_orphans(
     tmp_path: Path,
 ) -> None:
-    own = marks.read(marks.name_of(plan_for(tmp_path)))
+    own = sandbox_names.read(sandbox_names.name_of(plan_for(tmp_path)))
     assert own is not None
     assert not own.orphaned
     assert own._replace(start=own.start + 1).orphaned
     assert not own._replace(start=own.start + 1, namespace=1).orphaned
-    assert marks.read("roost-server") is None
-    assert marks.older_than(plan_for(tmp_path, 2))(own)
-    assert not marks.older_than(plan_for(tmp_path, 0))(own)
+    assert sandbox_names.read("roost-server") is None
+    assert sandbox_names.older_than(plan_for(tmp_path, 2))(own)
+    assert not sandbox_names.older_than(plan_for(tmp_path, 0))(own)
     # The same session in a copy of the database, which another server may be running.
-    assert not marks.older_than(plan_for(tmp_path / "copy", 2))(own)
+    assert not sandbox_names.older_than(plan_for(tmp_path / "copy", 2))(own)
 
 
 @pytest.mark.parametrize("living", [False, True], ids=["killed", "living"])
@@ -228,7 +228,7 @@ def test_a_process_that_does_not_die_is_said_so(monkeypatch: pytest.MonkeyPatch)
         own = os.pidfd_open(stubborn.pid)
         monkeypatch.setattr(leftovers, "_struck", lambda find, wanted: [os.dup(own)])
 
-        def wanted(mark: Mark) -> bool:
+        def wanted(mark: SandboxName) -> bool:
             return False
 
         with pytest.raises(SandboxFailed, match="could not be killed"):

@@ -7,6 +7,7 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,18 +16,17 @@ from tests.parts import need
 
 from roost.errors import SandboxUnavailable
 from roost.ports.sandbox import LocalVolume, Mount, Plan
-from roost.sandboxes import paths
-from roost.sandboxes.paths import open_beneath, walk_beneath
+from roost.sandboxes.paths import open_at, open_by_steps, walk_beneath
 from roost.testing.sandbox_contract.kit import run
 
 SECRET = "of the host"
 Open = Callable[..., int]
 
 
-def _by_steps(root: Path, path: str, flags: int = os.O_RDONLY) -> int:
+def _opened(way: Open, root: Path, path: str, flags: int = os.O_RDONLY) -> int:
     top = os.open(root, os.O_RDONLY)
     try:
-        opened = paths.open_by_steps(top, path, flags)
+        opened = way(top, path, flags)
     finally:
         os.close(top)
     if stat.S_ISREG(os.fstat(opened).st_mode):
@@ -40,10 +40,9 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=[open_beneath, _by_steps], ids=["by the kernel", "by steps"])
+@pytest.fixture(params=[open_at, open_by_steps], ids=["by the kernel", "by steps"])
 def open_path(request: pytest.FixtureRequest) -> Open:
-    chosen: Open = request.param
-    return chosen
+    return partial(_opened, request.param)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 from tests.parts import need
 
 from roost.errors import Conflict, InvalidRequest, NotFound
-from roost.ports.folder import Place
+from roost.ports.folder import ListingPosition
 from roost.sandboxes.tree import LocalFolder
 
 UIDS = range(210_000, 210_100)
@@ -51,7 +51,7 @@ def test_directories_are_listed_first_and_page_by_page(folder: LocalFolder, home
         (home / f"{name}.txt").write_text(name)
         (home / name).mkdir()
     seen: list[str] = []
-    after: Place | None = None
+    after: ListingPosition | None = None
     while True:
         listing = folder.list("", after, 2)
         seen += [item.name for item in listing.items]

@@ -10,12 +10,12 @@ from tests.api.api_server import TENANT, ApiServer, api_server
 
 from roost.core.files.outputs import OutputLimits, Outputs
 from roost.core.files.store import FileStore
-from roost.sandboxes.shown import FolderShown
+from roost.sandboxes.file_exchange import FolderExchange
 
 
 async def outputs_of(roost: ApiServer, folder: Path, **bounds: int) -> tuple[Any, Outputs, Path]:
     session = await roost.store.sessions.get(TENANT, (await roost.session())["id"])
-    shown = FolderShown(folder / "session-files", range(0))
+    shown = FolderExchange(folder / "session-files", range(0))
     made = Outputs(
         roost.deps.services[FileStore], shown, roost.store.sessions, OutputLimits(**bounds)
     )

@@ -157,14 +157,14 @@ class HostEgress:
         try:
             with (
                 opened.scope,
-                listening(directory, list(map(name_of, handlers))) as (place, bound),
+                listening(directory, list(map(name_of, handlers))) as (own, bound),
             ):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(connections.tidy)
                     for path, handler in handlers.items():
                         listeners[path] = _Listener(handler, grant.session_id, most, tasks)
                         tasks.start_soon(listeners[path].accept, bound[name_of(path)])
-                    task_status.started((place, listeners))
+                    task_status.started((own, listeners))
         except Unavailable as error:
             task_status.started(error)
         finally:
@@ -189,7 +189,7 @@ class _Listener:
     async def accept(self, bound: socket.socket) -> None:
         """Those that come to a socket, until cancelled."""
         while True:
-            await anyio.wait_readable(bound)  # before a place is taken: others may need it
+            await anyio.wait_readable(bound)  # before a slot is taken: others may need it
             await self._slots.acquire()
             try:
                 self._tasks.start_soon(self._carry, await accept(bound))

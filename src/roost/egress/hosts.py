@@ -33,7 +33,7 @@ class ProxyTarget(NamedTuple):
 
 
 def target_of(method: bytes, target: bytes) -> ProxyTarget:
-    """The place a proxy request names: `CONNECT host:port`, or any method with `http://host/path`.
+    """What a proxy request names: `CONNECT host:port`, or any method with `http://host/path`.
 
     Both are matched as a whole, so there is no room for userinfo, a fragment or a control character.
 

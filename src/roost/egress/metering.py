@@ -176,7 +176,7 @@ def _fresh(counts: _Counts) -> int | None:
 
 
 class BudgetHold(msgspec.Struct, eq=False):
-    """The place of one request that is under way, and the most it is expected to use."""
+    """What one request under way holds of the budget: the most it is expected to use."""
 
     model: str
     most: Usage
@@ -197,7 +197,7 @@ class Meter:
         self._holds: list[BudgetHold] = []
 
     def admit(self, model: str, most: Usage) -> BudgetHold:
-        """A place for a request. :raises Refusal: the budget is used up, or held by others"""
+        """Hold what a request may use. :raises Refusal: the budget is used up, or held by others"""
         if self.budget.max_cost is not None and model and self._price(model) is None:
             raise _reached(f"the budget is in money, and {model!r} has no list price")
         if (limit := self._over(self.spent, len(self._holds))) is not None:

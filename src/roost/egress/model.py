@@ -197,7 +197,7 @@ class ModelProxy:
             )
 
     async def _admitted(self, ask: ModelRequest) -> BudgetHold:
-        """Its place. A budget that is used up may have been raised meanwhile. :raises Refusal:"""
+        """Its hold on the budget. One that is used up may have been raised meanwhile. :raises Refusal:"""
         try:
             return self._meter.admit(ask.model, ask.most)
         except Refusal as refusal:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import anyio
 
 from roost.domain.budget import Budget
-from roost.ports.egress import Account, Grant, Reason, Refused
+from roost.ports.egress import Account, Grant, Reason, RefusalReport
 
 
 class Refusal(Exception):
@@ -48,7 +48,7 @@ _BURST = 60
 _PER_SECOND = 1.0
 _PATIENCE = 1.0  # seconds between two questions about the budget
 
-Report = TypeVar("Report", Account, Refused)
+Report = TypeVar("Report", Account, RefusalReport)
 
 
 class Reports:
@@ -75,7 +75,7 @@ class Reports:
             self._unreported += 1
             return
         unreported, self._unreported = self._unreported, 0
-        report = Refused(
+        report = RefusalReport(
             session_id=self._grant.session_id,
             host=refusal.host,
             port=refusal.port,

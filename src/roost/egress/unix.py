@@ -40,8 +40,8 @@ def prepare(directory: Path, names: Sequence[str]) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         directory.chmod(0o700)
-        for place in directory.iterdir():
-            _remove(place, names)
+        for left in directory.iterdir():
+            _remove(left, names)
     except OSError as error:
         raise StartupError(f"{directory} cannot hold the sandboxes' sockets: {error}") from None
 
@@ -50,31 +50,31 @@ def prepare(directory: Path, names: Sequence[str]) -> None:
 def listening(
     directory: Path, names: Sequence[str]
 ) -> Generator[tuple[Path, dict[str, socket.socket]], None, None]:
-    """A fresh place with listening sockets of those names in it, until the context ends.
+    """A fresh directory with listening sockets of those names in it, until the context ends.
 
     :raises Unavailable: they cannot be made
     """
-    place = directory / secrets.token_hex(8)
+    own = directory / secrets.token_hex(8)
     with ExitStack() as stack:
-        stack.callback(_leave, place, names)
+        stack.callback(_leave, own, names)
         try:
-            place.mkdir(0o700)
-            bound = {name: stack.enter_context(_bind(place, name)) for name in names}
+            own.mkdir(0o700)
+            bound = {name: stack.enter_context(_bind(own, name)) for name in names}
             for name in names:
-                (place / name).chmod(0o666)
+                (own / name).chmod(0o666)
         except OSError as error:
             raise Unavailable(f"the sandbox's sockets cannot be made: {error}") from None
-        yield place, bound
+        yield own, bound
 
 
-def _bind(place: Path, name: str) -> socket.socket:
+def _bind(directory: Path, name: str) -> socket.socket:
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        path = place / name
+        path = directory / name
         if len(os.fsencode(path)) <= _LONGEST_PATH:
             bound.bind(str(path))
         else:
-            _bind_by_descriptor(bound, place, name)
+            _bind_by_descriptor(bound, directory, name)
         bound.listen(_BACKLOG)
         bound.setblocking(False)
     except OSError:
@@ -83,29 +83,29 @@ def _bind(place: Path, name: str) -> socket.socket:
     return bound
 
 
-def _bind_by_descriptor(bound: socket.socket, place: Path, name: str) -> None:
-    handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+def _bind_by_descriptor(bound: socket.socket, directory: Path, name: str) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         bound.bind(f"/proc/self/fd/{handle}/{name}")
     finally:
         os.close(handle)
 
 
-def _leave(place: Path, names: Sequence[str]) -> None:
+def _leave(directory: Path, names: Sequence[str]) -> None:
     try:
-        _remove(place, names)
+        _remove(directory, names)
     except OSError:
         _log.warning("sockets were left behind; the next start removes them", exc_info=True)
 
 
-def _remove(place: Path, names: Sequence[str]) -> None:
-    if place.is_symlink() or not place.is_dir():
+def _remove(directory: Path, names: Sequence[str]) -> None:
+    if directory.is_symlink() or not directory.is_dir():
         return
     for name in names:
-        (place / name).unlink(missing_ok=True)
+        (directory / name).unlink(missing_ok=True)
     # Something else in it is not ours to remove, and no reason to stop.
-    if not any(place.iterdir()):
-        place.rmdir()
+    if not any(directory.iterdir()):
+        directory.rmdir()
 
 
 class UnixStream(ByteStream):

@@ -45,7 +45,7 @@ Reason = Literal[
 ]
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
+class RefusalReport(msgspec.Struct, frozen=True, kw_only=True):
     """Something inside asked for what it may not have.
 
     `hint` is for a person, in sentences, where the reason alone does not say what happened. A sandbox
@@ -124,7 +124,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     generation: int
     account: Callable[[Account], Awaitable[None]]
-    refused: Callable[[Refused], Awaitable[None]]
+    refused: Callable[[RefusalReport], Awaitable[None]]
     api: str = "anthropic"
     models: Sequence[str] | None = None
     budget: Budget = Budget()

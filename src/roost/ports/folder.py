@@ -28,7 +28,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     modified_at: Micros
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class ListingPosition(msgspec.Struct, frozen=True, array_like=True):
     """Where an item stands in a listing: directories first, then by name."""
 
     is_file: bool
@@ -39,7 +39,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a directory. `more`: where it goes on. `cut`: there is more than anybody looks at."""
 
     items: Sequence[Item]
-    more: Place | None
+    more: ListingPosition | None
     cut: bool
 
 
@@ -67,7 +67,7 @@ class Folder(Protocol):
         """Make the directory itself, unless it is there. Called before anything is put into it."""
         ...
 
-    def list(self, path: str, after: Place | None, limit: int) -> Listing:
+    def list(self, path: str, after: ListingPosition | None, limit: int) -> Listing:
         """A directory's items behind `after`."""
         ...
 

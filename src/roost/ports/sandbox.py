@@ -45,7 +45,7 @@ this machine would be one more class here; mypy then names every provider that c
 """
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What everything inside may use together. 0: no limit of ours."""
 
     memory_bytes: int = 4 * 1024**3
@@ -107,7 +107,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     mounts: Sequence[Mount] = ()
     endpoints: Sequence[Endpoint] = ()
     environ: Mapping[str, str] = {}
-    limits: Limits = Limits()
+    limits: SandboxLimits = SandboxLimits()
 
     @property
     def shown(self) -> list[Mount]:

@@ -26,7 +26,7 @@ class Signature(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Something met on a walk; good until the next one. `place` is the reader's own business."""
+    """Something met on a walk; good until the next one. `handle` is for the tree that gave it."""
 
     kind: Literal["directory", "file", "symlink"]
     path: bytes
@@ -38,7 +38,7 @@ class Found(msgspec.Struct, frozen=True):
     """None: it was changed so recently that one more change might not show."""
     identity: tuple[int, int] | None
     """Of a file with several names: the same for all of them."""
-    place: int
+    handle: int
 
 
 Why = Literal[
@@ -124,7 +124,7 @@ class Tree(Protocol):
         ...
 
     def staging(self, name: str, owner: tuple[int, int]) -> AbstractContextManager[Staging]:
-        """A place to restore to, which becomes the tree at the end.
+        """A directory to restore to, which becomes the tree at the end.
 
         One that was left under the same name is gone on with, those with other names are removed. On a
         machine that knows nothing of `owner`, its files are the server's own.

@@ -18,8 +18,8 @@ from typing import Final
 import msgspec
 
 from roost.errors import SandboxFailed
-from roost.ports.sandbox import Limits, Stats
-from roost.sandboxes import marks, procfs
+from roost.ports.sandbox import SandboxLimits, Stats
+from roost.sandboxes import procfs, sandbox_names
 
 UNIFIED: Final = "unified"
 _PERIOD_US: Final = 100_000
@@ -52,14 +52,14 @@ class Group:
         found = [directory / "tasks" for directory in sorted(self._distinct())]
         return [file if file.exists() else file.with_name("cgroup.procs") for file in found]
 
-    def limit(self, limits: Limits) -> None:
+    def limit(self, limits: SandboxLimits) -> None:
         """:raises OSError: a limit cannot be set"""
         for controller, file, value in self._wanted(limits):
             directory = self.directories.get(controller, self.directories.get(UNIFIED))
             if directory is not None and (directory / file).exists():
                 _write(directory / file, value)
 
-    def _wanted(self, limits: Limits) -> Iterable[tuple[str, str, str]]:
+    def _wanted(self, limits: SandboxLimits) -> Iterable[tuple[str, str, str]]:
         if limits.memory_bytes:
             memory = str(limits.memory_bytes)
             yield "memory", "memory.limit_in_bytes", memory
@@ -191,8 +191,8 @@ class Cgroups:
         self._bases = dict(bases)
         self.controllers = frozenset(self._bases)
 
-    def create(self, name: str, limits: Limits) -> Group | None:
-        """A group for the place of that name, or None if this machine gives none. Blocks.
+    def create(self, name: str, limits: SandboxLimits) -> Group | None:
+        """A group for the sandbox of that name, or None if this machine gives none. Blocks.
 
         :raises OSError: it cannot be made
         """
@@ -208,14 +208,14 @@ class Cgroups:
             raise
         return group
 
-    def named(self, wanted: marks.Wanted) -> list[Group]:
+    def named(self, wanted: sandbox_names.Wanted) -> list[Group]:
         """The groups whose names are wanted, also those that are empty or only half made. Blocks."""
         bases = set(self._bases.values())
-        names = set[str]().union(*map(os.listdir, bases))  # hundreds, whenever a place is opened
+        names = set[str]().union(*map(os.listdir, bases))  # hundreds, whenever a sandbox is opened
         return [
             Group({c: base / name for c, base in self._bases.items() if (base / name).exists()})
             for name in names
-            if (mark := marks.read(name)) is not None and wanted(mark)
+            if (mark := sandbox_names.read(name)) is not None and wanted(mark)
         ]
 
     def says(self, controller: str) -> str | None:

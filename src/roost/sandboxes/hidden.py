@@ -16,7 +16,7 @@ from roost.ports.sandbox import Plan
 _TOP = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def make_room(plan: Plan) -> None:
+def make_mount_points(plan: Plan) -> None:
     """Have a directory under each name that is hidden; what is none is removed. Blocks.
 
     The names are the agent's own: what somebody has put there instead of a directory is of no use to it, and

@@ -5,9 +5,9 @@ are not made. A working directory, a variable or a program that is named as a sa
 (`/workspace`, `/home/sandbox`, the target of a mount) is the machine's file behind that. Limits hold if the machine lets us make control
 groups, else only that of open files.
 
-What can get away when a place is stopped: with control groups nothing, unless the server is root and the
+What can get away when a sandbox is stopped: with control groups nothing, unless the server is root and the
 command moves itself out of its group. Without them, whatever has made itself a session of its own, lost
-its parent before that, and emptied its environment, where the place has its name. And when the server
+its parent before that, and emptied its environment, where the sandbox has its name. And when the server
 itself is killed, only the commands it started die with it; what those had started runs on until the next
 server starts, and sweeps.
 """
@@ -31,10 +31,10 @@ from anyio.abc import TaskGroup
 
 from roost.config import Settings
 from roost.errors import SandboxFailed, SandboxUnavailable
-from roost.ports.sandbox import Limits, Plan, Sandbox, Stats
-from roost.sandboxes import cgroups, leftovers, marks, procfs
+from roost.ports.sandbox import Plan, Sandbox, SandboxLimits, Stats
+from roost.sandboxes import cgroups, leftovers, procfs, sandbox_names
 from roost.sandboxes.cgroups import Cgroups, Group
-from roost.sandboxes.places import Ending, Places
+from roost.sandboxes.open_sandboxes import Ending, OpenSandboxes
 from roost.sandboxes.processes import BECOME, PipedProcess, start
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -58,7 +58,7 @@ class HostProvider:
     def __init__(self, *, use_cgroups: bool = True) -> None:
         self._use_cgroups = use_cgroups
         self._groups: Cgroups | None = None
-        self._places: Places[HostSandbox] = Places()
+        self._open: OpenSandboxes[HostSandbox] = OpenSandboxes()
 
     @property
     def name(self) -> str:
@@ -78,11 +78,11 @@ class HostProvider:
     @asynccontextmanager
     async def _opened(self, plan: Plan) -> AsyncGenerator[Sandbox, None]:
         try:
-            async with self._places.seat(plan) as seat, anyio.create_task_group() as tasks:
+            async with self._open.slot(plan) as slot, anyio.create_task_group() as tasks:
                 group = await anyio.to_thread.run_sync(self._prepare, plan)
                 with _found(plan) as names:
                     sandbox = HostSandbox(plan, group, tasks, names)
-                    seat.take(sandbox)
+                    slot.take(sandbox)
                     try:
                         yield sandbox
                     finally:
@@ -93,8 +93,8 @@ class HostProvider:
     def _prepare(self, plan: Plan) -> Group | None:
         groups = self._find_groups()
         try:
-            leftovers.end(groups, marks.older_or_orphaned(plan))
-            return groups.create(marks.name_of(plan), plan.limits)
+            leftovers.end(groups, sandbox_names.older_or_orphaned(plan))
+            return groups.create(sandbox_names.name_of(plan), plan.limits)
         except (OSError, SandboxFailed) as error:
             raise SandboxUnavailable(f"cannot prepare the sandbox: {error}") from error
 
@@ -105,7 +105,7 @@ class HostProvider:
 
     async def sweep(self) -> None:
         groups = await anyio.to_thread.run_sync(self._find_groups)
-        await anyio.to_thread.run_sync(leftovers.end, groups, marks.orphaned)
+        await anyio.to_thread.run_sync(leftovers.end, groups, sandbox_names.orphaned)
 
     async def limits_report(self) -> dict[str, str]:
         groups = await anyio.to_thread.run_sync(self._find_groups)
@@ -119,10 +119,10 @@ class HostProvider:
         }
 
 
-class Free(PipedProcess):
+class HostProcess(PipedProcess):
     """A command. `left` is what remains in its session once it has ended."""
 
-    left: Sequence[procfs.Seen] = ()
+    left: Sequence[procfs.ProcessInfo] = ()
 
     async def look_back(self) -> None:
         """Called as soon as it has ended: later, its pid and its session may be another's."""
@@ -141,8 +141,8 @@ class HostSandbox:
         self._names = names
         self._group = group
         self._tasks = tasks
-        self._processes: list[Free] = []
-        self._name = marks.name_of(plan)
+        self._processes: list[HostProcess] = []
+        self._name = sandbox_names.name_of(plan)
         self._before = _before(plan.limits, group)
         self._ending = Ending()
 
@@ -152,14 +152,18 @@ class HostSandbox:
         *,
         environ: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
-    ) -> Free:
+    ) -> HostProcess:
         if self._ending.begun:
             raise SandboxFailed("the sandbox is stopped")
-        base = {"HOME": str(self._plan.home.path), "PATH": _PATH, marks.VARIABLE: self._name}
+        base = {
+            "HOME": str(self._plan.home.path),
+            "PATH": _PATH,
+            sandbox_names.VARIABLE: self._name,
+        }
         given = dict(self._plan.environ) | dict(environ or {})
         merged = base | {name: self._on_host(value) for name, value in given.items()}
         command = [*self._before, *map(self._on_host, argv[:1]), *argv[1:]]
-        process = Free(await start(command, cwd=self._on_host(cwd), environ=merged))
+        process = HostProcess(await start(command, cwd=self._on_host(cwd), environ=merged))
         self._processes.append(process)
         # A control group knows by itself what is left.
         self._tasks.start_soon(process.mind, process.look_back if self._group is None else None)
@@ -194,16 +198,16 @@ class HostSandbox:
             await anyio.to_thread.run_sync(self._group.destroy)
         else:
             await anyio.to_thread.run_sync(_kill_family, self._roots())
-            ours = marks.read(self._name)
+            ours = sandbox_names.read(self._name)
             await anyio.to_thread.run_sync(leftovers.end, Cgroups({}), lambda mark: mark == ours)
         for process in self._processes:
             process.kill()
             await process.wait_finished()
             await process.close()
 
-    def _roots(self) -> list[procfs.Seen]:
-        """Where to begin to look for all that belongs to this place."""
-        roots: list[procfs.Seen] = []
+    def _roots(self) -> list[procfs.ProcessInfo]:
+        """Where to begin to look for all that belongs to this sandbox."""
+        roots: list[procfs.ProcessInfo] = []
         for process in self._processes:
             seen = None if process.finished else procfs.look(process.pid)
             roots += process.left if seen is None else [seen]
@@ -228,7 +232,7 @@ def _found(plan: Plan) -> Generator[dict[str, str], None, None]:
         yield names
 
 
-def _before(limits: Limits, group: Group | None) -> list[str]:
+def _before(limits: SandboxLimits, group: Group | None) -> list[str]:
     """A shell that joins the group, then programs that become the command."""
     files = group.joins() if group is not None else []
     lines = [f"echo 0 >{shlex.quote(str(file))} || exit 125" for file in files]
@@ -241,16 +245,16 @@ def _before(limits: Limits, group: Group | None) -> list[str]:
     return ["/bin/sh", "-c", "\n".join(lines), BECOME]
 
 
-def _in_session(session: int) -> list[procfs.Seen]:
+def _in_session(session: int) -> list[procfs.ProcessInfo]:
     return [seen for seen in procfs.everything() if seen.session == session]
 
 
-def _is_same(seen: procfs.Seen) -> bool:
+def _is_same(seen: procfs.ProcessInfo) -> bool:
     now = procfs.look(seen.pid)
     return now is not None and now.start == seen.start
 
 
-def _family(roots: Sequence[procfs.Seen]) -> list[procfs.Seen]:
+def _family(roots: Sequence[procfs.ProcessInfo]) -> list[procfs.ProcessInfo]:
     """The roots, what came from them, and what is in their sessions."""
     living = [seen for seen in roots if _is_same(seen)]
     sessions = {seen.session for seen in living}
@@ -259,9 +263,9 @@ def _family(roots: Sequence[procfs.Seen]) -> list[procfs.Seen]:
     return list(found.values())
 
 
-def _kill_family(roots: Sequence[procfs.Seen]) -> None:
+def _kill_family(roots: Sequence[procfs.ProcessInfo]) -> None:
     deadline = time.monotonic() + _SECONDS_TO_DIE
-    known: dict[int, procfs.Seen] = {seen.pid: seen for seen in roots}
+    known: dict[int, procfs.ProcessInfo] = {seen.pid: seen for seen in roots}
     while family := _family(list(known.values())):
         known |= {seen.pid: seen for seen in family}
         # Stopped before they are killed: else one could fork while its parent is being counted.

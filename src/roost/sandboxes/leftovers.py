@@ -1,7 +1,7 @@
-"""Ends what places have left behind: after a server was killed, or hangs while another has its session.
+"""Ends what sandboxes have left behind: after a server was killed, or hangs while another has its session.
 
-A process belongs to a place if its control group says so, or else its arguments (bwrap's) or its variables
-(those of a place without walls). The last two could be made up by what runs inside some sandbox, to keep
+A process belongs to a sandbox if its control group says so, or else its arguments (bwrap's) or its variables
+(those of a sandbox that does not isolate). The last two could be made up by what runs inside some sandbox, to keep
 the server busy: they are believed only of processes that cannot be inside one.
 """
 
@@ -20,7 +20,7 @@ from typing import Final
 from roost.errors import SandboxFailed
 from roost.sandboxes import procfs
 from roost.sandboxes.cgroups import Cgroups
-from roost.sandboxes.marks import PATTERN, VARIABLE, Mark, Wanted, mark_of
+from roost.sandboxes.sandbox_names import PATTERN, VARIABLE, SandboxName, Wanted, parsed
 
 _IN_GROUP: Final = re.compile(rf"/{PATTERN}(?=[/\s]|$)")
 _IN_ARGUMENTS: Final = re.compile(rf"\0--unsetenv\0{PATTERN}\0")
@@ -31,7 +31,7 @@ _OF_THE_KERNEL: Final = (0, 2)  # parents of what is not a program and never has
 
 
 def end(groups: Cgroups, wanted: Wanted, *, seconds: float = _SECONDS) -> None:
-    """End all of these places, and wait until they are gone. Blocks: a millisecond for 150 processes.
+    """End all of these sandboxes, and wait until they are gone. Blocks: a millisecond for 150 processes.
 
     :raises SandboxFailed: something does not die
     """
@@ -65,8 +65,8 @@ def end_processes(groups: Cgroups, wanted: Wanted, *, seconds: float = _SECONDS)
                 os.close(handle)
 
 
-def marks_of(pid: int, *, patient: bool = False) -> list[Mark]:
-    """The places that a process belongs to; one that is inside another's has several.
+def marks_of(pid: int, *, patient: bool = False) -> list[SandboxName]:
+    """The sandboxes that a process belongs to; one that is inside another's has several.
 
     `patient`: see `_arguments`.
     """
@@ -95,10 +95,10 @@ def _arguments(pid: int) -> bytes:
     return b""
 
 
-def _marks(pattern: re.Pattern[str], data: bytes) -> list[Mark]:
+def _marks(pattern: re.Pattern[str], data: bytes) -> list[SandboxName]:
     if b"roost-" not in data:
         return []
-    return [mark_of(found) for found in pattern.finditer(data.decode(errors="replace"))]
+    return [parsed(found) for found in pattern.finditer(data.decode(errors="replace"))]
 
 
 def _struck(find: Callable[[], Iterator[int]], wanted: Wanted) -> list[int]:
@@ -119,7 +119,7 @@ def _struck(find: Callable[[], Iterator[int]], wanted: Wanted) -> list[int]:
 
 
 def _belonging(wanted: Wanted, *, patient: bool) -> Iterator[int]:
-    for name in os.listdir("/proc"):  # noqa: PTH208 - thousands, whenever a place is opened
+    for name in os.listdir("/proc"):  # noqa: PTH208 - thousands, whenever a sandbox is opened
         if name.isdigit() and any(map(wanted, marks_of(int(name), patient=patient))):
             yield int(name)
 

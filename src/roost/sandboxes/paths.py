@@ -23,28 +23,12 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Entry(NamedTuple):
+class PathEntry(NamedTuple):
     """Something found in a walk: open it by `name` in `directory`, and only until the next one."""
 
     directory: int
     name: str
     stat: os.stat_result
-
-
-def open_beneath(root: Path, path: str, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
-    """A descriptor of a regular file below `root`, which is trusted; `path` is not.
-
-    :raises OSError: it is not there, leads over a link or out of `root`, or is no regular file
-    """
-    top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        opened = _open_by_kernel(top, path, flags | _ALWAYS, mode)
-    finally:
-        os.close(top)
-    if stat.S_ISREG(os.fstat(opened).st_mode):
-        return opened
-    os.close(opened)
-    raise OSError(errno.EINVAL, "not a regular file", path)
 
 
 def open_at(top: int, path: str, flags: int, mode: int = 0o600) -> int:
@@ -87,7 +71,7 @@ def _components(path: str) -> list[str]:
     return parts
 
 
-def walk_beneath(root: Path) -> Iterator[Entry]:
+def walk_beneath(root: Path) -> Iterator[PathEntry]:
     """Everything below `root` on its file system, each directory before what is in it.
 
     Holds one descriptor however deep the tree is: a hostile one is deeper than any recursion or
@@ -145,7 +129,7 @@ def _entered(at: int, levels: list[_Level]) -> int | None:
     return None
 
 
-def _listed(at: int) -> Generator[Entry, None, list[str]]:
+def _listed(at: int) -> Generator[PathEntry, None, list[str]]:
     folders = []
     with os.scandir(at) as entries:
         for entry in entries:
@@ -153,7 +137,7 @@ def _listed(at: int) -> Generator[Entry, None, list[str]]:
                 status = entry.stat(follow_symlinks=False)
             except OSError:
                 continue
-            yield Entry(at, entry.name, status)
+            yield PathEntry(at, entry.name, status)
             if stat.S_ISDIR(status.st_mode):
                 folders.append(entry.name)
     return folders

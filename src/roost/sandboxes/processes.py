@@ -1,9 +1,9 @@
-"""A command with pipes: what any place that starts processes on this machine has in common.
+"""A command with pipes: what any sandbox that starts processes on this machine has in common.
 
 Every command is started through a shell that writes one newline to standard output, waits for one on
 standard input, and then becomes the command. Whoever starts it reads that byte first: if it comes,
 everything around the command worked, and what follows is the command's own; if the pipe ends without it,
-what is on standard error is the reason why the place does not work. The byte that goes back says that the
+what is on standard error is the reason why the sandbox does not work. The byte that goes back says that the
 server still lives: what is around a command takes some milliseconds until it dies with the server, and
 nothing of the command has run before. A shell also turns a command that cannot be found into exit code 127.
 """
@@ -130,7 +130,7 @@ class PipedProcess:
     async def mind(self, after_exit: Callable[[], Awaitable[None]] | None = None) -> None:
         """Keep the end of its standard error; notice when it is gone.
 
-        Goes on when cancelled: what ends it is the end of the process, which its place sees to.
+        Goes on when cancelled: what ends it is the end of the process, which its sandbox sees to.
         """
         try:
             async with anyio.create_task_group() as tasks:

@@ -12,7 +12,7 @@ _PROC = Path("/proc")
 _PIECE = 65536
 
 
-class Seen(NamedTuple):
+class ProcessInfo(NamedTuple):
     """A process at the moment it was looked at. `start` tells it from a later one of the same pid."""
 
     pid: int
@@ -24,7 +24,7 @@ class Seen(NamedTuple):
     pages: int
 
 
-def look(pid: int) -> Seen | None:
+def look(pid: int) -> ProcessInfo | None:
     """The process, unless it is gone or a zombie."""
     try:
         text = (_PROC / str(pid) / "stat").read_text()
@@ -35,19 +35,19 @@ def look(pid: int) -> Seen | None:
     if state in "ZX":
         return None
     parent, group, session = map(int, rest[:3])
-    return Seen(
+    return ProcessInfo(
         pid, parent, group, session, int(rest[10]) + int(rest[11]), int(rest[18]), int(rest[20])
     )
 
 
-def everything() -> Iterator[Seen]:
+def everything() -> Iterator[ProcessInfo]:
     """Every process there is, one after the other."""
     for folder in _PROC.iterdir():
         if folder.name.isdigit() and (seen := look(int(folder.name))) is not None:
             yield seen
 
 
-def descendants(roots: Collection[int]) -> list[Seen]:
+def descendants(roots: Collection[int]) -> list[ProcessInfo]:
     """The processes with these pids, and all that came from them and still have them as forebears."""
     all_of_them = {seen.pid: seen for seen in everything()}
     children: dict[int, list[int]] = {}

@@ -45,7 +45,7 @@ from roost.ports.archives import Archives
 from roost.ports.blobs import Blobs
 from roost.ports.harness import Harness, HarnessProfile
 from roost.ports.notifier import Notifier
-from roost.ports.sandbox import Limits
+from roost.ports.sandbox import SandboxLimits
 from roost.ports.store import Store
 from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.choice import chosen, others
@@ -207,7 +207,7 @@ def _browse(
 
 
 def _policy(settings: Settings) -> SandboxPolicy:
-    limits = Limits(
+    limits = SandboxLimits(
         memory_bytes=settings.sandbox_memory * 1024**2,
         processes=settings.sandbox_processes,
         cpus=settings.sandbox_cpus,

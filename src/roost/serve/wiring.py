@@ -77,8 +77,8 @@ from roost.ports.nodes import About
 from roost.ports.notifier import Notifier
 from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.choice import fallbacks
+from roost.sandboxes.file_exchange import FolderExchange
 from roost.sandboxes.machine import Machine
-from roost.sandboxes.shown import FolderShown
 from roost.serve.accounts import ModelMeters
 from roost.serve.agents import Workforce, workforce
 from roost.serve.database import SharedStore, opened
@@ -213,7 +213,7 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
 def _resources(
     settings: Settings, store: SharedStore, filestore: FileStore, keeper: FileJanitor
 ) -> Resources:
-    shown = FolderShown(settings.data.absolute() / "session-files", DEFAULT_UIDS)
+    shown = FolderExchange(settings.data.absolute() / "session-files", DEFAULT_UIDS)
     bounds = OutputLimits(largest=settings.max_file_bytes)
     outputs = Outputs(filestore, shown, store.sessions, bounds)
     urls = words(settings.git_urls)

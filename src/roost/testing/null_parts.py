@@ -35,7 +35,7 @@ from roost.domain.events import Draft, Micros
 from roost.domain.session import SANDBOXED_ONLY, Lease, Session, Spec, TrustLevel
 from roost.errors import SandboxUnavailable
 from roost.ids import mint
-from roost.ports.egress import Refused
+from roost.ports.egress import RefusalReport
 from roost.ports.harness import Conversation, Harness
 from roost.ports.keys import Key
 from roost.ports.notifier import Notifier
@@ -130,9 +130,9 @@ class CollectedReports:
     """Keeps what a sandbox reports."""
 
     def __init__(self) -> None:
-        self.told: list[Refused | Spent | Draft] = []
+        self.told: list[RefusalReport | Spent | Draft] = []
 
-    async def refused(self, refused: Refused) -> None:
+    async def refused(self, refused: RefusalReport) -> None:
         """Kept."""
         self.told.append(refused)
 

@@ -21,7 +21,7 @@ from roost.core.workspaces.browse import Browse
 from roost.domain.events import iso
 from roost.domain.session import Session
 from roost.errors import InvalidRequest
-from roost.ports.folder import Content, Item, Listing, Place
+from roost.ports.folder import Content, Item, Listing, ListingPosition
 
 _FILES = "/roost/v1/sessions/{session_id}/files"
 _PATH = Field(max_length=4096)
@@ -203,13 +203,13 @@ def _entry(item: Item) -> dict[str, Any]:
     }
 
 
-def _word(place: Place) -> str:
+def _word(place: ListingPosition) -> str:
     """A cursor. Names need not be text, so it has their bytes."""
     name = place.name.encode(errors="surrogateescape")
     return base64.urlsafe_b64encode(bytes([place.is_file]) + name).rstrip(b"=").decode()
 
 
-def _place_in(query: dict[str, Any]) -> Place | None:
+def _place_in(query: dict[str, Any]) -> ListingPosition | None:
     word = query.get("page")
     if word is None:
         return None
@@ -219,4 +219,4 @@ def _place_in(query: dict[str, Any]) -> Place | None:
         data = b""
     if len(data) < 2 or data[0] > 1:
         raise InvalidRequest("page: not a cursor that this server gave out")
-    return Place(bool(data[0]), data[1:].decode(errors="surrogateescape"))
+    return ListingPosition(bool(data[0]), data[1:].decode(errors="surrogateescape"))

@@ -28,8 +28,8 @@ from roost.errors import (
     WorkspaceTooLarge,
 )
 from roost.ports.catalog import Record
+from roost.ports.file_exchange import FileExchange
 from roost.ports.sessions import Sessions
-from roost.ports.shown import Shown
 from roost.ports.tree import Changed, Found, Skipped, Tree
 
 _SPOOLED: Final = 1024 * 1024
@@ -64,7 +64,11 @@ class Outputs:
     """The outputs of all sessions."""
 
     def __init__(
-        self, store: FileStore, shown: Shown, sessions: Sessions, bounds: OutputLimits | None = None
+        self,
+        store: FileStore,
+        shown: FileExchange,
+        sessions: Sessions,
+        bounds: OutputLimits | None = None,
     ) -> None:
         self._store = store
         self._shown = shown

@@ -37,11 +37,11 @@ from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.drafts import new_draft
 from roost.ports.egress import Credential, Origin
+from roost.ports.file_exchange import FileExchange
 from roost.ports.keys import Key
 from roost.ports.sandbox import Mount
 from roost.ports.seal import Seal
 from roost.ports.sessions import Revised, Sessions
-from roost.ports.shown import Shown
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Resources:
         keeper: FileJanitor,
         catalog: Catalog,
         sessions: Sessions,
-        shown: Shown,
+        shown: FileExchange,
         outputs: Outputs,
         seal: Seal,
         *,

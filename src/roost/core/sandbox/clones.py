@@ -63,7 +63,7 @@ _SIGNS: Final = (
 async def cloned(sandbox: Sandbox, resources: Sequence[Resource]) -> list[Draft]:
     """Clone what is not there yet; gives a `session.error` for each that could not be had.
 
-    :raises SandboxFailed: the place broke
+    :raises SandboxFailed: the sandbox broke
     """
     lacks = []
     for resource in repositories_of(resources):

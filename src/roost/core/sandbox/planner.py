@@ -19,7 +19,7 @@ from roost.domain.budget import Spent, price_of
 from roost.domain.session import Lease, Session
 from roost.ports.egress import Account, Grant, Networking, OpenGrant, Origin
 from roost.ports.harness import Confinement, Harness
-from roost.ports.sandbox import Limits, Mount, Plan, Volume
+from roost.ports.sandbox import Mount, Plan, SandboxLimits, Volume
 from roost.ports.volumes import SessionVolumes
 
 _HOME_BYTES: Final = 256 * 1024**2  # of disk, for the home beside a workspace that has a quota
@@ -36,7 +36,7 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     forwarder: Path
     person: Path
     models: Sequence[str] | None = None
-    limits: Limits = Limits()
+    limits: SandboxLimits = SandboxLimits()
 
 
 class SandboxInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ class SandboxPlanner:
         is_full = session.spec.trust_level == "full"
         return {"HOME": str(self._policy.person)} if is_full else {}
 
-    def _limits(self, quota_bytes: int | None) -> Limits:
+    def _limits(self, quota_bytes: int | None) -> SandboxLimits:
         """A workspace's quota is a limit on disk as well, with some room for the session's home beside it."""
         usual = self._policy.limits
         if quota_bytes is None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from roost.domain.budget import Budget, Spent
 from roost.domain.events import Draft
-from roost.ports.egress import Refused
+from roost.ports.egress import RefusalReport
 
 OnLack = Callable[[Draft], Awaitable[None]]
 OnSpending = Callable[[Spent], Awaitable[None]]
@@ -16,7 +16,7 @@ OnSpending = Callable[[Spent], Awaitable[None]]
 class SandboxReports(Protocol):
     """Is told what happens in a session's sandbox, and says what it may spend."""
 
-    async def refused(self, refused: Refused) -> None:
+    async def refused(self, refused: RefusalReport) -> None:
         """It was refused something that it asked for."""
         ...
 

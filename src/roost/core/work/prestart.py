@@ -31,7 +31,7 @@ from roost.domain.events import Draft
 from roost.domain.session import Lease, Session, Spec
 from roost.errors import NotFound, RoostError, Unavailable
 from roost.ids import mint
-from roost.ports.egress import Networking, Refused
+from roost.ports.egress import Networking, RefusalReport
 from roost.ports.harness import Brief, Conversation, Harness, StartMode
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier
@@ -60,7 +60,7 @@ class PrestartedAgent:
         self.over = anyio.Event()
         self.closed = anyio.Event()
 
-    async def refused(self, refused: Refused) -> None:
+    async def refused(self, refused: RefusalReport) -> None:
         """Its place was refused something."""
         if self.reports is not None:
             await self.reports.refused(refused)

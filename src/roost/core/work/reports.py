@@ -8,7 +8,7 @@ from roost.domain.budget import Budget, Spent
 from roost.domain.events import Draft
 from roost.domain.ledger import Batch
 from roost.ports.drafts import trouble
-from roost.ports.egress import Refused
+from roost.ports.egress import RefusalReport
 from roost.ports.sessions import Sessions
 
 
@@ -20,7 +20,7 @@ class LoggedReports:
         self._sessions = sessions
         self._budgets = budgets
 
-    async def refused(self, refused: Refused) -> None:
+    async def refused(self, refused: RefusalReport) -> None:
         """Log what the sandbox was not allowed to reach."""
         more = f" ({refused.unreported} more were refused)" if refused.unreported else ""
         error, text = "network_refused", f"the sandbox may not reach {refused.host}:{refused.port}"

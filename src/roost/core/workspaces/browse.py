@@ -19,7 +19,7 @@ from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.workspaces.shared import SharedWorkspaces
 from roost.domain.session import Session, Status
 from roost.errors import NotFound, SessionClosed
-from roost.ports.folder import Content, Folder, Item, Listing, Place
+from roost.ports.folder import Content, Folder, Item, Listing, ListingPosition
 
 FolderOf = Callable[[Session], Folder]
 
@@ -44,7 +44,9 @@ class Browse:
         self._folder_of = folder_of
         self._home_of = home_of
 
-    async def list(self, session: Session, path: str, after: Place | None, limit: int) -> Listing:
+    async def list(
+        self, session: Session, path: str, after: ListingPosition | None, limit: int
+    ) -> Listing:
         """A part of a directory. :raises NotFound: :raises FilesElsewhere:"""
         async with self._brought(session):
             return await to_thread.run_sync(self._folder_of(session).list, path, after, limit)

@@ -21,14 +21,14 @@ import msgspec
 
 from roost.errors import SandboxUnavailable
 from roost.ports.sandbox import Plan
-from roost.sandboxes.paths import Entry, walk_beneath
+from roost.sandboxes.paths import PathEntry, walk_beneath
 
 # Another session of the same workspace is at work while this one is being opened.
 _CHANGED_MEANWHILE = (errno.ENOENT, errno.ELOOP, errno.ENXIO)
 _GROUP_READ_WRITE = stat.S_IRGRP | stat.S_IWGRP
 
 
-class Identity(msgspec.Struct, frozen=True):
+class SandboxIdentity(msgspec.Struct, frozen=True):
     """A uid and a gid of this machine. `dropped`: the server is root and becomes them.
 
     `shared`: the workspace is not the session's own, and new files are for its group to write.
@@ -83,18 +83,18 @@ class Uids:
         yield from self._uids[:first]
 
 
-def settle(plan: Plan, uids: Uids, held: ExitStack) -> Identity:
-    """Who a place is; its files become its own if the server is root. The uid is kept while held. Blocks.
+def settle(plan: Plan, uids: Uids, held: ExitStack) -> SandboxIdentity:
+    """Who a sandbox is; its files become its own if the server is root. The uid is kept while held. Blocks.
 
     :raises OSError: the files cannot change hands
     :raises SandboxUnavailable: all uids are taken
     """
     if os.geteuid() != 0:
-        return Identity(os.geteuid(), os.getegid(), dropped=False, shared=False)
+        return SandboxIdentity(os.geteuid(), os.getegid(), dropped=False, shared=False)
     uid = held.enter_context(uids.hold(plan.session_id, [plan.home.path.stat().st_uid]))
     gid = group_of(plan.workspace.path, uids, uid)
     shared = plan.home.path.resolve() != plan.workspace.path.resolve()
-    who = Identity(uid, gid, dropped=True, shared=shared)
+    who = SandboxIdentity(uid, gid, dropped=True, shared=shared)
     hand_over(plan.home.path, who, uids, shared=False)
     if shared:
         hand_over(plan.workspace.path, who, uids, shared=True)
@@ -110,7 +110,7 @@ def group_of(workspace: Path, uids: Uids, uid: int) -> int:
     return gid if gid in uids else uid
 
 
-def hand_over(directory: Path, identity: Identity, uids: Uids, *, shared: bool) -> None:
+def hand_over(directory: Path, identity: SandboxIdentity, uids: Uids, *, shared: bool) -> None:
     """Make a directory and all in it the sandbox's. Blocks.
 
     In a shared one, what belongs to another session stays its own and becomes writable for the group.
@@ -118,7 +118,7 @@ def hand_over(directory: Path, identity: Identity, uids: Uids, *, shared: bool) 
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _own(Entry(descriptor, ".", os.fstat(descriptor)), identity, uids, shared=shared)
+        _own(PathEntry(descriptor, ".", os.fstat(descriptor)), identity, uids, shared=shared)
     finally:
         os.close(descriptor)
     for entry in walk_beneath(directory):
@@ -129,7 +129,7 @@ def hand_over(directory: Path, identity: Identity, uids: Uids, *, shared: bool) 
                 raise
 
 
-def _own(entry: Entry, identity: Identity, uids: Uids, *, shared: bool) -> None:
+def _own(entry: PathEntry, identity: SandboxIdentity, uids: Uids, *, shared: bool) -> None:
     status = entry.stat
     foreign = status.st_uid not in uids
     if foreign and _may_be_elsewhere(status):
@@ -148,7 +148,7 @@ def _may_be_elsewhere(status: os.stat_result) -> bool:
     return status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode)
 
 
-def _open_to_group(entry: Entry) -> None:
+def _open_to_group(entry: PathEntry) -> None:
     mode = entry.stat.st_mode
     wanted = stat.S_IMODE(mode) | _GROUP_READ_WRITE
     if stat.S_ISDIR(mode):
@@ -161,7 +161,7 @@ def _open_to_group(entry: Entry) -> None:
         _change_mode(entry, wanted)
 
 
-def _change_mode(entry: Entry, mode: int) -> None:
+def _change_mode(entry: PathEntry, mode: int) -> None:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(entry.name, flags, dir_fd=entry.directory)
     try:

@@ -27,10 +27,10 @@ from typing import Final
 import msgspec
 
 from roost.errors import SandboxFailed
-from roost.ports.sandbox import Limits, Plan
+from roost.ports.sandbox import Plan, SandboxLimits
 from roost.sandboxes.bubblewrap import recipe
-from roost.sandboxes.bubblewrap.identity import Identity
-from roost.sandboxes.bubblewrap.stage import Stage
+from roost.sandboxes.bubblewrap.identity import SandboxIdentity
+from roost.sandboxes.bubblewrap.stage import MountStage
 from roost.sandboxes.bubblewrap.tools import Tools
 from roost.sandboxes.cgroups import Group
 from roost.sandboxes.processes import BECOME
@@ -40,7 +40,7 @@ _SHELL: Final = "/bin/sh"
 _WAIT: Final = 'read -r OLDPWD || exit 125\n. "$1"'
 
 
-class Ground(msgspec.Struct, frozen=True):
+class LaunchSetup(msgspec.Struct, frozen=True):
     """What the machine has for all sandboxes of a provider."""
 
     tools: Tools
@@ -102,7 +102,7 @@ class Launcher:
     They may set out at once; what they become is known when it is `settled`.
     """
 
-    def __init__(self, plan: Plan, group: Group | None, ground: Ground, token: str) -> None:
+    def __init__(self, plan: Plan, group: Group | None, ground: LaunchSetup, token: str) -> None:
         self.token = token
         self.group = group
         self.ports = {
@@ -118,10 +118,10 @@ class Launcher:
             *(_SHELL, "-c", _first(group), "sh"),
         ]
 
-    def settle(self, who: Identity) -> None:
+    def settle(self, who: SandboxIdentity) -> None:
         """All that is known of the sandbox. Blocks. :raises OSError: something cannot be shown"""
         plan, tools = self._plan, self._ground.tools
-        stage = Stage(self._ground.stage, active=who.dropped)
+        stage = MountStage(self._ground.stage, active=who.dropped)
         self._umask = "0002" if who.shared else "0022"
         self._environ = recipe.BASE_ENVIRON | dict(plan.environ)
         self._arguments = recipe.arguments(plan, self._ground.etc, stage.shown)
@@ -161,7 +161,7 @@ def _entered(staged: int | None, tools: Tools) -> list[str]:
     return [tools.nsenter or "nsenter", f"--mount=/proc/{os.getpid()}/fd/{staged}", "--"]
 
 
-def _rlimits(limits: Limits, tools: Tools, *, alone: bool) -> list[str]:
+def _rlimits(limits: SandboxLimits, tools: Tools, *, alone: bool) -> list[str]:
     wanted = [("nofile", resource.RLIMIT_NOFILE, limits.open_files)]
     wanted += [("fsize", resource.RLIMIT_FSIZE, limits.disk_bytes)]
     if alone:  # of each process only, where a control group counts all of them
@@ -175,20 +175,20 @@ def _rlimits(limits: Limits, tools: Tools, *, alone: bool) -> list[str]:
     return [tools.prlimit, *options, "--"]
 
 
-def _inner_rlimits(limits: Limits, tools: Tools) -> list[str]:
+def _inner_rlimits(limits: SandboxLimits, tools: Tools) -> list[str]:
     """Set inside, it counts the sandbox's own processes; outside, all of the uid's on the machine."""
     if not limits.processes or not tools.prlimit.startswith("/usr/"):
         return []
     return [tools.prlimit, f"--nproc={limits.processes}:{limits.processes}", "--"]
 
 
-def _as_somebody(who: Identity, tools: Tools) -> list[str]:
+def _as_somebody(who: SandboxIdentity, tools: Tools) -> list[str]:
     if not who.dropped:
         return []
     ids = [f"--reuid={who.uid}", f"--regid={who.gid}", "--clear-groups", "--inh-caps=-all"]
     return [tools.setpriv or "setpriv", *ids, "--"]
 
 
-def _within_reach(bwrap: Path, stage: Stage) -> str:
+def _within_reach(bwrap: Path, stage: MountStage) -> str:
     home = bwrap.parents[2]  # the package's own brings a library that lies beside its folder
     return f"{stage.shown(home).rstrip('/')}/{bwrap.relative_to(home)}"

@@ -16,16 +16,16 @@ import anyio
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import LocalVolume, Plan, Sandbox
-from roost.sandboxes import cgroups, leftovers, marks
+from roost.sandboxes import cgroups, leftovers, sandbox_names
 from roost.sandboxes.bubblewrap import etc, recipe, seccomp, tools
 from roost.sandboxes.bubblewrap.disk import DiskWatch
 from roost.sandboxes.bubblewrap.identity import Uids, settle
-from roost.sandboxes.bubblewrap.launch import Ground, Launcher
+from roost.sandboxes.bubblewrap.launch import Launcher, LaunchSetup
 from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox
 from roost.sandboxes.bubblewrap.stage import make_stage
 from roost.sandboxes.cgroups import Cgroups, Group
-from roost.sandboxes.hidden import make_room
-from roost.sandboxes.places import Places
+from roost.sandboxes.hidden import make_mount_points
+from roost.sandboxes.open_sandboxes import OpenSandboxes
 from roost.sandboxes.state import default_state
 
 DEFAULT_UIDS: Final = range(200_000, 265_536)
@@ -58,9 +58,9 @@ class BubblewrapProvider:
         self._path = path
         self._use_cgroups = use_cgroups
         self._root = os.geteuid() == 0
-        self._ground: Ground | None = None
+        self._ground: LaunchSetup | None = None
         self._groups: Cgroups | None = None
-        self._places: Places[BubblewrapSandbox] = Places()
+        self._open: OpenSandboxes[BubblewrapSandbox] = OpenSandboxes()
         self._lock = anyio.Lock()
         self._checked = False
 
@@ -104,13 +104,13 @@ class BubblewrapProvider:
         ground, groups = await self._prepare_ground(), await self._find_groups()
         recipe.check_targets(plan.shown)
         try:
-            async with self._places.seat(plan) as seat, anyio.create_task_group() as tasks:
+            async with self._open.slot(plan) as slot, anyio.create_task_group() as tasks:
                 launcher = await anyio.to_thread.run_sync(_launcher, plan, ground, groups)
                 sandbox = BubblewrapSandbox(launcher, tasks)
                 try:
                     await sandbox.set_out()
                     await anyio.to_thread.run_sync(self._prepare, plan, groups, launcher)
-                    seat.take(sandbox)
+                    slot.take(sandbox)
                     if plan.limits.disk_bytes:
                         tasks.start_soon(_disk_watch(plan, sandbox, launcher.group).run)
                     yield sandbox
@@ -122,7 +122,7 @@ class BubblewrapProvider:
 
     async def sweep(self) -> None:
         groups = await self._find_groups()
-        await anyio.to_thread.run_sync(leftovers.end, groups, marks.orphaned)
+        await anyio.to_thread.run_sync(leftovers.end, groups, sandbox_names.orphaned)
 
     async def limits_report(self) -> dict[str, str]:
         await self._prepare_ground()
@@ -139,7 +139,7 @@ class BubblewrapProvider:
             "uid": "one per session" if self._root else "the server's own, for all sessions",
         }
 
-    async def _prepare_ground(self) -> Ground:
+    async def _prepare_ground(self) -> LaunchSetup:
         async with self._lock:
             if self._ground is None:
                 self._ground = await anyio.to_thread.run_sync(self._make_ground)
@@ -152,7 +152,7 @@ class BubblewrapProvider:
                 self._groups = await anyio.to_thread.run_sync(detect)
             return self._groups
 
-    def _make_ground(self) -> Ground:
+    def _make_ground(self) -> LaunchSetup:
         machine = platform.machine()
         try:
             filters = seccomp.filters(machine)
@@ -164,23 +164,23 @@ class BubblewrapProvider:
             prepared = etc.prepare(state)
         except OSError as error:
             raise SandboxUnavailable(f"cannot prepare sandboxes: {error}") from error
-        return Ground(tools.find(self._path, root=self._root), stage, prepared, filters)
+        return LaunchSetup(tools.find(self._path, root=self._root), stage, prepared, filters)
 
     def _prepare(self, plan: Plan, groups: Cgroups, launcher: Launcher) -> None:
         """While its first command sets out, which nobody has told anything yet."""
         try:
-            leftovers.end_processes(groups, marks.older_or_orphaned(plan, launcher.token))
-            make_room(plan)
+            leftovers.end_processes(groups, sandbox_names.older_or_orphaned(plan, launcher.token))
+            make_mount_points(plan)
             launcher.settle(settle(plan, self._uids, launcher.held))
         except (OSError, SandboxFailed) as error:
             raise _cannot_be_made(error) from error
 
 
-def _launcher(plan: Plan, ground: Ground, groups: Cgroups) -> Launcher:
+def _launcher(plan: Plan, ground: LaunchSetup, groups: Cgroups) -> Launcher:
     """Made when nothing is left in older groups: the kernel lets nobody look while one is being joined."""
     try:
-        leftovers.end_groups(groups, marks.older_or_orphaned(plan))
-        name = marks.name_of(plan)
+        leftovers.end_groups(groups, sandbox_names.older_or_orphaned(plan))
+        name = sandbox_names.name_of(plan)
         return Launcher(plan, groups.create(name, plan.limits), ground, name)
     except (OSError, SandboxFailed) as error:
         raise _cannot_be_made(error) from error

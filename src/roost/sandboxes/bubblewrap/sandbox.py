@@ -27,7 +27,7 @@ from roost.sandboxes import procfs
 from roost.sandboxes.bubblewrap import ports
 from roost.sandboxes.bubblewrap.launch import Launch, Launcher
 from roost.sandboxes.children import Child
-from roost.sandboxes.places import Ending
+from roost.sandboxes.open_sandboxes import Ending
 from roost.sandboxes.processes import PipedProcess, start
 
 _COMMAND: Final = 2  # its pid inside: 1 is bwrap's, which starts it and reaps
@@ -36,14 +36,14 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-class Confined(PipedProcess):
+class BubblewrapProcess(PipedProcess):
     """A command inside. The child of ours is bwrap, watching from outside."""
 
-    def __init__(self, child: Child, launch: Launch, place: BubblewrapSandbox) -> None:
+    def __init__(self, child: Child, launch: Launch, sandbox: BubblewrapSandbox) -> None:
         super().__init__(child)
         self.launch = launch
         self._info = os.dup(launch.info)
-        self._place = place
+        self._sandbox = sandbox
         self._first: int | None = None  # the pid of its namespace's first process
         self._listeners: list[socket.socket] = []
 
@@ -56,9 +56,9 @@ class Confined(PipedProcess):
 
     async def wait(self) -> int:
         code = await super().wait()
-        if self._place.failure is not None:
-            raise SandboxFailed(self._place.failure)
-        if code < 0 and not self._place.stopped:
+        if self._sandbox.failure is not None:
+            raise SandboxFailed(self._sandbox.failure)
+        if code < 0 and not self._sandbox.stopped:
             # bwrap itself was killed. A signal that ends the command is told as 128 and more.
             raise SandboxFailed("the sandbox was killed from outside, perhaps for lack of memory")
         return code
@@ -79,7 +79,7 @@ class Confined(PipedProcess):
         try:
             if first is None:
                 raise ProcessLookupError("bwrap has not told of it")
-            still = partial(_is_marked, first, self._place.token)
+            still = partial(_is_marked, first, self._sandbox.token)
             self._listeners = ports.listen(first, numbers, still)
         except OSError as error:
             raise SandboxFailed(f"its ports cannot be opened: {error}") from error
@@ -90,9 +90,9 @@ class Confined(PipedProcess):
         try:
             first = self._met()
             if first is not None:
-                await _ended(first, self._place.token)
+                await _ended(first, self._sandbox.token)
             elif (self._child.returncode or 0) < 0:
-                await anyio.to_thread.run_sync(_end_abandoned, self._place.token)
+                await anyio.to_thread.run_sync(_end_abandoned, self._sandbox.token)
         finally:
             os.close(self._info)
             for listener in self._listeners:
@@ -138,8 +138,8 @@ class BubblewrapSandbox:
         self._launcher = launcher
         self._group = launcher.group
         self._tasks = tasks
-        self._processes: list[Confined] = []
-        self._first: Confined | None = None
+        self._processes: list[BubblewrapProcess] = []
+        self._first: BubblewrapProcess | None = None
         self._ending = Ending()
         self.failure: str | None = None
         self.token = launcher.token
@@ -160,7 +160,7 @@ class BubblewrapSandbox:
         *,
         environ: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
-    ) -> Confined:
+    ) -> BubblewrapProcess:
         if self.stopped:
             raise SandboxFailed(self.failure or "the sandbox is stopped")
         await self._forget_finished()
@@ -179,7 +179,7 @@ class BubblewrapSandbox:
             process.launch.close()
         return process
 
-    def _open_ports(self, process: Confined) -> None:
+    def _open_ports(self, process: BubblewrapProcess) -> None:
         wanted = self._launcher.ports if self.has_ports else {}
         if wanted:
             for listener, take in zip(process.listen(wanted), wanted.values(), strict=True):
@@ -189,10 +189,10 @@ class BubblewrapSandbox:
         """Begin the first command, whatever it will be."""
         self._first = await self._begun()
 
-    async def _begun(self) -> Confined:
+    async def _begun(self) -> BubblewrapProcess:
         launch = self._launcher.begin()
         try:
-            process = Confined(
+            process = BubblewrapProcess(
                 await start(launch.argv, descriptors=launch.descriptors), launch, self
             )
         except BaseException:

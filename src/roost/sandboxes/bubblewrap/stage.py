@@ -1,7 +1,7 @@
 """Showing the sandbox's uid what lies where it cannot go.
 
 A root server's files may be below a directory that only root may enter (`/root`, say). bwrap runs as
-the session's uid and could not even find them. So they are mounted at a place everybody can reach, in a
+the session's uid and could not even find them. So they are mounted where everybody can reach, in a
 mount namespace that the sandbox's commands are started in, and that goes away with the sandbox.
 
 A namespace belongs to a thread, so a thread is made for it: five system calls and two programs less for
@@ -23,25 +23,25 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def make_stage(state: Path, *, everybody: bool) -> Path:
-    """The place to mount at; `everybody` must be able to get there if the server is root.
+    """The directory to mount in; `everybody` must be able to get there if the server is root.
 
     :raises OSError: it cannot be made
     """
-    place = state / "stage"
-    place.mkdir(parents=True, exist_ok=True)
+    stage = state / "stage"
+    stage.mkdir(parents=True, exist_ok=True)
     if everybody:
-        for directory in (state, place):  # whatever the umask was
+        for directory in (state, stage):  # whatever the umask was
             directory.chmod(0o755)
-        if not is_reachable(place.resolve()):
+        if not is_reachable(stage.resolve()):
             raise PermissionError(f"other users cannot get to {state}")
-    return place
+    return stage
 
 
-class Stage:
+class MountStage:
     """What has to be mounted within reach first; `active` only if the uid changes on the way."""
 
-    def __init__(self, place: Path, *, active: bool) -> None:
-        self._place = place
+    def __init__(self, directory: Path, *, active: bool) -> None:
+        self._directory = directory
         self._active = active
         self._staged: dict[Path, str] = {}
 
@@ -50,7 +50,7 @@ class Stage:
         source = source.resolve()
         if not self._active or is_reachable(source):
             return str(source)
-        return self._staged.setdefault(source, f"{self._place}/{len(self._staged)}")
+        return self._staged.setdefault(source, f"{self._directory}/{len(self._staged)}")
 
     def build(self) -> int | None:
         """A descriptor of the namespace where all of it is mounted; None if nothing has to be. Blocks.
@@ -66,7 +66,7 @@ class Stage:
         if _libc.unshare(_MOUNTS_OF_ITS_OWN):
             raise _refused("a mount namespace")
         _mount("none", "/", _SLAVE | _ALL_BELOW)
-        _mount("roost", str(self._place), _NOSUID | _NODEV, "tmpfs", "mode=755,size=1m")
+        _mount("roost", str(self._directory), _NOSUID | _NODEV, "tmpfs", "mode=755,size=1m")
         for source, target in self._staged.items():
             if source.is_dir():
                 Path(target).mkdir()

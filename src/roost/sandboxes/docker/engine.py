@@ -11,7 +11,7 @@ import anyio
 import msgspec
 
 from roost.errors import SandboxFailed
-from roost.sandboxes.docker.wire import Refused, Stream, ask, hijack, relay
+from roost.sandboxes.docker.wire import EngineRefused, Stream, ask, hijack, relay
 
 LABEL: Final = "roost.session"
 PLACE: Final = "roost.place"
@@ -54,7 +54,7 @@ class Engine:
         """Whether it can make containers of it."""
         try:
             await ask(self._socket, "GET", f"/images/{quote(name)}/json")
-        except Refused as refused:
+        except EngineRefused as refused:
             if refused.status == _NOT_FOUND:
                 return False
             raise
@@ -137,7 +137,7 @@ class Engine:
 
         :raises SandboxFailed: it does not go
         """
-        why: Refused | None = None
+        why: EngineRefused | None = None
         with anyio.move_on_after(_SECONDS_TO_GO):
             while True:
                 try:
@@ -145,7 +145,7 @@ class Engine:
                         target = f"/containers/{container}?force=true&v=true"
                         await ask(self._socket, "DELETE", target)
                     return
-                except Refused as refused:
+                except EngineRefused as refused:
                     # It has ended by itself and is being removed already; asked about what is half gone,
                     # Podman fails.
                     why = refused
@@ -155,7 +155,7 @@ class Engine:
     async def _is_there(self, container: str) -> bool:
         try:
             await self.inspect(container)
-        except Refused as refused:
+        except EngineRefused as refused:
             if refused.status == _NOT_FOUND:
                 return False
             raise

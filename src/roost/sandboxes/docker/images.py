@@ -13,7 +13,7 @@ import msgspec
 
 from roost.errors import RoostError
 from roost.sandboxes.docker.engine import Engine
-from roost.sandboxes.docker.wire import Refused
+from roost.sandboxes.docker.wire import EngineRefused
 
 RECIPE: Final = Path(__file__).parent / "image"
 BASE: Final = "debian:12-slim"
@@ -30,7 +30,7 @@ _BUILD_HINT: Final = (
 )
 
 
-class Progress(msgspec.Struct, frozen=True):
+class BuildProgress(msgspec.Struct, frozen=True):
     """A line about the work; `passing` ones are worth showing only until the next one."""
 
     text: str
@@ -39,7 +39,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 async def build(
     engine: Engine, name: str, *, base: str | Path = BASE, packages: str | None = None
-) -> AsyncGenerator[Progress, None]:
+) -> AsyncGenerator[BuildProgress, None]:
     """Build the image, under that name. Closed early, it is given up.
 
     :param base: an image's name, or a tar file that holds a file system
@@ -82,22 +82,22 @@ def context() -> bytes:
 
 async def _told(
     work: AsyncGenerator[dict[str, Any], None], failed: str, hint: str
-) -> AsyncGenerator[Progress, None]:
+) -> AsyncGenerator[BuildProgress, None]:
     """The engine's words, for a person."""
     async with aclosing(work):
         try:
             async for said in work:
                 for progress in _in_words(said):
                     yield progress
-        except Refused as refused:
+        except EngineRefused as refused:
             why = " ".join(str(refused).split())
             raise RoostError(f"{failed}: {why}", hint=hint) from refused
 
 
-def _in_words(said: dict[str, Any]) -> list[Progress]:
+def _in_words(said: dict[str, Any]) -> list[BuildProgress]:
     if text := said.get("stream", "").rstrip():
-        return [Progress(line) for line in text.splitlines()]
+        return [BuildProgress(line) for line in text.splitlines()]
     if status := said.get("status"):
         parts = (said.get("id"), status, said.get("progress"))
-        return [Progress(" ".join(part for part in parts if part), passing=True)]
+        return [BuildProgress(" ".join(part for part in parts if part), passing=True)]
     return []

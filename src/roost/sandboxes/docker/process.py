@@ -10,7 +10,7 @@ import anyio
 
 from roost.errors import SandboxFailed
 from roost.sandboxes.docker.engine import Engine
-from roost.sandboxes.docker.wire import Refused, Stream
+from roost.sandboxes.docker.wire import EngineRefused, Stream
 
 _ERRORS_KEPT: Final = 64 * 1024
 _REASON_KEPT: Final = 2000
@@ -26,7 +26,7 @@ _LOOK_SECONDS: Final = 1.0
 _REST_SECONDS: Final = 1.0
 
 
-class Place(Protocol):
+class ProcessOwner(Protocol):
     """What a command knows of where it is."""
 
     @property
@@ -35,7 +35,7 @@ class Place(Protocol):
         ...
 
     async def trouble(self) -> str | None:
-        """Why the place does not work; None if it does."""
+        """Why the sandbox does not work; None if it does."""
         ...
 
     def signal_later(self, pid: int, number: int) -> None:
@@ -86,11 +86,11 @@ class Pipe:
 class ContainerProcess:
     """`ports.sandbox.Process`. `pump` must run beside it, and `watch` once it has begun."""
 
-    def __init__(self, engine: Engine, command: str, stream: Stream, place: Place) -> None:
+    def __init__(self, engine: Engine, command: str, stream: Stream, sandbox: ProcessOwner) -> None:
         self._engine = engine
         self._command = command
         self._stream = stream
-        self._place = place
+        self._sandbox = sandbox
         self._output = Pipe()
         self._tail = bytearray()
         self._pumped = anyio.Event()
@@ -126,8 +126,8 @@ class ContainerProcess:
         return self._code
 
     def signal(self, number: int) -> None:
-        if self._pid is not None and not self._finished.is_set() and not self._place.stopped:
-            self._place.signal_later(self._pid, number)
+        if self._pid is not None and not self._finished.is_set() and not self._sandbox.stopped:
+            self._sandbox.signal_later(self._pid, number)
 
     async def begin(self) -> None:
         """Let it become the command, once it is there.
@@ -193,11 +193,11 @@ class ContainerProcess:
         """Notice when it is gone."""
         try:
             code = await self._ended()
-            if code in (None, _KILLED, _TORN_OFF):  # perhaps with all the place
-                self._trouble = None if self._place.stopped else await self._place.trouble()
+            if code in (None, _KILLED, _TORN_OFF):  # perhaps with all the sandbox
+                self._trouble = None if self._sandbox.stopped else await self._sandbox.trouble()
                 if self._trouble:
                     code = None
-                elif self._place.stopped or code is None:
+                elif self._sandbox.stopped or code is None:
                     code = _KILLED
             # What it left running may hold its outputs open for ever.
             with anyio.move_on_after(_REST_SECONDS):
@@ -212,7 +212,7 @@ class ContainerProcess:
         The end of its outputs is nearly always the end of the command, and if not, a look now and then
         will tell.
         """
-        with suppress(Refused, SandboxFailed):
+        with suppress(EngineRefused, SandboxFailed):
             while (code := await self._engine.exit_code(self._command)) is None:
                 with anyio.move_on_after(_LOOK_SECONDS):
                     await self._pumped.wait()

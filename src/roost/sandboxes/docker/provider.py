@@ -1,4 +1,4 @@
-"""Gives places in containers."""
+"""Opens sandboxes that are containers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from anyio.abc import TaskGroup
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import LocalVolume, Plan, Sandbox
-from roost.sandboxes import marks
+from roost.sandboxes import sandbox_names
 from roost.sandboxes.bubblewrap.disk import DiskWatch
-from roost.sandboxes.bubblewrap.identity import Identity, Uids, settle
+from roost.sandboxes.bubblewrap.identity import SandboxIdentity, Uids, settle
 from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.bubblewrap.recipe import check_targets
 from roost.sandboxes.docker import recipe
 from roost.sandboxes.docker.engine import PLACE, Engine
 from roost.sandboxes.docker.profile import profile
-from roost.sandboxes.docker.sandbox import DockerSandbox, Running
-from roost.sandboxes.docker.wire import Refused, Stream
-from roost.sandboxes.hidden import make_room
-from roost.sandboxes.places import Places
+from roost.sandboxes.docker.sandbox import DockerSandbox, RunningContainer
+from roost.sandboxes.docker.wire import EngineRefused, Stream
+from roost.sandboxes.hidden import make_mount_points
+from roost.sandboxes.open_sandboxes import OpenSandboxes
 from roost.sandboxes.state import default_state, write_whole
 
 _SECONDS_TO_START: Final = 120
@@ -60,7 +60,7 @@ class DockerProvider:
         self._runtime = runtime
         self._uids = Uids(uids)
         self._state = state
-        self._places: Places[DockerSandbox] = Places()
+        self._open: OpenSandboxes[DockerSandbox] = OpenSandboxes()
         self._checked = False
 
     @property
@@ -78,7 +78,7 @@ class DockerProvider:
             self._checked = True
 
     async def _ask_engine(self) -> str:
-        """Its version, if it can give a place."""
+        """Its version, if it can give a sandbox."""
         try:
             version = await self._engine.version()
             if not await self._engine.has_image(self._image):
@@ -89,7 +89,7 @@ class DockerProvider:
             await self._check_runtime()
             if not self._checked:
                 await self._sweep_unstarted()
-        except Refused as refused:
+        except EngineRefused as refused:
             raise SandboxUnavailable(f"the engine does not work: {refused}") from refused
         return version
 
@@ -153,10 +153,10 @@ class DockerProvider:
     async def _opened(self, plan: Plan) -> AsyncGenerator[Sandbox, None]:
         check_targets(plan.shown)
         try:
-            async with self._places.seat(plan) as seat, anyio.create_task_group() as tasks:
+            async with self._open.slot(plan) as slot, anyio.create_task_group() as tasks:
                 with ExitStack() as held:
                     sandbox = await self._make(plan, tasks, held)
-                    seat.take(sandbox)
+                    slot.take(sandbox)
                     try:
                         if plan.limits.disk_bytes:
                             tasks.start_soon(_disk_watch(plan, sandbox).run)
@@ -170,8 +170,8 @@ class DockerProvider:
     async def _make(self, plan: Plan, tasks: TaskGroup, held: ExitStack) -> DockerSandbox:
         try:
             await self._check_runtime()
-            await self._end(marks.older_than(plan))
-            await anyio.to_thread.run_sync(make_room, plan)
+            await self._end(sandbox_names.older_than(plan))
+            await anyio.to_thread.run_sync(make_mount_points, plan)
             who = await anyio.to_thread.run_sync(settle, plan, self._uids, held)
             etc = await anyio.to_thread.run_sync(self._name_user, who)
             security = recipe.security(await self._filter())
@@ -179,7 +179,7 @@ class DockerProvider:
             # Given up half-way, it would leave a container that nobody knows of.
             with anyio.CancelScope(shield=True):
                 running = await self._start(plan, who, wanted)
-        except (Refused, OSError) as error:
+        except (EngineRefused, OSError) as error:
             raise SandboxUnavailable(f"cannot make a container: {error}") from error
         except KeyError:
             raise SandboxUnavailable(f"no system-call filter for {platform.machine()}") from None
@@ -195,7 +195,9 @@ class DockerProvider:
         await anyio.to_thread.run_sync(write_whole, file, text)
         return file
 
-    async def _start(self, plan: Plan, who: Identity, wanted: Mapping[str, Any]) -> Running:
+    async def _start(
+        self, plan: Plan, who: SandboxIdentity, wanted: Mapping[str, Any]
+    ) -> RunningContainer:
         container = await self._engine.create(recipe.name_of(plan, secrets.token_hex(4)), wanted)
         leash: Stream | None = None
         try:
@@ -209,15 +211,15 @@ class DockerProvider:
             raise
         foreign = [pair.partition("=")[0] for pair in found["Config"]["Env"] or ()]
         environ, most = recipe.base_environ(plan), plan.limits.processes
-        return Running(container, who, leash, environ, foreign, most)
+        return RunningContainer(container, who, leash, environ, foreign, most)
 
-    async def _end(self, wanted: marks.Wanted) -> None:
+    async def _end(self, wanted: sandbox_names.Wanted) -> None:
         for found in await self._engine.sandboxes():
-            mark = marks.read(found["Labels"].get(PLACE, ""))
+            mark = sandbox_names.read(found["Labels"].get(PLACE, ""))
             if mark is not None and wanted(mark):
                 await self._engine.remove(found["Id"])
 
-    def _name_user(self, who: Identity) -> Path:
+    def _name_user(self, who: SandboxIdentity) -> Path:
         """The files that name the user inside: programs ask for their own name, and fail without one.
 
         Named by what is in them, so that servers share them.
@@ -232,8 +234,8 @@ class DockerProvider:
 
     async def sweep(self) -> None:
         try:
-            await self._end(marks.orphaned)
-        except Refused as refused:
+            await self._end(sandbox_names.orphaned)
+        except EngineRefused as refused:
             raise SandboxFailed(f"cannot sweep containers: {refused}") from refused
 
 

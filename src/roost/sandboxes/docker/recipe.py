@@ -1,4 +1,4 @@
-"""What a container is made of, and how a command in it begins. Pure, but for the place's name."""
+"""What a container is made of, and how a command in it begins. Pure, but for the sandbox's name."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from roost.errors import SandboxFailed
-from roost.ports.sandbox import Limits, Plan
-from roost.sandboxes import marks
-from roost.sandboxes.bubblewrap.identity import Identity
+from roost.ports.sandbox import Plan, SandboxLimits
+from roost.sandboxes import sandbox_names
+from roost.sandboxes.bubblewrap.identity import SandboxIdentity
 from roost.sandboxes.bubblewrap.recipe import BASE_ENVIRON, HOME, MASKED, SCRATCH, WORKSPACE
 from roost.sandboxes.docker.engine import LABEL, PLACE
 
-# The first process holds the place open, and reaps what others leave: it ends, and all with it, when its
+# The first process holds the sandbox open, and reaps what others leave: it ends, and all with it, when its
 # input does, that is when the server goes, however it goes. A `cat` killed from inside is replaced.
 _HOLD: Final = ["/bin/sh", "-c", "until cat >/dev/null; do [ $? -gt 128 ] || exit; done"]
 # A command waits until it is told to begin: a server that gave up meanwhile has hung up, and nothing has
@@ -63,14 +63,14 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def name_of(plan: Plan, token: str) -> str:
-    """No two places have the same, not even those of one session and generation."""
+    """No two sandboxes have the same, not even those of one session and generation."""
     session = re.sub(r"[^A-Za-z0-9_.-]", "-", plan.session_id)
     return f"roost-{session}-{plan.generation}-{token}"
 
 
 def container(
     plan: Plan,
-    who: Identity,
+    who: SandboxIdentity,
     etc: Path,
     image: str,
     runtime: str | None,
@@ -90,7 +90,7 @@ def container(
         "OpenStdin": True,
         "StdinOnce": True,
         "StopSignal": "SIGKILL",  # a first process is deaf to others, and engines that stop would wait
-        "Labels": {LABEL: plan.session_id, PLACE: marks.name_of(plan)},
+        "Labels": {LABEL: plan.session_id, PLACE: sandbox_names.name_of(plan)},
         "HostConfig": host | ({"Runtime": runtime} if runtime else {}),
     }
 
@@ -122,7 +122,7 @@ def command(
     argv: Sequence[str],
     environ: Mapping[str, str],
     cwd: str,
-    who: Identity,
+    who: SandboxIdentity,
     foreign: Iterable[str],
     processes: int,
 ) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def signalling(pid: int, number: int) -> dict[str, Any]:
     return {"Cmd": ["/bin/sh", "-c", script, str(pid)]}
 
 
-def passwd(who: Identity) -> str:
+def passwd(who: SandboxIdentity) -> str:
     """`/etc/passwd` inside."""
     return (
         "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n"
@@ -166,13 +166,13 @@ def passwd(who: Identity) -> str:
     )
 
 
-def group(who: Identity) -> str:
+def group(who: SandboxIdentity) -> str:
     """`/etc/group` inside."""
     return f"root:x:0:\nsandbox:x:{who.gid}:\n"
 
 
 def base_environ(plan: Plan) -> dict[str, str]:
-    """What every command of a place is given."""
+    """What every command of a sandbox is given."""
     return BASE_ENVIRON | dict(plan.environ)
 
 
@@ -202,7 +202,7 @@ def _bind(source: Path, target: str, *, writable: bool = True) -> dict[str, Any]
     }
 
 
-def _limits(limits: Limits, who: Identity) -> dict[str, Any]:
+def _limits(limits: SandboxLimits, who: SandboxIdentity) -> dict[str, Any]:
     room = _ROOM if who.dropped else 0  # else the uid is not its own, and only the engine counts
     size = f",size={limits.tmp_bytes}" if limits.tmp_bytes else ""
     return {
@@ -216,7 +216,7 @@ def _limits(limits: Limits, who: Identity) -> dict[str, Any]:
     }
 
 
-def _ulimits(limits: Limits) -> list[dict[str, Any]]:
+def _ulimits(limits: SandboxLimits) -> list[dict[str, Any]]:
     wanted = {
         "nofile": _lowest(limits.open_files, resource.RLIMIT_NOFILE),
         "nproc": _lowest(_most_pids(), resource.RLIMIT_NPROC),

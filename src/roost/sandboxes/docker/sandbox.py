@@ -1,7 +1,7 @@
 """One open sandbox: a running container, in which each command is an `exec`.
 
-A command sees the others, and what it leaves running stays until the place is left. The container's first
-process does nothing but hold the place open, as long as the server holds its input: see `recipe`.
+A command sees the others, and what it leaves running stays until the sandbox is left. The container's first
+process does nothing but hold the sandbox open, as long as the server holds its input: see `recipe`.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from anyio.abc import TaskGroup
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Stats
-from roost.sandboxes.bubblewrap.identity import Identity
+from roost.sandboxes.bubblewrap.identity import SandboxIdentity
 from roost.sandboxes.docker import recipe
 from roost.sandboxes.docker.engine import Engine
 from roost.sandboxes.docker.process import ContainerProcess
-from roost.sandboxes.docker.wire import Refused, Stream
-from roost.sandboxes.places import Ending
+from roost.sandboxes.docker.wire import EngineRefused, Stream
+from roost.sandboxes.open_sandboxes import Ending
 
 _LOOKS: Final = 25  # at a container that says it runs, and starts nothing
 _LOOK_SECONDS: Final = 0.2
 
 
-class Running(msgspec.Struct, frozen=True):
+class RunningContainer(msgspec.Struct, frozen=True):
     """A container of ours. `leash` is its first process's input; `foreign` are its image's variables.
 
     `processes`: how many the session may have in it; 0: no limit.
     """
 
     id: str
-    who: Identity
+    who: SandboxIdentity
     leash: Stream
     environ: Mapping[str, str]
     foreign: Sequence[str]
@@ -46,7 +46,7 @@ class DockerSandbox:
 
     has_ports = False
 
-    def __init__(self, engine: Engine, container: Running, tasks: TaskGroup) -> None:
+    def __init__(self, engine: Engine, container: RunningContainer, tasks: TaskGroup) -> None:
         self._engine = engine
         self._container = container
         self._tasks = tasks
@@ -78,9 +78,9 @@ class DockerSandbox:
             command = await self._engine.prepare(container.id, wanted)
             stream = await self._engine.converse(command)
         except (
-            Refused,
+            EngineRefused,
             SandboxUnavailable,
-        ) as error:  # it is this place that broke, whatever others do
+        ) as error:  # it is this sandbox that broke, whatever others do
             raise SandboxFailed(f"the command could not be started: {error}") from error
         return await self._begun(ContainerProcess(self._engine, command, stream, self))
 
@@ -102,12 +102,12 @@ class DockerSandbox:
         self._tasks.start_soon(self._signal, pid, number)
 
     async def _signal(self, pid: int, number: int) -> None:
-        with suppress(Refused, SandboxFailed):  # it is gone, and so is whom it was for
+        with suppress(EngineRefused, SandboxFailed):  # it is gone, and so is whom it was for
             wanted = recipe.signalling(pid, number)
             await self._engine.run_detached(await self._engine.prepare(self._container.id, wanted))
 
     async def trouble(self) -> str | None:
-        """Why the place does not work; None if it does."""
+        """Why the sandbox does not work; None if it does."""
         if self._failure is not None:
             return self._failure
         try:
@@ -119,7 +119,7 @@ class DockerSandbox:
                 if await self._starts_commands():
                     return None
                 await anyio.sleep(_LOOK_SECONDS)
-        except (Refused, SandboxFailed) as error:
+        except (EngineRefused, SandboxFailed) as error:
             return f"the sandbox is gone: {error}"
         return None
 
@@ -127,14 +127,14 @@ class DockerSandbox:
         try:
             nothing = await self._engine.prepare(self._container.id, recipe.NOTHING)
             await self._engine.run_detached(nothing)
-        except (Refused, SandboxFailed):
+        except (EngineRefused, SandboxFailed):
             return False
         return True
 
     async def stats(self) -> Stats:
         try:
             found = await self._engine.usage(self._container.id)
-        except (Refused, SandboxUnavailable) as error:
+        except (EngineRefused, SandboxUnavailable) as error:
             raise SandboxFailed(f"the sandbox is gone: {error}") from error
         memory, time = (
             found.get("memory_stats", {}),
@@ -161,7 +161,7 @@ class DockerSandbox:
             process.abandon()
         try:
             # An engine that is gone itself removes nothing. What it may have left ends with the leash, and
-            # is removed before the session's next place is open.
+            # is removed before the session's next sandbox is open.
             with suppress(SandboxUnavailable):
                 await self._engine.remove(self._container.id)
         finally:

@@ -29,7 +29,7 @@ _Part = h11.InformationalResponse | h11.Response | h11.Data | h11.EndOfMessage
 _HINT: Final = "Start the Docker engine, or say where its socket is with ROOST_DOCKER_SOCKET."
 
 
-class Refused(Exception):
+class EngineRefused(Exception):
     """The engine answered, and said no."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -127,7 +127,7 @@ async def relay(
         async for line in _lines(http, stream):
             said = msgspec.json.decode(line) if line.strip() else {}
             if "error" in said:
-                raise Refused(500, str(said["error"])[:_SAID_KEPT])
+                raise EngineRefused(500, str(said["error"])[:_SAID_KEPT])
             yield said
     except (OSError, h11.RemoteProtocolError) as error:
         raise SandboxUnavailable(f"the engine does not answer: {error}", hint=_HINT) from error
@@ -161,7 +161,7 @@ async def _lines(http: h11.Connection, stream: Stream) -> AsyncGenerator[bytes, 
         else:
             status = event.status_code
     if status >= 400:
-        raise Refused(status, _said(held))
+        raise EngineRefused(status, _said(held))
     yield held
 
 
@@ -175,9 +175,9 @@ async def _exchange(
             await stream.send(_request(http, method, target, body, upgrade=upgrade))
             status, answer = await _answer(http, stream)
         if status >= 400:
-            raise Refused(status, _said(answer))
+            raise EngineRefused(status, _said(answer))
         if upgrade and http.their_state is not h11.SWITCHED_PROTOCOL:
-            raise Refused(status, "the engine does not turn the connection into a stream")
+            raise EngineRefused(status, "the engine does not turn the connection into a stream")
     except (OSError, h11.RemoteProtocolError) as error:  # a timeout is an OSError too
         stream.close()
         raise SandboxUnavailable(f"the engine does not answer: {error}", hint=_HINT) from error

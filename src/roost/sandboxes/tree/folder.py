@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 
 from roost.disk import free
 from roost.errors import Conflict, DiskFull, InvalidRequest, NotFound
-from roost.ports.folder import Item, Kind, Listing, Place
+from roost.ports.folder import Item, Kind, Listing, ListingPosition
 from roost.sandboxes.paths import open_at
 from roost.sandboxes.tree.incoming import Incoming
 from roost.sandboxes.tree.refusals import in_words
@@ -30,7 +30,7 @@ _KINDS: Final[dict[int, Kind]] = {
 class LocalFolder:
     """`ports.folder.Folder`.
 
-    :param place: the directory; it need not be there
+    :param directory: the directory; it need not be there
     :param uids: whom files may belong to, if the server is root
     :param hidden: names at the top that are the agent's own; nobody else sees them
     :param most: how many entries of a directory are looked at
@@ -39,23 +39,23 @@ class LocalFolder:
 
     def __init__(
         self,
-        place: Path,
+        directory: Path,
         uids: range,
         hidden: frozenset[str] = frozenset(),
         most: int = 200_000,
         least_free: int = 0,
     ) -> None:
-        self._place = place
+        self._root = directory
         self._uids = uids
         self._hidden = hidden
         self._most = most
         self._least_free = least_free
-        self._incoming = Incoming(place, uids)
+        self._incoming = Incoming(directory, uids)
 
     def begin(self) -> None:
-        self._place.mkdir(parents=True, exist_ok=True)
+        self._root.mkdir(parents=True, exist_ok=True)
 
-    def list(self, path: str, after: Place | None, limit: int) -> Listing:
+    def list(self, path: str, after: ListingPosition | None, limit: int) -> Listing:
         try:
             at = self._directory(path)
         except NotFound:
@@ -66,11 +66,11 @@ class LocalFolder:
             with os.scandir(at) as entries:
                 found = islice(entries, self._most)
                 hidden = frozenset() if path else self._hidden
-                places = (_place(entry) for entry in found if entry.name not in hidden)
-                wanted = (one for one in places if after is None or _key(one) > _key(after))
+                positions = (_position(entry) for entry in found if entry.name not in hidden)
+                wanted = (one for one in positions if after is None or _key(one) > _key(after))
                 shown = heapq.nsmallest(limit + 1, wanted, key=_key)
                 cut = next(entries, None) is not None
-            items = [_looked_at(at, place.name, path) for place in shown[:limit]]
+            items = [_looked_at(at, each.name, path) for each in shown[:limit]]
         finally:
             os.close(at)
         more = shown[limit - 1] if len(shown) > limit else None
@@ -88,7 +88,7 @@ class LocalFolder:
 
     def put(self, path: str, data: BinaryIO, *, overwrite: bool) -> Item:
         self._check(path)
-        if free(self._place) < self._least_free:
+        if free(self._root) < self._least_free:
             raise DiskFull(f"there are fewer than {self._least_free} bytes free for files")
         folder, _, name = path.rpartition("/")
         with self._top() as top, in_words(path):
@@ -143,7 +143,7 @@ class LocalFolder:
     @contextmanager
     def _top(self) -> Iterator[int]:
         try:
-            top = os.open(self._place, _TOP)
+            top = os.open(self._root, _TOP)
         except FileNotFoundError:
             raise NotFound("the session has no files here yet") from None
         try:
@@ -194,12 +194,12 @@ class LocalContent:
         os.close(self._descriptor)
 
 
-def _place(entry: os.DirEntry[str]) -> Place:
-    return Place(not entry.is_dir(follow_symlinks=False), entry.name)
+def _position(entry: os.DirEntry[str]) -> ListingPosition:
+    return ListingPosition(not entry.is_dir(follow_symlinks=False), entry.name)
 
 
-def _key(place: Place) -> tuple[bool, bytes]:
-    return place.is_file, os.fsencode(place.name)
+def _key(position: ListingPosition) -> tuple[bool, bytes]:
+    return position.is_file, os.fsencode(position.name)
 
 
 def _looked_at(at: int, name: str, folder: str) -> Item | None:

@@ -26,10 +26,10 @@ _PIECE: Final = 1024 * 1024
 class Incoming:
     """The way into one directory."""
 
-    def __init__(self, place: Path, uids: range) -> None:
-        self._place = place
+    def __init__(self, directory: Path, uids: range) -> None:
+        self._directory = directory
         self._uids = uids
-        self._beside = place.with_name(f".{place.name}.incoming")
+        self._beside = directory.with_name(f".{directory.name}.incoming")
 
     def put(self, at: int, name: str, data: BinaryIO, *, overwrite: bool) -> None:
         """Write a file into the open directory `at`. :raises OSError: :raises Conflict:"""
@@ -60,7 +60,7 @@ class Incoming:
 
     def give(self, descriptor: int) -> None:
         """Make it the session's, as the directory is; if that is nobody's yet, it stays ours."""
-        status = self._place.stat()
+        status = self._directory.stat()
         shared = stat.S_IWGRP & status.st_mode
         folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
         os.fchmod(descriptor, (0o755 if folder else 0o644) | (stat.S_IWGRP if shared else 0))

@@ -24,14 +24,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class LocalTree:
     """`ports.tree.Tree`.
 
-    :param place: the directory; it need not be there
+    :param directory: the directory; it need not be there
     :param notes: where to remember things; nothing in a sandbox can see it
     :param uids: whom restored files may be given to, if the server is root
     :param most: how many entries a directory may have
     """
 
-    def __init__(self, place: Path, notes: Path, uids: range, most: int = 1_000_000) -> None:
-        self._place = place
+    def __init__(self, directory: Path, notes: Path, uids: range, most: int = 1_000_000) -> None:
+        self._directory = directory
         self._notes = notes
         self._uids = uids
         self._most = most
@@ -39,25 +39,25 @@ class LocalTree:
 
     def root(self) -> Root | None:
         try:
-            return root_of(self._place)
+            return root_of(self._directory)
         except FileNotFoundError:
             return None
 
     def walk(self) -> Iterator[Found | Skipped]:
         self._patience = Patience()
-        return iter(Walk(self._place, self._most))
+        return iter(Walk(self._directory, self._most))
 
     def read(self, found: Found) -> Iterator[bytes | int]:
         return read(found, self._patience)
 
     def link(self, found: Found) -> bytes:
         try:
-            return os.readlink(name_of(found.path), dir_fd=found.place)
+            return os.readlink(name_of(found.path), dir_fd=found.handle)
         except OSError:
             raise Changed from None
 
     def again(self, found: Found) -> Found | Skipped | None:
-        return look(found.place, found.path, os.fstat(found.place).st_dev)
+        return look(found.handle, found.path, os.fstat(found.handle).st_dev)
 
     def recall(self, what: str) -> bytes | None:
         try:
@@ -73,10 +73,10 @@ class LocalTree:
         fresh.replace(note)
 
     def remove(self) -> None:
-        beside = self._place.parent.glob(f".{escape(self._place.name)}.*")
-        for directory in (self._place, *beside):
+        beside = self._directory.parent.glob(f".{escape(self._directory.name)}.*")
+        for directory in (self._directory, *beside):
             remove(directory)
-        for note in self._notes.glob(f"{escape(self._place.name)}.*"):
+        for note in self._notes.glob(f"{escape(self._directory.name)}.*"):
             note.unlink(missing_ok=True)
 
     def boot(self) -> str:
@@ -86,7 +86,7 @@ class LocalTree:
             return ""
 
     def make_durable(self) -> None:
-        descriptor = os.open(self._place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if _libc.syncfs(descriptor) != 0:
                 raise OSError(ctypes.get_errno(), "the files cannot be made durable")
@@ -95,16 +95,18 @@ class LocalTree:
 
     @contextmanager
     def staging(self, name: str, owner: tuple[int, int]) -> Iterator[LocalStaging]:
-        prefix = f".{self._place.name}.restoring-"
-        self._place.parent.mkdir(parents=True, exist_ok=True)
-        for left in self._place.parent.glob(f"{escape(prefix)}*"):
+        prefix = f".{self._directory.name}.restoring-"
+        self._directory.parent.mkdir(parents=True, exist_ok=True)
+        for left in self._directory.parent.glob(f"{escape(prefix)}*"):
             if left.name != prefix + name:
                 remove(left)
-        staging = LocalStaging(self._place.with_name(prefix + name), self._place, owner, self._uids)
+        staging = LocalStaging(
+            self._directory.with_name(prefix + name), self._directory, owner, self._uids
+        )
         try:
             yield staging
         finally:
             staging.close()
 
     def _note(self, what: str) -> Path:
-        return self._notes / f"{self._place.name}.{what}"
+        return self._notes / f"{self._directory.name}.{what}"

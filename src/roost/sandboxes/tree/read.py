@@ -43,7 +43,7 @@ class Patience:
 def read(found: Found, patience: Patience) -> Iterator[bytes | int]:
     """A file's content in pieces, or how long a hole is. See `ports.tree.Tree.read`."""
     try:
-        descriptor = os.open(name_of(found.path), _SAFELY, dir_fd=found.place)
+        descriptor = os.open(name_of(found.path), _SAFELY, dir_fd=found.handle)
     except OSError as error:
         if error.errno in _GONE:
             raise Changed from None

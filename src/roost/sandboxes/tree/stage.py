@@ -1,4 +1,4 @@
-"""Restoring a tree beside its place, and putting it there when it is whole.
+"""Restoring a tree beside its directory, and putting it there when it is whole.
 
 A file gets its modification time last. So one that was being written when the machine went down does not
 look like the one in the snapshot; and before a file is taken for restored, it is read and hashed.
@@ -24,9 +24,9 @@ _SET_ID: Final = stat.S_ISUID | stat.S_ISGID
 class LocalStaging:
     """`ports.tree.Staging`."""
 
-    def __init__(self, path: Path, place: Path, owner: tuple[int, int], uids: range) -> None:
+    def __init__(self, path: Path, target: Path, owner: tuple[int, int], uids: range) -> None:
         self._path = path
-        self._place = place
+        self._target = target
         self._uids = uids
         self._owner = owner
         self._may_give = os.geteuid() == 0
@@ -110,15 +110,15 @@ class LocalStaging:
         return root_of(self._path)
 
     def replace(self, *, keep: bool) -> None:
-        aside = self._place.with_name(f".{self._place.name}.aside")
+        aside = self._target.with_name(f".{self._target.name}.aside")
         try:
-            self._place.rmdir()  # it is empty: then what lies aside is worth more
+            self._target.rmdir()  # it is empty: then what lies aside is worth more
         except FileNotFoundError:
             pass
         except OSError:
             remove(aside)
-            self._place.rename(aside)
-        self._path.rename(self._place)
+            self._target.rename(aside)
+        self._path.rename(self._target)
         if not keep:
             remove(aside)
 

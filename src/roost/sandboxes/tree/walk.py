@@ -146,7 +146,7 @@ def look(at: int, path: bytes, device: int) -> Found | Skipped | None:
         owner=(status.st_uid, status.st_gid),
         signature=_signature(status),
         identity=_shared(status),
-        place=at,
+        handle=at,
     )
 
 

@@ -4,7 +4,7 @@
         factory = "tests.contracts.test_bubblewrap:make"
 
 The factory is named, not given, because some promises are about what happens when the process that
-holds a place is killed: another process has to make the provider too. Inside there must be `sh`, the
+holds a sandbox is killed: another process has to make the provider too. Inside there must be `sh`, the
 usual small programs, and `python3`.
 """
 

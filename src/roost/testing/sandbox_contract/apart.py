@@ -1,11 +1,11 @@
-"""Two places know nothing of each other, and nothing of the machine."""
+"""Two sandboxes know nothing of each other, and nothing of the machine."""
 
 from __future__ import annotations
 
 import socket
 from pathlib import Path
 
-from roost.ports.sandbox import Endpoint, Limits, Mount, SandboxProvider, UnixAddress
+from roost.ports.sandbox import Endpoint, Mount, SandboxLimits, SandboxProvider, UnixAddress
 from roost.testing.sandbox_contract.kit import Kit, Plans, run, shell
 
 _LISTEN = """
@@ -55,7 +55,7 @@ class ApartContract(Kit):
         """Of a size, and beside what is mounted there."""
         (tmp_path / "fixed").mkdir()
         mounts = [Mount(tmp_path / "fixed", "/mnt/session/uploads")]
-        limits = Limits(tmp_bytes=1024**2)
+        limits = SandboxLimits(tmp_bytes=1024**2)
         ours, theirs = plan("sesn_a", mounts=mounts, limits=limits), plan("sesn_b")
         make = "mkdir {0}/user && echo secret >{0}/user/note && cat {0}/user/note"
         async with provider.open(ours) as a, provider.open(theirs) as b:

@@ -11,7 +11,7 @@ from roost.errors import SandboxFailed
 from roost.ports.sandbox import SandboxProvider
 from roost.testing.sandbox_contract.kit import MIB, Kit, Plans, finish, run, shell
 
-_ADDED = {"PWD", "_", "ROOST_PLACE"}  # by shells; by places without walls
+_ADDED = {"PWD", "_", "ROOST_PLACE"}  # by shells; by sandboxes that do not isolate
 
 
 class CommandContract(Kit):
@@ -37,7 +37,7 @@ class CommandContract(Kit):
     async def test_an_unknown_command_exits_with_127(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
-        """It is the command that failed, not the place."""
+        """It is the command that failed, not the sandbox."""
         async with provider.open(plan()) as sandbox:
             result = await run(sandbox, "no-such-command", "--version")
             assert result.code == 127

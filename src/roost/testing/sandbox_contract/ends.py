@@ -57,7 +57,7 @@ class EndContract(Kit):
     async def test_a_failure_of_the_body_comes_out_as_it_is(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
-        """Not wrapped in anything; and the place is gone."""
+        """Not wrapped in anything; and the sandbox is gone."""
         given = plan()
         heart = Heart(given.workspace.path)
         with pytest.raises(ZeroDivisionError):
@@ -88,7 +88,7 @@ class EndContract(Kit):
     async def test_a_command_given_up_at_any_wait_is_no_part_of_the_next_one(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
-        """Neither in its own place nor in another, which starts commands at the same time."""
+        """Neither in its own sandbox nor in another, which starts commands at the same time."""
         ours, theirs = plan("sesn_a"), plan("sesn_b")
         async with provider.open(ours) as a, provider.open(theirs) as b:
             steps = itertools.count(1)
@@ -100,8 +100,8 @@ class EndContract(Kit):
                     await shell(a, f"echo a {step} >>ran; echo {step}; sleep 0.01")
 
             async for step in cancelled_at_each_step(work):
-                for place, name in ((a, "a"), (b, "b")):
-                    said = await shell(place, f"echo {name} next {step}; cat ran 2>/dev/null")
+                for sandbox, name in ((a, "a"), (b, "b")):
+                    said = await shell(sandbox, f"echo {name} next {step}; cat ran 2>/dev/null")
                     lines = said.output.decode().splitlines()
                     assert lines[0] == f"{name} next {step}"
                     assert all(line.startswith(f"{name} ") for line in lines), lines
@@ -196,7 +196,7 @@ class EndContract(Kit):
 
     @asynccontextmanager
     async def _held_elsewhere(self, directory: Path) -> AsyncGenerator[Child, None]:
-        """The process that holds a place of the session named like the directory, with a daemon in it."""
+        """The process that holds a sandbox of the session named like the directory, with a daemon in it."""
         command = [sys.executable, "-m", "roost.testing.sandbox_contract.holder"]
         holder = await anyio.open_process(
             [*command, self.factory, str(directory), Heart.daemon],

@@ -17,7 +17,7 @@ class FileContract(Kit):
     async def test_the_workspace_outlives_the_place(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
-        """The next place of the session finds it as it was left, and may go on changing it."""
+        """The next sandbox of the session finds it as it was left, and may go on changing it."""
         async with provider.open(plan()) as sandbox:
             assert (
                 await shell(sandbox, "mkdir -p a/b; echo one >a/b/file; ln -s a link")

@@ -1,4 +1,4 @@
-"""A process that opens a place, runs a script in it, says so, and waits to be killed."""
+"""A process that opens a sandbox, runs a script in it, says so, and waits to be killed."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ MIB = 1024**2
 Plans = Callable[..., Plan]
 
 
-class Result(NamedTuple):
+class CommandResult(NamedTuple):
     """What a command came to."""
 
     code: int
@@ -24,22 +24,22 @@ class Result(NamedTuple):
     errors: bytes
 
 
-async def finish(process: Process) -> Result:
+async def finish(process: Process) -> CommandResult:
     """Read all it writes, and wait."""
     output = bytearray()
     while chunk := await process.receive():
         output += chunk
-    return Result(await process.wait(), bytes(output), process.errors())
+    return CommandResult(await process.wait(), bytes(output), process.errors())
 
 
-async def run(sandbox: Sandbox, *argv: str, **options: Any) -> Result:
+async def run(sandbox: Sandbox, *argv: str, **options: Any) -> CommandResult:
     """Run a command to its end, without input."""
     process = await sandbox.spawn(argv, **options)
     await process.close_input()
     return await finish(process)
 
 
-async def shell(sandbox: Sandbox, script: str, **options: Any) -> Result:
+async def shell(sandbox: Sandbox, script: str, **options: Any) -> CommandResult:
     """Run a script to its end."""
     return await run(sandbox, "sh", "-c", script, **options)
 

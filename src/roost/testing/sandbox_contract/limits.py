@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from roost.errors import SandboxFailed
-from roost.ports.sandbox import Limits, SandboxProvider
+from roost.ports.sandbox import SandboxLimits, SandboxProvider
 from roost.testing.sandbox_contract.kit import MIB, Kit, Plans, run, shell
 
 _TAKE_MEMORY = "b = bytearray(int(__import__('sys').argv[1])); b[::4096] = b'x' * len(b[::4096])"
@@ -29,13 +29,13 @@ os.kill(0, 9)
 
 
 class LimitContract(Kit):
-    """What everything in a place may use together."""
+    """What everything in a sandbox may use together."""
 
     async def test_memory_over_the_limit_is_not_given(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
-        """The command that wants it fails; the place goes on."""
-        limits = Limits(memory_bytes=128 * MIB)
+        """The command that wants it fails; the sandbox goes on."""
+        limits = SandboxLimits(memory_bytes=128 * MIB)
         async with provider.open(plan(limits=limits)) as sandbox:
             assert (await run(sandbox, "python3", "-c", _TAKE_MEMORY, str(32 * MIB))).code == 0
             assert (await run(sandbox, "python3", "-c", _TAKE_MEMORY, str(512 * MIB))).code != 0
@@ -45,7 +45,7 @@ class LimitContract(Kit):
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """Several that each stay below it cannot pass it together."""
-        limits = Limits(memory_bytes=128 * MIB)
+        limits = SandboxLimits(memory_bytes=128 * MIB)
         hold = f"{_TAKE_MEMORY}; print('held', flush=True); __import__('time').sleep(60)"
         async with provider.open(plan(limits=limits)) as sandbox:
             commands = [
@@ -61,7 +61,7 @@ class LimitContract(Kit):
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """A fork bomb stays small."""
-        async with provider.open(plan(limits=Limits(processes=40))) as sandbox:
+        async with provider.open(plan(limits=SandboxLimits(processes=40))) as sandbox:
             result = await run(sandbox, "python3", "-c", _FORK)
             assert 20 <= int(result.output) <= 40
 
@@ -70,7 +70,7 @@ class LimitContract(Kit):
     ) -> None:
         """Also where both are the same user of the machine."""
         busy = "i=0; while [ $i -lt 30 ]; do sleep 60 & i=$((i+1)); done; echo ready; wait"
-        limits = Limits(processes=40)
+        limits = SandboxLimits(processes=40)
         async with provider.open(plan("sesn_a")) as a, provider.open(plan(limits=limits)) as b:
             crowd = await a.spawn(["sh", "-c", busy])
             assert await crowd.receive() == b"ready\n"
@@ -80,7 +80,7 @@ class LimitContract(Kit):
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """Of each process."""
-        async with provider.open(plan(limits=Limits(open_files=64))) as sandbox:
+        async with provider.open(plan(limits=SandboxLimits(open_files=64))) as sandbox:
             script = (
                 "import os\nn = 0\ntry:\n  while 1: os.dup(0); n += 1\nexcept OSError: print(n)"
             )
@@ -90,7 +90,7 @@ class LimitContract(Kit):
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """Whatever writes it. That all files together are over it may be noticed first."""
-        given = plan(limits=Limits(disk_bytes=8 * MIB))
+        given = plan(limits=SandboxLimits(disk_bytes=8 * MIB))
         async with provider.open(given) as sandbox:
             with suppress(SandboxFailed):
                 assert (await shell(sandbox, "head -c 20000000 /dev/zero >big")).code != 0
@@ -99,8 +99,8 @@ class LimitContract(Kit):
     async def test_all_files_together_do_not_stay_over_the_disk_limit(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
-        """The place fails, and says why; the session can be opened again, to tidy up."""
-        given = plan(limits=Limits(disk_bytes=16 * MIB))
+        """The sandbox fails, and says why; the session can be opened again, to tidy up."""
+        given = plan(limits=SandboxLimits(disk_bytes=16 * MIB))
         async with provider.open(given) as sandbox:
             script = "for i in 1 2 3 4 5 6; do head -c 8000000 /dev/zero >f$i; done; sleep 60"
             process = await sandbox.spawn(["sh", "-c", script])
@@ -113,7 +113,7 @@ class LimitContract(Kit):
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """Several that are busy get no more than one would."""
-        async with provider.open(plan(limits=Limits(cpus=0.1))) as sandbox:
+        async with provider.open(plan(limits=SandboxLimits(cpus=0.1))) as sandbox:
             for _ in range(2):
                 await sandbox.spawn(["sh", "-c", "while :; do :; done"])
             before, began = (await sandbox.stats()).cpu_seconds, anyio.current_time()
@@ -127,7 +127,9 @@ class LimitContract(Kit):
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """Zeros are not limits of zero."""
-        none = Limits(memory_bytes=0, processes=0, cpus=0, open_files=0, disk_bytes=0, tmp_bytes=0)
+        none = SandboxLimits(
+            memory_bytes=0, processes=0, cpus=0, open_files=0, disk_bytes=0, tmp_bytes=0
+        )
         async with provider.open(plan(limits=none)) as sandbox:
             assert (await shell(sandbox, "echo a >file; cat file | cat")).output == b"a\n"
 

@@ -12,13 +12,13 @@ Fetch = Callable[[str], AsyncIterator[bytes]]
 """From a file's id to its bytes."""
 
 
-class Shown(Protocol):
+class FileExchange(Protocol):
     """Two directories for each session; sandboxes can write in the second one only."""
 
     async def uploads(self, session_id: str, files: Mapping[str, str], fetch: Fetch) -> Path:
         """A directory with exactly these files, by path and id; what is missing is fetched.
 
-        Called before a place is opened, and whenever the files change: who is shown it sees that.
+        Called before a sandbox is opened, and whenever the files change: who is shown it sees that.
 
         :raises Unavailable: the disk refused; and whatever `fetch` raises
         """

@@ -1,4 +1,4 @@
-"""Which session's place is open, so that an older generation is gone before a newer one is; and how it ends."""
+"""Which session's sandbox is open, so that an older generation is gone before a newer one is; and how it ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T", bound=_Stoppable)
 
 
 class Ending:
-    """The end of a place: brought about once, however many ask for it, and waited for by all of them."""
+    """The end of a sandbox: brought about once, however many ask for it, and waited for by all of them."""
 
     def __init__(self) -> None:
         self._gone = anyio.Event()
@@ -39,51 +39,51 @@ class Ending:
                 self._gone.set()
 
 
-class Seat(Generic[T]):
-    """A place that is open, or is being opened."""
+class SandboxSlot(Generic[T]):
+    """A sandbox that is open, or is being opened."""
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
         self.settled = anyio.Event()
-        self._place: T | None = None
+        self._sandbox: T | None = None
 
-    def take(self, place: T) -> None:
+    def take(self, sandbox: T) -> None:
         """It is open now."""
-        self._place = place
+        self._sandbox = sandbox
         self.settled.set()
 
     async def empty(self) -> None:
         """Stop what is open, or is about to be."""
         await self.settled.wait()
-        if self._place is not None:
-            await self._place.stop()
+        if self._sandbox is not None:
+            await self._sandbox.stop()
 
 
-class Places(Generic[T]):
-    """The places of one provider in this process; those of others are found by `leftovers`."""
+class OpenSandboxes(Generic[T]):
+    """The sandboxes of one provider in this process; those of others are found by `leftovers`."""
 
     def __init__(self) -> None:
-        self._seats: dict[str, Seat[T]] = {}
+        self._slots: dict[str, SandboxSlot[T]] = {}
 
     @asynccontextmanager
-    async def seat(self, plan: Plan) -> AsyncGenerator[Seat[T], None]:
-        """The session's, once an older generation's place is gone.
+    async def slot(self, plan: Plan) -> AsyncGenerator[SandboxSlot[T], None]:
+        """The session's, once an older generation's sandbox is gone.
 
         :raises SandboxUnavailable: the same or a newer generation is open
         """
-        older = self._seats.get(plan.session_id)
+        older = self._slots.get(plan.session_id)
         if older is not None and older.generation >= plan.generation:
             raise SandboxUnavailable(
                 f"generation {older.generation} of {plan.session_id} is open",
                 hint="Claim the session again: each claim raises its generation.",
             )
-        seat: Seat[T] = Seat(plan.generation)
-        self._seats[plan.session_id] = seat
+        slot: SandboxSlot[T] = SandboxSlot(plan.generation)
+        self._slots[plan.session_id] = slot
         try:
             if older is not None:
                 await older.empty()
-            yield seat
+            yield slot
         finally:
-            seat.settled.set()
-            if self._seats.get(plan.session_id) is seat:
-                del self._seats[plan.session_id]
+            slot.settled.set()
+            if self._slots.get(plan.session_id) is slot:
+                del self._slots[plan.session_id]

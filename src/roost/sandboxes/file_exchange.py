@@ -1,6 +1,6 @@
-"""What sandboxes are shown of their sessions' files, as directories of the data directory: `ports.shown`.
+"""What sandboxes are shown of their sessions' files, as directories of the data directory: `ports.file_exchange`.
 
-The files are written beside their place and renamed; an index that says which file is where is written
+The files are written beside their final path and renamed; an index that says which file is where is written
 last. So a file that the index does not name is written again, and a crash costs no more than that.
 """
 
@@ -19,7 +19,7 @@ from anyio import to_thread
 
 from roost.disk import remove, sync_folder
 from roost.errors import Unavailable
-from roost.ports.shown import Fetch
+from roost.ports.file_exchange import Fetch
 from roost.sandboxes.tree.local import LocalTree
 
 _INDEX: Final = "uploads.json"
@@ -27,8 +27,8 @@ _FRESH: Final = "fresh"
 _MOST_OUTPUTS: Final = 10_000
 
 
-class FolderShown:
-    """`ports.shown.Shown`, in directories that nobody but the server can enter."""
+class FolderExchange:
+    """`ports.file_exchange.Shown`, in directories that nobody but the server can enter."""
 
     def __init__(self, root: Path, uids: range) -> None:
         self._root = root
@@ -36,28 +36,28 @@ class FolderShown:
         self._locks: dict[str, anyio.Lock] = defaultdict(anyio.Lock)
 
     async def uploads(self, session_id: str, files: Mapping[str, str], fetch: Fetch) -> Path:
-        place = self._root / session_id
+        base = self._root / session_id
         async with self._locks[session_id]:
             with _explained():
-                before = await to_thread.run_sync(_begun, place)
+                before = await to_thread.run_sync(_begun, base)
                 if before == files:
-                    return place / "uploads"
-                await to_thread.run_sync(_without, place, before, files)
+                    return base / "uploads"
+                await to_thread.run_sync(_without, base, before, files)
                 for path, file_id in files.items():
                     if before.get(path) != file_id:
-                        await _write(place, path, fetch(file_id))
-                await to_thread.run_sync(_note, place, dict(files))
-        return place / "uploads"
+                        await _write(base, path, fetch(file_id))
+                await to_thread.run_sync(_note, base, dict(files))
+        return base / "uploads"
 
     async def outputs(self, session_id: str) -> Path:
-        place = self._root / session_id / "outputs"
+        base = self._root / session_id / "outputs"
         with _explained():
-            await to_thread.run_sync(_made, place)
-        return place
+            await to_thread.run_sync(_made, base)
+        return base
 
     def outputs_tree(self, session_id: str) -> LocalTree:
-        place = self._root / session_id
-        return LocalTree(place / "outputs", place / "notes", self._uids, most=_MOST_OUTPUTS)
+        base = self._root / session_id
+        return LocalTree(base / "outputs", base / "notes", self._uids, most=_MOST_OUTPUTS)
 
     async def remove(self, session_id: str) -> None:
         self._locks.pop(session_id, None)
@@ -65,40 +65,40 @@ class FolderShown:
             await to_thread.run_sync(remove, self._root / session_id)
 
 
-def _made(place: Path) -> None:
-    place.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    place.parent.mkdir(mode=0o700, exist_ok=True)
-    place.mkdir(mode=0o755, exist_ok=True)
+def _made(base: Path) -> None:
+    base.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    base.parent.mkdir(mode=0o700, exist_ok=True)
+    base.mkdir(mode=0o755, exist_ok=True)
 
 
-def _begun(place: Path) -> dict[str, str]:
+def _begun(base: Path) -> dict[str, str]:
     """What is there already, by path."""
-    _made(place / "uploads")
+    _made(base / "uploads")
     try:
-        return msgspec.json.decode((place / _INDEX).read_bytes(), type=dict[str, str])
+        return msgspec.json.decode((base / _INDEX).read_bytes(), type=dict[str, str])
     except (FileNotFoundError, msgspec.DecodeError):
         return {}
 
 
-def _without(place: Path, before: Mapping[str, str], files: Mapping[str, str]) -> None:
+def _without(base: Path, before: Mapping[str, str], files: Mapping[str, str]) -> None:
     """Remove what is not wanted any more, and directories that are empty then."""
     gone = [path for path, file_id in before.items() if files.get(path) != file_id]
     if not gone:
         return
     # They stay in the index until they are surely gone: what it does not name is never removed.
-    _note(place, {path: "" if path in gone else file_id for path, file_id in before.items()})
+    _note(base, {path: "" if path in gone else file_id for path, file_id in before.items()})
     for path in gone:
-        (place / "uploads" / path).unlink(missing_ok=True)
-        folder = (place / "uploads" / path).parent
-        while folder != place / "uploads" and not (folder.is_dir() and any(folder.iterdir())):
+        (base / "uploads" / path).unlink(missing_ok=True)
+        folder = (base / "uploads" / path).parent
+        while folder != base / "uploads" and not (folder.is_dir() and any(folder.iterdir())):
             if folder.is_dir():
                 folder.rmdir()
             folder = folder.parent
         sync_folder(folder)
 
 
-async def _write(place: Path, path: str, content: AsyncIterator[bytes]) -> None:
-    fresh = place / _FRESH
+async def _write(base: Path, path: str, content: AsyncIterator[bytes]) -> None:
+    fresh = base / _FRESH
     file: BinaryIO = await to_thread.run_sync(fresh.open, "wb")
     try:
         async for piece in content:
@@ -107,7 +107,7 @@ async def _write(place: Path, path: str, content: AsyncIterator[bytes]) -> None:
         await to_thread.run_sync(_sync, file)
     finally:
         await to_thread.run_sync(file.close)
-    await to_thread.run_sync(_put, fresh, place / "uploads", path)
+    await to_thread.run_sync(_put, fresh, base / "uploads", path)
 
 
 def _put(fresh: Path, uploads: Path, path: str) -> None:
@@ -120,14 +120,14 @@ def _put(fresh: Path, uploads: Path, path: str) -> None:
         sync_folder(uploads / folder)
 
 
-def _note(place: Path, files: Mapping[str, str]) -> None:
+def _note(base: Path, files: Mapping[str, str]) -> None:
     """The index, when all that it names is durable: what it names is never written again."""
-    fresh = place / f"{_INDEX}.new"
+    fresh = base / f"{_INDEX}.new"
     with fresh.open("wb") as file:
         file.write(msgspec.json.encode(files))
         _sync(file)
-    fresh.rename(place / _INDEX)
-    sync_folder(place)
+    fresh.rename(base / _INDEX)
+    sync_folder(base)
 
 
 def _sync(file: BinaryIO) -> None:

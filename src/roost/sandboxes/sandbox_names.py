@@ -1,6 +1,6 @@
-"""The names of places: all that belongs to one can be found by them, with nothing kept anywhere.
+"""The names of sandboxes: all that belongs to one can be found by them, with nothing kept anywhere.
 
-A name says which process holds the place, and for which session and generation. A place has it before
+A name says which process holds the sandbox, and for which session and generation. A sandbox has it before
 anything runs there: as the name of its control group, as an argument of its bwrap, as a variable, as a
 container's label. So there is no moment at which a server could die and leave what the next one cannot
 find, and nothing to write down that could be lost or be wrong.
@@ -21,65 +21,65 @@ from roost.ports.sandbox import Plan
 from roost.sandboxes import procfs
 
 VARIABLE: Final = "ROOST_PLACE"
-"""The variable that names the place to what runs in one without walls, and has no other mark to bear."""
+"""The variable that names the sandbox to what runs in one that does not isolate. Servers of older versions are found by it too."""
 
 PATTERN: Final = r"roost-(\d+)\.(\d+)\.(\d+)-([0-9a-f]{16})-(\d+)-([0-9a-f]{8})"
 
 
-class Mark(NamedTuple):
+class SandboxName(NamedTuple):
     """What a name says. Pids mean nothing without their namespace, nor without when they began."""
 
     namespace: int
     pid: int
     start: int
-    place: str
+    session: str
     generation: int
     chance: str
 
     @property
     def holder(self) -> tuple[int, int, int]:
-        """The process that holds the place."""
+        """The process that holds the sandbox."""
         return self.namespace, self.pid, self.start
 
     @property
     def orphaned(self) -> bool:
-        """Whether that is dead."""
+        """Whether that process is dead, so that nobody will end the sandbox."""
         return _is_dead(*self.holder)
 
 
-Wanted = Callable[[Mark], bool]
+Wanted = Callable[[SandboxName], bool]
 
 
 def name_of(plan: Plan) -> str:
-    """A name for a place that this process opens; no two are the same.
+    """A name for a sandbox that this process opens; no two are the same.
 
     :raises OSError: the plan's home is not there
     """
     own = procfs.look(os.getpid())
     assert own is not None, "this process is alive"
     holder = f"{_namespace()}.{own.pid}.{own.start}"
-    return f"roost-{holder}-{_place_of(plan)}-{plan.generation}-{secrets.token_hex(4)}"
+    return f"roost-{holder}-{_session_of(plan)}-{plan.generation}-{secrets.token_hex(4)}"
 
 
-def read(name: str) -> Mark | None:
+def read(name: str) -> SandboxName | None:
     """What a name says; None if it is not one."""
     found = re.fullmatch(PATTERN, name)
-    return mark_of(found) if found else None
+    return parsed(found) if found else None
 
 
-def mark_of(found: re.Match[str]) -> Mark:
+def parsed(found: re.Match[str]) -> SandboxName:
     """What a match of the pattern says."""
-    namespace, pid, start, place, generation, chance = found.groups()
-    return Mark(int(namespace), int(pid), int(start), place, int(generation), chance)
+    namespace, pid, start, session, generation, chance = found.groups()
+    return SandboxName(int(namespace), int(pid), int(start), session, int(generation), chance)
 
 
 def older_than(plan: Plan) -> Wanted:
-    """The places of the session that must be gone before this one is open, whoever holds them.
+    """The sandboxes of the session that must be gone before this one is open, whoever holds them.
 
     :raises OSError: the plan's home is not there
     """
-    place = _place_of(plan)
-    return lambda mark: mark.place == place and mark.generation <= plan.generation
+    session = _session_of(plan)
+    return lambda name: name.session == session and name.generation <= plan.generation
 
 
 def older_or_orphaned(plan: Plan, own: str = "") -> Wanted:
@@ -91,15 +91,15 @@ def older_or_orphaned(plan: Plan, own: str = "") -> Wanted:
     """
     older, spared = older_than(plan), read(own)
     is_dead = cache(_is_dead)  # one server holds most of them
-    return lambda mark: mark != spared and (older(mark) or is_dead(*mark.holder))
+    return lambda name: name != spared and (older(name) or is_dead(*name.holder))
 
 
-def orphaned(mark: Mark) -> bool:
-    """The places that nobody holds any more."""
-    return mark.orphaned
+def orphaned(name: SandboxName) -> bool:
+    """The sandboxes that nobody holds any more."""
+    return name.orphaned
 
 
-def _place_of(plan: Plan) -> str:
+def _session_of(plan: Plan) -> str:
     """Of the session and its home: in a copy of a database there are the same ids for other sessions."""
     home = plan.home.path.stat()
     text = f"{plan.session_id}\0{home.st_dev}\0{home.st_ino}"
