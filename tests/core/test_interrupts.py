@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 from msgspec.structs import replace
 from tests.core.node import TENANT, Node, message, node, texts
-from tests.core.test_sandboxes import Landlord, Room, house
+from tests.core.test_sandboxes import FakeProvider, FakeSandbox, sandboxed_node
 
 from roost.domain.events import Draft
 from roost.domain.ledger import Batch, TurnMark
@@ -24,7 +24,7 @@ def stop() -> Draft:
     return new_draft("user.interrupt")
 
 
-class Slow(Landlord):
+class Slow(FakeProvider):
     """Its doors open when somebody says so."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Slow(Landlord):
         self.opens = anyio.Event()
 
     @asynccontextmanager
-    async def open(self, plan: Plan) -> AsyncGenerator[Room, None]:
+    async def open(self, plan: Plan) -> AsyncGenerator[FakeSandbox, None]:
         self.asked += 1
         self.begins.set()
         await self.opens.wait()
@@ -62,51 +62,51 @@ async def rests(roost: Node, session: Session) -> None:
     assert (state.status, state.queued, state.turn) == (Status.IDLE, 0, None)
 
 
-async def until_asked(landlord: Slow) -> None:
+async def until_asked(provider: Slow) -> None:
     with anyio.fail_after(60):
-        await landlord.begins.wait()
+        await provider.begins.wait()
 
 
 async def test_while_its_place_is_made_ready_the_session_rests_at_once(tmp_path: Path):
-    landlord = Slow()
-    async with house(tmp_path, landlord) as roost:
-        session = await roost.session(message("rm -rf big"), harness="housed")
-        await until_asked(landlord)
+    provider = Slow()
+    async with sandboxed_node(tmp_path, provider) as roost:
+        session = await roost.session(message("rm -rf big"), harness="in-sandbox")
+        await until_asked(provider)
         accepted = await roost.intake.accept(session.id, [stop()])
         state = (await roost.store.sessions.find(session.id)).state
         assert state.status is Status.IDLE, "with the very commit that accepts it"
         await rests(roost, session)
         assert await withdrawn(roost, session) == ["rm -rf big"]
-        landlord.opens.set()
+        provider.opens.set()
         entries = await roost.turn(session, "Hello")
         assert "1 user message " in texts(entries)[0], "the other one is never told"
         assert accepted.entries[0].seq < entries[0].seq
 
 
 async def test_what_is_said_with_the_interrupt_or_after_it_runs(tmp_path: Path):
-    landlord = Slow()
-    async with house(tmp_path, landlord) as roost:
-        session = await roost.session(message("one"), harness="housed")
-        await until_asked(landlord)
+    provider = Slow()
+    async with sandboxed_node(tmp_path, provider) as roost:
+        session = await roost.session(message("one"), harness="in-sandbox")
+        await until_asked(provider)
         await roost.intake.accept(session.id, [message("two"), stop(), message("three")])
         after = await roost.say(session, "four")
-        landlord.opens.set()
+        provider.opens.set()
         entries = await roost.until(session, "session.status_idle", after)
         assert await withdrawn(roost, session) == ["one", "two"]
         assert "2 user messages" in texts(entries)[-1]
 
 
 async def test_waiting_for_a_room_can_be_interrupted(tmp_path: Path):
-    landlord = Landlord(vacant=False)
-    async with house(tmp_path, landlord) as roost:
-        session = await roost.session(message("Hello?"), harness="housed")
+    provider = FakeProvider(available=False)
+    async with sandboxed_node(tmp_path, provider) as roost:
+        session = await roost.session(message("Hello?"), harness="in-sandbox")
         await roost.until(session, "session.status_rescheduled")
         await roost.intake.accept(session.id, [stop()])
         entries = await roost.until(session, "session.status_idle")
         assert entries[-1].fields["stop_reason"] == {"type": "end_turn"}
         await rests(roost, session)
         assert await withdrawn(roost, session) == ["Hello?"]
-        assert landlord.plans == []
+        assert provider.plans == []
 
 
 async def test_where_nobody_can_work_at_present_the_session_rests_all_the_same(tmp_path: Path):
@@ -119,19 +119,19 @@ async def test_where_nobody_can_work_at_present_the_session_rests_all_the_same(t
 
 async def test_a_turn_that_a_dead_server_left_ends_without_an_agent(tmp_path: Path):
     async with node(tmp_path, working=False) as gone:
-        session = await gone.session(message("cut off"), harness="housed")
+        session = await gone.session(message("cut off"), harness="in-sandbox")
         log = gone.store.log
         await log.renew("node_gone", 60)
         [lease] = await log.claim("node_gone", 1)
         await log.append(lease, Batch(takes=await log.inputs(session.id), turn=TurnMark.BEGIN))
         await gone.say(session, "behind it")
-    landlord = Slow()
-    async with house(tmp_path, landlord) as roost:
-        await until_asked(landlord)
+    provider = Slow()
+    async with sandboxed_node(tmp_path, provider) as roost:
+        await until_asked(provider)
         await roost.intake.accept(session.id, [stop()])
         await rests(roost, session)
         assert await withdrawn(roost, session) == ["behind it"]
-        assert landlord.plans == [], "nothing was opened"
+        assert provider.plans == [], "nothing was opened"
 
 
 async def test_killed_after_any_write_of_an_interrupt_nothing_begins(tmp_path: Path):
@@ -148,18 +148,18 @@ async def test_killed_after_any_write_of_an_interrupt_nothing_begins(tmp_path: P
 async def test_an_agent_that_is_opened_for_a_session_that_became_another_is_opened_again(
     tmp_path: Path,
 ):
-    landlord = Slow()
-    async with house(tmp_path, landlord) as roost:
-        session = await roost.session(message("one"), harness="housed")
-        await until_asked(landlord)
+    provider = Slow()
+    async with sandboxed_node(tmp_path, provider) as roost:
+        session = await roost.session(message("one"), harness="in-sandbox")
+        await until_asked(provider)
         # Nobody notifies: the runner finds out when it has opened the agent.
         await roost.store.log.accept(session.id, [stop()])
         await roost.store.sessions.revise(TENANT, session.id, retitled)
         await roost.store.log.accept(session.id, [message("two")])
-        landlord.opens.set()
+        provider.opens.set()
         entries = await roost.until(session, "agent.message")
         assert "1 user message " in texts(entries)[0]
-        assert landlord.asked == 2
+        assert provider.asked == 2
 
 
 def retitled(session: Session) -> Revised:

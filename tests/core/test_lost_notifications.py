@@ -15,9 +15,9 @@ import anyio
 import pytest
 from tests.core.node import TENANT, Node, message, node, texts, types
 from tests.core.test_nodes import at_work, fleet, handed_over, said
-from tests.core.test_prestart import inn
+from tests.core.test_prestart import prestart_node
 from tests.core.test_revocations import two
-from tests.core.test_sandboxes import Landlord, house
+from tests.core.test_sandboxes import FakeProvider, sandboxed_node
 from tests.core.test_shared_workspaces import Machine, W, setup
 from tests.core.test_standby import until_standing_by
 from tests.core.test_task_runs import ended, office
@@ -93,9 +93,9 @@ async def test_an_interrupt_whose_notification_was_lost_stops_the_turn(tmp_path:
 async def test_a_warm_agent_answers_what_another_node_accepted_and_notified_of_in_vain(
     tmp_path: Path,
 ):
-    landlord = Landlord()
-    async with house(tmp_path, landlord, sleep_after=LONG, notifier=lossy()) as roost:
-        session = await roost.session(harness="housed")
+    provider = FakeProvider()
+    async with sandboxed_node(tmp_path, provider, sleep_after=LONG, notifier=lossy()) as roost:
+        session = await roost.session(harness="in-sandbox")
         rested = await roost.turn(session, "one")
         await until_standing_by(roost, session.id)
         accepted = await elsewhere(roost).accept(session.id, [message("two")])
@@ -103,22 +103,22 @@ async def test_a_warm_agent_answers_what_another_node_accepted_and_notified_of_i
         with anyio.fail_after(SOON):
             seen = await roost.until(session, "session.status_idle", rested[-1].seq)
         assert "2 user messages" in texts(seen)[0]
-        assert len(landlord.plans) == 1, "it was not the warm agent that answered"
+        assert len(provider.plans) == 1, "it was not the warm agent that answered"
 
 
 @pytest.mark.parametrize("cause", ["drain", "memory"])
 async def test_a_warm_agent_is_sent_to_sleep_though_the_notification_was_lost(
     tmp_path: Path, cause: str
 ):
-    landlord = Landlord()
-    async with house(tmp_path, landlord, sleep_after=LONG, notifier=lossy()) as roost:
-        session = await roost.session(harness="housed")
+    provider = FakeProvider()
+    async with sandboxed_node(tmp_path, provider, sleep_after=LONG, notifier=lossy()) as roost:
+        session = await roost.session(harness="in-sandbox")
         await roost.turn(session, "one")
         await until_standing_by(roost, session.id)
         runner = roost.dispatcher._runner
         runner.leaving(True) if cause == "drain" else runner.make_room()
         with anyio.fail_after(SOON):
-            await landlord.until_open(0)
+            await provider.until_open(0)
 
 
 async def test_work_whose_notification_was_lost_is_claimed(tmp_path: Path):
@@ -188,11 +188,11 @@ async def waits_in_line(roost: Node) -> Session:
 
 
 async def test_a_sandbox_that_is_there_again_is_found_though_nobody_notifies(tmp_path: Path):
-    landlord = Landlord(vacant=False)
-    async with house(tmp_path, landlord, notifier=lossy()) as roost:
-        session = await roost.session(message("Hello?"), harness="housed")
+    provider = FakeProvider(available=False)
+    async with sandboxed_node(tmp_path, provider, notifier=lossy()) as roost:
+        session = await roost.session(message("Hello?"), harness="in-sandbox")
         await roost.until(session, "session.status_rescheduled")
-        landlord.vacant = True
+        provider.available = True
         with anyio.fail_after(SOON):
             assert len(texts(await roost.until(session, "session.status_idle"))) == 1
 
@@ -200,8 +200,8 @@ async def test_a_sandbox_that_is_there_again_is_found_though_nobody_notifies(tmp
 async def test_waiting_for_a_sandbox_is_interrupted_though_the_notification_was_lost(
     tmp_path: Path,
 ):
-    async with house(tmp_path, Landlord(vacant=False), notifier=lossy()) as roost:
-        session = await roost.session(message("Hello?"), harness="housed")
+    async with sandboxed_node(tmp_path, FakeProvider(available=False), notifier=lossy()) as roost:
+        session = await roost.session(message("Hello?"), harness="in-sandbox")
         await roost.until(session, "session.status_rescheduled")
         await roost.intake.accept(session.id, [new_draft("user.interrupt")])
         with anyio.fail_after(SOON):
@@ -245,10 +245,10 @@ async def test_an_agent_is_started_ahead_though_the_notification_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("roost.core.work.prestart._QUIET", 0)
-    async with inn(tmp_path, notifier=lossy()) as house:
-        await house.create()
+    async with prestart_node(tmp_path, notifier=lossy()) as sandboxed_node:
+        await sandboxed_node.create()
         with anyio.fail_after(SOON):
-            await house.ready()
+            await sandboxed_node.ready()
 
 
 @pytest.mark.parametrize("loses", ["every second", "all, and late"])

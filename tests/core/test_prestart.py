@@ -1,4 +1,4 @@
-"""Agents started ahead: who gets one, who must not, and when they go."""
+"""Prestarted agents: who gets one, who must not, and when they go."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 from tests.core.node import AGENT, TENANT, Node, node, texts
-from tests.core.test_sandboxes import Door, Housed, Landlord, sandboxes
+from tests.core.test_sandboxes import FakeEgress, FakeProvider, SandboxedHarness, sandboxes
 from tests.core.test_start_limit import Slow
 
 from roost.core.sandbox.sandboxes import Sandboxes
@@ -24,11 +24,11 @@ from roost.ports.egress import Networking, RefusalReport
 from roost.ports.notifier import Notifier
 from roost.testing.null_parts import CollectedReports, runner_of
 
-SPEC = Spec(agent=AGENT, environment_id="env_1", harness="housed", title="first")
+SPEC = Spec(agent=AGENT, environment_id="env_1", harness="in-sandbox", title="first")
 
 
-class Lodgings(Sandboxes):
-    """Places whose environments have no catalog."""
+class FixedNetworking(Sandboxes):
+    """Sandboxes whose environments have no catalog."""
 
     reach = Networking()
 
@@ -37,11 +37,11 @@ class Lodgings(Sandboxes):
 
 
 @dataclass
-class Inn:
+class PrestartNode:
     node: Node
     pool: Prestart
-    landlord: Landlord
-    places: Lodgings
+    provider: FakeProvider
+    places: FixedNetworking
     room: list[int]
 
     async def create(self, spec: Spec = SPEC, tenant: str = TENANT) -> Session:
@@ -56,7 +56,7 @@ class Inn:
         with anyio.fail_after(60):
             while len(self.pool) != count:  # noqa: ASYNC110 - a count that nobody notifies of
                 await anyio.sleep(0.01)
-        return self.landlord.plans[-1].session_id
+        return self.provider.plans[-1].session_id
 
 
 async def until_gone(home: Path) -> None:
@@ -66,17 +66,17 @@ async def until_gone(home: Path) -> None:
 
 
 @asynccontextmanager
-async def inn(
+async def prestart_node(
     data: Path, *, size: int = 1, notifier: Notifier | None = None
-) -> AsyncGenerator[Inn, None]:
-    landlord, room = Landlord(), [9]
+) -> AsyncGenerator[PrestartNode, None]:
+    provider, room = FakeProvider(), [9]
     async with (
         node(data, stop_seconds=0.01, notifier=notifier) as roost,
         anyio.create_task_group() as tasks,
     ):
         store, notifier = roost.store, roost.notifier
-        places = sandboxes(data / "vault", landlord, Door(), roost, cls=Lodgings)
-        harnesses = {"housed": Housed(roost.harnesses["scripted"])}
+        places = sandboxes(data / "vault", provider, FakeEgress(), roost, cls=FixedNetworking)
+        harnesses = {"in-sandbox": SandboxedHarness(roost.harnesses["scripted"])}
         wakes = StartLimit(notifier, 9)
         pool = Prestart(
             store.log,
@@ -93,7 +93,7 @@ async def inn(
             *(store, notifier, harnesses), sandboxes=places, warm=warmth, limit=wakes, prestart=pool
         )
         await tasks.start(pool.run)
-        yield Inn(roost, pool, landlord, places, room)
+        yield PrestartNode(roost, pool, provider, places, room)
         tasks.cancel_scope.cancel()
 
 
@@ -104,17 +104,17 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_the_next_session_of_the_same_kind_gets_the_agent_that_waits(tmp_path: Path):
-    async with inn(tmp_path) as house:
-        first = await house.create()
-        waiting = await house.ready()
+    async with prestart_node(tmp_path) as prestarting:
+        first = await prestarting.create()
+        waiting = await prestarting.ready()
         assert waiting != first.id
-        second = await house.create(replace(SPEC, title="second", metadata={"a": "b"}))
+        second = await prestarting.create(replace(SPEC, title="second", metadata={"a": "b"}))
         assert second.id == waiting
-        assert len(texts(await house.node.turn(second, "Hello"))) == 1
-        plans = [plan for plan in house.landlord.plans if plan.session_id == second.id]
+        assert len(texts(await prestarting.node.turn(second, "Hello"))) == 1
+        plans = [plan for plan in prestarting.provider.plans if plan.session_id == second.id]
         assert [plan.generation for plan in plans] == [1]
-        assert len(texts(await house.node.turn(second, "once more"))) == 1
-        plans = [plan for plan in house.landlord.plans if plan.session_id == second.id]
+        assert len(texts(await prestarting.node.turn(second, "once more"))) == 1
+        plans = [plan for plan in prestarting.provider.plans if plan.session_id == second.id]
         assert [plan.generation for plan in plans] == [1, 2]
 
 
@@ -133,75 +133,77 @@ async def test_the_next_session_of_the_same_kind_gets_the_agent_that_waits(tmp_p
     ],
 )
 async def test_no_other_session_gets_it(tmp_path: Path, spec: Spec, tenant: str):
-    async with inn(tmp_path) as house:
-        await house.create()
-        waiting = await house.ready()
-        assert (await house.create(spec, tenant)).id != waiting
+    async with prestart_node(tmp_path) as prestarting:
+        await prestarting.create()
+        waiting = await prestarting.ready()
+        assert (await prestarting.create(spec, tenant)).id != waiting
         await until_gone(tmp_path / "vault" / ".workspaces" / waiting)
-        assert await house.ready() != waiting
+        assert await prestarting.ready() != waiting
 
 
 async def test_one_that_is_not_up_yet_is_left_alone(tmp_path: Path):
-    async with inn(tmp_path) as house:
-        slow = Slow(house.node.dispatcher._runner._parts.starter._harnesses["housed"]._inner)  # type: ignore[attr-defined]
-        house.pool._harnesses = {"housed": slow}
-        await house.create()
+    async with prestart_node(tmp_path) as prestarting:
+        slow = Slow(
+            prestarting.node.dispatcher._runner._parts.starter._harnesses["in-sandbox"]._inner
+        )  # type: ignore[attr-defined]
+        prestarting.pool._harnesses = {"in-sandbox": slow}
+        await prestarting.create()
         await slow.until_opened(1)
         (starting,) = slow.opened
-        assert (await house.create()).id != starting
+        assert (await prestarting.create()).id != starting
         slow.come_up(0)
-        assert await house.ready() == starting
-        assert (await house.create()).id == starting
+        assert await prestarting.ready() == starting
+        assert (await prestarting.create()).id == starting
 
 
 async def test_an_environment_that_changed_ends_what_was_started_for_it(tmp_path: Path):
-    async with inn(tmp_path) as house:
-        await house.create()
-        waiting = await house.ready()
-        house.places.reach = Networking(kind="unrestricted")
-        assert (await house.create()).id != waiting
-        waiting = await house.ready()
-        second = await house.create()
+    async with prestart_node(tmp_path) as prestarting:
+        await prestarting.create()
+        waiting = await prestarting.ready()
+        prestarting.places.reach = Networking(kind="unrestricted")
+        assert (await prestarting.create()).id != waiting
+        waiting = await prestarting.ready()
+        second = await prestarting.create()
         assert second.id == waiting
-        house.places.reach = Networking()
-        assert len(texts(await house.node.turn(second, "Hello"))) == 1
-        opened = [plan.session_id for plan in house.landlord.plans]
+        prestarting.places.reach = Networking()
+        assert len(texts(await prestarting.node.turn(second, "Hello"))) == 1
+        opened = [plan.session_id for plan in prestarting.provider.plans]
         assert opened.count(second.id) == 2
 
 
 async def test_an_id_whose_session_was_not_made_waits_for_the_next_one(tmp_path: Path):
-    async with inn(tmp_path) as house:
-        await house.create()
-        waiting = await house.ready()
+    async with prestart_node(tmp_path) as prestarting:
+        await prestarting.create()
+        waiting = await prestarting.ready()
         with pytest.raises(QuotaExceeded):
-            async with house.pool.offer(TENANT, SPEC) as offer:
+            async with prestarting.pool.offer(TENANT, SPEC) as offer:
                 assert offer.session_id == waiting
-                async with house.pool.offer(TENANT, SPEC) as other:
+                async with prestarting.pool.offer(TENANT, SPEC) as other:
                     assert other.session_id != waiting
                 raise QuotaExceeded
-        assert (await house.create()).id == waiting
+        assert (await prestarting.create()).id == waiting
 
 
 async def test_sessions_with_something_of_their_own_are_not_foreseen(tmp_path: Path):
-    async with inn(tmp_path) as house:
+    async with prestart_node(tmp_path) as prestarting:
         for own in ({"trust_level": "full"}, {"resources": [{"type": "file"}]}):
-            await house.create(replace(SPEC, **own))
+            await prestarting.create(replace(SPEC, **own))
         await anyio.sleep(0.1)
-        assert house.landlord.plans == []
+        assert prestarting.provider.plans == []
 
 
 async def test_what_nobody_wants_goes_after_a_while_and_with_it_its_directory(tmp_path: Path):
-    async with inn(tmp_path) as house:
-        await house.create()
-        waiting = await house.ready()
-        second = await house.create()
+    async with prestart_node(tmp_path) as prestarting:
+        await prestarting.create()
+        waiting = await prestarting.ready()
+        second = await prestarting.create()
         assert second.id == waiting
-        unwanted = await house.ready()
-        house.pool._seconds = 0.05
-        await house.landlord.until_open(0)
+        unwanted = await prestarting.ready()
+        prestarting.pool._seconds = 0.05
+        await prestarting.provider.until_open(0)
         await until_gone(tmp_path / "vault" / ".workspaces" / unwanted)
         assert await anyio.Path(tmp_path, "vault", ".workspaces", second.id).exists()
-        assert len(texts(await house.node.turn(second, "Hello"))) == 1
+        assert len(texts(await prestarting.node.turn(second, "Hello"))) == 1
 
 
 async def test_what_cannot_be_removed_stops_no_start_and_is_tried_again(tmp_path: Path):
@@ -209,42 +211,42 @@ async def test_what_cannot_be_removed_stops_no_start_and_is_tried_again(tmp_path
     for path in (note, left):
         path.parent.mkdir(parents=True)
         path.touch()  # a file, where a directory was to be
-    async with inn(tmp_path) as house:
-        await house.create()
-        await house.ready()
+    async with prestart_node(tmp_path) as prestarting:
+        await prestarting.create()
+        await prestarting.ready()
     assert note.exists()
     left.unlink()
-    async with inn(tmp_path) as house:
+    async with prestart_node(tmp_path) as prestarting:
         assert not note.exists()
 
 
 async def test_no_more_are_kept_than_there_is_room_for(tmp_path: Path):
-    async with inn(tmp_path, size=3) as house:
+    async with prestart_node(tmp_path, size=3) as prestarting:
         for _ in range(3):
-            await house.create()
-        await house.ready(3)
-        house.room[0] = 1
-        await house.landlord.until_open(1)
-        house.room[0] = 0
-        await house.landlord.until_open(0)
+            await prestarting.create()
+        await prestarting.ready(3)
+        prestarting.room[0] = 1
+        await prestarting.provider.until_open(1)
+        prestarting.room[0] = 0
+        await prestarting.provider.until_open(0)
 
 
 async def test_nothing_is_started_ahead_while_a_session_waits_for_its_agent(tmp_path: Path):
-    async with inn(tmp_path) as house:
-        house.pool._limit.expect("somebody")
-        await house.create()
+    async with prestart_node(tmp_path) as prestarting:
+        prestarting.pool._limit.expect("somebody")
+        await prestarting.create()
         await anyio.sleep(0.1)
-        assert house.landlord.plans == []
-        house.pool._limit.end("somebody")
-        await house.ready()
+        assert prestarting.provider.plans == []
+        prestarting.pool._limit.end("somebody")
+        await prestarting.ready()
 
 
 async def test_what_a_place_is_refused_is_told_to_the_session_that_has_it(tmp_path: Path):
     refused = RefusalReport(session_id="s", host="h", port=1, reason="host_not_allowed")
-    async with inn(tmp_path) as house:
-        await house.create()
-        await house.ready()
-        (spare,) = house.pool._spares
+    async with prestart_node(tmp_path) as prestarting:
+        await prestarting.create()
+        await prestarting.ready()
+        (spare,) = prestarting.pool._spares
         await spare.refused(refused)
         spare.reports = reports = CollectedReports()
         await spare.refused(refused)
@@ -252,12 +254,12 @@ async def test_what_a_place_is_refused_is_told_to_the_session_that_has_it(tmp_pa
 
 
 async def test_a_deleted_session_lets_go_of_its_agent(tmp_path: Path):
-    async with inn(tmp_path) as house:
-        await house.create()
-        await house.ready()
-        house.room[0] = 1
-        second = await house.create()
-        house.pool.drop(second.id)
-        house.pool.drop(second.id)
-        house.room[0] = 0
-        await house.landlord.until_open(0)
+    async with prestart_node(tmp_path) as prestarting:
+        await prestarting.create()
+        await prestarting.ready()
+        prestarting.room[0] = 1
+        second = await prestarting.create()
+        prestarting.pool.drop(second.id)
+        prestarting.pool.drop(second.id)
+        prestarting.room[0] = 0
+        await prestarting.provider.until_open(0)

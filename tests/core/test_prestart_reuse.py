@@ -18,8 +18,8 @@ from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 from tests.core import test_prestart
 from tests.core.node import TENANT, texts
-from tests.core.test_prestart import SPEC, Inn, at_once, inn  # noqa: F401 - a fixture
-from tests.core.test_sandboxes import Landlord, Room
+from tests.core.test_prestart import SPEC, PrestartNode, at_once, prestart_node  # noqa: F401 - a fixture
+from tests.core.test_sandboxes import FakeProvider, FakeSandbox
 from tests.striking import WAYS, End, Way, cancelled
 
 from roost.core.work.prestart import PrestartedAgent
@@ -33,36 +33,36 @@ OTHER = "tenant_2"
 _MOST_WAITS = 100
 
 
-class Watchful(Landlord):
-    """Sees whether a session has two rooms; gives one up as slowly as a real one."""
+class Watchful(FakeProvider):
+    """Notices a session with two sandboxes; closes one as slowly as a real provider."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rooms: list[str] = []
+        self.sandboxes_open: list[str] = []
         self.twice: list[str] = []
 
     @asynccontextmanager
-    async def open(self, plan: Plan) -> AsyncGenerator[Room, None]:
-        self.twice += [plan.session_id] if plan.session_id in self.rooms else []
-        self.rooms.append(plan.session_id)
+    async def open(self, plan: Plan) -> AsyncGenerator[FakeSandbox, None]:
+        self.twice += [plan.session_id] if plan.session_id in self.sandboxes_open else []
+        self.sandboxes_open.append(plan.session_id)
         try:
             async with super().open(plan) as room:
                 yield room
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.sleep(0.02)
-            self.rooms.remove(plan.session_id)
+            self.sandboxes_open.remove(plan.session_id)
 
 
 class History:
     """A pool, and all that was made with it."""
 
-    def __init__(self, house: Inn, landlord: Watchful, like: Session) -> None:
-        self.house = house
+    def __init__(self, prestarting: PrestartNode, provider: Watchful, like: Session) -> None:
+        self.prestarting = prestarting
         self.like = like
         self.started: dict[str, str] = {}  # for which tenant an agent was
-        self.pool = house.pool
-        self.landlord = landlord
+        self.pool = prestarting.pool
+        self.provider = provider
         self.offered: list[str] = []
         self.count = 0
 
@@ -70,7 +70,7 @@ class History:
         """As `core.sessions.lifecycle` does."""
         async with self.pool.offer(tenant, spec) as offer:
             self._check_offer(offer.session_id, tenant)
-            made = await self.house.node.store.sessions.create(tenant, offer.session_id, spec)
+            made = await self.prestarting.node.store.sessions.create(tenant, offer.session_id, spec)
             offer.accepted = True
         self.pool.made(made)
         return made
@@ -78,15 +78,15 @@ class History:
     def _check_offer(self, session_id: str, tenant: str) -> None:
         assert session_id not in self.offered, "it was given to somebody before"
         self.offered.append(session_id)
-        plans = [plan for plan in self.landlord.plans if plan.session_id == session_id]
+        plans = [plan for plan in self.provider.plans if plan.session_id == session_id]
         started = self.started.get(session_id)
         assert bool(plans) == (started is not None)
         assert started is None or started == tenant, "another tenant's agent"
 
     async def check(self) -> None:
-        """Every room that is open belongs to an agent that the pool knows; soon, as some are being left."""
+        """Every sandbox that is open belongs to an agent that the pool knows; soon, as some are being left."""
         self.count += 1
-        assert self.landlord.twice == []
+        assert self.provider.twice == []
         with anyio.fail_after(30):
             while not self._is_settled():  # noqa: ASYNC110 - nobody notifies of it
                 await anyio.sleep(0.01)
@@ -95,7 +95,7 @@ class History:
         pool = self.pool
         ours = [spare.session.id for spare in (*pool._spares, *pool._given.values())]
         assert len(set(ours)) == len(ours), "both free and given away"
-        return set(self.landlord.rooms) <= set(ours)
+        return set(self.provider.sandboxes_open) <= set(ours)
 
     async def ready(self) -> None:
         """An agent waits for a session like those of `TENANT`."""
@@ -112,11 +112,11 @@ class History:
 
 @asynccontextmanager
 async def history(data: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[History, None]:
-    landlord = Watchful()
-    monkeypatch.setattr(test_prestart, "Landlord", lambda: landlord)
-    async with inn(data) as house:
-        like = await house.node.store.sessions.create(TENANT, mint("sesn"), SPEC)
-        past = History(house, landlord, like)
+    provider = Watchful()
+    monkeypatch.setattr(test_prestart, "FakeProvider", lambda: provider)
+    async with prestart_node(data) as prestarting:
+        like = await prestarting.node.store.sessions.create(TENANT, mint("sesn"), SPEC)
+        past = History(prestarting, provider, like)
         begin = PrestartedAgent.__init__
 
         def begun(spare: PrestartedAgent, like: Session) -> None:
@@ -152,7 +152,7 @@ async def test_whoever_gives_up_making_a_session_leaves_no_agent_to_two_of_them(
         for _ in range(2):
             await past.ready()
             made = await past.create()
-            assert len(texts(await past.house.node.turn(made, "Hello"))) == 1
+            assert len(texts(await past.prestarting.node.turn(made, "Hello"))) == 1
         await past.check()
 
 
@@ -164,15 +164,15 @@ async def test_a_runner_that_is_cancelled_as_it_takes_an_agent_ends_it(
 
         async def work() -> None:
             async with pool.taken(Lease(made.id, "n", 1), made, CollectedReports()) as found:
-                assert found is None or made.id in past.landlord.rooms
+                assert found is None or made.id in past.provider.sandboxes_open
                 await checkpoint()
-            assert made.id not in past.landlord.rooms
+            assert made.id not in past.provider.sandboxes_open
 
         for at in range(1, _MOST_WAITS):
             await past.ready()
             made = await past.create()
             end = await cancelled(work(), at, "scope")
-            assert made.id not in past.landlord.rooms
+            assert made.id not in past.provider.sandboxes_open
             assert made.id not in pool._given
             await past.check()
             if not end.struck:
@@ -187,12 +187,12 @@ async def test_a_session_whose_agent_is_let_go_just_then_gets_a_place_after_that
     async with history(tmp_path, monkeypatch) as past:
         await past.ready()
         made = await past.create()
-        assert made.id in past.landlord.rooms
-        said = await past.house.node.say(made, "Hello")
+        assert made.id in past.provider.sandboxes_open
+        said = await past.prestarting.node.say(made, "Hello")
         for _ in range(lag):
             await checkpoint()
         past.pool.drop(made.id)
-        entries = await past.house.node.until(made, "session.status_idle", said - 1)
+        entries = await past.prestarting.node.until(made, "session.status_idle", said - 1)
         assert len(texts(entries)) == 1
         await past.check()
 
@@ -206,7 +206,9 @@ async def test_an_agent_whose_session_may_have_been_made_is_offered_to_nobody_el
         with pytest.raises(Unavailable):
             async with past.pool.offer(TENANT, SPEC) as offer:
                 if committed:
-                    await past.house.node.store.sessions.create(TENANT, offer.session_id, SPEC)
+                    await past.prestarting.node.store.sessions.create(
+                        TENANT, offer.session_id, SPEC
+                    )
                 raise Unavailable("whether this was kept is not known")
         assert offer.session_id in past.started
         async with past.pool.offer(TENANT, SPEC) as other:
@@ -216,7 +218,7 @@ async def test_an_agent_whose_session_may_have_been_made_is_offered_to_nobody_el
         home = anyio.Path(tmp_path, "vault", ".workspaces", offer.session_id)
         with anyio.fail_after(30):
             while (  # noqa: ASYNC110 - nobody notifies of a directory
-                offer.session_id in past.landlord.rooms or await home.exists() != committed
+                offer.session_id in past.provider.sandboxes_open or await home.exists() != committed
             ):
                 await anyio.sleep(0.01)
 
@@ -241,7 +243,7 @@ async def test_an_agent_is_not_forgotten_when_it_cannot_be_looked_at(
         async def away(session: Session) -> None:
             raise Unavailable("the database is away")
 
-        monkeypatch.setattr(past.house.places, "networking", away)
+        monkeypatch.setattr(past.prestarting.places, "networking", away)
         with pytest.raises(Unavailable):
             await past.create()
         monkeypatch.undo()
@@ -250,7 +252,7 @@ async def test_an_agent_is_not_forgotten_when_it_cannot_be_looked_at(
 
 async def random_histories(past: History, number: int, rng: random.Random) -> None:
     """Sessions of two tenants are made, worked with, given up and dropped in any order."""
-    node, made = past.house.node, []
+    node, made = past.prestarting.node, []
     for _ in range(number):
         if rng.random() < 0.7:
             await past.ready()
@@ -266,9 +268,9 @@ async def random_histories(past: History, number: int, rng: random.Random) -> No
             if rng.random() < 0.5:
                 assert len(texts(await node.turn(session, "Hello"))) == 1
         if rng.random() < 0.2:
-            past.house.room[0] = rng.choice((0, 1, 9))
+            past.prestarting.room[0] = rng.choice((0, 1, 9))
             await anyio.sleep(0.05)
-            past.house.room[0] = 9
+            past.prestarting.room[0] = 9
         await past.check()
 
 

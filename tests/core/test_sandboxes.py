@@ -44,7 +44,7 @@ from roost.testing.faulty_blobs import FaultyBlobs
 from roost.testing.null_parts import runner_of
 
 
-class Room:
+class FakeSandbox:
     """A sandbox in name only."""
 
     has_ports = False
@@ -65,15 +65,15 @@ class Room:
         pass
 
 
-class Landlord:
-    """Gives rooms, when it has any; keeps count of the ones that are open."""
+class FakeProvider:
+    """Opens sandboxes that run nothing, while `available`; counts those that are open."""
 
-    name = "rooms"
+    name = "fake"
     isolates = True
 
-    def __init__(self, *, vacant: bool = True) -> None:
-        self.vacant = vacant
-        self.sold = 0  # rooms that are gone between the question and the key
+    def __init__(self, *, available: bool = True) -> None:
+        self.available = available
+        self.taken = 0  # how many are gone between `check` and `open`
         self.plans: list[Plan] = []
         self.open_now = 0
         self._left = anyio.Event()
@@ -84,18 +84,18 @@ class Landlord:
                 await self._left.wait()
 
     async def check(self) -> None:
-        if not self.vacant:
-            raise SandboxUnavailable("all rooms are taken", hint="Build one.")
+        if not self.available:
+            raise SandboxUnavailable("no sandbox is free", hint="Start one.")
 
     @asynccontextmanager
-    async def open(self, plan: Plan) -> AsyncGenerator[Room, None]:
-        if self.sold:
-            self.sold -= 1
-            raise SandboxUnavailable("somebody was quicker")
+    async def open(self, plan: Plan) -> AsyncGenerator[FakeSandbox, None]:
+        if self.taken:
+            self.taken -= 1
+            raise SandboxUnavailable("it was taken meanwhile")
         self.plans.append(plan)
         self.open_now += 1
         try:
-            yield Room()
+            yield FakeSandbox()
         finally:
             self.open_now -= 1
             self._left.set()
@@ -105,8 +105,8 @@ class Landlord:
         pass
 
 
-class Door:
-    """A way out that leads nowhere. `grants` are all that it was opened with."""
+class FakeEgress:
+    """An egress that leads nowhere. `grants` are all that it was opened with."""
 
     def __init__(self) -> None:
         self.grants: list[Grant] = []
@@ -118,10 +118,10 @@ class Door:
         yield OpenGrant(endpoints=[endpoint], environ={"DOOR": "1"})
 
 
-class Housed(FakeHarness):
-    """The scripted agent, except that it insists on a room."""
+class SandboxedHarness(FakeHarness):
+    """The scripted agent, except that it insists on a sandbox."""
 
-    name = "housed"
+    name = "in-sandbox"
     profile = replace(IN_SANDBOX, own_directories=frozenset({".claude"}))
 
     def __init__(self, inner: Any) -> None:
@@ -135,25 +135,25 @@ class Housed(FakeHarness):
 
 
 @asynccontextmanager
-async def house(
+async def sandboxed_node(
     data: Path,
-    landlord: Landlord,
+    provider: FakeProvider,
     *,
     sleep_after: float = 0,
     most: int = 9,
-    housed: type[Housed] = Housed,
+    harness_class: type[SandboxedHarness] = SandboxedHarness,
     notifier: Notifier | None = None,
-    door: Door | None = None,
+    door: FakeEgress | None = None,
     blobs: Blobs | None = None,
 ) -> AsyncGenerator[Node, None]:
     async with node(data, notifier=notifier) as roost:
         files = _files(data, roost, blobs) if blobs else None
-        places = sandboxes(data / "vault", landlord, door or Door(), roost, files=files)
+        places = sandboxes(data / "vault", provider, door or FakeEgress(), roost, files=files)
         scripted = roost.harnesses["scripted"]
         warmth = WarmAgents(roost.notifier, seconds=sleep_after, most=most)
         store = roost.store
         roost.dispatcher._runner = runner_of(
-            *(store, roost.notifier, {"housed": housed(scripted)}),
+            *(store, roost.notifier, {"in-sandbox": harness_class(scripted)}),
             sandboxes=places,
             warm=warmth,
             standby=roost.standby,
@@ -166,15 +166,15 @@ S = TypeVar("S", bound=Sandboxes)
 
 def sandboxes(
     vault: Path,
-    landlord: Landlord,
-    door: Door,
+    provider: FakeProvider,
+    door: FakeEgress,
     roost: Node,
     *,
-    others: Sequence[Landlord] = (),
+    others: Sequence[FakeProvider] = (),
     files: LocalWorkspaces | None = None,
     cls: type[S] = Sandboxes,  # type: ignore[assignment]
 ) -> S:
-    """Sandboxes of this landlord's; `files`, if they are to be kept."""
+    """Sandboxes of this provider; `files`, if they are to be kept."""
     volumes = VaultVolumes(vault, vault.parent / "data")
     kept = None
     if files is not None:
@@ -182,7 +182,7 @@ def sandboxes(
         parts = (files, snapshots, store.workspaces, store.catalog, roost.notifier, tree_of)
         shared = SharedWorkspaces(*parts, node="n")
         kept = SessionFiles(files, shared, volumes)
-    offered = OfferedSandboxes(landlord, others, SANDBOXED_ONLY, volumes)
+    offered = OfferedSandboxes(provider, others, SANDBOXED_ONLY, volumes)
     return bare_sandboxes(cls, offered, door, roost.store.catalog, volumes, kept)
 
 
@@ -207,14 +207,14 @@ async def test_while_the_store_is_wrong_the_input_waits_and_goes_on_by_itself(
             chosen = right if is_right else empty if wrong == "empty" else away
             return await chosen.read(key)
 
-    landlord = Landlord()
-    async with house(tmp_path, landlord, blobs=Switched(tmp_path / "blobs")) as roost:
-        session = await roost.session(harness="housed")
+    provider = FakeProvider()
+    async with sandboxed_node(tmp_path, provider, blobs=Switched(tmp_path / "blobs")) as roost:
+        session = await roost.session(harness="in-sandbox")
         home = tmp_path / "vault" / ".workspaces" / session.id
         home.mkdir(parents=True)
         (home / "work.txt").write_text("mine")
         await roost.turn(session, "Hello")
-        await landlord.until_open(0)
+        await provider.until_open(0)
         await until_stored(roost, session)
         remove(home)
         is_right = False
@@ -225,7 +225,7 @@ async def test_while_the_store_is_wrong_the_input_waits_and_goes_on_by_itself(
         assert error["retry_status"] == {"type": "retrying"}
         await anyio.sleep(0.3)
         assert types(await roost.store.log.inputs(session.id)) == ["user.message"]
-        assert len(landlord.plans) == 1
+        assert len(provider.plans) == 1
         is_right = True
         entries = await roost.until(session, "session.status_idle", seq - 1)
         assert types(entries).count("session.error") == 1
@@ -237,8 +237,10 @@ async def test_waiting_for_the_store_can_be_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("roost.core.work.runner._STORE_LOOKS", 0.05)
-    async with house(tmp_path, Landlord(), blobs=FolderBlobs(tmp_path / "empty")) as roost:
-        session = await roost.session(harness="housed")
+    async with sandboxed_node(
+        tmp_path, FakeProvider(), blobs=FolderBlobs(tmp_path / "empty")
+    ) as roost:
+        session = await roost.session(harness="in-sandbox")
         await roost.store.workspaces.hold(
             session.id, "", 0
         )  # it has a snapshot, which is not there
@@ -264,14 +266,14 @@ class Unreadable:
         return entry
 
 
-@pytest.mark.parametrize("harness", ["housed", "scripted"])
+@pytest.mark.parametrize("harness", ["in-sandbox", "scripted"])
 @pytest.mark.parametrize("interrupted", [False, True])
 async def test_a_message_whose_files_cannot_be_read_waits_with_its_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harness: str, interrupted: bool
 ):
     monkeypatch.setattr("roost.core.work.runner._STORE_LOOKS", 0.02)
     store = Unreadable()
-    opened = house(tmp_path, Landlord()) if harness == "housed" else node(tmp_path)
+    opened = sandboxed_node(tmp_path, FakeProvider()) if harness == "in-sandbox" else node(tmp_path)
     async with opened as roost:
         agents = roost.dispatcher._runner._parts.starter._harnesses
         agents[harness] = ShowingFiles(agents[harness], store)  # type: ignore[arg-type,index]
@@ -303,11 +305,11 @@ async def until_stored(roost: Node, session: Session) -> None:
 
 
 async def test_a_session_has_a_directory_of_its_own_and_the_way_out(tmp_path: Path):
-    landlord = Landlord()
-    async with house(tmp_path, landlord) as roost:
-        session = await roost.session(harness="housed")
+    provider = FakeProvider()
+    async with sandboxed_node(tmp_path, provider) as roost:
+        session = await roost.session(harness="in-sandbox")
         await roost.turn(session, "Hello")
-        (plan,) = landlord.plans
+        (plan,) = provider.plans
         assert (
             plan.home.path == plan.workspace.path == tmp_path / "vault" / ".workspaces" / session.id
         )
@@ -319,7 +321,7 @@ async def test_a_session_has_a_directory_of_its_own_and_the_way_out(tmp_path: Pa
 async def test_a_new_place_has_spent_what_the_ones_before_it_have(tmp_path: Path):
     before: list[Spent] = []
 
-    class Spending(Door):
+    class Spending(FakeEgress):
         """One request goes out while the place is open."""
 
         @asynccontextmanager
@@ -333,8 +335,8 @@ async def test_a_new_place_has_spent_what_the_ones_before_it_have(tmp_path: Path
                 yield endpoints
 
     door = Spending()
-    async with house(tmp_path, Landlord(), door=door) as roost:
-        session = await roost.session(harness="housed")
+    async with sandboxed_node(tmp_path, FakeProvider(), door=door) as roost:
+        session = await roost.session(harness="in-sandbox")
         for turn in range(3):
             await roost.turn(session, "Hello")
             grant = door.grants[turn]
@@ -347,17 +349,17 @@ async def test_where_there_is_no_room_the_input_waits_and_goes_on_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("roost.core.work.starter._LOOK_AGAIN", 0.05)
-    landlord = Landlord(vacant=False)
-    async with house(tmp_path, landlord) as roost:
-        session = await roost.session(message("Hello?"), harness="housed")
+    provider = FakeProvider(available=False)
+    async with sandboxed_node(tmp_path, provider) as roost:
+        session = await roost.session(message("Hello?"), harness="in-sandbox")
         seen = await roost.until(session, "session.status_rescheduled")
         (error,) = [entry.fields["error"] for entry in seen if entry.type == "session.error"]
-        assert error["message"] == "all rooms are taken. Build one."
+        assert error["message"] == "no sandbox is free. Start one."
         assert error["retry_status"] == {"type": "retrying"}
         await anyio.sleep(0.2)
         assert len(await roost.store.log.inputs(session.id)) == 1
-        assert landlord.plans == []
-        landlord.vacant = True
+        assert provider.plans == []
+        provider.available = True
         entries = await roost.until(session, "session.status_idle")
         assert types(entries).count("session.error") == 1
         assert len(texts(entries)) == 1
@@ -367,24 +369,24 @@ async def test_a_room_that_is_gone_when_it_is_opened_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("roost.core.work.runner._PAUSES", (0.0, 0.0, 0.0))
-    landlord = Landlord()
-    async with house(tmp_path, landlord) as roost:
-        landlord.sold = 2
-        session = await roost.session(message("Hello?"), harness="housed")
+    provider = FakeProvider()
+    async with sandboxed_node(tmp_path, provider) as roost:
+        provider.taken = 2
+        session = await roost.session(message("Hello?"), harness="in-sandbox")
         entries = await roost.until(session, "session.status_idle")
         assert len(texts(entries)) == 1
         errors = [entry.fields["error"] for entry in entries if entry.type == "session.error"]
-        assert [error["message"] for error in errors] == ["somebody was quicker"] * 2
+        assert [error["message"] for error in errors] == ["it was taken meanwhile"] * 2
 
 
 async def test_a_room_that_never_opens_leaves_the_input_in_the_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("roost.core.work.runner._PAUSES", (0.0, 0.0, 0.0))
-    landlord = Landlord()
-    async with house(tmp_path, landlord) as roost:
-        landlord.sold = 4
-        session = await roost.session(message("Hello?"), harness="housed")
+    provider = FakeProvider()
+    async with sandboxed_node(tmp_path, provider) as roost:
+        provider.taken = 4
+        session = await roost.session(message("Hello?"), harness="in-sandbox")
         entries = await roost.until(session, "session.status_idle")
         assert entries[-1].fields["stop_reason"] == {"type": "retries_exhausted"}
         assert types(await roost.store.log.inputs(session.id)) == ["user.message"]
@@ -392,30 +394,30 @@ async def test_a_room_that_never_opens_leaves_the_input_in_the_queue(
 
 
 async def test_a_warm_agent_keeps_its_room_and_its_lease_until_it_sleeps(tmp_path: Path):
-    landlord = Landlord()
-    async with house(tmp_path, landlord, sleep_after=0.5) as roost:
-        session = await roost.session(harness="housed")
+    provider = FakeProvider()
+    async with sandboxed_node(tmp_path, provider, sleep_after=0.5) as roost:
+        session = await roost.session(harness="in-sandbox")
         await roost.turn(session, "one")
         await roost.turn(session, "two")
-        assert len(landlord.plans) == 1
+        assert len(provider.plans) == 1
         assert roost.dispatcher.busy == 0
-        await landlord.until_open(0)
+        await provider.until_open(0)
         (answer,) = texts(await roost.turn(session, "three"))
         assert "3 user messages" in answer
-        assert [plan.generation for plan in landlord.plans] == [1, 2]
+        assert [plan.generation for plan in provider.plans] == [1, 2]
 
 
 async def test_the_agent_that_idled_longest_makes_room_for_another(tmp_path: Path):
-    landlord = Landlord()
-    async with house(tmp_path, landlord, sleep_after=60, most=2) as roost:
-        sessions = [await roost.session(harness="housed") for _ in range(3)]
+    provider = FakeProvider()
+    async with sandboxed_node(tmp_path, provider, sleep_after=60, most=2) as roost:
+        sessions = [await roost.session(harness="in-sandbox") for _ in range(3)]
         for session in sessions:
             await roost.turn(session, "Hello")
-        await landlord.until_open(2)
+        await provider.until_open(2)
         await roost.turn(sessions[1], "you stayed")
-        assert len(landlord.plans) == 3
+        assert len(provider.plans) == 3
         await roost.turn(sessions[0], "you slept")
-        assert len(landlord.plans) == 4
+        assert len(provider.plans) == 4
 
 
 class Short:
@@ -433,41 +435,41 @@ class Short:
 
 
 async def test_agents_that_rest_end_one_after_the_other_while_memory_is_short(tmp_path: Path):
-    landlord = Landlord()
-    async with house(tmp_path, landlord, sleep_after=60) as roost:
-        sessions = [await roost.session(harness="housed") for _ in range(3)]
+    provider = FakeProvider()
+    async with sandboxed_node(tmp_path, provider, sleep_after=60) as roost:
+        sessions = [await roost.session(harness="in-sandbox") for _ in range(3)]
         for session in sessions:
             await roost.turn(session, "Hello")
         roost.dispatcher._machine = Short(looks=2)
         roost.notifier.notify(WORK)
-        await landlord.until_open(1)
+        await provider.until_open(1)
         await roost.turn(sessions[2], "you stayed")
-        assert len(landlord.plans) == 3
+        assert len(provider.plans) == 3
 
 
 async def test_agents_that_rest_leave_a_node_that_drains_and_come_back(tmp_path: Path):
-    landlord = Landlord()
-    async with house(tmp_path, landlord, sleep_after=60) as roost:
-        session = await roost.session(harness="housed")
+    provider = FakeProvider()
+    async with sandboxed_node(tmp_path, provider, sleep_after=60) as roost:
+        session = await roost.session(harness="in-sandbox")
         await roost.turn(session, "Hello")
-        await landlord.until_open(1)
+        await provider.until_open(1)
         fleet = Fleet(roost.store.nodes, roost.notifier, roost.dispatcher.node)
         await fleet.mark(roost.dispatcher.node, draining=True)
-        await landlord.until_open(0)
+        await provider.until_open(0)
         sent = await roost.say(session, "Is anybody there?")
         await fleet.mark(roost.dispatcher.node, draining=False)
         assert len(texts(await roost.until(session, "session.status_idle", sent))) == 1
-        await landlord.until_open(1)
+        await provider.until_open(1)
 
 
 async def test_an_archived_session_gives_its_room_back_at_once(tmp_path: Path):
-    landlord = Landlord()
-    async with house(tmp_path, landlord, sleep_after=60) as roost:
-        session = await roost.session(harness="housed")
+    provider = FakeProvider()
+    async with sandboxed_node(tmp_path, provider, sleep_after=60) as roost:
+        session = await roost.session(harness="in-sandbox")
         await roost.turn(session, "Hello")
         await roost.store.sessions.archive(TENANT, session.id)
         roost.notifier.notify(f"inbox:{session.id}")
-        await landlord.until_open(0)
+        await provider.until_open(0)
         found = await roost.store.sessions.get(TENANT, session.id)
         assert found.state.status is Status.TERMINATED
 
@@ -489,7 +491,7 @@ def test_an_agents_mcp_servers_can_be_reached_where_the_environment_says_so():
     assert allowed == ["a.example", "tools.example", "::1"]
 
 
-class NoEngine(Landlord):
+class NoEngine(FakeProvider):
     """A kind of place that this machine does not have."""
 
     def __init__(self, name: str) -> None:
@@ -504,7 +506,7 @@ class NoEngine(Landlord):
 async def test_only_a_missing_sandbox_that_sessions_usually_get_is_worth_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, missing: str, warnings: int
 ):
-    usual, another = Landlord(), Landlord()
+    usual, another = FakeProvider(), FakeProvider()
     usual.name, another.name = "usual", "another"
     given = [NoEngine(missing) if each.name == missing else each for each in (usual, another)]
     volumes = VaultVolumes(tmp_path, tmp_path.parent)
@@ -513,7 +515,9 @@ async def test_only_a_missing_sandbox_that_sessions_usually_get_is_worth_a_warni
 
 
 async def test_nothing_is_left_of_a_session_that_never_was(tmp_path: Path):
-    async with house(tmp_path, Landlord(), blobs=FolderBlobs(tmp_path / "blobs")) as roost:
+    async with sandboxed_node(
+        tmp_path, FakeProvider(), blobs=FolderBlobs(tmp_path / "blobs")
+    ) as roost:
         places = roost.dispatcher._runner._parts.starter._sandboxes
         assert places is not None
         files = places._files._own

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 from tests.core.node import TENANT, Node, message, node, texts, types
-from tests.core.test_sandboxes import Housed, Landlord, house
+from tests.core.test_sandboxes import FakeProvider, SandboxedHarness, sandboxed_node
 from tests.striking import cancelled
 
 from roost.core.write.standby import StandbyRunners
@@ -50,9 +50,9 @@ async def commits_of_a_turn(roost: Node, session_id: str, text: str) -> list[str
 
 
 async def test_a_message_to_a_warm_agent_is_taken_up_by_the_commit_that_accepts_it(tmp_path: Path):
-    landlord = Landlord()
-    async with house(tmp_path, landlord, sleep_after=60) as roost:
-        session = await roost.session(harness="housed")
+    provider = FakeProvider()
+    async with sandboxed_node(tmp_path, provider, sleep_after=60) as roost:
+        session = await roost.session(harness="in-sandbox")
         first = await roost.turn(session, "one")
         await until_standing_by(roost, session.id)
         assert await commits_of_a_turn(roost, session.id, "two") == [
@@ -64,12 +64,12 @@ async def test_a_message_to_a_warm_agent_is_taken_up_by_the_commit_that_accepts_
         entries = await roost.until(session, "session.status_idle", first[-1].seq)
         (answer,) = texts(entries)
         assert "2 user messages" in answer
-        assert len(landlord.plans) == 1
+        assert len(provider.plans) == 1
 
 
 async def test_ten_messages_at_once_to_a_warm_agent_are_each_answered_once(tmp_path: Path):
-    async with house(tmp_path, Landlord(), sleep_after=60) as roost:
-        session = await roost.session(harness="housed")
+    async with sandboxed_node(tmp_path, FakeProvider(), sleep_after=60) as roost:
+        session = await roost.session(harness="in-sandbox")
         await roost.turn(session, "hello")
         await until_standing_by(roost, session.id)
         async with anyio.create_task_group() as tasks:
@@ -87,9 +87,9 @@ async def test_ten_messages_at_once_to_a_warm_agent_are_each_answered_once(tmp_p
 async def test_a_session_that_was_changed_while_its_agent_was_warm_gets_another_agent(
     tmp_path: Path,
 ):
-    landlord = Landlord()
-    async with house(tmp_path, landlord, sleep_after=60) as roost:
-        session = await roost.session(harness="housed")
+    provider = FakeProvider()
+    async with sandboxed_node(tmp_path, provider, sleep_after=60) as roost:
+        session = await roost.session(harness="in-sandbox")
         await roost.turn(session, "one")
         await until_standing_by(roost, session.id)
         said = [new_draft("session.updated", title="new")]
@@ -98,10 +98,10 @@ async def test_a_session_that_was_changed_while_its_agent_was_warm_gets_another_
         )
         (answer,) = texts(await roost.turn(session, "two"))
         assert "2 user messages" in answer
-        assert len(landlord.plans) == 2
+        assert len(provider.plans) == 2
 
 
-class Stumbling(Housed):
+class Stumbling(SandboxedHarness):
     """An agent that fails at the end of its first turn, and has nothing left to say about it."""
 
     @asynccontextmanager
@@ -120,8 +120,10 @@ class Stumbling(Housed):
 
 
 async def test_an_agent_that_failed_as_its_turn_ended_answers_what_is_said_next(tmp_path: Path):
-    async with house(tmp_path, Landlord(), sleep_after=60, housed=Stumbling) as roost:
-        session = await roost.session(harness="housed")
+    async with sandboxed_node(
+        tmp_path, FakeProvider(), sleep_after=60, harness_class=Stumbling
+    ) as roost:
+        session = await roost.session(harness="in-sandbox")
         first = await roost.turn(session, "one")
         assert "session.status_rescheduled" in types(first)
         await until_standing_by(roost, session.id)
@@ -184,9 +186,9 @@ async def test_a_turn_that_was_begun_for_a_server_that_died_is_taken_by_the_next
 
 async def test_a_sender_who_gives_up_at_any_wait_is_answered_once_or_was_not_heard(tmp_path: Path):
     """Whoever is cancelled as a message is committed has still said it: the agent must not find out late."""
-    landlord = Landlord()
-    async with house(tmp_path, landlord, sleep_after=60) as roost:
-        session = await roost.session(harness="housed")
+    provider = FakeProvider()
+    async with sandboxed_node(tmp_path, provider, sleep_after=60) as roost:
+        session = await roost.session(harness="in-sandbox")
         await roost.turn(session, "hello")
         for at in range(1, 50):
             await until_standing_by(roost, session.id)
@@ -205,4 +207,4 @@ async def test_a_sender_who_gives_up_at_any_wait_is_answered_once_or_was_not_hea
             if not end.struck:
                 break
         print(f"{at} histories")
-        assert len(landlord.plans) == 1
+        assert len(provider.plans) == 1

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.core.node import Node, message, node, texts
-from tests.core.test_sandboxes import Door, Housed, Landlord, sandboxes
+from tests.core.test_sandboxes import FakeEgress, FakeProvider, SandboxedHarness, sandboxes
 
 from roost.core.work.start_limit import StartLimit
 from roost.domain.events import Entry
@@ -43,7 +43,7 @@ class Sleepy:
         await self._inner.interrupt()
 
 
-class Slow(Housed):
+class Slow(SandboxedHarness):
     """An agent that comes up when a test says so; `opened` are its sessions, in order."""
 
     def __init__(self, inner: Any) -> None:
@@ -72,17 +72,17 @@ class Slow(Housed):
 
 
 @asynccontextmanager
-async def slow_house(
-    data: Path, landlord: Landlord, most: int
+async def slow_node(
+    data: Path, provider: FakeProvider, most: int
 ) -> AsyncGenerator[tuple[Node, Slow], None]:
     """A node that begins to work only when it is told to."""
     async with node(data, working=False) as roost:
         store = roost.store
-        places = sandboxes(data / "vault", landlord, Door(), roost)
+        places = sandboxes(data / "vault", provider, FakeEgress(), roost)
         scripted = roost.harnesses["scripted"]
         slow = Slow(scripted)
         roost.dispatcher._runner = runner_of(
-            *(store, roost.notifier, {"housed": slow, "scripted": scripted}),
+            *(store, roost.notifier, {"in-sandbox": slow, "scripted": scripted}),
             sandboxes=places,
             limit=StartLimit(roost.notifier, most),
         )
@@ -113,8 +113,8 @@ async def statuses(roost: Node, sessions: Sequence[Session]) -> set[Status]:
 async def test_no_more_agents_start_at_once_than_allowed_and_the_oldest_wait_starts_first(
     tmp_path: Path,
 ):
-    async with slow_house(tmp_path, Landlord(), most=2) as (roost, slow):
-        sessions = [await roost.session(message("Hello"), harness="housed") for _ in range(7)]
+    async with slow_node(tmp_path, FakeProvider(), most=2) as (roost, slow):
+        sessions = [await roost.session(message("Hello"), harness="in-sandbox") for _ in range(7)]
         roost.notifier.notify("begin")
         for up in range(5):
             await slow.until_opened(up + 2)
@@ -135,8 +135,8 @@ async def test_no_more_agents_start_at_once_than_allowed_and_the_oldest_wait_sta
 
 
 async def test_sessions_that_wait_for_a_room_keep_nobody_else_from_starting(tmp_path: Path):
-    async with slow_house(tmp_path, Landlord(vacant=False), most=1) as (roost, _):
-        homeless = [await roost.session(message("Hello"), harness="housed") for _ in range(3)]
+    async with slow_node(tmp_path, FakeProvider(available=False), most=1) as (roost, _):
+        homeless = [await roost.session(message("Hello"), harness="in-sandbox") for _ in range(3)]
         quick = await roost.session(message("Hello"))
         roost.notifier.notify("begin")
         assert len(texts(await roost.until(quick, "session.status_idle"))) == 1
@@ -147,13 +147,13 @@ async def test_a_start_that_failed_keeps_nobody_else_from_starting_until_it_is_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("roost.core.work.runner._PAUSES", (600,))
-    landlord = Landlord()
-    landlord.sold = 1
-    async with slow_house(tmp_path, landlord, most=1) as (roost, slow):
-        failed = await roost.session(message("Hello"), harness="housed")
+    provider = FakeProvider()
+    provider.taken = 1
+    async with slow_node(tmp_path, provider, most=1) as (roost, slow):
+        failed = await roost.session(message("Hello"), harness="in-sandbox")
         roost.notifier.notify("begin")
         await roost.until(failed, "session.status_rescheduled")
-        other = await roost.session(message("Hello"), harness="housed")
+        other = await roost.session(message("Hello"), harness="in-sandbox")
         await slow.until_opened(1)
         assert slow.opened == [other.id]
         slow.come_up(0)

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.core.node import AGENT, TENANT, Node, message, node, texts, types
-from tests.core.test_sandboxes import Door, Housed, Landlord
+from tests.core.test_sandboxes import FakeEgress, FakeProvider, SandboxedHarness
 
 from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.sandboxes import Sandboxes
@@ -32,14 +32,14 @@ FREE = Networking(kind="unrestricted")
 EVERY: list[TrustLevel] = ["sandboxed", "vault", "full"]
 
 
-class Named(Landlord):
-    def __init__(self, name: str, *, vacant: bool = True) -> None:
-        super().__init__(vacant=vacant)
+class Named(FakeProvider):
+    def __init__(self, name: str, *, available: bool = True) -> None:
+        super().__init__(available=available)
         self.name = name
 
 
 def spec(**fields: Any) -> Spec:
-    return Spec(agent=AGENT, environment_id="env_1", harness="housed", **fields)
+    return Spec(agent=AGENT, environment_id="env_1", harness="in-sandbox", **fields)
 
 
 def key(ceiling: TrustLevel = "full") -> Key:
@@ -47,7 +47,7 @@ def key(ceiling: TrustLevel = "full") -> Key:
     return Key(**about, digest=b"", hint="", created_at=0, trust_ceiling=ceiling)  # type: ignore[arg-type]
 
 
-class Estate:
+class TwoProviders:
     """A server with sandboxes of two kinds, and the host; `docker` is what it gives by default."""
 
     def __init__(self, catalog: Any, vault: Path, levels: list[TrustLevel]) -> None:
@@ -59,13 +59,13 @@ class Estate:
         self.volumes = volumes = VaultVolumes(vault, vault.parent / "data")
         others = [self.bubblewrap, self.host]
         self.offered = OfferedSandboxes(self.docker, others, levels, volumes)
-        self.places = bare_sandboxes(Sandboxes, self.offered, Door(), catalog, volumes)
+        self.places = bare_sandboxes(Sandboxes, self.offered, FakeEgress(), catalog, volumes)
         self.trust = Trust(self.offered)
 
 
 @pytest.fixture
-def estate(tmp_path: Path) -> Estate:
-    return Estate(None, tmp_path / "vault", list(EVERY))
+def server(tmp_path: Path) -> TwoProviders:
+    return TwoProviders(None, tmp_path / "vault", list(EVERY))
 
 
 @pytest.fixture
@@ -73,82 +73,85 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_a_session_keeps_the_kind_of_place_it_was_given(estate: Estate):
-    assert (await estate.trust.placed(spec(), LIMITED)).sandbox == "docker"
+async def test_a_session_keeps_the_kind_of_place_it_was_given(server: TwoProviders):
+    assert (await server.trust.placed(spec(), LIMITED)).sandbox == "docker"
     for level in ("vault", "full"):
-        assert (await estate.trust.placed(spec(trust_level=level), FREE)).sandbox == "host"
-    estate.docker.vacant = False
-    await estate.places.check(spec(sandbox="bubblewrap"))
-    with pytest.raises(SandboxUnavailable, match="all rooms are taken"):
-        await estate.places.check(spec(sandbox="docker"))
+        assert (await server.trust.placed(spec(trust_level=level), FREE)).sandbox == "host"
+    server.docker.available = False
+    await server.places.check(spec(sandbox="bubblewrap"))
+    with pytest.raises(SandboxUnavailable, match="no sandbox is free"):
+        await server.places.check(spec(sandbox="docker"))
 
 
 async def test_a_new_session_without_a_sandbox_is_refused_unless_it_names_a_fallback(
-    estate: Estate,
+    server: TwoProviders,
 ):
-    estate.docker.vacant = False
-    with pytest.raises(SandboxUnavailable, match="all rooms are taken"):
-        await estate.trust.placed(spec(), LIMITED)
-    made = await estate.trust.placed(spec(sandbox_fallback="bubblewrap"), LIMITED)
+    server.docker.available = False
+    with pytest.raises(SandboxUnavailable, match="no sandbox is free"):
+        await server.trust.placed(spec(), LIMITED)
+    made = await server.trust.placed(spec(sandbox_fallback="bubblewrap"), LIMITED)
     assert (made.trust_level, made.sandbox, made.sandbox_fallback) == (
         *("sandboxed", "bubblewrap", "bubblewrap"),
     )
     for level in ("vault", "full"):
-        made = await estate.trust.placed(spec(sandbox_fallback=level), FREE)
+        made = await server.trust.placed(spec(sandbox_fallback=level), FREE)
         assert (made.trust_level, made.sandbox) == (level, "host")
-    estate.bubblewrap.vacant = False
+    server.bubblewrap.available = False
     with pytest.raises(SandboxUnavailable):
-        await estate.trust.placed(spec(sandbox_fallback="bubblewrap"), LIMITED)
+        await server.trust.placed(spec(sandbox_fallback="bubblewrap"), LIMITED)
 
 
-async def test_a_fallback_is_not_taken_where_the_sandbox_is_there(estate: Estate):
-    made = await estate.trust.placed(spec(sandbox_fallback="full"), LIMITED)
+async def test_a_fallback_is_not_taken_where_the_sandbox_is_there(server: TwoProviders):
+    made = await server.trust.placed(spec(sandbox_fallback="full"), LIMITED)
     assert (made.trust_level, made.sandbox, made.sandbox_fallback) == (
         *("sandboxed", "docker", "full"),
     )
 
 
-def test_a_fallback_is_no_way_to_more_trust(estate: Estate):
+def test_a_fallback_is_no_way_to_more_trust(server: TwoProviders):
     for level in ("vault", "full"):
         with pytest.raises(Forbidden, match="sandbox_fallback"):
-            estate.trust.check(key("sandboxed"), spec(sandbox_fallback=level))
-    estate.levels.remove("full")
+            server.trust.check(key("sandboxed"), spec(sandbox_fallback=level))
+    server.levels.remove("full")
     with pytest.raises(InvalidRequest, match="sandbox_fallback: this server does not offer"):
-        estate.trust.check(key(), spec(sandbox_fallback="full"))
-    estate.trust.check(key("sandboxed"), spec(sandbox_fallback="bubblewrap"))
+        server.trust.check(key(), spec(sandbox_fallback="full"))
+    server.trust.check(key("sandboxed"), spec(sandbox_fallback="bubblewrap"))
 
 
-def test_a_fallback_that_the_operator_does_not_give_is_refused(estate: Estate):
-    del estate.offered._providers["bubblewrap"]
+def test_a_fallback_that_the_operator_does_not_give_is_refused(server: TwoProviders):
+    del server.offered._providers["bubblewrap"]
     with pytest.raises(InvalidRequest, match="sandbox_fallback: 'bubblewrap' is not offered"):
-        estate.trust.check(key(), spec(sandbox_fallback="bubblewrap"))
+        server.trust.check(key(), spec(sandbox_fallback="bubblewrap"))
 
 
-async def test_limits_that_nobody_can_enforce_on_the_host_are_not_ignored(estate: Estate):
+async def test_limits_that_nobody_can_enforce_on_the_host_are_not_ignored(server: TwoProviders):
     for level in ("vault", "full"):
         with pytest.raises(InvalidRequest, match="cannot be enforced"):
-            await estate.trust.placed(spec(trust_level=level), LIMITED)
+            await server.trust.placed(spec(trust_level=level), LIMITED)
 
 
-async def test_a_vault_with_the_servers_own_files_in_it_is_not_shown(estate: Estate):
-    estate.volumes._data = estate.volumes._vault / "data"
+async def test_a_vault_with_the_servers_own_files_in_it_is_not_shown(server: TwoProviders):
+    server.volumes._data = server.volumes._vault / "data"
     for fields in ({"trust_level": "vault"}, {"mount_scope": "workspace+vault"}):
         with pytest.raises(SandboxUnavailable, match="lies in the vault") as refused:
-            await estate.places.check(spec(**fields))
+            await server.places.check(spec(**fields))
         assert "ROOST_DATA" in (refused.value.hint or "")
-    await estate.places.check(spec())
+    await server.places.check(spec())
 
 
 @asynccontextmanager
-async def manor(data: Path) -> AsyncGenerator[tuple[Node, Estate], None]:
+async def manor(data: Path) -> AsyncGenerator[tuple[Node, TwoProviders], None]:
     async with node(data) as roost:
-        estate = Estate(OneEnvironment(), data / "vault", list(EVERY))
+        server = TwoProviders(OneEnvironment(), data / "vault", list(EVERY))
         scripted = roost.harnesses["scripted"]
         store = roost.store
         roost.dispatcher._runner = runner_of(
-            store, roost.notifier, {"housed": Housed(scripted)}, sandboxes=estate.places
+            store,
+            roost.notifier,
+            {"in-sandbox": SandboxedHarness(scripted)},
+            sandboxes=server.places,
         )
-        yield roost, estate
+        yield roost, server
 
 
 class OneEnvironment:
@@ -178,24 +181,24 @@ async def begun(roost: Node, **fields: Any) -> Session:
 
 
 async def test_a_host_session_works_in_the_vault_and_lives_in_a_home_of_its_own(tmp_path: Path):
-    async with manor(tmp_path) as (roost, estate):
+    async with manor(tmp_path) as (roost, server):
         for level, home in (("vault", None), ("full", "/home/me")):
             session = await begun(roost, trust_level=level)
             await roost.until(session, "session.status_idle")
-            plan = estate.host.plans[-1]
+            plan = server.host.plans[-1]
             assert plan.home.path == tmp_path / "vault" / ".workspaces" / session.id
             assert plan.workspace.path == tmp_path / "vault"
             assert not plan.hidden
             assert plan.environ.get("HOME") == home
-            bounds = estate.places.bounds(session)
+            bounds = server.places.bounds(session)
             assert (bounds is None) == (level == "full")
 
 
 async def test_a_mount_scope_shows_the_vault_without_what_sessions_have(tmp_path: Path):
-    async with manor(tmp_path) as (roost, estate):
+    async with manor(tmp_path) as (roost, server):
         session = await begun(roost, mount_scope="workspace+vault")
         await roost.until(session, "session.status_idle")
-        (plan,) = estate.docker.plans
+        (plan,) = server.docker.plans
         assert Mount(tmp_path / "vault", "/vault", hidden=[".workspaces"]) in plan.mounts
         assert plan.workspace.path == plan.home.path
         assert plan.hidden == [".claude"]
@@ -206,8 +209,8 @@ async def test_a_level_that_is_no_longer_offered_waits_and_goes_on_when_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: TrustLevel
 ):
     monkeypatch.setattr("roost.core.work.starter._LOOK_AGAIN", 0.05)
-    async with manor(tmp_path) as (roost, estate):
-        estate.levels.remove(level)
+    async with manor(tmp_path) as (roost, server):
+        server.levels.remove(level)
         session = await begun(roost, trust_level=level)
         seen = await roost.until(session, "session.status_rescheduled")
         (error,) = [entry.fields["error"] for entry in seen if entry.type == "session.error"]
@@ -215,19 +218,19 @@ async def test_a_level_that_is_no_longer_offered_waits_and_goes_on_when_it_is(
         assert "ROOST_TRUST_LEVELS" in error["message"]
         await anyio.sleep(0.2)
         assert len(await roost.store.log.inputs(session.id)) == 1
-        assert not estate.docker.plans and not estate.bubblewrap.plans and not estate.host.plans
-        estate.levels.append(level)
+        assert not server.docker.plans and not server.bubblewrap.plans and not server.host.plans
+        server.levels.append(level)
         entries = await roost.until(session, "session.status_idle")
         assert types(entries).count("session.error") == 1
         assert len(texts(entries)) == 1
-        assert not estate.docker.plans and not estate.bubblewrap.plans
-        assert len(estate.host.plans) == 1
+        assert not server.docker.plans and not server.bubblewrap.plans
+        assert len(server.host.plans) == 1
         assert (await roost.store.sessions.find(session.id)).spec.trust_level == level
 
 
 async def test_an_environment_that_becomes_limited_stops_a_host_session_aloud(tmp_path: Path):
-    async with manor(tmp_path) as (roost, estate):
-        estate.catalog.networking = "limited"
+    async with manor(tmp_path) as (roost, server):
+        server.catalog.networking = "limited"
         session = await begun(roost, trust_level="full")
         entries = await roost.until(session, "session.status_idle")
         (error,) = [entry.fields["error"] for entry in entries if entry.type == "session.error"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 from tests.core.node import Node, node
-from tests.core.test_sandboxes import Door, Housed, Landlord, sandboxes
+from tests.core.test_sandboxes import FakeEgress, FakeProvider, SandboxedHarness, sandboxes
 from tests.workspaces.complete_files import look_at_all
 from tests.workspaces.trees import UIDS
 
@@ -36,7 +36,7 @@ class HeldSnapshots(Snapshots):
         return await super().take(*args, **more)
 
 
-class Writing(Housed):
+class Writing(SandboxedHarness):
     """An agent that writes a file in each of its turns; `wrote` has an event for each."""
 
     homes: Path
@@ -76,12 +76,12 @@ async def writing(
             roost.notifier,
             pace=SyncPace(turn=60),
         )
-        places = sandboxes(data / "vault", Landlord(), Door(), roost, files=files)
+        places = sandboxes(data / "vault", FakeProvider(), FakeEgress(), roost, files=files)
         agent = Writing(roost.harnesses["scripted"])
         agent.homes = homes
         warmth, store = WarmAgents(roost.notifier, seconds=60, most=9), roost.store
         roost.dispatcher._runner = runner_of(
-            *(store, roost.notifier, {"housed": agent}),
+            *(store, roost.notifier, {"in-sandbox": agent}),
             sandboxes=places,
             warm=warmth,
             standby=roost.standby,
@@ -91,7 +91,7 @@ async def writing(
 
 async def test_a_turn_begins_when_the_files_of_the_one_before_are_stored(tmp_path: Path):
     async with writing(tmp_path) as (roost, agent, files, snapshots):
-        session = await roost.session(harness="housed")
+        session = await roost.session(harness="in-sandbox")
         first = await roost.turn(session, "one")
         sent = await roost.say(session, "two")
         with anyio.move_on_after(1):  # it does not begin; if it did, its file would be in the way
