@@ -6,8 +6,16 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
-from tests.harnesses.claude_session import END, Board, Served, agent, bash, housed, serving
-from tests.harnesses.sandboxed_harness import Housed
+from tests.harnesses.claude_session import (
+    END,
+    Board,
+    Served,
+    agent,
+    bash,
+    sandboxed_harness,
+    serving,
+)
+from tests.harnesses.sandboxed_harness import SandboxedHarness
 
 from roost.testing.desk import script
 
@@ -19,12 +27,12 @@ async def model() -> AsyncGenerator[Served, None]:
 
 
 @pytest.fixture
-def house(model: Served, tmp_path: Path) -> Housed:
-    return housed(model, tmp_path)
+def sandboxed(model: Served, tmp_path: Path) -> SandboxedHarness:
+    return sandboxed_harness(model, tmp_path)
 
 
-async def test_auto_lets_the_agent_look_and_asks_before_it_acts(house: Housed):
-    desk = Board(house, agent("auto"))
+async def test_auto_lets_the_agent_look_and_asks_before_it_acts(sandboxed: SandboxedHarness):
+    desk = Board(sandboxed, agent("auto"))
     looks = {"tool": "Glob", "input": {"pattern": "*"}}
     rest = await desk.run(desk.say(script(looks, bash("echo done"), {"text": "Done."})))
     looked, acted = desk.events("agent.tool_use")
@@ -39,8 +47,10 @@ async def test_auto_lets_the_agent_look_and_asks_before_it_acts(house: Housed):
     assert desk.texts() == ["Done."]
 
 
-async def test_a_conversation_that_grows_too_long_is_compacted_and_says_so(house: Housed):
-    desk = Board(house, agent())
+async def test_a_conversation_that_grows_too_long_is_compacted_and_says_so(
+    sandboxed: SandboxedHarness,
+):
+    desk = Board(sandboxed, agent())
     full = {"text": "One.", "usage": {"input_tokens": 990_000}}
     async with desk.open() as opened:
         await desk.turn(opened, [desk.say(script(full))])
@@ -49,9 +59,11 @@ async def test_a_conversation_that_grows_too_long_is_compacted_and_says_so(house
     assert desk.texts() == ["One.", "Two."]
 
 
-async def test_what_the_cli_says_and_roost_has_no_word_for_is_passed_on(house: Housed):
+async def test_what_the_cli_says_and_roost_has_no_word_for_is_passed_on(
+    sandboxed: SandboxedHarness,
+):
     """It announces that it asks a model once more that has refused."""
-    desk = Board(house, agent())
+    desk = Board(sandboxed, agent())
     step = {"text": "I would rather not.", "stop_reason": "refusal"}
     assert await desk.run(desk.say(script(step, step))) == {"type": "refusal"}
     passed = [entry.fields for entry in desk.events("roost.agent_frame")]
@@ -59,8 +71,8 @@ async def test_what_the_cli_says_and_roost_has_no_word_for_is_passed_on(house: H
     assert "safeguards" in said[0]
 
 
-async def test_an_ordinary_turn_has_nothing_that_is_not_understood(house: Housed):
-    desk = Board(house, agent())
+async def test_an_ordinary_turn_has_nothing_that_is_not_understood(sandboxed: SandboxedHarness):
+    desk = Board(sandboxed, agent())
     step = {"thinking": "Hm.", **bash("echo done")}
     assert await desk.run(desk.say(script(step, {"text": "Done."}))) == END
     assert len(desk.events("agent.thinking")) == 1

@@ -17,12 +17,12 @@ from tests.harnesses.claude_session import (
     config,
     docs_server,
     emits,
-    housed,
     once,
+    sandboxed_harness,
     serving,
     with_servers,
 )
-from tests.harnesses.sandboxed_harness import Housed
+from tests.harnesses.sandboxed_harness import SandboxedHarness
 
 from roost.domain.session import Pending
 from roost.ports.harness import Conversation, Harness, Output, Trouble
@@ -38,14 +38,14 @@ async def model() -> AsyncGenerator[Served, None]:
 
 
 @pytest.fixture
-def house(model: Served, tmp_path: Path) -> Housed:
-    return housed(model, tmp_path)
+def sandboxed(model: Served, tmp_path: Path) -> SandboxedHarness:
+    return sandboxed_harness(model, tmp_path)
 
 
 class TestClaudeHarness(HarnessContract):
     @pytest.fixture
-    def harness(self, house: Housed) -> Harness:
-        return house
+    def harness(self, sandboxed: SandboxedHarness) -> Harness:
+        return sandboxed
 
     @pytest.fixture
     async def model(self) -> AsyncGenerator[Served, None]:
@@ -78,17 +78,19 @@ class TestClaudeHarness(HarnessContract):
         assert await desk.run(desk.say(script(step, step))) == {"type": "refusal"}
 
 
-async def test_a_tool_runs_in_the_workspace_once_its_call_is_in_the_log(house: Housed):
-    desk = Board(house, agent())
+async def test_a_tool_runs_in_the_workspace_once_its_call_is_in_the_log(
+    sandboxed: SandboxedHarness,
+):
+    desk = Board(sandboxed, agent())
     seen: list[bool] = []
     watch = once(
-        emits("agent.tool_use"), lambda: seen.append((house.workspace / "new.txt").exists())
+        emits("agent.tool_use"), lambda: seen.append((sandboxed.workspace / "new.txt").exists())
     )
     async with desk.open() as opened:
         message = desk.say(script(bash("echo hello | tee new.txt"), {"text": "Done."}))
         assert await desk.turn(opened, [message], watch=watch) == END
     assert seen == [False], "it ran before its call was logged"
-    assert (house.workspace / "new.txt").read_text() == "hello\n"
+    assert (sandboxed.workspace / "new.txt").read_text() == "hello\n"
     (call,), (result,) = desk.events("agent.tool_use"), desk.events("agent.tool_result")
     assert call.fields == {
         "name": "bash",
@@ -102,9 +104,9 @@ async def test_a_tool_runs_in_the_workspace_once_its_call_is_in_the_log(house: H
 
 
 async def test_the_agent_is_offered_what_it_may_use_and_told_who_it_is(
-    house: Housed, model: Served
+    sandboxed: SandboxedHarness, model: Served
 ):
-    desk = Board(house, agent("always_allow", config("bash", enabled=False)))
+    desk = Board(sandboxed, agent("always_allow", config("bash", enabled=False)))
     calls = {"tools": [bash("echo no"), {"tool": "Glob", "input": {"pattern": "*"}}]}
     await desk.run(desk.say(script(calls, {"text": "Done."})))
     body = model.requests[-1].body
@@ -121,8 +123,10 @@ async def test_the_agent_is_offered_what_it_may_use_and_told_who_it_is(
     assert [entry.fields["is_error"] for entry in desk.events("agent.tool_result")] == [True, False]
 
 
-async def test_permission_is_asked_for_given_and_refused(house: Housed, model: Served):
-    desk = Board(house, agent("always_ask"))
+async def test_permission_is_asked_for_given_and_refused(
+    sandboxed: SandboxedHarness, model: Served
+):
+    desk = Board(sandboxed, agent("always_ask"))
     async with desk.open() as opened:
         message = desk.say(script(bash("echo yes > a"), bash("echo no > b"), {"text": "Done."}))
         rest = await desk.turn(opened, [message])
@@ -135,15 +139,15 @@ async def test_permission_is_asked_for_given_and_refused(house: Housed, model: S
         assert rest == {"type": "requires_action", "event_ids": [second.id]}
         no = desk.confirm(second.id, "deny", deny_message="Not on a Sunday.")
         assert await desk.turn(opened, [no]) == END
-    assert sorted(path.name for path in house.workspace.iterdir()) == ["a"]
+    assert sorted(path.name for path in sandboxed.workspace.iterdir()) == ["a"]
     assert "Not on a Sunday." in json.dumps(desk.events("agent.tool_result")[-1].fields)
     assert "Not on a Sunday." in model.last_request()
 
 
 async def test_a_question_is_put_to_the_client_and_its_answer_to_the_agent(
-    house: Housed, model: Served
+    sandboxed: SandboxedHarness, model: Served
 ):
-    desk = Board(house, agent())
+    desk = Board(sandboxed, agent())
     options = [{"label": "Red", "description": "r"}, {"label": "Blue", "description": "b"}]
     question = {"question": "Which?", "header": "Colour", "multiSelect": False, "options": options}
     step = {"tool": "AskUserQuestion", "input": {"questions": [question]}}
@@ -160,9 +164,9 @@ async def test_a_question_is_put_to_the_client_and_its_answer_to_the_agent(
     assert desk.texts() == ["Done."]
 
 
-async def test_a_call_that_its_tool_cannot_take_waits_for_nobody(house: Housed):
+async def test_a_call_that_its_tool_cannot_take_waits_for_nobody(sandboxed: SandboxedHarness):
     """The CLI refuses such an input by itself, and never asks whether the call may be made."""
-    desk = Board(house, agent("always_ask"))
+    desk = Board(sandboxed, agent("always_ask"))
     question = {"question": "Which?", "options": [{"label": "Red"}]}
     asks = {"tool": "AskUserQuestion", "input": {"questions": [question]}}
     wrong = {"tool": "Bash", "input": {"cmd": "ls"}}
@@ -175,13 +179,13 @@ async def test_a_call_that_its_tool_cannot_take_waits_for_nobody(house: Housed):
     assert desk.texts() == ["Done."]
 
 
-async def test_an_interrupt_stops_a_running_tool(house: Housed):
-    desk = Board(house, agent())
+async def test_an_interrupt_stops_a_running_tool(sandboxed: SandboxedHarness):
+    desk = Board(sandboxed, agent())
     slow = "echo begun > begun.txt; python3 -c 'import time; time.sleep(600)'"
 
     async def interrupt(opened: Conversation, output: Output) -> None:
         if emits("span.model_request_end")(output):
-            while not (house.workspace / "begun.txt").exists():  # noqa: ASYNC110 - a tool's doing
+            while not (sandboxed.workspace / "begun.txt").exists():  # noqa: ASYNC110 - a tool's doing
                 await anyio.sleep(0.02)
             await opened.interrupt()
 
@@ -197,9 +201,9 @@ async def test_an_interrupt_stops_a_running_tool(house: Housed):
 
 @pytest.mark.parametrize(("status", "why"), [(400, "because"), (401, "set ANTHROPIC_API_KEY")])
 async def test_a_request_the_model_refuses_ends_the_turn_and_says_why(
-    house: Housed, status: int, why: str
+    sandboxed: SandboxedHarness, status: int, why: str
 ):
-    desk = Board(house, agent())
+    desk = Board(sandboxed, agent())
     step = {"error": {"status": status, "message": "because"}, "text": "x"}
     assert await desk.run(desk.say(script(step))) == {"type": "retries_exhausted"}
     (last,) = [output for output in desk.outputs if isinstance(output, Trouble)]
@@ -209,9 +213,9 @@ async def test_a_request_the_model_refuses_ends_the_turn_and_says_why(
     assert desk.texts() == [], "the CLI's own words about it are not the agent's"
 
 
-async def test_messages_come_to_the_agent_as_they_are(house: Housed, model: Served):
+async def test_messages_come_to_the_agent_as_they_are(sandboxed: SandboxedHarness, model: Served):
     """No file is read and no command is run because of what a message says."""
-    desk = Board(house, agent())
+    desk = Board(sandboxed, agent())
     note = desk.say("Be brief.", type="system.message")
     assert await desk.run(desk.say("/compact @/etc/hostname"), note) == END
     assert "/compact @/etc/hostname" in model.last_request()
@@ -221,9 +225,9 @@ async def test_messages_come_to_the_agent_as_they_are(house: Housed, model: Serv
 
 
 async def test_an_agent_whose_prompt_was_changed_goes_on_with_the_new_one(
-    house: Housed, model: Served
+    sandboxed: SandboxedHarness, model: Served
 ):
-    desk = Board(house, agent())
+    desk = Board(sandboxed, agent())
     await desk.run(desk.say(script({"text": "One."})))
     desk.change_agent(agent() | {"system": "You are somebody else."})
     await desk.run(desk.say(script({"text": "Two."})))
@@ -232,11 +236,13 @@ async def test_an_agent_whose_prompt_was_changed_goes_on_with_the_new_one(
     assert "You are being tested." not in system
 
 
-async def test_tools_of_an_mcp_server_ask_first_and_one_that_is_away_stops_nobody(house: Housed):
+async def test_tools_of_an_mcp_server_ask_first_and_one_that_is_away_stops_nobody(
+    sandboxed: SandboxedHarness,
+):
     servers = {"docs": "", "away": "http://127.0.0.1:9/mcp"}
     async with listening(docs_server, "127.0.0.1", 0) as url:
         servers["docs"] = f"{url}/mcp"
-        desk = Board(house, with_servers(servers))
+        desk = Board(sandboxed, with_servers(servers))
         step = {"tool": "mcp__docs__find", "input": {"what": "it"}}
         rest = await desk.run(desk.say(script(step, {"text": "Done."})))
         (call,) = desk.events("agent.mcp_tool_use")

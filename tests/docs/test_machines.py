@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from tests.docs.reading import ROOT
 from tests.parts import need
-from tests.workspaces.trees import Gardener, picture
+from tests.workspaces.trees import TreeChanger, picture
 
 from roost.testing import postgres
 from roost.testing.postgres import PostgresServer, programs
@@ -101,5 +101,5 @@ def test_the_trees_that_tests_draw_can_be_read_by_an_ordinary_user() -> None:
         Path(folder).chmod(0o777)
         with somebody():
             for seed in range(20):
-                Gardener(Path(folder, "home"), seed).work(100)
+                TreeChanger(Path(folder, "home"), seed).work(100)
                 assert picture(Path(folder, "home"))

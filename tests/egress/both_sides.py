@@ -171,7 +171,7 @@ def repository(url: str, token: str | None = None) -> Origin:
     return Origin(url=url, protocol="git", credential=credential)
 
 
-class House:
+class EgressSetup:
     """An egress with one upstream, and the reports it makes."""
 
     def __init__(self, far: Far, directory: Path) -> None:

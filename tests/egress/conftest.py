@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.egress.both_sides import Far, House
+from tests.egress.both_sides import EgressSetup, Far
 
 
 @pytest.fixture
@@ -29,5 +29,5 @@ async def far() -> AsyncGenerator[Far, None]:
 
 
 @pytest.fixture
-async def house(far: Far, directory: Path) -> House:
-    return House(far, directory)
+async def egress_setup(far: Far, directory: Path) -> EgressSetup:
+    return EgressSetup(far, directory)

@@ -14,7 +14,7 @@ from roost.egress.metering import BodyScan, StreamScan
 from roost.ports.egress import Account
 from tests.egress.both_sides import (
     STREAM_HEAD,
-    House,
+    EgressSetup,
     Seen,
     answer,
     chunk,
@@ -37,34 +37,38 @@ def used(input_tokens: int = 0, output_tokens: int = 0, **more: int) -> dict[str
     }
 
 
-async def test_an_answer_in_one_piece_is_accounted_for(house: House):
-    house.far.reply = answer(used(10, 20, cache_read_input_tokens=3, cache_creation_input_tokens=4))
-    async with house.opened() as inside:
+async def test_an_answer_in_one_piece_is_accounted_for(egress_setup: EgressSetup):
+    egress_setup.far.reply = answer(
+        used(10, 20, cache_read_input_tokens=3, cache_creation_input_tokens=4)
+    )
+    async with egress_setup.opened() as inside:
         await inside.ask(model="claude-y")
-    (account,) = house.accounts
+    (account,) = egress_setup.accounts
     assert account.usage == Usage(10, 20, 3, 4)
     assert (account.session_id, account.model, account.status) == ("sesn_1", "claude-y", 200)
     assert account.complete
     assert 0 < account.seconds < 5
 
 
-async def test_an_answer_that_streams_is_accounted_for(house: House):
-    house.far.reply = streamed(*spoken('say "usage": {"output_tokens": 999}', output_tokens=42))
-    async with house.opened() as inside:
+async def test_an_answer_that_streams_is_accounted_for(egress_setup: EgressSetup):
+    egress_setup.far.reply = streamed(
+        *spoken('say "usage": {"output_tokens": 999}', output_tokens=42)
+    )
+    async with egress_setup.opened() as inside:
         await inside.ask(stream=True)
-    assert house.accounts[0].usage == Usage(10, 42, 7, 0)
-    assert house.accounts[0].complete
+    assert egress_setup.accounts[0].usage == Usage(10, 42, 7, 0)
+    assert egress_setup.accounts[0].complete
 
 
-async def test_counting_tokens_uses_none(house: House):
-    house.far.reply = answer({"input_tokens": 1000})
-    async with house.opened() as inside, inside.model() as client:
+async def test_counting_tokens_uses_none(egress_setup: EgressSetup):
+    egress_setup.far.reply = answer({"input_tokens": 1000})
+    async with egress_setup.opened() as inside, inside.model() as client:
         await client.post("/v1/messages/count_tokens", json={"model": "m"})
-    assert house.accounts[0].usage == Usage()
+    assert egress_setup.accounts[0].usage == Usage()
 
 
-async def test_after_the_last_request_the_next_is_refused(house: House):
-    async with house.opened(budget=Budget(max_requests=2)) as inside:
+async def test_after_the_last_request_the_next_is_refused(egress_setup: EgressSetup):
+    async with egress_setup.opened(budget=Budget(max_requests=2)) as inside:
         statuses = [(await inside.ask()).status_code for _ in range(3)]
         refused = await inside.ask()
     assert statuses == [200, 200, 402]
@@ -76,151 +80,157 @@ async def test_after_the_last_request_the_next_is_refused(house: House):
             "code": "budget_reached",
         },
     }
-    assert len(house.far.seen) == 2
-    assert [report.reason for report in house.refusals] == ["budget_reached"] * 2
+    assert len(egress_setup.far.seen) == 2
+    assert [report.reason for report in egress_setup.refusals] == ["budget_reached"] * 2
 
 
-async def test_a_budget_that_was_raised_meanwhile_holds_at_once(house: House):
+async def test_a_budget_that_was_raised_meanwhile_holds_at_once(egress_setup: EgressSetup):
     asked: list[int] = []
 
     async def raised() -> Budget:
-        asked.append(len(house.far.seen))
+        asked.append(len(egress_setup.far.seen))
         return Budget(max_requests=3)
 
-    async with house.opened(budget=Budget(max_requests=2), raised=raised) as inside:
+    async with egress_setup.opened(budget=Budget(max_requests=2), raised=raised) as inside:
         statuses = [(await inside.ask()).status_code for _ in range(5)]
     assert statuses == [200, 200, 200, 402, 402]
     assert asked == [2], "only when it would be refused, and not again and again"
 
 
-async def test_a_budget_of_tokens_counts_what_was_spent_before(house: House):
-    house.far.reply = answer(used(30, 20, cache_creation_input_tokens=10))
+async def test_a_budget_of_tokens_counts_what_was_spent_before(egress_setup: EgressSetup):
+    egress_setup.far.reply = answer(used(30, 20, cache_creation_input_tokens=10))
     budget, spent = Budget(max_tokens=1000), Spent(requests=5, tokens=900)
-    async with house.opened(budget=budget, spent=spent) as inside:
+    async with egress_setup.opened(budget=budget, spent=spent) as inside:
         statuses = [(await inside.ask()).status_code for _ in range(3)]
     assert statuses == [200, 200, 402]
 
 
-async def test_counters_carry_a_budget_over_a_restart(house: House):
-    house.far.reply = answer(used(30, 20))
+async def test_counters_carry_a_budget_over_a_restart(egress_setup: EgressSetup):
+    egress_setup.far.reply = answer(used(30, 20))
     budget, spent = Budget(max_requests=3, max_tokens=10_000), Spent()
     statuses = []
     for generation in range(1, 5):
-        async with house.opened(budget=budget, spent=spent, generation=generation) as inside:
+        async with egress_setup.opened(budget=budget, spent=spent, generation=generation) as inside:
             statuses.append((await inside.ask()).status_code)
-        for account in house.accounts:
+        for account in egress_setup.accounts:
             spent = spent.plus(Spent.on(account.usage, None))
-        house.accounts.clear()
+        egress_setup.accounts.clear()
     assert statuses == [200, 200, 200, 402]
     assert (spent.requests, spent.tokens) == (3, 150)
 
 
-async def test_a_budget_of_money_is_kept_by_list_prices(house: House):
-    house.far.reply = answer(used(1_000_000, 100_000, cache_read_input_tokens=1_000_000))
+async def test_a_budget_of_money_is_kept_by_list_prices(egress_setup: EgressSetup):
+    egress_setup.far.reply = answer(used(1_000_000, 100_000, cache_read_input_tokens=1_000_000))
     budget = Budget(max_cost=Decimal(9))
-    async with house.opened(budget=budget, prices={"claude-x": PRICE}) as inside:
+    async with egress_setup.opened(budget=budget, prices={"claude-x": PRICE}) as inside:
         statuses = [(await inside.ask(model="claude-x-20260101")).status_code for _ in range(3)]
         unpriced = await inside.ask(model="claude-unknown")
     assert statuses == [200, 200, 402]  # 4.80 each
     assert "no list price" in unpriced.json()["error"]["message"]
 
 
-async def test_requests_under_way_hold_their_part_of_the_budget(house: House):
+async def test_requests_under_way_hold_their_part_of_the_budget(egress_setup: EgressSetup):
     release = anyio.Event()
 
     async def reply(seen: Seen, stream: ByteStream) -> None:
         await release.wait()
         await answer(used(1, 1))(seen, stream)
 
-    house.far.reply = reply
+    egress_setup.far.reply = reply
     async with (
-        house.opened(budget=Budget(max_tokens=500)) as inside,
+        egress_setup.opened(budget=Budget(max_tokens=500)) as inside,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(lambda: inside.ask(max_tokens=1000))
-        await house.until(lambda: len(house.far.seen) == 1)
+        await egress_setup.until(lambda: len(egress_setup.far.seen) == 1)
         second = await inside.ask(max_tokens=1000)
         assert (second.status_code, second.headers["retry-after"]) == (429, "2")
         release.set()
-        await house.until(lambda: len(house.accounts) == 1)
+        await egress_setup.until(lambda: len(egress_setup.accounts) == 1)
         assert (await inside.ask(max_tokens=1000)).status_code == 200
 
 
-async def test_hanging_up_before_the_answer_is_not_free(house: House):
+async def test_hanging_up_before_the_answer_is_not_free(egress_setup: EgressSetup):
     async def reply(seen: Seen, stream: ByteStream) -> None:
         await anyio.sleep_forever()
 
-    house.far.reply = reply
+    egress_setup.far.reply = reply
     body = b'{"model":"m","max_tokens":7,"text":"%s"}' % (b"x" * 4000)
-    async with house.opened(budget=Budget(max_tokens=1000)) as inside:
+    async with egress_setup.opened(budget=Budget(max_tokens=1000)) as inside:
         async with await connect(inside.path("model.sock")) as stream:
             await stream.send(message(body))
-            await house.until(lambda: len(house.far.seen) == 1)
+            await egress_setup.until(lambda: len(egress_setup.far.seen) == 1)
             await anyio.sleep(0.1)
-        await house.until(lambda: len(house.accounts) == 1)
+        await egress_setup.until(lambda: len(egress_setup.accounts) == 1)
         assert (await inside.ask()).status_code == 402
-    assert house.accounts[0].usage == Usage(1009, 7)
-    assert not house.accounts[0].complete
+    assert egress_setup.accounts[0].usage == Usage(1009, 7)
+    assert not egress_setup.accounts[0].complete
 
 
-async def test_hanging_up_before_the_last_line_is_not_free(house: House):
+async def test_hanging_up_before_the_last_line_is_not_free(egress_setup: EgressSetup):
     async def reply(seen: Seen, stream: ByteStream) -> None:
         await streamed(*spoken(*["word " * 20] * 50)[:-2])(seen, stream)
 
-    house.far.reply = reply
-    async with house.opened() as inside:
+    egress_setup.far.reply = reply
+    async with egress_setup.opened() as inside:
         await inside.ask(stream=True)
-    assert 1000 < house.accounts[0].usage.output_tokens < 2500
+    assert 1000 < egress_setup.accounts[0].usage.output_tokens < 2500
 
 
-async def hung_up_on(house: House, *sent: bytes) -> Usage:
+async def hung_up_on(egress_setup: EgressSetup, *sent: bytes) -> Usage:
     """What is charged for an answer of which the agent has seen a beginning."""
 
     async def reply(seen: Seen, stream: ByteStream) -> None:
         await stream.send(STREAM_HEAD + b"".join(map(chunk, sent)))
         await anyio.sleep_forever()
 
-    house.far.reply = reply
+    egress_setup.far.reply = reply
     body = b'{"model":"m","stream":true,"max_tokens":5000,"text":"%s"}' % (b"x" * 4000)
-    async with house.opened() as inside:
+    async with egress_setup.opened() as inside:
         async with await connect(inside.path("model.sock")) as stream:
             await stream.send(message(body))
             received = b""
             last = sent[-1] if sent else b"\r\n\r\n"
             while received.count(last) < max(1, sent.count(last)):
                 received += await stream.receive()
-        await house.until(lambda: len(house.accounts) == 1)
-    assert not house.accounts[0].complete
-    return house.accounts[0].usage
+        await egress_setup.until(lambda: len(egress_setup.accounts) == 1)
+    assert not egress_setup.accounts[0].complete
+    return egress_setup.accounts[0].usage
 
 
-async def test_each_short_piece_of_an_answer_that_is_hung_up_on_is_charged(house: House):
-    used = await hung_up_on(house, *spoken(*["a"] * 50)[:-2])
+async def test_each_short_piece_of_an_answer_that_is_hung_up_on_is_charged(
+    egress_setup: EgressSetup,
+):
+    used = await hung_up_on(egress_setup, *spoken(*["a"] * 50)[:-2])
     assert used.input_tokens == 10
     assert used.output_tokens >= 50
 
 
-async def test_an_answer_that_has_said_nothing_of_its_use_is_charged_by_the_request(house: House):
+async def test_an_answer_that_has_said_nothing_of_its_use_is_charged_by_the_request(
+    egress_setup: EgressSetup,
+):
     """As a stream of chat completions, which says it at its end at most."""
     pieces = [b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'] * 20
-    used = await hung_up_on(house, *pieces)
+    used = await hung_up_on(egress_setup, *pieces)
     assert used.input_tokens > 1000
     assert used.output_tokens >= 20
 
 
-async def test_an_answer_that_was_hung_up_on_after_its_head_is_not_free(house: House):
-    used = await hung_up_on(house)
+async def test_an_answer_that_was_hung_up_on_after_its_head_is_not_free(egress_setup: EgressSetup):
+    used = await hung_up_on(egress_setup)
     assert used.input_tokens > 1000
     assert used.output_tokens >= 1
 
 
-async def test_an_answer_that_ends_without_saying_what_it_used_is_not_free(house: House):
-    house.far.reply = answer({"type": "message"})
-    async with house.opened() as inside:
+async def test_an_answer_that_ends_without_saying_what_it_used_is_not_free(
+    egress_setup: EgressSetup,
+):
+    egress_setup.far.reply = answer({"type": "message"})
+    async with egress_setup.opened() as inside:
         await inside.ask(max_tokens=50, text="x" * 4000)
-        house.far.reply = answer({"type": "error"}, 400)
+        egress_setup.far.reply = answer({"type": "error"}, 400)
         await inside.ask(max_tokens=50, text="x" * 4000)
-    charged, refused = house.accounts
+    charged, refused = egress_setup.accounts
     assert charged.usage.input_tokens > 1000
     assert charged.usage.output_tokens >= 1
     assert refused.usage == Usage()
@@ -228,14 +238,14 @@ async def test_an_answer_that_ends_without_saying_what_it_used_is_not_free(house
 
 @pytest.mark.parametrize("failure", ["raises", "hangs"])
 async def test_a_report_that_fails_harms_nobody(
-    house: House, failure: str, caplog: pytest.LogCaptureFixture
+    egress_setup: EgressSetup, failure: str, caplog: pytest.LogCaptureFixture
 ):
     async def account(report: Account) -> None:
         if failure == "raises":
             raise RuntimeError("the log is down")
         await anyio.sleep_forever()
 
-    async with house.opened(account=account, budget=Budget(max_requests=2)) as inside:
+    async with egress_setup.opened(account=account, budget=Budget(max_requests=2)) as inside:
         statuses = [(await inside.ask()).status_code for _ in range(3)]
     assert statuses == [200, 200, 402]
     assert "a report was not taken" in caplog.text

@@ -18,7 +18,7 @@ import pytest
 
 import roost.guest.forward
 from roost.ports.egress import Networking
-from tests.egress.both_sides import House, answer
+from tests.egress.both_sides import EgressSetup, answer
 
 PROGRAM = Path(roost.guest.forward.__file__)
 COMMAND = [sys.executable, "-I", "-S", str(PROGRAM)]
@@ -210,18 +210,18 @@ def test_a_command_that_cannot_be_found_exits_as_in_a_shell(command: list[str]):
     assert b"No such file" in ran.stderr
 
 
-async def test_a_program_reaches_an_allowed_host_by_way_of_its_port(house: House):
-    house.far.reply = answer(b"from outside", content_type="text/plain")
+async def test_a_program_reaches_an_allowed_host_by_way_of_its_port(egress_setup: EgressSetup):
+    egress_setup.far.reply = answer(b"from outside", content_type="text/plain")
     script = "import urllib.request as u; print(u.urlopen(%r).read().decode())"
     networking = Networking(kind="limited", allowed_hosts=["a.example"])
 
     async def names(host: str, port: int) -> list[str]:
         return ["127.0.0.1"]
 
-    async with house.opened({"resolve": names}, networking=networking) as inside:
+    async with egress_setup.opened({"resolve": names}, networking=networking) as inside:
         port = free_port()
         for host, status in (("a.example", 0), ("b.example", 1)):
-            url = f"http://{host}:{house.far.port}/"
+            url = f"http://{host}:{egress_setup.far.port}/"
             ran = await anyio.run_process(
                 [
                     *COMMAND,
@@ -235,5 +235,7 @@ async def test_a_program_reaches_an_allowed_host_by_way_of_its_port(house: House
             end_forwarding(port)
             assert ran.returncode == status, ran.stderr
             port = free_port()
-    assert [seen.header("host") for seen in house.far.seen] == [f"a.example:{house.far.port}"]
-    assert [refused.host for refused in house.refusals] == ["b.example"]
+    assert [seen.header("host") for seen in egress_setup.far.seen] == [
+        f"a.example:{egress_setup.far.port}"
+    ]
+    assert [refused.host for refused in egress_setup.refusals] == ["b.example"]

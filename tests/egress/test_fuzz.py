@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from roost.egress.secrets import Redactor
 from roost.ports.egress import Networking
-from tests.egress.both_sides import KEY, Far, House, connect
+from tests.egress.both_sides import KEY, EgressSetup, Far, connect
 
 TOKENS = st.sampled_from(
     [
@@ -63,8 +63,8 @@ async def test_nothing_that_is_sent_breaks_the_server(
     networking = Networking(kind="limited", allowed_hosts=["b.example"])
     with tempfile.TemporaryDirectory(prefix="egress-") as directory:
         async with Far().listening() as far:
-            house = House(far, Path(directory) / "run")
-            async with house.opened(networking=networking) as inside:
+            egress_setup = EgressSetup(far, Path(directory) / "run")
+            async with egress_setup.opened(networking=networking) as inside:
                 for data in messages:
                     async with await connect(inside.path(name)) as stream:
                         await _send_all(stream, data)

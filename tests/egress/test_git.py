@@ -19,7 +19,7 @@ from roost.egress.options import EgressBounds
 from roost.ports.egress import Origin
 from tests.egress.both_sides import (
     QUICK,
-    House,
+    EgressSetup,
     Inside,
     Seen,
     answer,
@@ -41,20 +41,23 @@ async def git(inside: Inside) -> AsyncGenerator[httpx2.AsyncClient, None]:
         yield client
 
 
-def repositories(house: House) -> list[Origin]:
+def repositories(egress_setup: EgressSetup) -> list[Origin]:
     return [
-        repository(f"{house.far.url}/a/private.git", TOKEN),
-        repository(f"{house.far.url}/b/public"),
+        repository(f"{egress_setup.far.url}/a/private.git", TOKEN),
+        repository(f"{egress_setup.far.url}/b/public"),
     ]
 
 
-async def test_the_token_is_put_on_outside_and_only_for_its_repository(house: House):
-    async with house.opened(origins=repositories(house)) as inside, git(inside) as client:
+async def test_the_token_is_put_on_outside_and_only_for_its_repository(egress_setup: EgressSetup):
+    async with (
+        egress_setup.opened(origins=repositories(egress_setup)) as inside,
+        git(inside) as client,
+    ):
         own = {"authorization": "Basic bWU6bWU=", "cookie": "a=b", "git-protocol": "version=2"}
         assert (await client.get(f"/0{REFS}", headers=own)).status_code == 200
         await client.post("/1.git/git-receive-pack", content=b"pushed")
         environ = str(dict(inside.opened.environ)) + str(inside.opened)
-    private, public = house.far.seen
+    private, public = egress_setup.far.seen
     assert private.target == f"/a/private.git{REFS}"
     scheme, _, word = (private.header("authorization") or "").partition(" ")
     assert (scheme, b64decode(word).decode()) == ("Basic", f"x-access-token:{TOKEN}")
@@ -63,18 +66,18 @@ async def test_the_token_is_put_on_outside_and_only_for_its_repository(house: Ho
     assert (public.target, public.body) == ("/b/public/git-receive-pack", b"pushed")
     assert public.header("authorization") is None
     assert TOKEN not in environ
-    assert TOKEN not in repr(repositories(house))
+    assert TOKEN not in repr(repositories(egress_setup))
 
 
 @pytest.mark.parametrize(
     "url", ["https://a.example:port/x", "https://a\tb.example/x", "https://999.1.1.1/x"]
 )
 async def test_a_repository_with_a_malformed_address_does_not_stop_the_others(
-    house: House, url: str
+    egress_setup: EgressSetup, url: str
 ):
     """It is refused when it is given; one that is stored all the same is said to be malformed."""
-    both = [repository(url, TOKEN), *repositories(house)]
-    async with house.opened(origins=both) as inside, git(inside) as client:
+    both = [repository(url, TOKEN), *repositories(egress_setup)]
+    async with egress_setup.opened(origins=both) as inside, git(inside) as client:
         refused = await client.get(f"/0{REFS}")
         assert (refused.status_code, "malformed" in refused.text) == (404, True)
         assert (await client.get(f"/1{REFS}")).status_code == 200
@@ -96,22 +99,27 @@ async def test_a_repository_with_a_malformed_address_does_not_stop_the_others(
         f"GET /0{REFS}&x=y",
     ],
 )
-async def test_nothing_else_of_the_host_is_reached(house: House, line: str):
-    async with house.opened(origins=repositories(house)) as inside:
+async def test_nothing_else_of_the_host_is_reached(egress_setup: EgressSetup, line: str):
+    async with egress_setup.opened(origins=repositories(egress_setup)) as inside:
         request = f"{line} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
         assert b" 404 " in (await inside.raw(request, "git.sock")).split(b"\r\n")[0]
-    assert house.far.seen == []
+    assert egress_setup.far.seen == []
 
 
-async def test_an_answer_that_quotes_the_token_is_passed_on_without_it(house: House):
-    house.far.reply = answer(f"bad token {TOKEN}".encode(), 403, x_seen=TOKEN)
-    async with house.opened(origins=repositories(house)) as inside, git(inside) as client:
+async def test_an_answer_that_quotes_the_token_is_passed_on_without_it(egress_setup: EgressSetup):
+    egress_setup.far.reply = answer(f"bad token {TOKEN}".encode(), 403, x_seen=TOKEN)
+    async with (
+        egress_setup.opened(origins=repositories(egress_setup)) as inside,
+        git(inside) as client,
+    ):
         response = await client.get(f"/0{REFS}")
     assert response.status_code == 403
     assert TOKEN not in response.text + str(response.headers)
 
 
-async def test_an_answer_that_quotes_the_header_is_passed_on_without_the_token(house: House):
+async def test_an_answer_that_quotes_the_header_is_passed_on_without_the_token(
+    egress_setup: EgressSetup,
+):
     """What is sent is the token in base64: a server that repeats it would hand the token over."""
 
     async def reply(seen: Seen, stream: ByteStream) -> None:
@@ -123,8 +131,11 @@ async def test_an_answer_that_quotes_the_header_is_passed_on_without_the_token(h
             await stream.send(chunk(data[start : start + 7]))
         await stream.send(chunk(b""))
 
-    house.far.reply = reply
-    async with house.opened(origins=repositories(house)) as inside, git(inside) as client:
+    egress_setup.far.reply = reply
+    async with (
+        egress_setup.opened(origins=repositories(egress_setup)) as inside,
+        git(inside) as client,
+    ):
         response = await client.get(f"/0{REFS}")
     received = response.text + str(response.headers)
     assert response.text.startswith("who is ")
@@ -132,35 +143,40 @@ async def test_an_answer_that_quotes_the_header_is_passed_on_without_the_token(h
         assert TOKEN.encode()[:8] not in b64decode(word + "=" * (-len(word) % 4))
 
 
-async def test_a_short_password_is_left_out_too(house: House):
-    house.far.reply = answer(b"bad password hunter2", 403)
-    only = [repository(f"{house.far.url}/a", "hunter2")]
-    async with house.opened(origins=only) as inside, git(inside) as client:
+async def test_a_short_password_is_left_out_too(egress_setup: EgressSetup):
+    egress_setup.far.reply = answer(b"bad password hunter2", 403)
+    only = [repository(f"{egress_setup.far.url}/a", "hunter2")]
+    async with egress_setup.opened(origins=only) as inside, git(inside) as client:
         assert (await client.get(f"/0{REFS}")).text == "bad password *******"
 
 
-async def test_a_redirect_is_not_followed_with_the_token(house: House):
-    house.far.reply = answer(b"", 301, location=f"{house.far.url}/elsewhere")
-    async with house.opened(origins=repositories(house)) as inside, git(inside) as client:
+async def test_a_redirect_is_not_followed_with_the_token(egress_setup: EgressSetup):
+    egress_setup.far.reply = answer(b"", 301, location=f"{egress_setup.far.url}/elsewhere")
+    async with (
+        egress_setup.opened(origins=repositories(egress_setup)) as inside,
+        git(inside) as client,
+    ):
         assert (await client.get(f"/0{REFS}")).status_code == 301
-    assert len(house.far.seen) == 1
+    assert len(egress_setup.far.seen) == 1
 
 
-async def test_a_push_that_is_too_large_is_refused_and_a_dead_server_is_said(house: House):
+async def test_a_push_that_is_too_large_is_refused_and_a_dead_server_is_said(
+    egress_setup: EgressSetup,
+):
     few = EgressBounds(body_bytes=1000, linger_seconds=0.2)
     gone = repository("http://127.0.0.1:1/a/b", TOKEN)
     async with (
-        house.opened({"bounds": few}, origins=[*repositories(house), gone]) as inside,
+        egress_setup.opened({"bounds": few}, origins=[*repositories(egress_setup), gone]) as inside,
         git(inside) as client,
     ):
         large = await client.post("/0/git-receive-pack", content=b"x" * 2000)
         assert large.status_code == 413
         assert (await client.get(f"/2{REFS}")).status_code == 502
-    assert house.far.seen == []
+    assert egress_setup.far.seen == []
 
 
-async def test_a_session_without_repositories_has_no_such_road(house: House):
-    async with house.opened() as inside:
+async def test_a_session_without_repositories_has_no_such_road(egress_setup: EgressSetup):
+    async with egress_setup.opened() as inside:
         assert not [each for each in inside.opened.endpoints if "git" in each.socket]
         assert "GIT_CONFIG_COUNT" not in inside.opened.environ
 
@@ -168,7 +184,7 @@ async def test_a_session_without_repositories_has_no_such_road(house: House):
 PUSH = b"POST /0/git-receive-pack HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n"
 
 
-async def test_pushes_that_stall_are_not_held_in_memory(house: House):
+async def test_pushes_that_stall_are_not_held_in_memory(egress_setup: EgressSetup):
     """64 of 1 MB each, to a server that does not read them: they wait in the sandbox."""
     patient = EgressBounds()
     taken = 0
@@ -188,7 +204,7 @@ async def test_pushes_that_stall_are_not_held_in_memory(house: House):
         deaf.listen(128)
         only = [repository(f"http://127.0.0.1:{deaf.getsockname()[1]}/a")]
         async with (
-            house.opened({"bounds": patient}, origins=only) as inside,
+            egress_setup.opened({"bounds": patient}, origins=only) as inside,
             anyio.create_task_group() as tasks,
         ):
             tracemalloc.start()
@@ -207,7 +223,7 @@ async def test_pushes_that_stall_are_not_held_in_memory(house: House):
     assert held < 24_000_000
 
 
-async def test_a_push_goes_on_while_it_comes(house: House):
+async def test_a_push_goes_on_while_it_comes(egress_setup: EgressSetup):
     read = 0
 
     async def listen(stream: SocketStream) -> None:
@@ -220,7 +236,7 @@ async def test_a_push_goes_on_while_it_comes(house: House):
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     only = [repository(f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/a")]
     async with (
-        house.opened(origins=only) as inside,
+        egress_setup.opened(origins=only) as inside,
         listener,
         anyio.create_task_group() as tasks,
         await connect(inside.path("git.sock")) as stream,
@@ -231,20 +247,20 @@ async def test_a_push_goes_on_while_it_comes(house: House):
         tasks.cancel_scope.cancel()
 
 
-async def test_a_push_that_stops_coming_is_given_up(house: House):
+async def test_a_push_that_stops_coming_is_given_up(egress_setup: EgressSetup):
     hasty = msgspec.structs.replace(QUICK, body_seconds=0.2)
-    async with house.opened({"bounds": hasty}, origins=repositories(house)) as inside:
+    async with egress_setup.opened({"bounds": hasty}, origins=repositories(egress_setup)) as inside:
         raw = await inside.raw(PUSH + b"x" * 1000, "git.sock")
         assert raw.startswith(b"HTTP/1.1 408")
-        await house.until(lambda: house.far.open == 0)
-    assert house.far.seen == []
+        await egress_setup.until(lambda: egress_setup.far.open == 0)
+    assert egress_setup.far.seen == []
 
 
-async def test_a_push_that_drips_is_given_up_too(house: House):
+async def test_a_push_that_drips_is_given_up_too(egress_setup: EgressSetup):
     """The time is that for all of the body, not for each piece of it."""
     hasty = msgspec.structs.replace(QUICK, body_seconds=0.3)
     async with (
-        house.opened({"bounds": hasty}, origins=repositories(house)) as inside,
+        egress_setup.opened({"bounds": hasty}, origins=repositories(egress_setup)) as inside,
         await connect(inside.path("git.sock")) as stream,
         anyio.create_task_group() as tasks,
     ):
@@ -261,25 +277,30 @@ async def test_a_push_that_drips_is_given_up_too(house: House):
         tasks.cancel_scope.cancel()
 
 
-async def test_an_answer_that_nobody_reads_is_given_up(house: House):
+async def test_an_answer_that_nobody_reads_is_given_up(egress_setup: EgressSetup):
     async def reply(seen: Seen, stream: ByteStream) -> None:
         await stream.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
         while True:
             await stream.send(chunk(b"x" * 60_000))
 
-    house.far.reply = reply
+    egress_setup.far.reply = reply
     hasty = msgspec.structs.replace(QUICK, send_seconds=0.2)
     async with (
-        house.opened({"bounds": hasty}, origins=repositories(house)) as inside,
+        egress_setup.opened({"bounds": hasty}, origins=repositories(egress_setup)) as inside,
         await connect(inside.path("git.sock")) as stream,
     ):
         await stream.send(f"GET /0{REFS} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
-        await house.until(lambda: house.far.connections == 1)
-        await house.until(lambda: house.far.open == 0)
+        await egress_setup.until(lambda: egress_setup.far.connections == 1)
+        await egress_setup.until(lambda: egress_setup.far.open == 0)
 
 
-async def test_a_push_in_chunks_goes_on_in_chunks_and_one_with_a_length_with_it(house: House):
-    async with house.opened(origins=repositories(house)) as inside, git(inside) as client:
+async def test_a_push_in_chunks_goes_on_in_chunks_and_one_with_a_length_with_it(
+    egress_setup: EgressSetup,
+):
+    async with (
+        egress_setup.opened(origins=repositories(egress_setup)) as inside,
+        git(inside) as client,
+    ):
 
         async def parts() -> AsyncGenerator[bytes, None]:
             yield b"a" * 100_000
@@ -287,17 +308,17 @@ async def test_a_push_in_chunks_goes_on_in_chunks_and_one_with_a_length_with_it(
 
         assert (await client.post("/0/git-receive-pack", content=parts())).status_code == 200
         assert (await client.post("/0/git-receive-pack", content=b"whole")).status_code == 200
-    chunked, whole = house.far.seen
+    chunked, whole = egress_setup.far.seen
     assert (chunked.body, chunked.header("content-length")) == (b"a" * 100_000 + b"b", None)
     assert (whole.body, whole.header("content-length")) == (b"whole", "5")
-    assert house.far.connections == 1
+    assert egress_setup.far.connections == 1
 
 
-async def test_a_push_in_chunks_without_end_is_cut_off(house: House):
+async def test_a_push_in_chunks_without_end_is_cut_off(egress_setup: EgressSetup):
     few = msgspec.structs.replace(QUICK, body_bytes=100_000)
     head = b"POST /0/git-receive-pack HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
-    async with house.opened({"bounds": few}, origins=repositories(house)) as inside:
+    async with egress_setup.opened({"bounds": few}, origins=repositories(egress_setup)) as inside:
         raw = await inside.raw(head + chunk(b"x" * 60_000) * 3, "git.sock")
         assert raw.startswith(b"HTTP/1.1 413")
-        await house.until(lambda: house.far.open == 0)
-    assert house.far.seen == []  # it has not seen the end of any
+        await egress_setup.until(lambda: egress_setup.far.open == 0)
+    assert egress_setup.far.seen == []  # it has not seen the end of any

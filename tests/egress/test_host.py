@@ -21,7 +21,7 @@ from roost.testing.cancelling import cancelled_at_each_step
 from tests.egress.both_sides import (
     KEY,
     QUICK,
-    House,
+    EgressSetup,
     Inside,
     answer,
     connect,
@@ -33,22 +33,26 @@ from tests.egress.both_sides import (
 BOTH = Networking(kind="unrestricted")
 
 
-async def test_only_the_server_reaches_the_sockets_and_whoever_is_given_one(house: House):
-    async with house.opened(networking=BOTH) as inside:
+async def test_only_the_server_reaches_the_sockets_and_whoever_is_given_one(
+    egress_setup: EgressSetup,
+):
+    async with egress_setup.opened(networking=BOTH) as inside:
         place = Path(inside.path("model.sock")).parent
         assert stat.S_IMODE(place.stat().st_mode) == 0o700
-        assert stat.S_IMODE(house.directory.stat().st_mode) == 0o700
+        assert stat.S_IMODE(egress_setup.directory.stat().st_mode) == 0o700
         for name in ("model.sock", "proxy.sock"):
             assert stat.S_IMODE((place / name).stat().st_mode) == 0o666
         assert "sesn_1" not in str(place)
-    assert list(house.directory.iterdir()) == []
+    assert list(egress_setup.directory.iterdir()) == []
 
 
-async def test_what_comes_to_a_port_is_carried_like_the_rest_until_the_grant_ends(house: House):
+async def test_what_comes_to_a_port_is_carried_like_the_rest_until_the_grant_ends(
+    egress_setup: EgressSetup,
+):
     asked, late = socket.socketpair(), socket.socketpair()
     bounds = msgspec.structs.replace(QUICK, connections=1)
-    async with serving(house.options(bounds=bounds)) as egress:
-        async with egress.open(house.grant(networking=Networking(kind="limited"))) as way:
+    async with serving(egress_setup.options(bounds=bounds)) as egress:
+        async with egress.open(egress_setup.grant(networking=Networking(kind="limited"))) as way:
             (take,) = [each.take for each in way.endpoints if each.port is not None]
             assert take is not None
             await take(asked[0])
@@ -60,11 +64,11 @@ async def test_what_comes_to_a_port_is_carried_like_the_rest_until_the_grant_end
             assert await rest(stream) == b""
 
 
-async def test_a_long_path_is_no_obstacle(house: House):
-    house.directory = house.directory / ("d" * 60) / ("e" * 60)
-    async with house.opened() as inside:
+async def test_a_long_path_is_no_obstacle(egress_setup: EgressSetup):
+    egress_setup.directory = egress_setup.directory / ("d" * 60) / ("e" * 60)
+    async with egress_setup.opened() as inside:
         assert len(inside.path("model.sock")) > 108
-        short = house.directory.parent.parent.parent / "s"
+        short = egress_setup.directory.parent.parent.parent / "s"
         short.symlink_to(Path(inside.path("model.sock")).parent)
         async with await connect(str(short / "model.sock")) as stream:
             await stream.send(message(b'{"model":"m"}', "connection: close"))
@@ -72,26 +76,26 @@ async def test_a_long_path_is_no_obstacle(house: House):
         short.unlink()
 
 
-async def test_what_a_killed_process_left_is_removed_and_nothing_else(house: House):
-    stale = house.directory / "stale"
+async def test_what_a_killed_process_left_is_removed_and_nothing_else(egress_setup: EgressSetup):
+    stale = egress_setup.directory / "stale"
     stale.mkdir(parents=True)
     (stale / "model.sock").touch()
-    other = house.directory / "other"
+    other = egress_setup.directory / "other"
     other.mkdir()
     (other / "notes.txt").touch()
-    (house.directory / "link").symlink_to(other)
-    async with serving(house.options()):
-        assert sorted(path.name for path in house.directory.iterdir()) == ["link", "other"]
+    (egress_setup.directory / "link").symlink_to(other)
+    async with serving(egress_setup.options()):
+        assert sorted(path.name for path in egress_setup.directory.iterdir()) == ["link", "other"]
 
 
-async def test_a_newer_generation_ends_the_older_one(house: House):
+async def test_a_newer_generation_ends_the_older_one(egress_setup: EgressSetup):
     async with (
-        serving(house.options()) as egress,
-        egress.open(house.grant(generation=1)) as first,
+        serving(egress_setup.options()) as egress,
+        egress.open(egress_setup.grant(generation=1)) as first,
     ):
         async with (
             await connect(str(first.endpoints[0].address.path)) as old,
-            egress.open(house.grant(generation=2)) as second,
+            egress.open(egress_setup.grant(generation=2)) as second,
         ):
             assert await rest(old) == b""
             assert not first.endpoints[0].address.path.exists()
@@ -100,90 +104,95 @@ async def test_a_newer_generation_ends_the_older_one(house: House):
 
 
 @pytest.mark.parametrize("generation", [1, 2])
-async def test_an_older_generation_is_refused(house: House, generation: int):
-    async with serving(house.options()) as egress:
-        async with egress.open(house.grant(generation=2)) as opened:
+async def test_an_older_generation_is_refused(egress_setup: EgressSetup, generation: int):
+    async with serving(egress_setup.options()) as egress:
+        async with egress.open(egress_setup.grant(generation=2)) as opened:
             with pytest.raises(LeaseLost):
-                async with egress.open(house.grant(generation=generation)):
+                async with egress.open(egress_setup.grant(generation=generation)):
                     pass
             assert opened.endpoints[0].address.path.exists()
-        async with egress.open(house.grant(generation=2)):
+        async with egress.open(egress_setup.grant(generation=2)):
             pass
 
 
-async def test_two_sessions_do_not_share_anything(house: House):
-    async with serving(house.options()) as egress:
+async def test_two_sessions_do_not_share_anything(egress_setup: EgressSetup):
+    async with serving(egress_setup.options()) as egress:
         async with (
-            egress.open(house.grant(session_id="sesn_1")) as one,
-            egress.open(house.grant(session_id="sesn_2")) as two,
+            egress.open(egress_setup.grant(session_id="sesn_1")) as one,
+            egress.open(egress_setup.grant(session_id="sesn_2")) as two,
         ):
             assert one.endpoints[0].address.path.parent != two.endpoints[0].address.path.parent
-        assert list(house.directory.iterdir()) == []
+        assert list(egress_setup.directory.iterdir()) == []
 
 
-async def test_an_unknown_api_is_refused_before_anything_is_made(house: House):
-    async with serving(house.options()) as egress:
+async def test_an_unknown_api_is_refused_before_anything_is_made(egress_setup: EgressSetup):
+    async with serving(egress_setup.options()) as egress:
         with pytest.raises(Unavailable, match="nobody"):
-            async with egress.open(house.grant(api="nobody")):
+            async with egress.open(egress_setup.grant(api="nobody")):
                 pass
-        async with egress.open(house.grant()):
+        async with egress.open(egress_setup.grant()):
             pass
 
 
-async def test_sockets_that_cannot_be_made_fail_one_session_and_not_the_others(house: House):
+async def test_sockets_that_cannot_be_made_fail_one_session_and_not_the_others(
+    egress_setup: EgressSetup,
+):
     async with (
-        serving(house.options()) as egress,
-        egress.open(house.grant(session_id="sesn_2")) as other,
+        serving(egress_setup.options()) as egress,
+        egress.open(egress_setup.grant(session_id="sesn_2")) as other,
     ):
-        moved = house.directory.with_name("moved")
-        house.directory.rename(moved)
+        moved = egress_setup.directory.with_name("moved")
+        egress_setup.directory.rename(moved)
         with pytest.raises(Unavailable, match="cannot be made"):
-            async with egress.open(house.grant()):
+            async with egress.open(egress_setup.grant()):
                 pass
-        moved.rename(house.directory)
-        async with egress.open(house.grant()), await connect(str(other.endpoints[0].address.path)):
+        moved.rename(egress_setup.directory)
+        async with (
+            egress.open(egress_setup.grant()),
+            await connect(str(other.endpoints[0].address.path)),
+        ):
             pass
 
 
-async def test_a_body_that_fails_closes_its_grant(house: House):
-    async with serving(house.options()) as egress:
+async def test_a_body_that_fails_closes_its_grant(egress_setup: EgressSetup):
+    async with serving(egress_setup.options()) as egress:
         with pytest.raises(RuntimeError, match="mine"):
-            async with egress.open(house.grant()):
+            async with egress.open(egress_setup.grant()):
                 raise RuntimeError("mine")
-        assert list(house.directory.iterdir()) == []
+        assert list(egress_setup.directory.iterdir()) == []
 
 
-async def test_a_runner_that_is_cancelled_leaves_nothing(house: House):
-    async with serving(house.options()) as egress:
+async def test_a_runner_that_is_cancelled_leaves_nothing(egress_setup: EgressSetup):
+    async with serving(egress_setup.options()) as egress:
         for delay in (0, 0.001, 0.02):
             with anyio.move_on_after(delay):
-                async with egress.open(house.grant()):
+                async with egress.open(egress_setup.grant()):
                     await anyio.sleep_forever()
-            assert list(house.directory.iterdir()) == []
+            assert list(egress_setup.directory.iterdir()) == []
 
 
-async def test_stopping_the_server_closes_every_grant(house: House):
+async def test_stopping_the_server_closes_every_grant(egress_setup: EgressSetup):
     async with anyio.create_task_group() as tasks:
-        async with serving(house.options()) as egress:
+        async with serving(egress_setup.options()) as egress:
 
             async def hold(number: int) -> None:
-                async with egress.open(house.grant(session_id=f"sesn_{number}")):
+                async with egress.open(egress_setup.grant(session_id=f"sesn_{number}")):
                     await anyio.sleep_forever()
 
             for number in range(5):
                 tasks.start_soon(hold, number)
-            await house.until(lambda: len(list(house.directory.iterdir())) == 5)
-        assert list(house.directory.iterdir()) == []
+            await egress_setup.until(lambda: len(list(egress_setup.directory.iterdir())) == 5)
+        assert list(egress_setup.directory.iterdir()) == []
         tasks.cancel_scope.cancel()
 
 
 async def test_a_mistake_of_ours_drops_one_connection_only(
-    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    egress_setup: EgressSetup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    async with house.opened() as inside:
+    async with egress_setup.opened() as inside:
         with monkeypatch.context() as patch:
             patch.setattr("roost.egress.dialects.ModelRules.head", broken)
             assert await inside.raw(message()) == b""
@@ -192,7 +201,7 @@ async def test_a_mistake_of_ours_drops_one_connection_only(
 
 
 async def test_a_moment_without_descriptors_is_survived(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    egress_setup: EgressSetup, monkeypatch: pytest.MonkeyPatch
 ):
     failures = [OSError(24, "Too many open files")] * 2
 
@@ -202,48 +211,48 @@ async def test_a_moment_without_descriptors_is_survived(
         return await accept(bound)
 
     monkeypatch.setattr("roost.egress.host.accept", scarce)
-    async with house.opened() as inside:
+    async with egress_setup.opened() as inside:
         assert (await inside.ask()).status_code == 200
     assert failures == []
 
 
 @pytest.mark.parametrize("key", ["", "two words", "line\nbreak", "sch\u00f6n"])
 async def test_a_key_that_no_header_carries_stops_the_start_without_being_shown(
-    house: House, key: str
+    egress_setup: EgressSetup, key: str
 ):
     upstream = anthropic("http://x.example", SecretStr(key))
     with pytest.raises(StartupError) as caught:
-        async with serving(house.options(models={"anthropic": upstream})):
+        async with serving(egress_setup.options(models={"anthropic": upstream})):
             pass
     assert not key or key not in str(caught.value)
 
 
-async def test_an_address_that_is_none_stops_the_start(house: House):
+async def test_an_address_that_is_none_stops_the_start(egress_setup: EgressSetup):
     upstream = anthropic("api.example.com", None)
     with pytest.raises(StartupError, match="http://"):
-        async with serving(house.options(models={"anthropic": upstream})):
+        async with serving(egress_setup.options(models={"anthropic": upstream})):
             pass
 
 
-async def test_a_directory_that_cannot_be_made_stops_the_start(house: House):
-    house.directory.parent.joinpath("file").touch()
-    house.directory = house.directory.parent / "file" / "run"
+async def test_a_directory_that_cannot_be_made_stops_the_start(egress_setup: EgressSetup):
+    egress_setup.directory.parent.joinpath("file").touch()
+    egress_setup.directory = egress_setup.directory.parent / "file" / "run"
     with pytest.raises(StartupError, match="cannot hold"):
-        async with serving(house.options()):
+        async with serving(egress_setup.options()):
             pass
 
 
-async def test_without_a_key_none_is_put_on(house: House):
-    upstream = house.upstream(key=None)
-    async with house.opened({"models": {"anthropic": upstream}}) as inside:
+async def test_without_a_key_none_is_put_on(egress_setup: EgressSetup):
+    upstream = egress_setup.upstream(key=None)
+    async with egress_setup.opened({"models": {"anthropic": upstream}}) as inside:
         assert (await inside.ask()).status_code == 200
-    assert house.far.seen[0].header("x-api-key") is None
+    assert egress_setup.far.seen[0].header("x-api-key") is None
 
 
-async def test_a_short_stand_in_for_a_key_does_not_damage_answers(house: House):
-    house.far.reply = answer({"text": "the none of it"})
-    upstream = house.upstream(key="none")
-    async with house.opened({"models": {"anthropic": upstream}}) as inside:
+async def test_a_short_stand_in_for_a_key_does_not_damage_answers(egress_setup: EgressSetup):
+    egress_setup.far.reply = answer({"text": "the none of it"})
+    upstream = egress_setup.upstream(key="none")
+    async with egress_setup.opened({"models": {"anthropic": upstream}}) as inside:
         assert (await inside.ask()).json() == {"text": "the none of it"}
 
 
@@ -257,33 +266,33 @@ def test_the_adapter_is_what_the_port_asks_for_and_shows_no_key():
         assert KEY not in str(msgspec.structs.asdict(upstream))
 
 
-async def test_no_two_sessions_share_a_connection_to_a_server(house: House):
+async def test_no_two_sessions_share_a_connection_to_a_server(egress_setup: EgressSetup):
     """Also if the first has left its connection free, and also for git: nothing can be left for another."""
-    far = house.far
+    far = egress_setup.far
     origins = [repository(f"{far.url}/a")]
-    async with serving(house.options()) as egress, AsyncExitStack() as stack:
+    async with serving(egress_setup.options()) as egress, AsyncExitStack() as stack:
         for number in range(3):
-            grant = house.grant(session_id=f"sesn_{number}", origins=origins)
+            grant = egress_setup.grant(session_id=f"sesn_{number}", origins=origins)
             inside = Inside(await stack.enter_async_context(egress.open(grant)), egress)
             before = far.connections
             for _ in range(2):
                 await inside.ask()
             assert far.connections == before + 1
         assert far.open == 3
-    await house.until(lambda: far.open == 0)
+    await egress_setup.until(lambda: far.open == 0)
 
 
-async def test_cancelled_anywhere_an_opened_grant_leaves_nothing(house: House):
-    async with serving(house.options()) as egress:
+async def test_cancelled_anywhere_an_opened_grant_leaves_nothing(egress_setup: EgressSetup):
+    async with serving(egress_setup.options()) as egress:
 
         async def work() -> None:
-            async with egress.open(house.grant()) as opened:
+            async with egress.open(egress_setup.grant()) as opened:
                 await Inside(opened, egress).ask()
 
         async for step in cancelled_at_each_step(work):
             assert egress._opened == {}, f"step {step}"
-            assert list(house.directory.iterdir()) == [], f"step {step}"
-            await house.until(lambda: house.far.open == 0)
+            assert list(egress_setup.directory.iterdir()) == [], f"step {step}"
+            await egress_setup.until(lambda: egress_setup.far.open == 0)
 
 
 @pytest.mark.parametrize(
@@ -304,58 +313,66 @@ async def test_cancelled_anywhere_an_opened_grant_leaves_nothing(house: House):
         ),
     ],
 )
-async def test_a_malformed_address_of_a_model_stops_the_start_with_a_hint(house: House, url: str):
-    upstream = house.upstream(url)
+async def test_a_malformed_address_of_a_model_stops_the_start_with_a_hint(
+    egress_setup: EgressSetup, url: str
+):
+    upstream = egress_setup.upstream(url)
     with pytest.raises(StartupError, match="the address of 'anthropic'") as caught:
-        async with serving(house.options(models={"anthropic": upstream})):
+        async with serving(egress_setup.options(models={"anthropic": upstream})):
             pass
     assert caught.value.hint
     assert "secret" not in str(caught.value)
 
 
-async def test_a_package_host_that_is_none_stops_the_start(house: House):
+async def test_a_package_host_that_is_none_stops_the_start(egress_setup: EgressSetup):
     with pytest.raises(StartupError, match=r"ROOST_PACKAGE_HOSTS: 'pypi\.\.org'"):
-        async with serving(house.options(package_hosts=["*.good.example", "pypi..org"])):
+        async with serving(egress_setup.options(package_hosts=["*.good.example", "pypi..org"])):
             pass
 
 
 @pytest.mark.parametrize("odd", ["\t", "\n", "\r\n", "\0", " ", "\x7f", "\u2028"])
-async def test_an_address_with_a_control_character_stops_the_start(house: House, odd: str):
-    upstream = house.upstream(f"http://a{odd}b.example")
+async def test_an_address_with_a_control_character_stops_the_start(
+    egress_setup: EgressSetup, odd: str
+):
+    upstream = egress_setup.upstream(f"http://a{odd}b.example")
     with pytest.raises(StartupError, match="control character"):
-        async with serving(house.options(models={"anthropic": upstream})):
+        async with serving(egress_setup.options(models={"anthropic": upstream})):
             pass
 
 
-async def test_a_session_with_a_model_of_its_own_does_not_get_the_operators(house: House):
+async def test_a_session_with_a_model_of_its_own_does_not_get_the_operators(
+    egress_setup: EgressSetup,
+):
     """Its own address and key, and nobody else's: another session beside it has the operator's."""
-    mine = anthropic(f"{house.far.url}/mine", SecretStr("sk-mine-0123456789-abcdefgh"))
+    mine = anthropic(f"{egress_setup.far.url}/mine", SecretStr("sk-mine-0123456789-abcdefgh"))
     async with (
-        serving(house.options()) as egress,
-        egress.open(house.grant(origins=[mine])) as own,
-        egress.open(house.grant(session_id="sesn_2")) as usual,
+        serving(egress_setup.options()) as egress,
+        egress.open(egress_setup.grant(origins=[mine])) as own,
+        egress.open(egress_setup.grant(session_id="sesn_2")) as usual,
     ):
         for opened in (own, usual):
             assert (await Inside(opened, egress).ask()).status_code == 200
-    asked = [(seen.target, seen.header("x-api-key")) for seen in house.far.seen]
+    asked = [(seen.target, seen.header("x-api-key")) for seen in egress_setup.far.seen]
     assert asked == [("/mine/v1/messages", "sk-mine-0123456789-abcdefgh"), ("/v1/messages", KEY)]
 
 
-async def test_a_secret_that_is_replaced_is_used_and_left_out_from_then_on(house: House):
+async def test_a_secret_that_is_replaced_is_used_and_left_out_from_then_on(
+    egress_setup: EgressSetup,
+):
     now = ["sk-old-0123456789-abcdefgh"]
 
     async def secret() -> str:
         return now[0]
 
-    house.far.reply = answer(b"sk-old-0123456789-abcdefgh sk-new-0123456789-abcdefgh")
+    egress_setup.far.reply = answer(b"sk-old-0123456789-abcdefgh sk-new-0123456789-abcdefgh")
     origin = Origin(
-        url=house.far.url, protocol="anthropic", credential=Credential(secret, "bearer")
+        url=egress_setup.far.url, protocol="anthropic", credential=Credential(secret, "bearer")
     )
-    async with house.opened(origins=[origin]) as inside:
+    async with egress_setup.opened(origins=[origin]) as inside:
         first = (await inside.ask()).text
         now[0] = "sk-new-0123456789-abcdefgh"
         second = (await inside.ask()).text
-    assert [seen.header("authorization") for seen in house.far.seen] == [
+    assert [seen.header("authorization") for seen in egress_setup.far.seen] == [
         "Bearer sk-old-0123456789-abcdefgh",
         "Bearer sk-new-0123456789-abcdefgh",
     ]
@@ -365,15 +382,17 @@ async def test_a_secret_that_is_replaced_is_used_and_left_out_from_then_on(house
     assert second == "sk-old-0123456789-abcdefgh " + "*" * 26
 
 
-async def test_a_secret_that_no_header_can_carry_is_quoted_nowhere(house: House):
+async def test_a_secret_that_no_header_can_carry_is_quoted_nowhere(egress_setup: EgressSetup):
     origin = Origin(
-        url=house.far.url, protocol="anthropic", credential=Credential.fixed("sk-1\r\n2", "bearer")
+        url=egress_setup.far.url,
+        protocol="anthropic",
+        credential=Credential.fixed("sk-1\r\n2", "bearer"),
     )
-    async with house.opened(origins=[origin]) as inside:
+    async with egress_setup.opened(origins=[origin]) as inside:
         refused = await inside.ask()
     assert (refused.status_code, "cannot be sent" in refused.text) == (502, True)
     assert "sk-1" not in refused.text
-    assert house.far.seen == []
-    assert [(account.status, account.usage.input_tokens) for account in house.accounts] == [
+    assert egress_setup.far.seen == []
+    assert [(account.status, account.usage.input_tokens) for account in egress_setup.accounts] == [
         (502, 0)
     ]

@@ -15,7 +15,7 @@ import pytest
 from anyio.abc import ByteStream, SocketAttribute
 
 from roost.ports.egress import Networking
-from tests.egress.both_sides import QUICK, House, connect, rest
+from tests.egress.both_sides import QUICK, EgressSetup, connect, rest
 from tests.egress.test_forward import COMMAND, end_forwarding, free_port
 from tests.egress.tls import Client, Front, ask
 
@@ -54,14 +54,14 @@ def limited(*hosts: str) -> Networking:
     ],
 )
 async def test_tls_is_carried_if_its_name_is_allowed_or_it_has_none(
-    house: House, front: Front, host: str, name: str | None
+    egress_setup: EgressSetup, front: Front, host: str, name: str | None
 ):
     networking = limited("a.example", "other.example", "*.wild.example", "127.0.0.1")
-    async with house.opened(options(front.port), networking=networking) as inside:
+    async with egress_setup.opened(options(front.port), networking=networking) as inside:
         asked = partial(ask, inside.path("proxy.sock"), host, front.port, name)
         assert await anyio.to_thread.run_sync(asked) == "front"
     assert front.names == [name]
-    assert house.refusals == []
+    assert egress_setup.refusals == []
 
 
 @pytest.mark.parametrize(
@@ -69,31 +69,35 @@ async def test_tls_is_carried_if_its_name_is_allowed_or_it_has_none(
     [("a.example", "b.example"), ("a.example", "wild.example"), ("127.0.0.1", "b.example")],
 )
 async def test_a_foreign_name_is_refused_and_the_log_says_what_to_do(
-    house: House, front: Front, host: str, name: str
+    egress_setup: EgressSetup, front: Front, host: str, name: str
 ):
     networking = limited("a.example", "*.wild.example", "127.0.0.1")
-    async with house.opened(options(front.port), networking=networking) as inside:
+    async with egress_setup.opened(options(front.port), networking=networking) as inside:
         asked = partial(ask, inside.path("proxy.sock"), host, front.port, name)
         with pytest.raises(ssl.SSLError, match="ACCESS_DENIED"):
             await anyio.to_thread.run_sync(asked)
-    (refused,) = house.refusals
+    (refused,) = egress_setup.refusals
     assert (refused.host, refused.port) == (name, front.port)
     assert refused.reason == "server_name_not_allowed"
     assert f"connected to {host}" in refused.hint and "add that name" in refused.hint
     assert front.names == []
 
 
-async def test_where_everything_is_allowed_no_name_is_looked_at(house: House, front: Front):
+async def test_where_everything_is_allowed_no_name_is_looked_at(
+    egress_setup: EgressSetup, front: Front
+):
     unrestricted = Networking(kind="unrestricted")
-    async with house.opened(options(front.port), networking=unrestricted) as inside:
+    async with egress_setup.opened(options(front.port), networking=unrestricted) as inside:
         asked = partial(ask, inside.path("proxy.sock"), "a.example", front.port, "b.example")
         assert await anyio.to_thread.run_sync(asked) == "front"
     assert front.names == ["b.example"]
 
 
-async def test_curl_is_told_that_it_may_not_ask_for_another_name(house: House, front: Front):
+async def test_curl_is_told_that_it_may_not_ask_for_another_name(
+    egress_setup: EgressSetup, front: Front
+):
     networking = limited("a.example")
-    async with house.opened(options(front.port), networking=networking) as inside:
+    async with egress_setup.opened(options(front.port), networking=networking) as inside:
         for name, status in (("a.example", 0), ("b.example", 35)):
             port = free_port()
             curl = f"curl -skS --proxy http://127.0.0.1:{port} https://{name}:{front.port}/ "
@@ -103,47 +107,47 @@ async def test_curl_is_told_that_it_may_not_ask_for_another_name(house: House, f
             end_forwarding(port)
             assert ran.returncode == status, ran.stderr
     assert ran.stderr.endswith(b"alert access denied\n")
-    assert [refused.host for refused in house.refusals] == ["b.example"]
+    assert [refused.host for refused in egress_setup.refusals] == ["b.example"]
     assert front.names == ["a.example"]
 
 
-async def test_a_hello_is_read_in_whatever_pieces_it_comes(house: House, front: Front):
+async def test_a_hello_is_read_in_whatever_pieces_it_comes(egress_setup: EgressSetup, front: Front):
     """One byte in each segment, and one byte in each record besides."""
     for name, refusals in (("a.example", 0), ("b.example", 1)):
         hello = Client(name).says()
         tiny = b"".join(hello[:3] + b"\0\1" + hello[i : i + 1] for i in range(5, len(hello)))
         async with (
-            house.opened(options(front.port), networking=limited("a.example")) as inside,
+            egress_setup.opened(options(front.port), networking=limited("a.example")) as inside,
             inside.tunnel("a.example", front.port) as stream,
         ):
             for i in range(len(tiny)):
                 await stream.send(tiny[i : i + 1])
             answer = await stream.receive()
         assert answer[0] == (21 if refusals else 22)
-        assert len(house.refusals) == refusals
+        assert len(egress_setup.refusals) == refusals
     assert front.names == ["a.example"]
 
 
 async def test_a_hello_that_comes_before_the_tunnel_is_there_is_looked_at_too(
-    house: House, front: Front
+    egress_setup: EgressSetup, front: Front
 ):
     head = f"CONNECT a.example:{front.port} HTTP/1.0\r\n\r\n".encode()
-    async with house.opened(options(front.port), networking=limited("a.example")) as inside:
+    async with egress_setup.opened(options(front.port), networking=limited("a.example")) as inside:
         raw = await inside.raw(head + Client("b.example").says(), "proxy.sock")
     assert raw.endswith(b"\r\n\r\n" + DENIED)
-    assert [refused.host for refused in house.refusals] == ["b.example"]
+    assert [refused.host for refused in egress_setup.refusals] == ["b.example"]
     assert front.names == []
 
 
 @pytest.mark.parametrize("name", ["a.example", "b.example"])
 @pytest.mark.parametrize("waits", [True, False])
 async def test_a_second_hello_that_the_server_asks_for_is_looked_at_too(
-    house: House, front: Front, name: str, waits: bool
+    egress_setup: EgressSetup, front: Front, name: str, waits: bool
 ):
     """A server that wants another curve lets the client ask again, and takes the second name."""
     front.context.set_ecdh_curve("secp384r1")
     async with (
-        house.opened(options(front.port), networking=limited("a.example")) as inside,
+        egress_setup.opened(options(front.port), networking=limited("a.example")) as inside,
         inside.tunnel("a.example", front.port) as stream,
     ):
         client = Client("a.example")
@@ -155,11 +159,13 @@ async def test_a_second_hello_that_the_server_asks_for_is_looked_at_too(
             await stream.receive()
             await stream.send(changed)
         if name == "a.example":
-            await house.until(lambda: front.names == ["a.example"] * 2)
+            await egress_setup.until(lambda: front.names == ["a.example"] * 2)
         else:
             assert (await rest(stream)).endswith(DENIED)
             assert front.names == ["a.example"]
-    assert [refused.host for refused in house.refusals] == ["b.example"] * (name != "a.example")
+    assert [refused.host for refused in egress_setup.refusals] == ["b.example"] * (
+        name != "a.example"
+    )
 
 
 async def _retry_of(front: Front, hello: bytes) -> bytes:
@@ -186,40 +192,42 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("sent", GARBAGE.values(), ids=GARBAGE)
-async def test_what_begins_as_tls_and_is_none_is_refused(house: House, front: Front, sent: bytes):
+async def test_what_begins_as_tls_and_is_none_is_refused(
+    egress_setup: EgressSetup, front: Front, sent: bytes
+):
     async with (
-        house.opened(options(front.port), networking=limited("a.example")) as inside,
+        egress_setup.opened(options(front.port), networking=limited("a.example")) as inside,
         inside.tunnel("a.example", front.port) as stream,
     ):
         await stream.send(sent + bytes(60_000) * sent.endswith(b"\xff"))
         assert await rest(stream) == DENIED
-    (refused,) = house.refusals
+    (refused,) = egress_setup.refusals
     assert (refused.host, refused.reason) == ("a.example", "client_hello_unreadable")
     assert front.names == []
 
 
-async def test_a_hello_that_does_not_end_is_given_up(house: House, front: Front):
+async def test_a_hello_that_does_not_end_is_given_up(egress_setup: EgressSetup, front: Front):
     bounds = options(front.port, bounds=QUICK)
     async with (
-        house.opened(bounds, networking=limited("a.example")) as inside,
+        egress_setup.opened(bounds, networking=limited("a.example")) as inside,
         inside.tunnel("a.example", front.port) as stream,
     ):
         await stream.send(Client("a.example").says()[:-1])
         assert await rest(stream) == DENIED
-    assert [refused.reason for refused in house.refusals] == ["client_hello_unreadable"]
+    assert [refused.reason for refused in egress_setup.refusals] == ["client_hello_unreadable"]
 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_hello_is_no_refusal(
-    house: House, front: Front
+    egress_setup: EgressSetup, front: Front
 ):
     async with (
-        house.opened(options(front.port), networking=limited("a.example")) as inside,
+        egress_setup.opened(options(front.port), networking=limited("a.example")) as inside,
         inside.tunnel("a.example", front.port) as stream,
     ):
         await stream.send(Client("a.example").says()[:-1])
         await stream.send_eof()
         assert await rest(stream) == b""
-    assert house.refusals == [] and front.names == []
+    assert egress_setup.refusals == [] and front.names == []
 
 
 @asynccontextmanager
@@ -234,7 +242,7 @@ async def talking(talk: Callable[[ByteStream], Awaitable[None]]) -> AsyncGenerat
 
 @pytest.mark.parametrize("said", [b"SSH-2.0-x\r\n", b"GET / HTTP/1.1\r\n\r\n", b"\x80", b""])
 async def test_a_server_that_speaks_first_is_heard_at_once_and_other_words_pass(
-    house: House, said: bytes
+    egress_setup: EgressSetup, said: bytes
 ):
     """A client that says nothing hears the server all the same."""
     heard = []
@@ -247,7 +255,7 @@ async def test_a_server_that_speaks_first_is_heard_at_once_and_other_words_pass(
 
     async with (
         talking(greet) as port,
-        house.opened(options(port), networking=limited("a.example")) as inside,
+        egress_setup.opened(options(port), networking=limited("a.example")) as inside,
         await connect(inside.path("proxy.sock")) as stream,
     ):
         await stream.send(f"CONNECT a.example:{port} HTTP/1.0\r\n\r\n".encode())
@@ -259,13 +267,13 @@ async def test_a_server_that_speaks_first_is_heard_at_once_and_other_words_pass(
         await stream.send_eof()
         assert await rest(stream) == b"221 bye\r\n"
     assert heard == [said]
-    assert house.refusals == []
+    assert egress_setup.refusals == []
 
 
 @pytest.mark.parametrize("early", [b"", b"\x17\x03\x03\x00\x05early"])
 @pytest.mark.parametrize("answer", [b"", b"\x16\x03\x03\x00\x7a\x02" + bytes(121)])
 async def test_what_follows_a_hello_is_held_until_the_server_answers_and_then_arrives(
-    house: House, early: bytes, answer: bytes
+    egress_setup: EgressSetup, early: bytes, answer: bytes
 ):
     """Also if the server's answer is only that it has none, or the client hangs up before it."""
     hello = Client("a.example").says()
@@ -279,12 +287,12 @@ async def test_what_follows_a_hello_is_held_until_the_server_answers_and_then_ar
 
     async with (
         talking(talk) as port,
-        house.opened(options(port), networking=limited("a.example")) as inside,
+        egress_setup.opened(options(port), networking=limited("a.example")) as inside,
         inside.tunnel("a.example", port) as stream,
     ):
         await stream.send(hello + early)
         await stream.send_eof()
         assert await rest(stream) == answer
-        await house.until(lambda: len(heard) == 2)
+        await egress_setup.until(lambda: len(heard) == 2)
     assert heard == [hello, early]
-    assert house.refusals == []
+    assert egress_setup.refusals == []

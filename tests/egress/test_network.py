@@ -12,7 +12,16 @@ import pytest
 from anyio.abc import ByteStream
 
 from roost.ports.egress import Networking
-from tests.egress.both_sides import LOOPBACK, House, Seen, answer, chunk, connect, repository, rest
+from tests.egress.both_sides import (
+    LOOPBACK,
+    EgressSetup,
+    Seen,
+    answer,
+    chunk,
+    connect,
+    repository,
+    rest,
+)
 
 PROXY = "proxy.sock"
 
@@ -43,14 +52,14 @@ def here(**options: Any) -> dict[str, Any]:
     return {"resolve": Names(["127.0.0.1"])} | options
 
 
-async def test_without_networking_there_is_no_proxy(house: House):
-    async with house.opened() as inside:
+async def test_without_networking_there_is_no_proxy(egress_setup: EgressSetup):
+    async with egress_setup.opened() as inside:
         assert [each.socket for each in inside.opened.endpoints] == ["/run/roost/model.sock"]
         assert not any("proxy" in name.lower() for name in inside.opened.environ)
 
 
-async def test_programs_are_told_where_the_proxy_is(house: House):
-    async with house.opened(**UNRESTRICTED) as inside:
+async def test_programs_are_told_where_the_proxy_is(egress_setup: EgressSetup):
+    async with egress_setup.opened(**UNRESTRICTED) as inside:
         environ = inside.opened.environ
         assert environ["HTTPS_PROXY"] == environ["http_proxy"] == "http://127.0.0.1:3128"
         assert environ["NODE_USE_ENV_PROXY"] == "1"
@@ -66,30 +75,32 @@ async def echoing(seen: Seen, stream: ByteStream) -> None:
 
 
 @pytest.mark.parametrize("networking", [limited("*.example"), UNRESTRICTED])
-async def test_a_tunnel_to_an_allowed_host_carries_both_ways(house: House, networking: Any):
-    house.far.reply = answer(b"hello")
+async def test_a_tunnel_to_an_allowed_host_carries_both_ways(
+    egress_setup: EgressSetup, networking: Any
+):
+    egress_setup.far.reply = answer(b"hello")
     async with (
-        house.opened(here(), **networking) as inside,
-        inside.tunnel("a.example", house.far.port) as stream,
+        egress_setup.opened(here(), **networking) as inside,
+        inside.tunnel("a.example", egress_setup.far.port) as stream,
     ):
         await stream.send(b"GET /x HTTP/1.1\r\nhost: a.example\r\n\r\n")
         assert (await stream.receive()).endswith(b"hello")
-    assert house.far.seen[0].target == "/x"
-    assert house.refusals == []
+    assert egress_setup.far.seen[0].target == "/x"
+    assert egress_setup.refusals == []
 
 
-async def test_what_is_sent_before_the_tunnel_is_there_is_not_lost(house: House):
-    house.far.reply = answer(b"hello")
+async def test_what_is_sent_before_the_tunnel_is_there_is_not_lost(egress_setup: EgressSetup):
+    egress_setup.far.reply = answer(b"hello")
     async with (
-        house.opened(here(), **limited("a.example")) as inside,
+        egress_setup.opened(here(), **limited("a.example")) as inside,
         await connect(inside.path(PROXY)) as stream,
     ):
-        head = f"CONNECT a.example:{house.far.port} HTTP/1.0\r\n\r\n".encode()
+        head = f"CONNECT a.example:{egress_setup.far.port} HTTP/1.0\r\n\r\n".encode()
         await stream.send(head + b"GET /early HTTP/1.1\r\nhost: x\r\n\r\n")
         received = b""
         while not received.endswith(b"hello"):
             received += await stream.receive()
-    assert house.far.seen[0].target == "/early"
+    assert egress_setup.far.seen[0].target == "/early"
 
 
 @pytest.mark.parametrize(
@@ -104,27 +115,27 @@ async def test_what_is_sent_before_the_tunnel_is_there_is_not_lost(house: House)
     ],
 )
 async def test_what_the_rules_do_not_allow_is_refused_and_reported(
-    house: House, host: str, port: int | None, reason: str
+    egress_setup: EgressSetup, host: str, port: int | None, reason: str
 ):
     names = Names(["127.0.0.1"])
-    port = port or house.far.port
-    async with house.opened(here(resolve=names), **limited("a.example")) as inside:
+    port = port or egress_setup.far.port
+    async with egress_setup.opened(here(resolve=names), **limited("a.example")) as inside:
         raw = await inside.raw(f"CONNECT {host}:{port} HTTP/1.1\r\nhost: x\r\n\r\n".encode(), PROXY)
     assert raw.startswith(b"HTTP/1.1 403")
-    (refused,) = house.refusals
+    (refused,) = egress_setup.refusals
     assert (refused.session_id, refused.host) == ("sesn_1", host.strip("[]"))
     assert (refused.port, refused.reason) == (port, reason)
     assert names.asked == []  # a name that is not allowed is not even looked up
 
 
-async def test_package_hosts_are_the_operators_and_only_when_asked_for(house: House):
+async def test_package_hosts_are_the_operators_and_only_when_asked_for(egress_setup: EgressSetup):
     options = here(package_hosts=("packages.example",))
-    line = f"CONNECT packages.example:{house.far.port} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
-    async with house.opened(options, **limited()) as inside:
+    line = f"CONNECT packages.example:{egress_setup.far.port} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
+    async with egress_setup.opened(options, **limited()) as inside:
         assert (await inside.raw(line, PROXY)).startswith(b"HTTP/1.1 403")
     async with (
-        house.opened(options, **limited(package_managers=True)) as inside,
-        inside.tunnel("packages.example", house.far.port),
+        egress_setup.opened(options, **limited(package_managers=True)) as inside,
+        inside.tunnel("packages.example", egress_setup.far.port),
     ):
         pass
 
@@ -133,69 +144,69 @@ async def test_package_hosts_are_the_operators_and_only_when_asked_for(house: Ho
     "address",
     ["127.0.0.1", "169.254.169.254", "10.0.0.1", "::1", "::ffff:127.0.0.1", "fd00:ec2::254"],
 )
-async def test_a_name_that_leads_inside_is_refused(house: House, address: str):
+async def test_a_name_that_leads_inside_is_refused(egress_setup: EgressSetup, address: str):
     options = here(resolve=Names([address]), allow_networks=())
-    async with house.opened(options, **UNRESTRICTED) as inside:
+    async with egress_setup.opened(options, **UNRESTRICTED) as inside:
         raw = await inside.raw(b"CONNECT evil.example:443 HTTP/1.1\r\nhost: x\r\n\r\n", PROXY)
         literal = f"[{address}]" if ":" in address else address
         direct = await inside.raw(
             f"CONNECT {literal}:443 HTTP/1.1\r\nhost: x\r\n\r\n".encode(), PROXY
         )
     assert raw.startswith(b"HTTP/1.1 403") and direct.startswith(b"HTTP/1.1 403")
-    assert [refused.reason for refused in house.refusals] == ["address_not_allowed"] * 2
-    assert house.far.open == 0
+    assert [refused.reason for refused in egress_setup.refusals] == ["address_not_allowed"] * 2
+    assert egress_setup.far.open == 0
 
 
-async def test_a_name_is_looked_up_once_and_the_checked_address_is_used(house: House):
+async def test_a_name_is_looked_up_once_and_the_checked_address_is_used(egress_setup: EgressSetup):
     """Rebinding: a second answer would lead to an address that must not be reached."""
     names = Names(["127.0.0.1"], ["169.254.169.254"])
     async with (
-        house.opened(here(resolve=names), **limited("a.example")) as inside,
-        inside.tunnel("a.example", house.far.port),
+        egress_setup.opened(here(resolve=names), **limited("a.example")) as inside,
+        inside.tunnel("a.example", egress_setup.far.port),
     ):
-        await house.until(lambda: house.far.open == 1)
+        await egress_setup.until(lambda: egress_setup.far.open == 1)
     assert names.asked == ["a.example"]
-    assert house.refusals == []
+    assert egress_setup.refusals == []
 
 
-async def test_bad_addresses_among_good_ones_are_passed_over(house: House):
+async def test_bad_addresses_among_good_ones_are_passed_over(egress_setup: EgressSetup):
     names = Names(["169.254.169.254", "10.0.0.1", "127.0.0.1"])
     async with (
-        house.opened(here(resolve=names), **limited("a.example")) as inside,
-        inside.tunnel("a.example", house.far.port),
+        egress_setup.opened(here(resolve=names), **limited("a.example")) as inside,
+        inside.tunnel("a.example", egress_setup.far.port),
     ):
         pass
 
 
 @pytest.mark.parametrize("failure", [OSError(), UnicodeError(), TimeoutError()])
 async def test_a_name_that_nobody_knows_is_an_error_and_not_a_refusal(
-    house: House, failure: Exception
+    egress_setup: EgressSetup, failure: Exception
 ):
-    async with house.opened(here(resolve=Names(failure)), **UNRESTRICTED) as inside:
+    async with egress_setup.opened(here(resolve=Names(failure)), **UNRESTRICTED) as inside:
         raw = await inside.raw(b"CONNECT nowhere.example:443 HTTP/1.1\r\nhost: x\r\n\r\n", PROXY)
     assert raw.startswith(b"HTTP/1.1 502")
-    assert house.refusals == []
+    assert egress_setup.refusals == []
 
 
-async def test_a_host_that_does_not_answer_is_an_error(house: House):
-    async with house.opened(here(ports=frozenset((1,))), **UNRESTRICTED) as inside:
+async def test_a_host_that_does_not_answer_is_an_error(egress_setup: EgressSetup):
+    async with egress_setup.opened(here(ports=frozenset((1,))), **UNRESTRICTED) as inside:
         raw = await inside.raw(b"CONNECT closed.example:1 HTTP/1.1\r\nhost: x\r\n\r\n", PROXY)
     assert raw.startswith(b"HTTP/1.1 504")
 
 
-async def test_a_plain_request_is_relayed_without_what_is_the_proxys(house: House):
-    house.far.reply = answer(b"page", content_type="text/plain")
-    port = house.far.port
+async def test_a_plain_request_is_relayed_without_what_is_the_proxys(egress_setup: EgressSetup):
+    egress_setup.far.reply = answer(b"page", content_type="text/plain")
+    port = egress_setup.far.port
     request = (
         f"POST http://a.example:{port}/p?q=1 HTTP/1.1\r\nHost: other.example\r\n"
         "Proxy-Authorization: Basic eA==\r\nProxy-Connection: keep-alive\r\nX-Own: 1\r\n"
         "Connection: keep-alive, x-hop\r\nX-Hop: 1\r\nContent-Length: 4\r\n\r\nbody"
     ).encode()
-    async with house.opened(here(), **limited("a.example")) as inside:
+    async with egress_setup.opened(here(), **limited("a.example")) as inside:
         raw = await inside.raw(request, PROXY)
     assert raw.startswith(b"HTTP/1.1 200") and raw.endswith(b"page")
     assert b"connection: close" in raw.lower()
-    (seen,) = house.far.seen
+    (seen,) = egress_setup.far.seen
     assert (seen.method, seen.target, seen.body) == ("POST", "/p?q=1", b"body")
     assert dict(seen.headers) == {
         "host": f"a.example:{port}",
@@ -205,41 +216,43 @@ async def test_a_plain_request_is_relayed_without_what_is_the_proxys(house: Hous
     }
 
 
-async def test_a_plain_request_in_chunks_and_an_answer_without_a_length_pass(house: House):
+async def test_a_plain_request_in_chunks_and_an_answer_without_a_length_pass(
+    egress_setup: EgressSetup,
+):
     async def reply(seen: Seen, stream: ByteStream) -> None:
         await stream.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\nuntil")
         await stream.send(b" the end")
         await stream.aclose()
 
-    house.far.reply = reply
+    egress_setup.far.reply = reply
     request = (
-        f"PUT http://a.example:{house.far.port}/ HTTP/1.1\r\nhost: a\r\n"
+        f"PUT http://a.example:{egress_setup.far.port}/ HTTP/1.1\r\nhost: a\r\n"
         "transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
     ).encode()
-    async with house.opened(here(), **limited("a.example")) as inside:
+    async with egress_setup.opened(here(), **limited("a.example")) as inside:
         raw = await inside.raw(request, PROXY)
-    assert house.far.seen[0].body == b"abc"
+    assert egress_setup.far.seen[0].body == b"abc"
     # How the pieces are cut is up to the network; that the last one is there, is not.
     body = raw.partition(b"\r\n\r\n")[2]
     assert re.sub(rb"(^|\r\n)[0-9a-f]+\r\n", b"", body) == b"until the end\r\n"
     assert body.endswith(b"0\r\n\r\n")
 
 
-async def test_a_plain_request_obeys_the_same_rules(house: House):
-    async with house.opened(here(), **limited("a.example")) as inside:
+async def test_a_plain_request_obeys_the_same_rules(egress_setup: EgressSetup):
+    async with egress_setup.opened(here(), **limited("a.example")) as inside:
         raw = await inside.raw(b"GET http://b.example/ HTTP/1.1\r\nhost: a.example\r\n\r\n", PROXY)
     assert raw.startswith(b"HTTP/1.1 403")
     assert b"b.example is not an allowed host" in raw
-    assert house.refusals[0].host == "b.example"
+    assert egress_setup.refusals[0].host == "b.example"
 
 
-async def test_a_server_that_speaks_no_http_is_an_error(house: House):
+async def test_a_server_that_speaks_no_http_is_an_error(egress_setup: EgressSetup):
     async def reply(seen: Seen, stream: ByteStream) -> None:
         await stream.send(b"SSH-2.0\r\n\r\n")
 
-    house.far.reply = reply
-    request = f"GET http://a.example:{house.far.port}/ HTTP/1.1\r\nhost: a\r\n\r\n".encode()
-    async with house.opened(here(), **limited("a.example")) as inside:
+    egress_setup.far.reply = reply
+    request = f"GET http://a.example:{egress_setup.far.port}/ HTTP/1.1\r\nhost: a\r\n\r\n".encode()
+    async with egress_setup.opened(here(), **limited("a.example")) as inside:
         assert (await inside.raw(request, PROXY)).startswith(b"HTTP/1.1 502")
 
 
@@ -260,26 +273,26 @@ async def test_a_server_that_speaks_no_http_is_an_error(house: House):
     ],
 )
 async def test_a_malformed_request_is_refused_and_the_connection_closed(
-    house: House, request_: bytes
+    egress_setup: EgressSetup, request_: bytes
 ):
     options = here(allow_networks=LOOPBACK, ports=frozenset((80, 443)))
-    async with house.opened(options, **limited("a.example")) as inside:
+    async with egress_setup.opened(options, **limited("a.example")) as inside:
         raw = await inside.raw(request_, PROXY)
     assert raw.startswith((b"HTTP/1.1 400", b"HTTP/1.1 505"))
-    assert house.far.seen == []
+    assert egress_setup.far.seen == []
 
 
-async def test_a_head_that_is_too_large_is_refused(house: House):
-    async with house.opened(**UNRESTRICTED) as inside:
+async def test_a_head_that_is_too_large_is_refused(egress_setup: EgressSetup):
+    async with egress_setup.opened(**UNRESTRICTED) as inside:
         for name in ("model.sock", PROXY):
             raw = await inside.raw(b"GET / HTTP/1.1\r\nx: " + b"y" * 100_000, name)
             assert raw.startswith(b"HTTP/1.1 431")
 
 
 @pytest.mark.parametrize("name", ["model.sock", PROXY])
-async def test_a_head_that_comes_too_slowly_is_given_up(house: House, name: str):
+async def test_a_head_that_comes_too_slowly_is_given_up(egress_setup: EgressSetup, name: str):
     async with (
-        house.opened(**UNRESTRICTED) as inside,
+        egress_setup.opened(**UNRESTRICTED) as inside,
         await connect(inside.path(name)) as stream,
     ):
         began = anyio.current_time()
@@ -298,30 +311,30 @@ async def test_a_head_that_comes_too_slowly_is_given_up(house: House, name: str)
         assert anyio.current_time() - began < 15  # all of it would take 20
 
 
-async def test_a_body_that_comes_too_slowly_is_given_up(house: House):
-    async with house.opened() as inside:
+async def test_a_body_that_comes_too_slowly_is_given_up(egress_setup: EgressSetup):
+    async with egress_setup.opened() as inside:
         head = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
         assert (await inside.raw(head)).startswith(b"HTTP/1.1 408")
 
 
-async def test_a_connection_that_says_nothing_is_closed(house: House):
-    bounds = msgspec.structs.replace(house.options().bounds, keep_alive_seconds=0.1)
-    async with house.opened({"bounds": bounds}, **UNRESTRICTED) as inside:
+async def test_a_connection_that_says_nothing_is_closed(egress_setup: EgressSetup):
+    bounds = msgspec.structs.replace(egress_setup.options().bounds, keep_alive_seconds=0.1)
+    async with egress_setup.opened({"bounds": bounds}, **UNRESTRICTED) as inside:
         for name in ("model.sock", PROXY):
             assert await inside.raw(b"", name) == b""
 
 
-async def test_one_side_may_end_while_the_other_goes_on(house: House):
+async def test_one_side_may_end_while_the_other_goes_on(egress_setup: EgressSetup):
     async def talk(seen: Seen, stream: ByteStream) -> None:
         with pytest.raises(anyio.EndOfStream):
             await stream.receive()
         await stream.send(b"said after the other side had ended")
         await stream.aclose()
 
-    house.far.reply = talk
+    egress_setup.far.reply = talk
     async with (
-        house.opened(here(), **limited("a.example")) as inside,
-        inside.tunnel("a.example", house.far.port) as stream,
+        egress_setup.opened(here(), **limited("a.example")) as inside,
+        inside.tunnel("a.example", egress_setup.far.port) as stream,
     ):
         await stream.send(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         await stream.send_eof()
@@ -329,25 +342,27 @@ async def test_one_side_may_end_while_the_other_goes_on(house: House):
 
 
 @pytest.mark.parametrize("side", ["near", "far"])
-async def test_a_connection_cut_on_one_side_is_cut_on_the_other(house: House, side: str):
+async def test_a_connection_cut_on_one_side_is_cut_on_the_other(
+    egress_setup: EgressSetup, side: str
+):
     async def hang_up(seen: Seen, stream: ByteStream) -> None:
         await stream.aclose()
 
-    house.far.reply = hang_up if side == "far" else echoing
-    async with house.opened(here(), **limited("a.example")) as inside:
-        async with inside.tunnel("a.example", house.far.port) as stream:
-            await house.until(lambda: house.far.open == 1)
+    egress_setup.far.reply = hang_up if side == "far" else echoing
+    async with egress_setup.opened(here(), **limited("a.example")) as inside:
+        async with inside.tunnel("a.example", egress_setup.far.port) as stream:
+            await egress_setup.until(lambda: egress_setup.far.open == 1)
             if side == "far":
                 await stream.send(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
                 assert await rest(stream) == b""
-        await house.until(lambda: house.far.open == 0)
+        await egress_setup.until(lambda: egress_setup.far.open == 0)
 
 
-async def test_a_tunnel_that_carries_nothing_is_closed(house: House):
-    bounds = msgspec.structs.replace(house.options().bounds, idle_seconds=1.2)
-    house.far.reply = echoing
-    async with house.opened(here(bounds=bounds), **limited("a.example")) as inside:
-        async with inside.tunnel("a.example", house.far.port) as stream:
+async def test_a_tunnel_that_carries_nothing_is_closed(egress_setup: EgressSetup):
+    bounds = msgspec.structs.replace(egress_setup.options().bounds, idle_seconds=1.2)
+    egress_setup.far.reply = echoing
+    async with egress_setup.opened(here(bounds=bounds), **limited("a.example")) as inside:
+        async with inside.tunnel("a.example", egress_setup.far.port) as stream:
             await stream.send(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
             for _ in range(6):  # longer than the limit, but never quiet for that long
                 await anyio.sleep(0.25)
@@ -356,21 +371,23 @@ async def test_a_tunnel_that_carries_nothing_is_closed(house: House):
             began = anyio.current_time()
             assert await rest(stream) == b""
             assert anyio.current_time() - began < 60
-        await house.until(lambda: house.far.open == 0)
+        await egress_setup.until(lambda: egress_setup.far.open == 0)
 
 
-async def test_a_megabyte_arrives_as_it_was_sent_at_no_more_than_the_pace(house: House):
+async def test_a_megabyte_arrives_as_it_was_sent_at_no_more_than_the_pace(
+    egress_setup: EgressSetup,
+):
     data = bytes(range(256)) * 4096
-    bounds = msgspec.structs.replace(house.options().bounds, bytes_per_second=500_000)
+    bounds = msgspec.structs.replace(egress_setup.options().bounds, bytes_per_second=500_000)
 
     async def give(seen: Seen, stream: ByteStream) -> None:
         await stream.send(data)
         await stream.aclose()
 
-    house.far.reply = give
+    egress_setup.far.reply = give
     async with (
-        house.opened(here(bounds=bounds), **limited("a.example")) as inside,
-        inside.tunnel("a.example", house.far.port) as stream,
+        egress_setup.opened(here(bounds=bounds), **limited("a.example")) as inside,
+        inside.tunnel("a.example", egress_setup.far.port) as stream,
     ):
         began = anyio.current_time()
         await stream.send(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -378,17 +395,17 @@ async def test_a_megabyte_arrives_as_it_was_sent_at_no_more_than_the_pace(house:
         assert 0.8 < anyio.current_time() - began < 60
 
 
-async def test_fifty_tunnels_at_once_do_not_mix(house: House):
+async def test_fifty_tunnels_at_once_do_not_mix(egress_setup: EgressSetup):
     async def give(seen: Seen, stream: ByteStream) -> None:
         await stream.send(seen.target.encode() * 5000)
         await stream.aclose()
 
-    house.far.reply = give
+    egress_setup.far.reply = give
     right = []
-    async with house.opened(here(), **limited("a.example")) as inside:
+    async with egress_setup.opened(here(), **limited("a.example")) as inside:
 
         async def fetch(number: int) -> None:
-            async with inside.tunnel("a.example", house.far.port) as stream:
+            async with inside.tunnel("a.example", egress_setup.far.port) as stream:
                 await stream.send(f"GET /{number} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
                 right.append(await rest(stream) == f"/{number}".encode() * 5000)
 
@@ -398,28 +415,30 @@ async def test_fifty_tunnels_at_once_do_not_mix(house: House):
     assert right == [True] * 50
 
 
-async def test_a_flood_of_refusals_is_counted_and_not_written_out(house: House):
-    async with house.opened(**limited()) as inside:
+async def test_a_flood_of_refusals_is_counted_and_not_written_out(egress_setup: EgressSetup):
+    async with egress_setup.opened(**limited()) as inside:
         asked = 0
-        while asked - len(house.refusals) < 5:  # more are written out for every second that passes
+        while (
+            asked - len(egress_setup.refusals) < 5
+        ):  # more are written out for every second that passes
             await inside.raw(b"CONNECT a.example:443 HTTP/1.1\r\nhost: x\r\n\r\n", PROXY)
             asked += 1
-        assert len(house.refusals) >= 60
+        assert len(egress_setup.refusals) >= 60
         await anyio.sleep(1.1)
         await inside.raw(b"CONNECT a.example:443 HTTP/1.1\r\nhost: x\r\n\r\n", PROXY)
-    left_out = sum(refused.unreported for refused in house.refusals)
-    assert len(house.refusals) + left_out == asked + 1
+    left_out = sum(refused.unreported for refused in egress_setup.refusals)
+    assert len(egress_setup.refusals) + left_out == asked + 1
 
 
-async def test_the_systems_own_resolver_is_used_by_default(house: House):
+async def test_the_systems_own_resolver_is_used_by_default(egress_setup: EgressSetup):
     async with (
-        house.opened(**limited("localhost")) as inside,
-        inside.tunnel("localhost", house.far.port),
+        egress_setup.opened(**limited("localhost")) as inside,
+        inside.tunnel("localhost", egress_setup.far.port),
     ):
-        await house.until(lambda: house.far.open == 1)
+        await egress_setup.until(lambda: egress_setup.far.open == 1)
 
 
-async def test_a_server_that_answers_before_it_has_read_all_is_heard(house: House):
+async def test_a_server_that_answers_before_it_has_read_all_is_heard(egress_setup: EgressSetup):
     async def reply(seen: Seen, stream: ByteStream) -> None:
         await answer(b"enough", status=413)(seen, stream)
         await stream.aclose()
@@ -434,7 +453,7 @@ async def test_a_server_that_answers_before_it_has_read_all_is_heard(house: Hous
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, talk)
         options = here(ports=frozenset((port,)))
-        async with house.opened(options, **limited("a.example")) as inside:
+        async with egress_setup.opened(options, **limited("a.example")) as inside:
             raw = await inside.raw(head.encode() + b"x" * 1000, PROXY)
         tasks.cancel_scope.cancel()
     assert raw.startswith(b"HTTP/1.1 413") and raw.endswith(b"enough")
@@ -459,46 +478,48 @@ async def test_a_server_that_answers_before_it_has_read_all_is_heard(house: Hous
 )
 @pytest.mark.parametrize("name", ["proxy.sock", "model.sock", "git.sock"])
 async def test_a_request_whose_length_has_two_readings_is_refused(
-    house: House, name: str, framing: str
+    egress_setup: EgressSetup, name: str, framing: str
 ):
     line = {
-        "proxy.sock": f"POST {house.far.url}/x",
+        "proxy.sock": f"POST {egress_setup.far.url}/x",
         "model.sock": "POST /v1/messages",
         "git.sock": "POST /0/git-receive-pack",
     }[name]
-    grant = UNRESTRICTED | {"origins": [repository(f"{house.far.url}/a")]}
-    async with house.opened(**grant) as inside:
+    grant = UNRESTRICTED | {"origins": [repository(f"{egress_setup.far.url}/a")]}
+    async with egress_setup.opened(**grant) as inside:
         head = f"{line} HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n".encode()
         raw = await inside.raw(head + b"0\r\n\r\n", name)
     assert re.match(rb"HTTP/1.1 (400|501) ", raw), raw
-    assert house.far.seen == []
+    assert egress_setup.far.seen == []
 
 
-async def test_chunks_of_an_old_version_are_refused(house: House):
-    async with house.opened(**UNRESTRICTED) as inside:
-        head = f"POST {house.far.url}/x HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+async def test_chunks_of_an_old_version_are_refused(egress_setup: EgressSetup):
+    async with egress_setup.opened(**UNRESTRICTED) as inside:
+        head = (
+            f"POST {egress_setup.far.url}/x HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+        )
         raw = await inside.raw(head + b"0\r\n\r\n", PROXY)
     assert raw.startswith(b"HTTP/1.1 400")
-    assert house.far.seen == []
+    assert egress_setup.far.seen == []
 
 
 @pytest.mark.parametrize("name", ["proxy.sock", "model.sock", "git.sock"])
-async def test_an_answer_with_two_lengths_goes_on_with_one(house: House, name: str):
+async def test_an_answer_with_two_lengths_goes_on_with_one(egress_setup: EgressSetup, name: str):
     """The chunks hold (RFC 9112, 6.3), and the other length is not passed on."""
 
     async def reply(seen: Seen, stream: ByteStream) -> None:
         head = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n"
         await stream.send(head + chunk(b"a whole answer") + chunk(b""))
 
-    house.far.reply = reply
+    egress_setup.far.reply = reply
     body = b'{"model":"m"}'
     line = {
-        "proxy.sock": f"POST {house.far.url}/x",
+        "proxy.sock": f"POST {egress_setup.far.url}/x",
         "model.sock": "POST /v1/messages",
         "git.sock": "POST /0/git-receive-pack",
     }[name]
-    grant = UNRESTRICTED | {"origins": [repository(f"{house.far.url}/a")]}
-    async with house.opened(**grant) as inside:
+    grant = UNRESTRICTED | {"origins": [repository(f"{egress_setup.far.url}/a")]}
+    async with egress_setup.opened(**grant) as inside:
         head = f"{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}"
         raw = await inside.raw(head.encode() + b"\r\n\r\n" + body, name)
     assert raw.startswith(b"HTTP/1.1 200")

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 from msgspec.structs import replace
-from tests.harnesses.sandboxed_harness import Housed
+from tests.harnesses.sandboxed_harness import SandboxedHarness
 from tests.parts import need
 
 from roost.errors import RoostError
@@ -60,10 +60,12 @@ async def serving() -> AsyncGenerator[Served, None]:
         yield model
 
 
-def housed(model: Served, root: Path) -> Housed:
+def sandboxed_harness(model: Served, root: Path) -> SandboxedHarness:
     """The CLI in plain processes, talking to that model."""
     environ = {"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": "placeholder"}
-    return Housed(ClaudeHarness(installed_cli(), mounted=False, environ=environ, retries=2), root)
+    return SandboxedHarness(
+        ClaudeHarness(installed_cli(), mounted=False, environ=environ, retries=2), root
+    )
 
 
 agent = with_toolset

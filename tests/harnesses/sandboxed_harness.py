@@ -16,7 +16,7 @@ from roost.ports.sandbox import LocalVolume, Plan
 from roost.sandboxes.host import HostProvider
 
 
-class Housed:
+class SandboxedHarness:
     """Opens a place before each conversation. A session that was not resumed gets a new home."""
 
     def __init__(self, harness: Harness, root: Path) -> None:

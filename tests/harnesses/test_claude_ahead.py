@@ -7,9 +7,9 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.harnesses.claude_session import END, housed, serving
-from tests.harnesses.sandboxed_harness import Housed
-from tests.harnesses.test_claude_processes import ANSWERS, house
+from tests.harnesses.claude_session import END, sandboxed_harness, serving
+from tests.harnesses.sandboxed_harness import SandboxedHarness
+from tests.harnesses.test_claude_processes import ANSWERS, sandboxed
 
 from roost.errors import RoostError
 from roost.harnesses.claude import ClaudeHarness
@@ -49,7 +49,7 @@ def starts(tmp_path: Path) -> int:
 
 
 async def test_it_is_up_before_the_first_input_and_is_not_started_again(tmp_path: Path):
-    desk = Eager(house(tmp_path, COUNTS, ANSWERS))
+    desk = Eager(sandboxed(tmp_path, COUNTS, ANSWERS))
     async with desk.open() as conversation:
         assert await conversation.up()
         assert starts(tmp_path) == 1
@@ -60,13 +60,15 @@ async def test_it_is_up_before_the_first_input_and_is_not_started_again(tmp_path
 
 
 async def test_one_that_nobody_tells_anything_ends_by_itself(tmp_path: Path):
-    desk = Eager(house(tmp_path, COUNTS, ANSWERS))
+    desk = Eager(sandboxed(tmp_path, COUNTS, ANSWERS))
     async with desk.open() as conversation:
         assert await conversation.up()
 
 
 async def test_why_it_cannot_be_started_is_said_when_it_is_needed(tmp_path: Path):
-    desk = Eager(Housed(ClaudeHarness(tmp_path / "nothing", mounted=False), tmp_path / "homes"))
+    desk = Eager(
+        SandboxedHarness(ClaudeHarness(tmp_path / "nothing", mounted=False), tmp_path / "homes")
+    )
     with pytest.raises(RoostError, match="cannot be started"):
         async with desk.open() as conversation:
             assert not await conversation.up()
@@ -74,7 +76,7 @@ async def test_why_it_cannot_be_started_is_said_when_it_is_needed(tmp_path: Path
 
 
 async def test_an_interrupt_that_comes_before_it_was_told_anything_counts(tmp_path: Path):
-    desk = Eager(house(tmp_path, STOPS_WHEN_TOLD))
+    desk = Eager(sandboxed(tmp_path, STOPS_WHEN_TOLD))
     async with desk.open() as conversation:
         turn = conversation.turn([desk.say("Count to a million.")], again=False)
         await conversation.interrupt()
@@ -83,7 +85,7 @@ async def test_an_interrupt_that_comes_before_it_was_told_anything_counts(tmp_pa
 
 async def test_a_conversation_whose_transcript_is_lost_is_told_anew(tmp_path: Path):
     async with serving() as model:
-        desk = Eager(housed(model, tmp_path))
+        desk = Eager(sandboxed_harness(model, tmp_path))
         assert await desk.run(desk.say("My name is Ada.")) == END
         assert await desk.run(desk.say("Still there?")) == END
         assert "2 user messages" in desk.texts()[-1]

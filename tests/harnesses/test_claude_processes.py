@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import anyio
 import pytest
-from tests.harnesses.sandboxed_harness import Housed
+from tests.harnesses.sandboxed_harness import SandboxedHarness
 
 from roost.errors import LeaseLost, RoostError
 from roost.harnesses.claude import ClaudeHarness, conversation, wire
@@ -38,14 +38,14 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversation, "_STOPS_WITHIN", 0.3)
 
 
-def house(tmp_path: Path, *program: str) -> Housed:
-    """A house whose agent is this program, with `say` to print a frame."""
+def sandboxed(tmp_path: Path, *program: str) -> SandboxedHarness:
+    """A harness whose agent is this program, with `say` to print a frame."""
     cli = tmp_path / "cli"
     head = f"#!{sys.executable}\nimport json, sys, time\n"
     say = "def say(**frame):\n    print(json.dumps(frame), flush=True)\n"
     cli.write_text(head + say + "\n".join(map(dedent, program)))
     cli.chmod(0o755)
-    return Housed(ClaudeHarness(cli, mounted=False), tmp_path / "homes")
+    return SandboxedHarness(ClaudeHarness(cli, mounted=False), tmp_path / "homes")
 
 
 async def test_junk_is_dropped_what_is_new_is_shown_and_the_turn_goes_on(
@@ -66,7 +66,7 @@ async def test_junk_is_dropped_what_is_new_is_shown_and_the_turn_goes_on(
         say(type="system")
         say(type="user", message=None)
     """
-    desk = Desk(house(tmp_path, junk, ANSWERS))
+    desk = Desk(sandboxed(tmp_path, junk, ANSWERS))
     assert await desk.run(desk.say("Hello?")) == {"type": "end_turn"}
     assert desk.texts() == ["Yes."]
     assert "a line of more than" in caplog.text
@@ -79,7 +79,7 @@ async def test_a_program_that_keeps_dying_is_given_up_with_its_last_words(tmp_pa
         print("out of cheese", file=sys.stderr)
         sys.exit(3)
     """
-    desk = Desk(house(tmp_path, dies))
+    desk = Desk(sandboxed(tmp_path, dies))
     assert await desk.run(desk.say("Hello?")) == {"type": "retries_exhausted"}
     assert desk.troubles() == ["retrying", "retrying", "retrying", "exhausted"]
     last = desk.outputs[-2]
@@ -89,7 +89,9 @@ async def test_a_program_that_keeps_dying_is_given_up_with_its_last_words(tmp_pa
 
 
 async def test_a_program_that_is_not_there_is_an_error_of_the_harness(tmp_path: Path):
-    desk = Desk(Housed(ClaudeHarness(tmp_path / "nothing", mounted=False), tmp_path / "homes"))
+    desk = Desk(
+        SandboxedHarness(ClaudeHarness(tmp_path / "nothing", mounted=False), tmp_path / "homes")
+    )
     with pytest.raises(RoostError, match="cannot be started"):
         await desk.run(desk.say("Hello?"))
 
@@ -100,7 +102,7 @@ async def test_a_program_that_does_not_heed_an_interrupt_is_killed(tmp_path: Pat
         while True:
             time.sleep(1)
     """
-    desk = Desk(house(tmp_path, deaf))
+    desk = Desk(sandboxed(tmp_path, deaf))
 
     async def interrupt(opened: Conversation, _: Output) -> None:
         await opened.interrupt()
@@ -124,7 +126,7 @@ async def test_a_program_that_never_says_anything_is_started_again(
             pathlib.Path("hung").touch()
             time.sleep(600)
     """
-    desk = Desk(house(tmp_path, hangs_once, ANSWERS))
+    desk = Desk(sandboxed(tmp_path, hangs_once, ANSWERS))
     with anyio.fail_after(60):
         assert await desk.run(desk.say("Hello?")) == {"type": "end_turn"}
     assert set(desk.troubles()) == {"retrying"}
@@ -142,7 +144,7 @@ async def test_a_conversation_that_the_program_does_not_find_is_begun_anew(tmp_p
         kept.mkdir(parents=True, exist_ok=True)
         kept.joinpath(sys.argv[-1].partition("=")[2] + ".jsonl").write_text("x")
     """
-    desk = Desk(house(tmp_path, forgets, ANSWERS))
+    desk = Desk(sandboxed(tmp_path, forgets, ANSWERS))
     await desk.run(desk.say("Hello?"))
     assert await desk.run(desk.say("And again?")) == {"type": "end_turn"}
     assert desk.troubles() == [], "that is repaired, and no trouble"
@@ -150,7 +152,7 @@ async def test_a_conversation_that_the_program_does_not_find_is_begun_anew(tmp_p
 
 
 async def test_errors_of_the_caller_come_out_as_they_are(tmp_path: Path):
-    desk = Desk(house(tmp_path, ANSWERS))
+    desk = Desk(sandboxed(tmp_path, ANSWERS))
     with pytest.raises(LeaseLost):
         async with desk.open() as opened:
             await desk.turn(opened, [desk.say("Hello?")])

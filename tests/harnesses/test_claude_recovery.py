@@ -19,12 +19,12 @@ from tests.harnesses.claude_session import (
     bash,
     docs_server,
     emits,
-    housed,
+    sandboxed_harness,
     serving,
     spans_are_paired,
     with_servers,
 )
-from tests.harnesses.sandboxed_harness import Housed
+from tests.harnesses.sandboxed_harness import SandboxedHarness
 
 from roost.domain.session import Pending
 from roost.harnesses.claude import transcript
@@ -51,20 +51,20 @@ async def model() -> AsyncGenerator[Served, None]:
 
 
 @pytest.fixture
-def house(model: Served, tmp_path: Path) -> Housed:
-    return housed(model, tmp_path)
+def sandboxed(model: Served, tmp_path: Path) -> SandboxedHarness:
+    return sandboxed_harness(model, tmp_path)
 
 
-async def noted(house: Housed, word: str) -> None:
+async def noted(sandboxed: SandboxedHarness, word: str) -> None:
     """Wait until the CLI has written that down, which it does a moment after it was so."""
-    kept = house.home / ".claude" / "projects"
+    kept = sandboxed.home / ".claude" / "projects"
     while not any(word in file.read_text() for file in kept.glob("*/*.jsonl")):  # noqa: ASYNC110
         await anyio.sleep(0.02)
 
 
 @pytest.mark.parametrize("moment", ["before the answer", "in a tool", "after a tool"])
 async def test_a_killed_agent_goes_on_and_does_nothing_twice(
-    house: Housed, model: Served, moment: str
+    sandboxed: SandboxedHarness, model: Served, moment: str
 ):
     slow = "echo ran >> ran.txt; python3 -c 'import time; time.sleep(30)'"
     steps, written = {
@@ -75,14 +75,14 @@ async def test_a_killed_agent_goes_on_and_does_nothing_twice(
             "toolUseResult",
         ),
     }[moment]
-    desk = Board(house, agent())
+    desk = Board(sandboxed, agent())
     async with desk.open() as opened, anyio.create_task_group() as tasks:
 
         async def kill() -> None:
-            await noted(house, written)
+            await noted(sandboxed, written)
             if moment == "in a tool":
-                await appears(house.workspace / "ran.txt", "ran")
-            house.kill_agent()
+                await appears(sandboxed.workspace / "ran.txt", "ran")
+            sandboxed.kill_agent()
 
         tasks.start_soon(kill)
         rest = await desk.turn(opened, [desk.say(script(*steps, say="only-once"))])
@@ -92,7 +92,7 @@ async def test_a_killed_agent_goes_on_and_does_nothing_twice(
     assert model.last_request().count("only-once") == 1
     assert spans_are_paired(desk)
     if moment != "before the answer":
-        assert (house.workspace / "ran.txt").read_text() == "ran\n"
+        assert (sandboxed.workspace / "ran.txt").read_text() == "ran\n"
         (call,), (result,) = desk.events("agent.tool_use"), desk.events("agent.tool_result")
         assert result.fields["tool_use_id"] == call.id
         unknown = "outcome is unknown" in json.dumps(result.fields["content"])
@@ -101,9 +101,9 @@ async def test_a_killed_agent_goes_on_and_does_nothing_twice(
 
 @pytest.mark.parametrize("result", ["allow", "deny"])
 async def test_permission_is_given_to_an_agent_that_is_no_longer_there(
-    house: Housed, model: Served, result: str
+    sandboxed: SandboxedHarness, model: Served, result: str
 ):
-    desk = Board(house, agent("always_ask"))
+    desk = Board(sandboxed, agent("always_ask"))
     await desk.run(desk.say(script(bash("echo ran >> ran.txt"), {"text": "Done."})))
     (call,) = desk.events("agent.tool_use")
     assert await desk.run(desk.confirm(call.id, result)) == END
@@ -111,36 +111,36 @@ async def test_permission_is_given_to_an_agent_that_is_no_longer_there(
     (answer,) = desk.events("agent.tool_result")
     assert answer.fields["tool_use_id"] == call.id
     assert answer.fields["is_error"] is (result == "deny")
-    assert (house.workspace / "ran.txt").exists() is (result == "allow")
+    assert (sandboxed.workspace / "ran.txt").exists() is (result == "allow")
     assert desk.texts() == ["Done."]
 
 
-async def test_permission_for_several_calls_outlives_the_agent(house: Housed):
+async def test_permission_for_several_calls_outlives_the_agent(sandboxed: SandboxedHarness):
     """The CLI keeps only the first of them; the others are recognised when they are made again."""
-    desk = Board(house, agent("always_ask"))
+    desk = Board(sandboxed, agent("always_ask"))
     calls = [bash("echo 1 >> ran.txt"), bash("echo 2 >> ran.txt")]
     await desk.run(desk.say(script({"tools": calls}, calls[1], {"text": "Done."})))
     first, second = desk.events("agent.tool_use")
     assert desk.pending == [Pending(first.id, "confirmation"), Pending(second.id, "confirmation")]
     assert await desk.run(desk.confirm(first.id), desk.confirm(second.id)) == END
-    assert (house.workspace / "ran.txt").read_text() == "1\n2\n"
+    assert (sandboxed.workspace / "ran.txt").read_text() == "1\n2\n"
     assert [entry.id for entry in desk.events("agent.tool_use")] == [first.id, second.id]
     results = [entry.fields["tool_use_id"] for entry in desk.events("agent.tool_result")]
     assert results == [first.id, second.id]
 
 
-async def test_permission_outlives_an_agent_that_had_no_time_to_write(house: Housed):
+async def test_permission_outlives_an_agent_that_had_no_time_to_write(sandboxed: SandboxedHarness):
     """Killed at the moment it asks, it has not even taken the message down."""
-    desk = Board(house, agent("always_ask"))
+    desk = Board(sandboxed, agent("always_ask"))
     async with desk.open() as opened:
         await desk.turn(opened, [desk.say(script(bash("echo ran >> ran.txt"), {"text": "Done."}))])
-        house.kill_agent()
+        sandboxed.kill_agent()
         while await opened.up():  # noqa: ASYNC110 - an answer that it may have got is not given twice
             await anyio.sleep(0.01)
         (call,) = desk.events("agent.tool_use")
         assert await desk.turn(opened, [desk.confirm(call.id)]) == END
     assert desk.events("agent.tool_use") == [call]
-    assert (house.workspace / "ran.txt").read_text() == "ran\n"
+    assert (sandboxed.workspace / "ran.txt").read_text() == "ran\n"
     assert desk.texts() == ["Done."]
 
 
@@ -168,9 +168,9 @@ async def test_what_waits_outlives_an_agent_that_took_the_servers_end_for_an_ans
         {"tool": "mcp__docs__find", "input": {"what": "it"}},
     ]
     async with listening(docs_server, "127.0.0.1", 0) as url:
-        house, served = housed(model, tmp_path), with_servers({"docs": f"{url}/mcp"})
+        sandboxed, served = sandboxed_harness(model, tmp_path), with_servers({"docs": f"{url}/mcp"})
         tools = [*agent("always_ask")["tools"], *served["tools"]]
-        desk = Board(house, {**served, "tools": tools})
+        desk = Board(sandboxed, {**served, "tools": tools})
         given = desk.say(script(*steps, {"text": "Done."}))
         for _ in steps:
             async with desk.open() as opened:
@@ -182,7 +182,7 @@ async def test_what_waits_outlives_an_agent_that_took_the_servers_end_for_an_ans
         assert await desk.run(given) == END
     calls = [entry.id for entry in desk.entries if entry.type in CALLS]
     assert len(calls) == len(steps), "nobody is asked twice"
-    assert (house.workspace / "ran.txt").read_text() == "ran\n"
+    assert (sandboxed.workspace / "ran.txt").read_text() == "ran\n"
     heard = model.last_request()
     assert heard.count("Blue") == 4, (
         "in the script, the question, its answer, and the tool's result"
@@ -234,9 +234,11 @@ async def test_only_what_followed_the_servers_end_is_cut_off(
 
 
 @pytest.mark.chaos
-async def test_an_agent_that_lost_the_model_with_its_server_goes_on(house: Housed, model: Served):
+async def test_an_agent_that_lost_the_model_with_its_server_goes_on(
+    sandboxed: SandboxedHarness, model: Served
+):
     """It asks again until it has had enough, and writes down that the turn has failed."""
-    desk = Board(house, agent())
+    desk = Board(sandboxed, agent())
     down = {"status": 529, "times": 3}
     message = desk.say(script(bash("echo ran >> ran.txt"), {"text": "Done.", "error": down}))
     async with desk.open() as opened, anyio.create_task_group() as tasks:
@@ -246,27 +248,27 @@ async def test_an_agent_that_lost_the_model_with_its_server_goes_on(house: House
         tasks.cancel_scope.cancel()
         with anyio.CancelScope(shield=True):
             await server_gone(opened)
-    assert "API Error" in house.transcript.read_text()
+    assert "API Error" in sandboxed.transcript.read_text()
     assert await desk.run(message, again=True) == END
     assert desk.texts() == ["Done."]
     assert spans_are_paired(desk)
-    assert (house.workspace / "ran.txt").read_text() == "ran\n"
+    assert (sandboxed.workspace / "ran.txt").read_text() == "ran\n"
 
 
 async def test_an_allowed_call_is_not_run_again_when_its_turn_was_cut_off(
-    house: Housed, model: Served
+    sandboxed: SandboxedHarness, model: Served
 ):
-    desk = Board(house, agent("always_ask"))
+    desk = Board(sandboxed, agent("always_ask"))
     slow = "echo ran >> ran.txt; python3 -c 'import time; time.sleep(20)'"
     await desk.run(desk.say(script(bash(slow), {"text": "Done."})))
     (call,) = desk.events("agent.tool_use")
     yes = desk.confirm(call.id)
     async with desk.open() as opened, anyio.create_task_group() as tasks:
         tasks.start_soon(desk.turn, opened, [yes])
-        await appears(house.workspace / "ran.txt")
+        await appears(sandboxed.workspace / "ran.txt")
         tasks.cancel_scope.cancel()  # as if the server went away while the command runs
     assert await desk.run(yes, again=True) == END
-    assert (house.workspace / "ran.txt").read_text() == "ran\n"
+    assert (sandboxed.workspace / "ran.txt").read_text() == "ran\n"
     assert "outcome is unknown" in model.last_request()
     (result,) = desk.events("agent.tool_result")
     assert result.fields["tool_use_id"] == call.id
@@ -276,9 +278,9 @@ async def test_an_allowed_call_is_not_run_again_when_its_turn_was_cut_off(
 
 @pytest.mark.parametrize("logged", [True, False])
 async def test_a_call_that_was_cut_off_right_after_it_was_made_runs_at_most_once(
-    house: Housed, logged: bool
+    sandboxed: SandboxedHarness, logged: bool
 ):
-    desk = Board(house, agent())
+    desk = Board(sandboxed, agent())
     message = desk.say(script(bash("echo ran >> ran.txt"), {"text": "Done."}))
     await desk.run(message, cut=2, logged=logged)
     assert emits("agent.tool_use")(desk.outputs[-1])
@@ -287,14 +289,16 @@ async def test_a_call_that_was_cut_off_right_after_it_was_made_runs_at_most_once
     made = desk.told()[1:-1]
     assert made in (calls := ["agent.tool_use", "agent.tool_result"], calls * 2)
     assert desk.told()[0 :: len(made) + 1] == ["user.message", "agent.message"]
-    ran = house.workspace / "ran.txt"
+    ran = sandboxed.workspace / "ran.txt"
     assert not ran.exists() or ran.read_text() == "ran\n"
 
 
-async def test_a_lost_transcript_is_replaced_by_an_account_of_the_log(house: Housed, model: Served):
-    desk = Board(house, agent())
+async def test_a_lost_transcript_is_replaced_by_an_account_of_the_log(
+    sandboxed: SandboxedHarness, model: Served
+):
+    desk = Board(sandboxed, agent())
     await desk.run(desk.say(script({"text": "I am Ada."}, say="name-1")))
-    house.transcript.unlink()
+    sandboxed.transcript.unlink()
     assert await desk.run(desk.say(script({"text": "Ada."}, say="name-2"))) == END
     assert len(desk.events("agent.thread_context_compacted")) == 1
     assert model.last_request().count("I am Ada.") == 2  # in the old script, and as what was said
@@ -303,58 +307,64 @@ async def test_a_lost_transcript_is_replaced_by_an_account_of_the_log(house: Hou
     assert desk.texts() == ["I am Ada.", "Ada.", "Still Ada."]
 
 
-async def test_a_torn_transcript_does_not_stop_the_session(house: Housed, model: Served):
-    desk = Board(house, agent())
+async def test_a_torn_transcript_does_not_stop_the_session(
+    sandboxed: SandboxedHarness, model: Served
+):
+    desk = Board(sandboxed, agent())
     await desk.run(desk.say(script({"text": "I am Ada."}, say="name-1")))
-    house.transcript.write_bytes(house.transcript.read_bytes()[:-40])
+    sandboxed.transcript.write_bytes(sandboxed.transcript.read_bytes()[:-40])
     assert await desk.run(desk.say(script({"text": "Ada."}, say="name-2"))) == END
     assert desk.texts() == ["I am Ada.", "Ada."]
     assert "name-1" in model.last_request()
 
 
-async def test_an_agent_killed_twice_before_the_model_answers_goes_on_all_the_same(house: Housed):
+async def test_an_agent_killed_twice_before_the_model_answers_goes_on_all_the_same(
+    sandboxed: SandboxedHarness,
+):
     """Resumed, the CLI notes down that it goes on. Killed right then, it takes the note for the end."""
-    desk = Board(house, agent())
+    desk = Board(sandboxed, agent())
     slow = {"text": "It takes its time.", "chunk_delay": 60}
     message = desk.say(script(bash("echo ran >> ran.txt"), slow))
     async with desk.open() as opened, anyio.create_task_group() as tasks:
         tasks.start_soon(desk.turn, opened, [message])
-        await appears(house.workspace / "ran.txt")
-        await appears(house.transcript, "toolUseResult")
+        await appears(sandboxed.workspace / "ran.txt")
+        await appears(sandboxed.transcript, "toolUseResult")
         tasks.cancel_scope.cancel()
-    lines = [json.loads(line) for line in house.transcript.read_text().splitlines()]
+    lines = [json.loads(line) for line in sandboxed.transcript.read_text().splitlines()]
     at = next(n for n, line in enumerate(lines) if "toolUseResult" in line)
     note = {**lines[at], "isMeta": True, "parentUuid": lines[at]["uuid"], "uuid": str(uuid4())}
     note["message"] = {"role": "user", "content": "Continue from where you left off."}
     del note["toolUseResult"]
     kept = [*lines[: at + 1], note]
-    house.transcript.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    sandboxed.transcript.write_text("".join(json.dumps(line) + "\n" for line in kept))
     assert await desk.run(message, again=True) == END
     assert len(desk.texts()) == 1
     assert await desk.run(desk.say(script({"text": "Still here."}, say="more"))) == END
     assert desk.texts()[1:] == ["Still here."]
-    assert (house.workspace / "ran.txt").read_text() == "ran\n"
+    assert (sandboxed.workspace / "ran.txt").read_text() == "ran\n"
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(20))
-async def test_whenever_the_agent_is_killed_no_command_runs_twice(house: Housed, seed: int):
+async def test_whenever_the_agent_is_killed_no_command_runs_twice(
+    sandboxed: SandboxedHarness, seed: int
+):
     """What it says may come twice: a scripted model pays no heed to what it is told about that."""
     chance = random.Random(seed)
     steps = [{"text": f"Step {n}.", **bash(f"echo {n} >> ran.txt; sleep 0.05")} for n in range(3)]
-    desk = Board(house, agent())
+    desk = Board(sandboxed, agent())
 
     async def kill_now_and_then() -> None:
         for _ in range(2):
             await anyio.sleep(chance.uniform(0.3, 1.2))
-            house.kill_agent()
+            sandboxed.kill_agent()
 
     async with desk.open() as opened, anyio.create_task_group() as tasks:
         tasks.start_soon(kill_now_and_then)
         assert await desk.turn(opened, [desk.say(script(*steps, {"text": "Done."}))]) == END
         tasks.cancel_scope.cancel()
-    ran = (house.workspace / "ran.txt").read_text().split()
+    ran = (sandboxed.workspace / "ran.txt").read_text().split()
     assert sorted(ran) == sorted(set(ran))
     calls = [entry.id for entry in desk.events("agent.tool_use")]
     results = [entry.fields["tool_use_id"] for entry in desk.events("agent.tool_result")]
@@ -363,11 +373,13 @@ async def test_whenever_the_agent_is_killed_no_command_runs_twice(house: Housed,
     assert desk.texts()[-1] == "Done."
 
 
-async def test_an_account_of_the_log_does_not_tell_what_was_withdrawn(house: Housed, model: Served):
-    desk = Board(house, agent())
+async def test_an_account_of_the_log_does_not_tell_what_was_withdrawn(
+    sandboxed: SandboxedHarness, model: Served
+):
+    desk = Board(sandboxed, agent())
     await desk.run(desk.say(script({"text": "I am Ada."}, say="name-1")))
     desk.withdraw(desk.say("withdrawn word"))
-    house.transcript.unlink()
+    sandboxed.transcript.unlink()
     assert await desk.run(desk.say(script({"text": "Ada."}, say="name-2"))) == END
     assert len(desk.events("agent.thread_context_compacted")) == 1
     assert "I am Ada." in model.last_request()

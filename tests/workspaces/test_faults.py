@@ -13,7 +13,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 from tests.workspaces.s3_server import BUCKET, S3Server, s3_server
-from tests.workspaces.trees import QUICK, Gardener, picture, put_back, tree
+from tests.workspaces.trees import QUICK, TreeChanger, picture, put_back, tree
 
 from roost.blobs.folder import FolderBlobs
 from roost.blobs.s3 import S3Blobs
@@ -45,10 +45,10 @@ def folder() -> Iterator[Path]:
 async def journey(blobs: Blobs, folder: Path, workspace: str) -> None:
     """Two snapshots, both restored to the last byte, and a collection."""
     home = folder / workspace
-    gardener = Gardener(home, 7)
+    changer = TreeChanger(home, 7)
     snapshots = Snapshots(blobs, keep=1)
     for steps in (25, 5):
-        gardener.work(steps)
+        changer.work(steps)
         taken = await snapshots.take(workspace, tree(home), 1)
         head = await snapshots.head(workspace)
         assert head.newest == taken.snapshot
@@ -79,7 +79,7 @@ async def test_a_fault_in_any_one_call_is_not_noticed(folder: Path, fault: Fault
 @pytest.mark.parametrize("fault", ["refused", "cut", "wrong bytes"])
 async def test_a_store_that_stays_broken_is_told_and_changes_nothing(folder: Path, fault: Fault):
     home, good = folder / "home", FolderBlobs(folder / "blobs")
-    Gardener(home, 3).work(20)
+    TreeChanger(home, 3).work(20)
     taken = await Snapshots(good).take("w", tree(home), 1)
     (home / "more").write_bytes(os.urandom(1000))
     broken = Snapshots(SteadyBlobs(FaultyBlobs(good, lambda n: fault), pauses=[0]))
@@ -91,7 +91,7 @@ async def test_a_store_that_stays_broken_is_told_and_changes_nothing(folder: Pat
     assert (await Snapshots(good).head("w")).newest == taken.snapshot
 
 
-class Weather:
+class FaultyProxy:
     """Stands between a client and an S3 server. What is to go wrong, goes wrong with one request."""
 
     def __init__(self, server: S3Server, fault: str, at: int) -> None:
@@ -137,31 +137,29 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.mark.parametrize("fault", HTTP_FAULTS)
-async def test_bad_weather_on_the_way_to_s3_is_not_noticed(
-    folder: Path, server: S3Server, fault: str
-):
+async def test_faults_on_the_way_to_s3_are_not_noticed(folder: Path, server: S3Server, fault: str):
     """In a few requests of every journey here; in each of them in turn in the long form."""
-    await weather_all(folder, server, fault, every=9)
+    await snapshots_through_faults(folder, server, fault, every=9)
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("fault", HTTP_FAULTS)
-async def test_bad_weather_in_every_request_to_s3_is_not_noticed(
+async def test_faults_in_every_request_to_s3_are_not_noticed(
     folder: Path, server: S3Server, fault: str
 ):
-    await weather_all(folder, server, fault, every=1)
+    await snapshots_through_faults(folder, server, fault, every=1)
 
 
-async def weather_all(folder: Path, server: S3Server, fault: str, every: int) -> None:
+async def snapshots_through_faults(folder: Path, server: S3Server, fault: str, every: int) -> None:
     requests, number = 2, 0
     while number < requests:
         number += every if number else 1
-        weather = Weather(server, fault, number)
-        async with weather._upstream, listening(weather, "127.0.0.1", 0) as url:
+        proxy = FaultyProxy(server, fault, number)
+        async with proxy._upstream, listening(proxy, "127.0.0.1", 0) as url:
             options = server.options | {"endpoint": url}
             patience = 1.0 if fault == "slow" else 10.0
             s3 = S3Blobs(BUCKET, os.urandom(4).hex(), timeout=patience, **options)
             await journey(SteadyBlobs(s3, pauses=[0.01, 0.1, 1.0]), folder, f"w{number}")
-        requests = weather.requests
+        requests = proxy.requests
     assert requests > 20

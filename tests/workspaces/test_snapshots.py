@@ -13,7 +13,7 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.workspaces.trees import QUICK, Gardener, picture, put_back, tree
+from tests.workspaces.trees import QUICK, TreeChanger, picture, put_back, tree
 
 from roost.blobs.folder import FolderBlobs
 from roost.core.snapshots.garbage import collect
@@ -45,10 +45,10 @@ def rest() -> None:
 def test_what_was_taken_comes_back(seed: int, rounds: list[int]):
     async def check(folder: Path) -> None:
         snapshots = Snapshots(FolderBlobs(folder / "blobs"))
-        gardener = Gardener(folder / "home", seed)
+        changer = TreeChanger(folder / "home", seed)
         taken = []
         for steps in rounds:
-            gardener.work(steps)
+            changer.work(steps)
             rest()
             taken.append(
                 ((await snapshots.take("w", tree(folder / "home"), 1)), picture(folder / "home"))
@@ -116,11 +116,11 @@ def test_a_crash_at_any_write_leaves_the_last_snapshot_and_the_next_one_is_right
 ):
     async def check(folder: Path) -> None:
         home, blobs = folder / "home", FolderBlobs(folder / "blobs")
-        gardener = Gardener(home, seed)
-        gardener.work(15)
+        changer = TreeChanger(home, seed)
+        changer.work(15)
         first = await Snapshots(blobs).take("w", tree(home), 1)
         before = picture(home)
-        gardener.work(15)
+        changer.work(15)
         now = picture(home)
         with suppress(Death):
             await Snapshots(Dying(blobs, writes, after=after)).take("w", tree(home), 1)
@@ -130,7 +130,7 @@ def test_a_crash_at_any_write_leaves_the_last_snapshot_and_the_next_one_is_right
         assert newest is not None
         await put_back(Snapshots(blobs), newest, folder / "again")
         assert picture(folder / "again") == (before if newest == first.snapshot else now)
-        gardener.work(5)
+        changer.work(5)
         rest()
         after_all = await Snapshots(blobs).take("w", tree(home), 1)
         await collect(blobs, "w")
@@ -156,7 +156,7 @@ def spoil_one_of(folder: Path) -> None:
 def test_a_restore_that_was_cut_off_goes_on_and_comes_to_the_same(seed: int, files: int):
     async def check(folder: Path) -> None:
         home = folder / "home"
-        Gardener(home, seed).work(30)
+        TreeChanger(home, seed).work(30)
         snapshots = Snapshots(FolderBlobs(folder / "blobs"))
         taken = await snapshots.take("w", tree(home), 1)
 

@@ -72,7 +72,7 @@ def _not_through_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
-class Gardener:
+class TreeChanger:
     """Changes a tree, in any of the ways a program might."""
 
     def __init__(self, place: Path, seed: int) -> None:
