@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import cast
 
 import anyio
-from pydantic import SecretStr
 
 from roost.builtin_model import BuiltinModel
 from roost.config import Settings, words
@@ -31,7 +30,7 @@ from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.workspaces.shared import SharedWorkspaces, shared_past
 from roost.domain.session import Session, TrustLevel
 from roost.egress import host as egress
-from roost.egress.options import USUAL_PORTS, EgressOptions, anthropic
+from roost.egress.options import USUAL_PORTS, EgressOptions, anthropic, openai
 from roost.errors import NotFound, RoostError
 from roost.guest import forward
 from roost.harnesses import (
@@ -56,17 +55,24 @@ from roost.serve.prices import priced
 from roost.stores.archives import FolderArchives
 
 _REAL_MODEL = "https://api.anthropic.com"
+_DIALECTS = {"anthropic": anthropic, "openai": openai}
 _UNPACKED = 16  # times the size of an archive that what is in it may have
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Model:
-    """Where the model is, the key to it, and what to call it."""
+class ModelApis:
+    """The model APIs that this server's agents can ask, by the names harnesses use, and what people are
+    told about where the model is.
+    """
 
-    url: str
-    key: SecretStr | None
-    name: str
+    upstreams: Mapping[str, ModelAddress]
+    description: str
+
+    @property
+    def has_key(self) -> bool:
+        """Whether there is a key for any of them."""
+        return any(address.key is not None for address in self.upstreams.values())
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ async def workforce(
 ) -> AsyncGenerator[Workforce, None]:
     """Everything that works on sessions, until the context ends. :raises StartupError:"""
     budgets = priced(settings)
-    async with _model(settings) as model, egress.serving(_egress(settings, model)) as way_out:
+    async with _models(settings) as models, egress.serving(_egress(settings, models)) as way_out:
         levels = cast(list[TrustLevel], words(settings.trust_levels))
         vault = (settings.vault or settings.data / "vault").absolute()
         volumes = VaultVolumes(vault, settings.data.absolute())
@@ -116,8 +122,8 @@ async def workforce(
             belongings=SessionBelongings(store.catalog, skills, resources),
             on_account=on_account,
         )
-        harnesses, profiles = _harnesses(settings, model)
-        wanted = settings.harness or (WITH_A_KEY if model.key else WITHOUT_A_KEY)
+        harnesses, profiles = _harnesses(settings, models)
+        wanted = settings.harness or (WITH_A_KEY if models.has_key else WITHOUT_A_KEY)
         default = wanted if wanted in harnesses else WITHOUT_A_KEY
         trust = Trust(offered)
         async with anyio.create_task_group() as tasks:
@@ -125,13 +131,16 @@ async def workforce(
             browse = _browse(volumes, files, commons, profiles, settings.min_free_disk << 20)
             archives = _archives(settings)
             kept = (places, trust, files, commons, browse, archives)
-            yield Workforce(harnesses, profiles, default, *kept, budgets, model.name)
+            yield Workforce(harnesses, profiles, default, *kept, budgets, models.description)
 
 
-def _egress(settings: Settings, model: Model) -> EgressOptions:
+def _egress(settings: Settings, models: ModelApis) -> EgressOptions:
     return EgressOptions(
         directory=settings.data.absolute() / "run",
-        models={"anthropic": anthropic(model.url, model.key)},
+        models={
+            name: _DIALECTS[name](address.url, address.key)
+            for name, address in models.upstreams.items()
+        },
         ports=settings.egress_ports or USUAL_PORTS,
         allow_networks=settings.egress_networks or (),
         package_hosts=settings.package_hosts or (),
@@ -195,8 +204,7 @@ def _browse(
 ) -> Browse:
     def folder_of(session: Session) -> LocalFolder:
         workspace, profile = session.spec.workspace, profiles.get(session.spec.harness)
-        is_home = workspace is None and profile is not None
-        hidden = profile.own_directories if profile and is_home else frozenset()
+        hidden = profile.own_directories if profile and workspace is None else frozenset()
         volume = volumes.of(workspace or session.id)
         return LocalFolder(volume.path, DEFAULT_UIDS, hidden, least_free=least_free)
 
@@ -222,13 +230,12 @@ def _policy(settings: Settings) -> SandboxPolicy:
 
 
 def _harnesses(
-    settings: Settings, model: Model
+    settings: Settings, models: ModelApis
 ) -> tuple[dict[str, Harness], dict[str, HarnessProfile]]:
     """Those that can be used on this machine, and what all that are known declare."""
     if settings.harness is not None:
         HARNESSES.check(settings.harness, "ROOST_HARNESS")
-    address = ModelAddress(url=model.url, key=model.key)
-    context = HarnessContext(settings=settings, upstreams={"anthropic": address})
+    context = HarnessContext(settings=settings, upstreams=models.upstreams)
     usable: dict[str, Harness] = {}
     profiles: dict[str, HarnessProfile] = {}
     for name in HARNESSES:
@@ -245,11 +252,13 @@ def _harnesses(
 
 
 @asynccontextmanager
-async def _model(settings: Settings) -> AsyncGenerator[Model, None]:
-    """The one that is configured; the scripted one if none is."""
+async def _models(settings: Settings) -> AsyncGenerator[ModelApis, None]:
+    """Those that are configured; the built-in model's if none is."""
     if settings.anthropic_api_key or settings.anthropic_base_url:
         url = settings.anthropic_base_url or _REAL_MODEL
-        yield Model(url, settings.anthropic_api_key, url)
+        address = ModelAddress(url=url, key=settings.anthropic_api_key)
+        yield ModelApis({"anthropic": address}, url)
         return
     async with listening(BuiltinModel(), "127.0.0.1", 0) as url:
-        yield Model(url, None, "scripted (set ANTHROPIC_API_KEY for a real one)")
+        said = "scripted (set ANTHROPIC_API_KEY for a real one)"
+        yield ModelApis({"anthropic": ModelAddress(url=url)}, said)
