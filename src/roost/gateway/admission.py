@@ -89,9 +89,9 @@ async def _session(deps: Deps, key: Key, granted: TokenClaims, asked: str | None
         raise Forbidden("this token does not open that session") from None
 
 
-def _after(said: str | None) -> int | None:
-    if said is None:
+def _after(after: str | None) -> int | None:
+    if after is None:
         return None
-    if not (said.isascii() and said.isdigit() and len(said) < 16):
+    if not (after.isascii() and after.isdigit() and len(after) < 16):
         raise InvalidRequest("after: give the `seq` of a message")
-    return int(said)
+    return int(after)

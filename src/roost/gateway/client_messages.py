@@ -116,11 +116,11 @@ def _event(message: InputMessage) -> Json:
                     hint="Give an answer for each question, a text for all of them, or the result of "
                     "the tool; if there is none, say so with isError.",
                 )
-            said = answers if isinstance(answers, str) else _encode(answers).decode()
+            text = answers if isinstance(answers, str) else _encode(answers).decode()
             return {
                 "type": "user.custom_tool_result",
                 "custom_tool_use_id": message.requestId,
-                "content": _blocks(said),
+                "content": _blocks(text),
                 "is_error": message.isError,
             }
         case Interrupt():

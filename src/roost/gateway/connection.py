@@ -17,7 +17,7 @@ class ClientConnection(Protocol):
 
     @property
     def last_heard(self) -> float:
-        """When the client last said anything, a pong included, by the loop's clock; now, while it is not
+        """When the client last sent anything, a pong included, by the loop's clock; now, while it is not
         read from.
         """
         ...

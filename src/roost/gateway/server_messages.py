@@ -24,7 +24,7 @@ from roost.ports.sandbox import Stats
 Json = dict[str, Any]
 QUESTION: Final = "AskUserQuestion"
 ASKING: Final = ("agent.tool_use", "agent.mcp_tool_use", "agent.custom_tool_use")
-"""The events that may wait for somebody."""
+"""The events that may wait for an answer of the user."""
 
 _CONNECTION: Final[dict[AgentStatus, str]] = {
     "waking": "connecting",
@@ -124,14 +124,14 @@ def agent_status(before: AgentStatus | None, now: AgentStatus, cause: Entry | No
 
 def error_message(error: RoostError, message_id: str | None = None) -> bytes:
     """The `error` message: why something was refused, and which message of the client."""
-    said: Json = {"type": "error", "message": error.message, "code": error.code}
+    message: Json = {"type": "error", "message": error.message, "code": error.code}
     if error.hint:
-        said["hint"] = error.hint
+        message["hint"] = error.hint
     if message_id is not None:
-        said["id"] = message_id
+        message["id"] = message_id
     if isinstance(error, RateLimited):
-        said["retryAfter"] = error.retry_after
-    return frame(said)
+        message["retryAfter"] = error.retry_after
+    return frame(message)
 
 
 def memory_stats(stats: Stats) -> bytes:
@@ -199,14 +199,14 @@ def _question(entry: Entry) -> list[Json]:
 
 def _error(entry: Entry) -> list[Json]:
     error = entry.fields["error"]
-    said = {
+    message = {
         "type": "error",
         "seq": entry.seq,
         "message": error.get("message", ""),
         "code": error.get("code") or error["type"],
     }
     retry = error.get("retry_status")
-    return [said if retry is None else said | {"retry": retry["type"]}]
+    return [message if retry is None else message | {"retry": retry["type"]}]
 
 
 def _task(entry: Entry) -> list[Json]:

@@ -1,4 +1,4 @@
-"""Tells the sockets of sessions that have a task when somebody changes it by the API.
+"""Tells the sockets of sessions that have a task when a client changes it by the API.
 
 What the task says is in its record, and a notification is only a hint to look there: one that is lost costs a
 client the update, not the truth. What an agent changes itself is in its session's log, and comes from there.

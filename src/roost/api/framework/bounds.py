@@ -1,6 +1,6 @@
 """What the official types leave out: sizes and patterns, Roost's own fields, and where null is fine.
 
-Each resource says it of the types that are its own (`framework/resource.py`), keyed by the official type and
+Each resource declares it for the types that are its own (`framework/resource.py`), keyed by the official type and
 field, `*` for every type. It is kept in one place because types of several resources are nested in one
 another: an agent's tools are in the body of a session, too. `shapes` and `query` ask here.
 """
@@ -39,11 +39,11 @@ def add(
     fields: Mapping[str, Mapping[str, Any]],
     nullable: Mapping[str, frozenset[str]],
 ) -> None:
-    """Note what a resource says.
+    """Note what a resource declares.
 
     `bounds` by type and field; `fields` that Roost adds to a type; `nullable` fields of a type.
 
-    :raises RuntimeError: a shape was built already, without these bounds, or another resource has said it
+    :raises RuntimeError: a shape was built already, without these bounds, or another resource declares the same
     """
     if _in_use and (bounds or fields or nullable):
         raise RuntimeError("import roost.api.operations before the first request is checked")

@@ -16,6 +16,7 @@ from roost.core.records.environments import Environments
 from roost.ports.catalog import Record
 
 _ENVIRONMENT = "beta.BetaEnvironment"
+
 RESOURCE: Final = Resource(
     bounds={
         "EnvironmentCreateParams.name": NAME,

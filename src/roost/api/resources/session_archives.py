@@ -17,10 +17,9 @@ from roost.api.resources import sessions
 from roost.core.sessions.transfer import Transfer
 from roost.errors import InvalidRequest
 
-RESOURCE: Final = Resource()
-
-
 _FIELDS = ("agent", "environment_id", "title", "trust_level", "mount_scope")
+
+RESOURCE: Final = Resource()
 
 
 class ExportParams(TypedDict, total=False):

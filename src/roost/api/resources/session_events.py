@@ -32,7 +32,6 @@ _PAGE = 1000
 _PAGE_BYTES = 1024 * 1024
 _EVENT = "beta.sessions.BetaManagedAgentsSessionEvent"
 Event = dict[str, Any]
-
 _CONTENT = Field(min_length=1, max_length=1000)
 _CLIENT_ID: dict[str, Any] = {"client_id": Annotated[str, ID]}
 _NOT_SERVED = {
@@ -185,14 +184,14 @@ def _cut(found: list[Entry], limit: int) -> tuple[list[Entry], bool]:
 
 def _resumed_at(call: ApiCall, session: Session) -> int | None:
     # A browser repeats the address with its first `after`, and adds the newer header.
-    said: Any = call.headers.get("last-event-id") or call.query.get("after")
-    if said is None:
+    given: Any = call.headers.get("last-event-id") or call.query.get("after")
+    if given is None:
         return None
-    if isinstance(said, str) and not (said.isascii() and said.isdigit() and len(said) < 16):
+    if isinstance(given, str) and not (given.isascii() and given.isdigit() and len(given) < 16):
         raise InvalidRequest("last-event-id: give the `id` of a frame of this stream")
-    if int(said) > session.state.head:
-        raise InvalidRequest(f"the session's log ends at {session.state.head}, before {said}")
-    return int(said)
+    if int(given) > session.state.head:
+        raise InvalidRequest(f"the session's log ends at {session.state.head}, before {given}")
+    return int(given)
 
 
 def _joined(entries: Iterable[Entry]) -> bytes:

@@ -25,6 +25,10 @@ from roost.ports.folder import Content, Item, Listing, ListingPosition
 
 _FILES = "/roost/v1/sessions/{session_id}/files"
 _PATH = Field(max_length=4096)
+_Path = Annotated[str, Field(min_length=1, max_length=4096)]
+_PAGE = 200
+_MOST_AT_ONCE = 200
+_FORM = ("file", "files", "files[]")
 
 RESOURCE: Final = Resource(
     bounds={
@@ -33,12 +37,6 @@ RESOURCE: Final = Resource(
         "WorkspaceFileDeleteParams.path": _PATH,
     },
 )
-
-
-_Path = Annotated[str, Field(min_length=1, max_length=4096)]
-_PAGE = 200
-_MOST_AT_ONCE = 200
-_FORM = ("file", "files", "files[]")
 
 
 class WorkspaceFileListParams(TypedDict, total=False):

@@ -15,11 +15,10 @@ from roost.api.resources import sessions
 from roost.core.sessions.forks import Forks
 from roost.ports.log import Receipt
 
-RESOURCE: Final = Resource()
-
-
 _Number = Annotated[int, Field(ge=1, le=LARGEST_INT)]
 _Event = Annotated[str, Field(min_length=1, max_length=128)]
+
+RESOURCE: Final = Resource()
 
 
 class ForkParams(TypedDict, total=False):

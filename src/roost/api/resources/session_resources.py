@@ -19,6 +19,7 @@ from roost.domain.session import Session
 _ALL = "/v1/sessions/{session_id}/resources"
 _RESOURCE = "beta.sessions.BetaManagedAgentsSessionResource"
 _ONE = "/v1/sessions/{session_id}/resources/{resource_id}"
+
 RESOURCE: Final = Resource(
     bounds={
         "*.mount_path": Field(max_length=600),

@@ -19,6 +19,7 @@ from roost.errors import NotFound
 
 _THREAD = "beta.sessions.BetaManagedAgentsSessionThread"
 _EVENT = "beta.sessions.BetaManagedAgentsSessionEvent"
+
 RESOURCE: Final = Resource()
 
 

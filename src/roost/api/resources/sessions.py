@@ -24,6 +24,7 @@ from roost.ports.sessions import SessionQuery
 
 _SESSION = "beta.BetaManagedAgentsSession"
 _TITLE = Field(max_length=2048)
+_ELSEWHERE = ("deployment_id", "memory_store_id")  # no session here has one
 
 RESOURCE: Final = Resource(
     bounds={
@@ -46,9 +47,6 @@ RESOURCE: Final = Resource(
         "SessionListParams": {"waiting": bool},
     },
 )
-
-
-_ELSEWHERE = ("deployment_id", "memory_store_id")  # no session here has one
 
 
 @RESOURCE.post("sessions.create", "/v1/sessions", "beta.SessionCreateParams", reply=_SESSION)

@@ -29,13 +29,12 @@ from roost.ports.catalog import Record
 
 _SKILL = "beta.BetaSkill"
 _SKILL_VERSION = "beta.skills.BetaSkillVersion"
+_LONGEST_NAME = 255
+
 RESOURCE: Final = Resource(
     beta=False,
     refuses=OLD_SKILLS,
 )
-
-
-_LONGEST_NAME = 255
 
 
 @RESOURCE.upload("skills.create", "/v1/skills", "files[]", fields=["display_name"], reply=_SKILL)

@@ -19,14 +19,13 @@ from roost.domain.events import iso
 from roost.domain.session import MountScope, TrustLevel
 from roost.ports.catalog import Record
 
-RESOURCE: Final = Resource()
-
-
 _Id = Annotated[str, Field(min_length=1, max_length=128)]
 _Title = Annotated[str, Field(min_length=1, max_length=task.LONGEST["title"])]
 _Description = Annotated[str, Field(max_length=task.LONGEST["description"])]
 _Details = Annotated[str, Field(max_length=task.LONGEST["details"])]
 _Status = Literal["open", "done", "failed"]
+
+RESOURCE: Final = Resource()
 
 
 class TaskCreateParams(TypedDict, total=False):

@@ -25,12 +25,11 @@ from roost.ports.catalog import Record
 
 _ALL = "/roost/v1/workspaces"
 _ONE = f"{_ALL}/{{workspace_id}}"
-RESOURCE: Final = Resource()
-
-
 _Name = Annotated[str, Field(min_length=1, max_length=128)]
 _Description = Annotated[str, Field(max_length=2048)]
 _Limit = Annotated[int, Field(ge=1, le=100)]
+
+RESOURCE: Final = Resource()
 
 
 class WorkspaceSettings(TypedDict, total=False):
