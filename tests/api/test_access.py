@@ -489,7 +489,7 @@ async def test_a_session_has_no_more_trust_than_whoever_wrote_what_it_is_made_fr
             error = error_of(await roost.client.post("/v1/sessions", json=trusted), 403)
             assert error["details"]["error_code"] == "author_not_trusted"
             assert error["message"].startswith(f"{field}: ")
-            assert "saves it again" in error["details"]["hint"]
+            assert "save it again" in error["details"]["hint"]
             before = await roost.get(path)
             await roost.post(path, {"version": before["version"]} if field == "agent" else {})
             assert (await roost.post("/v1/sessions", trusted))["trust_level"] == "full"

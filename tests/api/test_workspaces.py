@@ -59,7 +59,7 @@ async def test_a_workspace_is_made_with_defaults_found_renamed_and_deleted(tmp_p
     [
         ({}, "name: Field required"),
         ({"name": ""}, "name: "),
-        ({"name": "wksp_mine"}, "name: wksp_ is how ids begin"),
+        ({"name": "wksp_mine"}, "name: wksp_ begins an id, so a name cannot begin with it"),
         ({"name": " a"}, "name: printable"),
         ({"name": "a", "colour": "red"}, "colour"),
         ({"name": "a", "settings": {"quota_bytes": 0}}, "settings.quota_bytes"),
