@@ -138,11 +138,13 @@ async def test_a_runner_that_leaves_waits_for_what_is_on_its_way_to_it(begins: b
     on_its_way, may_commit = anyio.Event(), anyio.Event()
 
     async def give() -> None:
-        with handover.slot_of(SESSION.id) as hands:
-            assert hands.standby == Standby(LEASE, SESSION.state.head)
-            on_its_way.set()
-            await may_commit.wait()
-            hands.take(Accepted([], woke=True, begun=SESSION.state if begins else None))
+        hands = handover.slot_of(SESSION.id)
+        hands.expect()
+        assert hands.standby == Standby(LEASE, SESSION.state.head)
+        on_its_way.set()
+        await may_commit.wait()
+        hands.take(Accepted([], woke=True, begun=SESSION.state if begins else None))
+        hands.end()
 
     async with anyio.create_task_group() as tasks:
         async with handover.standing_by(LEASE, SESSION) as hands:
@@ -151,16 +153,14 @@ async def test_a_runner_that_leaves_waits_for_what_is_on_its_way_to_it(begins: b
             assert hands.begun is None
             may_commit.set()
         assert hands.begun == (SESSION.state if begins else None)
-    with handover.slot_of(SESSION.id) as nobody:
-        assert nobody.standby is None
+    assert handover.slot_of(SESSION.id).standby is None
 
 
 async def test_nobody_stands_by_in_a_shared_workspace():
     handover = StandbyRunners()
     shared = replace(SESSION, spec=spec(workspace="wksp_1"))
     async with handover.standing_by(LEASE, shared):
-        with handover.slot_of(shared.id) as hands:
-            assert hands.standby is None
+        assert handover.slot_of(shared.id).standby is None
 
 
 async def test_a_turn_that_was_begun_for_a_server_that_died_is_taken_by_the_next(tmp_path: Path):

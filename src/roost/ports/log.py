@@ -12,7 +12,7 @@ Promises, each checked by `roost.testing.log_contract`:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
@@ -47,6 +47,10 @@ class Accepted(msgspec.Struct, frozen=True):
     woke: bool
     repeated: bool = False
     begun: State | None = None
+
+
+AcceptEnded = Callable[[Accepted | None], None]
+"""Told on the event loop what was accepted, as soon as that is durable; None: nothing was."""
 
 
 class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +90,7 @@ class Log(Protocol):
         receipts: Sequence[Receipt | None] = (),
         max_queued: int = 1000,
         standby: Standby | None = None,
+        ended: AcceptEnded | None = None,
     ) -> Accepted:
         """Append inputs from a client, all or none; wake the session if they make work.
 
@@ -93,6 +98,8 @@ class Log(Protocol):
         slot per draft) the known ones are not written again; their first entries are returned. With
         a runner that stands by, its turn begins in the same transaction, if it can. An interrupt
         withdraws what waits in the same transaction: each input was taken up before, or never is.
+        `ended` is called once, before this returns or raises, and also if the caller has given up waiting
+        by then: whoever is cancelled has said it all the same.
 
         :raises NotFound: no such session
         :raises SessionClosed, QueueFull, InvalidRequest: see `ledger.admit`

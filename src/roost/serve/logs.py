@@ -7,11 +7,13 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
 
 _TOKEN = re.compile(r"(token=)[\w.%~-]+")  # one that opens WebSockets; they travel in addresses
+_encode = msgspec.json.Encoder(enc_hook=str).encode
 _LINES_PER_MINUTE = 10  # of one kind, of what a stranger can cause
 _LINES_OF_ALL = 6000  # of one kind, of anything else
 _MINUTE = 60.0
@@ -105,9 +107,8 @@ def _extras(record: logging.LogRecord) -> dict[str, object]:
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, object] = {
-            "at": f"{moment}.{int(record.msecs):03d}Z",
+            "at": f"{_to_the_second(int(record.created))}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -115,7 +116,13 @@ class _Json(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return _TOKEN.sub(r"\1…", msgspec.json.encode(line, enc_hook=str).decode())
+        text = _encode(line).decode()
+        return _TOKEN.sub(r"\1…", text) if "token=" in text else text
+
+
+@lru_cache(maxsize=16)
+def _to_the_second(moment: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment))
 
 
 class _Text(logging.Formatter):

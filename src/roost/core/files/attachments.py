@@ -118,7 +118,9 @@ class Attachments:
         made: list[Record] = []
         try:
             await self._keep(caller, session_id, named, made)
-            yield
+            # Whoever is cancelled while it is written has said it all the same, and needs the copies.
+            with CancelScope(shield=True):
+                yield
         except BaseException:
             with CancelScope(shield=True):
                 for copy in made:

@@ -11,7 +11,7 @@ from typing import Any
 from roost.domain.events import Draft, Entry
 from roost.domain.ledger import Batch, Standby
 from roost.domain.session import Lease
-from roost.ports.log import Accepted, Log, Receipt
+from roost.ports.log import Accepted, AcceptEnded, Log, Receipt
 
 Committed = Callable[[str, Sequence[Entry]], None]
 
@@ -38,14 +38,26 @@ class AnnouncedLog:
         receipts: Sequence[Receipt | None] = (),
         max_queued: int = 1000,
         standby: Standby | None = None,
+        ended: AcceptEnded | None = None,
     ) -> Accepted:
-        """As the port says; then told. What else it wrote, such as a status, is in the log only."""
-        accepted = await self._log.accept(
-            session_id, drafts, receipts=receipts, max_queued=max_queued, standby=standby
+        """As the port says; told before. What else it wrote, such as a status, is in the log only."""
+
+        def told(accepted: Accepted | None) -> None:
+            try:
+                if accepted is not None and not accepted.repeated:
+                    self._committed(session_id, accepted.entries)
+            finally:
+                if ended is not None:
+                    ended(accepted)
+
+        return await self._log.accept(
+            session_id,
+            drafts,
+            receipts=receipts,
+            max_queued=max_queued,
+            standby=standby,
+            ended=told,
         )
-        if not accepted.repeated:
-            self._committed(session_id, accepted.entries)
-        return accepted
 
     async def append(self, lease: Lease, batch: Batch) -> list[Entry]:
         """As the port says; then told."""

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 
 import msgspec
-from anyio import CancelScope
 from anyio.lowlevel import checkpoint
 
 from roost.core.write.standby import StandbyRunners
@@ -43,16 +42,26 @@ class Intake:
         commits what it was given, so the runner is told now, and not when it next looks by itself.
         """
         await self._check_inputs(session_id, drafts)
-        with CancelScope(shield=True), self._standby.slot_of(session_id) as slot:
-            accepted = await self._log.accept(
-                *(session_id, drafts),
-                receipts=receipts,
-                max_queued=self._max_queued,
-                standby=slot.standby,
-            )
-            slot.take(accepted)
-            if not accepted.repeated:
-                self._notify(session_id, accepted)
+        slot = self._standby.slot_of(session_id)
+        slot.expect()
+
+        def ended(accepted: Accepted | None) -> None:
+            try:
+                if accepted is not None:
+                    slot.take(accepted)
+                    if not accepted.repeated:
+                        self._notify(session_id, accepted)
+            finally:
+                slot.end()
+
+        accepted = await self._log.accept(
+            session_id,
+            drafts,
+            receipts=receipts,
+            max_queued=self._max_queued,
+            standby=slot.standby,
+            ended=ended,
+        )
         if accepted.begun is not None:
             await checkpoint()  # the agent has it first, and then its sender is told
         return accepted

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Self
 
 import anyio
 
@@ -46,7 +45,7 @@ class StandbyRunners:
         await slot.settled()
 
     def slot_of(self, session_id: str) -> StandbySlot:
-        """The slot of whoever stands by for the session. Entered while something is given to it."""
+        """The slot of whoever stands by for the session."""
         return self._slots.get(session_id) or StandbySlot(None)
 
 
@@ -60,12 +59,11 @@ class StandbySlot:
         self._under_way = 0
         self._settled: anyio.Event | None = None  # made by who waits: most slots nobody waits for
 
-    def __enter__(self) -> Self:
-        """Something is on its way that may be for its runner."""
+    def expect(self) -> None:
+        """Something is on its way that may be for its runner. Its `end` follows, whatever happens."""
         self._under_way += 1
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def end(self) -> None:
         """It has come, or will not."""
         self._under_way -= 1
         if self._settled is not None:

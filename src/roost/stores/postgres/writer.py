@@ -26,9 +26,10 @@ from roost.stores.postgres.database import Database, Work
 from roost.stores.postgres.driver import CommitMark, Connection, worded
 from roost.stores.postgres.transaction import PostgresTransaction
 from roost.stores.sql.batch import Needs, Operation, Procedure
+from roost.stores.sql.database import Ended, tell
 
 T = TypeVar("T")
-Ended = Callable[["asyncio.Future[Any]", Any], None]
+Answer = Callable[["asyncio.Future[Any]", Any], None]
 
 _log = logging.getLogger(__name__)
 _LANES: Final = 2
@@ -40,6 +41,7 @@ class _Job(NamedTuple):
     needs: Needs
     future: asyncio.Future[Any]
     since: float
+    ended: Ended[Any] | None
 
 
 class PostgresWriter:
@@ -59,12 +61,12 @@ class PostgresWriter:
             await lane.warm_up()
             self._tasks.start_soon(lane.run)
 
-    async def do(self, operation: Operation[T]) -> T:
+    async def do(self, operation: Operation[T], ended: Ended[T] | None = None) -> T:
         """What it returns or raises, once it is durable. Giving up waiting does not undo it."""
-        future: asyncio.Future[T] = self._begun()
+        future: asyncio.Future[T] = self._begun(ended)
         needs = operation.needs
         lane = self._lanes[crc32(needs.session_id.encode()) % len(self._lanes)]
-        lane.put(_Job(operation, needs, future, time.monotonic()))
+        lane.put(_Job(operation, needs, future, time.monotonic(), ended))
         return await future
 
     async def alone(self, procedure: Procedure[T]) -> T:
@@ -94,9 +96,11 @@ class PostgresWriter:
         if self._under_way:
             await self._done.wait()
 
-    def _begun(self) -> asyncio.Future[T]:
+    def _begun(self, ended: Ended[T] | None = None) -> asyncio.Future[T]:
         if self._closed:
-            raise Unavailable("the store is closed")
+            error = Unavailable("the store is closed")
+            tell(ended, error)
+            raise error
         self._under_way += 1
         return asyncio.get_running_loop().create_future()
 
@@ -122,7 +126,7 @@ class PostgresWriter:
 class _Lane:
     """One transaction after the other."""
 
-    def __init__(self, database: Database, ended: Ended) -> None:
+    def __init__(self, database: Database, ended: Answer) -> None:
         self._database = database
         self._ended = ended
         self._line = database.line()
@@ -143,6 +147,7 @@ class _Lane:
             if not self._jobs:
                 self._something = anyio.Event()
             for job, outcome in zip(jobs, await self._commit(jobs), strict=True):
+                tell(job.ended, outcome)
                 self._ended(job.future, outcome)
 
     async def _commit(self, jobs: Sequence[_Job]) -> list[Any]:

@@ -7,6 +7,7 @@ network. SQLite answers at once: there a coroutine is run to its end on the thre
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -15,6 +16,8 @@ from roost.stores.sql.batch import Operation, Procedure
 from roost.stores.sql.rows import Row
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class Rows(Protocol):
@@ -49,11 +52,27 @@ class SqlReader(Protocol):
         ...
 
 
+Ended = Callable[[T | None], None]
+"""Told on the event loop what an operation has returned; None: it has raised."""
+
+
+def tell(ended: Ended[Any] | None, outcome: object) -> None:
+    """Tell who wants to know how an operation has ended; that one's failures are nobody else's."""
+    try:
+        if ended is not None:
+            ended(None if isinstance(outcome, Exception) else outcome)
+    except Exception:  # noqa: BLE001 - whatever it is, others wait to be told
+        _log.exception("what was committed could not be told")
+
+
 class SqlWriter(Protocol):
     """Changes the database. What it returns is durable; giving up waiting for it does not undo it."""
 
-    def do(self, operation: Operation[T]) -> Awaitable[T]:
-        """Run an operation together with others in one transaction."""
+    def do(self, operation: Operation[T], ended: Ended[T] | None = None) -> Awaitable[T]:
+        """Run an operation together with others in one transaction.
+
+        `ended` is told what it has returned, or None if it has raised, whether or not somebody still waits.
+        """
         ...
 
     def alone(self, procedure: Procedure[T]) -> Awaitable[T]:

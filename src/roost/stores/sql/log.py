@@ -17,7 +17,7 @@ from roost.domain.events import Draft, Entry, Micros
 from roost.domain.ledger import Batch, Standby
 from roost.domain.session import Lease
 from roost.errors import IdempotencyMismatch, LeaseLost, NotFound
-from roost.ports.log import ANY_SIZE, Accepted, EventQuery, Receipt
+from roost.ports.log import ANY_SIZE, Accepted, AcceptEnded, EventQuery, Receipt
 from roost.stores.sql.batch import Needs, WriteBatch
 from roost.stores.sql.database import Rows, SqlReader, SqlWriter, rows_of
 from roost.stores.sql.listing import outside
@@ -39,8 +39,10 @@ class SqlLog(ABC):
         receipts: Sequence[Receipt | None] = (),
         max_queued: int = 1000,
         standby: Standby | None = None,
+        ended: AcceptEnded | None = None,
     ) -> Accepted:
-        return await self._writer.do(Accept(session_id, drafts, receipts, max_queued, standby))
+        operation = Accept(session_id, drafts, receipts, max_queued, standby)
+        return await self._writer.do(operation, ended)
 
     @abstractmethod
     async def claim(self, node: str, limit: int) -> list[Lease]: ...

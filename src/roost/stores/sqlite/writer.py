@@ -22,7 +22,7 @@ import msgspec
 
 from roost.errors import RoostError, Unavailable
 from roost.stores.sql.batch import Procedure
-from roost.stores.sql.database import finished
+from roost.stores.sql.database import Ended, finished, tell
 from roost.stores.sql.rows import Settled
 from roost.stores.sqlite.checkpoint import Checkpoints
 from roost.stores.sqlite.clock import Clock
@@ -30,7 +30,7 @@ from roost.stores.sqlite.driver import explained
 from roost.stores.sqlite.transaction import SqliteOperation, SqliteTransaction
 
 T = TypeVar("T")
-_Job = tuple[SqliteOperation[Any], "asyncio.Future[Any] | None"]
+_Job = tuple[SqliteOperation[Any], "asyncio.Future[Any] | None", Ended[Any] | None]
 
 _log = logging.getLogger(__name__)
 _MOST_AT_ONCE: Final = 1000
@@ -49,12 +49,14 @@ class SqliteWriter:
         self._thread = Thread(target=self._run, name="roost-writer", daemon=True)
         self._thread.start()
 
-    def do(self, operation: SqliteOperation[T]) -> asyncio.Future[T]:
+    def do(self, operation: SqliteOperation[T], ended: Ended[T] | None = None) -> asyncio.Future[T]:
         """What it returns or raises, once it is durable. Giving up waiting does not undo it."""
         if self._closed:
-            raise Unavailable("the store is closed")
+            error = Unavailable("the store is closed")
+            tell(ended, error)
+            raise error
         future: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.put((operation, future))
+        self._jobs.put((operation, future, ended))
         return future
 
     def alone(self, procedure: Procedure[T]) -> asyncio.Future[T]:
@@ -67,7 +69,7 @@ class SqliteWriter:
 
     def later(self, operation: SqliteOperation[object]) -> None:
         """Do it when its turn comes; nobody waits for it."""
-        self._jobs.put((operation, None))
+        self._jobs.put((operation, None, None))
 
     def remembers(self, session_id: str) -> bool:
         """Whether the session was written to lately, so that its rows are in memory. Any thread may ask."""
@@ -94,7 +96,7 @@ class SqliteWriter:
     def _run(self) -> None:
         while (first := self._jobs.get()) is not None:
             jobs = self._gather(first)
-            outcomes = self._commit([operation for operation, _ in jobs])
+            outcomes = self._commit([operation for operation, _, _ in jobs])
             self._loop.call_soon_threadsafe(_answer, jobs, outcomes)
             for operation in self._tx.later:
                 self.later(operation)
@@ -156,7 +158,8 @@ class _Statement(msgspec.Struct, frozen=True):
 
 
 def _answer(jobs: list[_Job], outcomes: list[Any]) -> None:
-    for (_, future), outcome in zip(jobs, outcomes, strict=True):
+    for (_, future, ended), outcome in zip(jobs, outcomes, strict=True):
+        tell(ended, outcome)
         if future is None:
             if isinstance(outcome, Exception):
                 _log.warning("nobody waits for this, it is done at the next start: %s", outcome)

@@ -11,6 +11,7 @@ from roost.domain.events import Draft
 from roost.domain.session import Status
 from roost.errors import InvalidRequest, NotFound, QueueFull, RoostError, SessionClosed
 from roost.ports.drafts import new_draft
+from roost.ports.log import Accepted
 from roost.testing.stage import TENANT, Stage, allow, message, numbers, types
 from roost.testing.store_contract import StoreContract
 
@@ -53,6 +54,33 @@ class Intake(StoreContract):
         assert not accepted.woke
         assert numbers(accepted.entries) == [4]
         assert (await stage.state(session_id)).head == 4
+
+    async def test_who_asked_is_told_the_end_before_the_answer(self, stage: Stage) -> None:
+        session_id = await stage.session()
+        told: list[Accepted | None] = []
+        accepted = await stage.log.accept(session_id, [message("one")], ended=told.append)
+        assert told == [accepted]
+        with pytest.raises(NotFound):
+            await stage.log.accept("sesn_none", [message("two")], ended=told.append)
+        assert told == [accepted, None]
+
+    async def test_the_end_is_told_although_the_sender_gave_up(self, stage: Stage) -> None:
+        session_id = await stage.session()
+        told: list[Accepted | None] = []
+        ended = anyio.Event()
+
+        def tell(accepted: Accepted | None) -> None:
+            told.append(accepted)
+            ended.set()
+
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await stage.log.accept(session_id, [message("one")], ended=tell)
+        with anyio.fail_after(30):
+            await ended.wait()
+        [accepted] = told
+        assert accepted is not None
+        assert await stage.log.inputs(session_id) == accepted.entries
 
     async def test_each_draft_is_answered_with_its_own_entry_in_order(self, stage: Stage) -> None:
         session_id = await stage.session()
