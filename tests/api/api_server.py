@@ -54,7 +54,6 @@ from roost.core.sessions.trust import Trust
 from roost.core.snapshots.snapshots import Snapshots
 from roost.core.work.nodes import Fleet
 from roost.core.workspaces.browse import Browse
-from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.workspaces.shared import SharedWorkspaces
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
@@ -71,7 +70,7 @@ from roost.serve.database import opened
 from roost.stores.archives import FolderArchives
 from roost.stores.seal import MasterKeys
 from roost.stores.skills import BlobSkills, FolderSkills
-from roost.testing.null_parts import NoOfferedSandboxes, NoPrestart, NoWorkspaces
+from roost.testing.null_parts import NoOfferedSandboxes, NoPrestart, NoWorkspaces, workspaces_of
 
 MASTER_KEY = bytes(range(32))
 TENANT = "tenant_1"
@@ -202,7 +201,7 @@ def _browse(data: Path, store: Store, blobs: Blobs, notifier: Notifier, least_fr
         return LocalTree(data / "homes" / workspace_id, data / "copies", range(0))
 
     snapshots = Snapshots(blobs)
-    files = LocalWorkspaces(snapshots, store.workspaces, tree_of, notifier)
+    files = workspaces_of(snapshots, store.workspaces, tree_of, notifier)
     commons = SharedWorkspaces(
         *(files, snapshots, store.workspaces, store.catalog, notifier, tree_of), node="node_1"
     )

@@ -18,7 +18,7 @@ from tests.workspaces.trees import UIDS
 from roost.blobs.folder import FolderBlobs
 from roost.core.snapshots.snapshots import Snapshots
 from roost.core.workspaces.copies import WorkspacePast, copies_in
-from roost.core.workspaces.local import LocalWorkspaces, SyncStatus, topic
+from roost.core.workspaces.local import SyncStatus, topic
 from roost.core.workspaces.sync import SyncPace
 from roost.disk import remove
 from roost.domain.events import Draft
@@ -40,6 +40,7 @@ from roost.stores.notifier import LocalNotifier
 from roost.stores.sql.database import finished
 from roost.stores.sqlite import SqliteStore
 from roost.testing.faulty_blobs import Fault, FaultyBlobs
+from roost.testing.null_parts import workspaces_of
 from roost.testing.stage import TENANT, Stage
 
 QUICK = SyncPace(quiet=0.05, longest=0.2, pauses=(0.01, 0.01), flush=5)
@@ -64,7 +65,7 @@ class Machine:
     def __post_init__(self) -> None:
         self.snapshots = Snapshots(self.blobs)
         given = {"past_of": self.past_of} if self.past_of else {}
-        self.files = LocalWorkspaces(
+        self.files = workspaces_of(
             self.snapshots,
             self.store.workspaces,
             self._tree,
@@ -590,7 +591,7 @@ async def test_a_machine_removes_its_copy_of_a_session_that_was_deleted_elsewher
     await another.files._remove_all()
     assert not another.home.exists()
     assert machine.home.exists()
-    await machine.files._strays.remove()
+    await machine.files._remove_orphans()
     assert not machine.home.exists()
     assert copies_in(machine.folder / "notes") == [kept]
     machine.workspace = kept
@@ -600,7 +601,7 @@ async def test_a_machine_removes_its_copy_of_a_session_that_was_deleted_elsewher
 async def test_a_copy_that_is_just_being_made_is_no_stray(machine: Machine, store: SqliteStore):
     """An agent that is started ahead has a copy, and no session yet."""
     async with machine.at_work():
-        await machine.files._strays.remove()
+        await machine.files._remove_orphans()
         assert machine.home.exists()
 
 
@@ -744,7 +745,7 @@ async def test_a_fork_has_the_files_of_its_turn_and_outlives_its_origin(
     async with machine.files_of_a_turn(1) as home:
         snapshot = await machine.files.snapshot_of("w", 1, 1)
         assert snapshot is not None
-        async with machine.files.beginnings.forked("w", snapshot, "f"):
+        async with machine.files.seeding.forked("w", snapshot, "f"):
             pass
         (home / "file").write_text("changed since")
     await machine.files._remove(await row_of(store, "w"))
@@ -762,7 +763,7 @@ async def test_a_snapshot_whose_turn_has_a_newer_one_since_is_as_good(machine: M
         snapshot = await machine.files.snapshot_of("w", 1, 1)
         assert snapshot is not None
         (home / "late").write_text("by a process that was left behind")
-    async with machine.files.beginnings.forked("w", snapshot, "f"):
+    async with machine.files.seeding.forked("w", snapshot, "f"):
         pass
     (held,) = (await machine.snapshots.head("w")).holds
     (first,) = (await machine.snapshots.head("f")).snapshots
@@ -776,7 +777,7 @@ async def test_a_fork_that_was_never_made_lets_go_of_its_origin(
         snapshot = await machine.files.snapshot_of("w", 1, 1)
         assert snapshot is not None
         with pytest.raises(RuntimeError):
-            async with machine.files.beginnings.forked("w", snapshot, "f"):
+            async with machine.files.seeding.forked("w", snapshot, "f"):
                 raise RuntimeError("the machine goes down")
     assert len((await machine.snapshots.head("w")).holds) == 1
     (left,) = [row for row in await store.workspaces.orphans(given_up_after=-1) if row.id == "f"]
@@ -1092,7 +1093,7 @@ async def test_a_full_tenant_is_told_by_name_and_goes_on_once_the_bound_is_raise
         (small.home / "file").write_bytes(b"mine")
         small.files.changed(session, 1)
         await small.until(lambda: said_are(1))
-        small.files._room._most = 4 * MIB
+        small.files._quota._most = 4 * MIB
         await small.until(lambda: said_are(2))
     assert [draft.type for draft in said] == ["session.error", "roost.files_stored"]
     assert b"tenant_storage_full" in said[0].body
@@ -1159,7 +1160,7 @@ async def test_what_a_deleted_session_leaves_to_its_fork_weighs_for_the_fork(
         (home / "file").write_bytes(os.urandom(MIB))
     newest = (await machine.snapshots.head(session)).newest
     assert newest is not None
-    async with machine.files.beginnings.forked(session, newest, fork):
+    async with machine.files.seeding.forked(session, newest, fork):
         pass
     assert await store.workspaces.weight(TENANT) < 1.1 * MIB, "it is stored once"
     await store.sessions.delete(TENANT, session)
@@ -1175,7 +1176,7 @@ async def test_files_are_not_imported_into_a_full_tenant(machine: Machine, store
     small = Machine(machine.folder, store, machine.blobs, QUICK, most_of_tenant=1)
     before = await machine.blobs.list("workspaces/")
     with pytest.raises(TenantStorageFull):
-        async with small.files.beginnings.planted(small._tree("x"), "x", TENANT):
+        async with small.files.seeding.planted(small._tree("x"), "x", TENANT):
             pass
     assert await machine.blobs.list("workspaces/") == before
     assert await store.workspaces.find("x") is None

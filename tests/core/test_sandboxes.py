@@ -41,7 +41,7 @@ from roost.sandboxes.volumes import VaultVolumes
 from roost.testing.bare_sandboxes import bare_sandboxes
 from roost.testing.fake_harness import IN_SANDBOX, FakeHarness
 from roost.testing.faulty_blobs import FaultyBlobs
-from roost.testing.null_parts import runner_of
+from roost.testing.null_parts import runner_of, workspaces_of
 
 
 class FakeSandbox:
@@ -190,7 +190,7 @@ def _files(data: Path, roost: Node, blobs: Blobs) -> LocalWorkspaces:
     def tree_of(workspace_id: str) -> LocalTree:
         return LocalTree(data / "vault" / ".workspaces" / workspace_id, data / "notes", range(0))
 
-    return LocalWorkspaces(Snapshots(blobs), roost.store.workspaces, tree_of, roost.notifier)
+    return workspaces_of(Snapshots(blobs), roost.store.workspaces, tree_of, roost.notifier)
 
 
 @pytest.mark.parametrize("wrong", ["away", "empty"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -36,7 +37,8 @@ async def store(tmp_path: Path) -> AsyncGenerator[SqliteStore]:
 def machine_at(folder: Path, store: SqliteStore) -> Machine:
     """A node that knows what the logs say, as a server does."""
     here = Machine(folder, store, "node_a")
-    here.files._past_of = partial(shared_past, store.workspaces, store.log)
+    past_of = partial(shared_past, store.workspaces, store.log)
+    here.files._facts = replace(here.files._facts, past_of=past_of)
     return here
 
 
@@ -191,7 +193,7 @@ async def test_a_fork_has_memory_and_workspace_of_its_turn_and_outlives_both(
 ):
     async with machine_at(tmp_path / "a", store).running() as machine:
         mine, theirs = await two_trees(machine)
-        async with machine.files.beginnings.forked(HOME, mine, "sesn_fork", theirs, OWN):
+        async with machine.files.seeding.forked(HOME, mine, "sesn_fork", theirs, OWN):
             pass
         assert await holds(machine) == [1, 1]
         for name in (HOME, W):  # both are deleted, and what nobody needs of them is removed
@@ -227,7 +229,7 @@ async def test_an_archive_has_what_a_fork_would_have_and_writes_nothing(
         place = bench / "files"
         tree = LocalTree(place, bench / "notes", UIDS)
         bench.mkdir()
-        await machine.files.beginnings.put_into(tree, mine, theirs, OWN)
+        await machine.files.seeding.put_into(tree, mine, theirs, OWN)
         names = sorted(str(p.relative_to(place)) for p in place.rglob("*"))
         assert names == [".claude", ".claude/log", ".profile", "file"]
         assert await blobs.list("workspaces/") == before
@@ -256,7 +258,7 @@ async def test_a_server_that_dies_while_a_fork_is_made_leaves_nothing_of_it(
         with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="goes down"):
             if DEATHS[step]:
                 patched.setattr(DEATHS[step], dying(DEATHS[step], times))
-            async with machine.files.beginnings.forked(HOME, mine, "sesn_fork", theirs, OWN):
+            async with machine.files.seeding.forked(HOME, mine, "sesn_fork", theirs, OWN):
                 raise RuntimeError("the machine goes down")
         rows = await store.workspaces.orphans(given_up_after=-1)
         (left,) = [row for row in rows if row.id == "sesn_fork"]

@@ -23,7 +23,6 @@ from roost.blobs.folder import FolderBlobs
 from roost.core.snapshots.snapshots import Snapshots
 from roost.core.work.leased_log import LeasedLog
 from roost.core.work.workspace_queue import WorkspaceQueue
-from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.workspaces.shared import SharedWorkspaces
 from roost.core.workspaces.sync import SyncPace
 from roost.core.write.intake import Intake
@@ -37,6 +36,7 @@ from roost.ports.notifier import Notifier
 from roost.sandboxes.tree import LocalTree
 from roost.stores.notifier import LocalNotifier
 from roost.stores.sqlite import SqliteStore
+from roost.testing.null_parts import workspaces_of
 from roost.testing.stage import TENANT, Stage, message, types
 
 W = "wksp_1"
@@ -56,7 +56,7 @@ class Machine:
     def __post_init__(self) -> None:
         self.snapshots = Snapshots(FolderBlobs(self.folder.parent / "blobs"))
         rows, tree = self.store.workspaces, self._tree
-        self.files = LocalWorkspaces(self.snapshots, rows, tree, self.notifier, pace=self.pace)
+        self.files = workspaces_of(self.snapshots, rows, tree, self.notifier, pace=self.pace)
         self.commons = SharedWorkspaces(
             *(self.files, self.snapshots, rows, self.store.catalog, self.notifier, tree),
             node=self.node,

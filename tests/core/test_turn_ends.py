@@ -21,7 +21,7 @@ from roost.core.workspaces.sync import SyncPace
 from roost.domain.events import Entry
 from roost.ports.harness import Brief, Conversation, Output
 from roost.sandboxes.tree import LocalTree
-from roost.testing.null_parts import runner_of
+from roost.testing.null_parts import runner_of, workspaces_of
 
 
 class HeldSnapshots(Snapshots):
@@ -69,7 +69,7 @@ async def writing(
 ) -> AsyncGenerator[tuple[Node, Writing, LocalWorkspaces, HeldSnapshots], None]:
     async with node(data) as roost:
         snapshots, homes = HeldSnapshots(FolderBlobs(data / "blobs")), data / "vault/.workspaces"
-        files = LocalWorkspaces(
+        files = workspaces_of(
             snapshots,
             roost.store.workspaces,
             lambda id: LocalTree(homes / id, data / "notes", UIDS),

@@ -26,6 +26,7 @@ import httpx2
 import pytest
 from tests.journeys.chat import Chat, bash, said, script, serving
 
+from roost.builtin_model.script import Fault
 from roost.harnesses.claude.harness import INSIDE
 from roost.harnesses.claude.ids import StableIds
 from roost.sandboxes import procfs
@@ -103,13 +104,14 @@ class Model(ScriptedModel):
         self.asked: dict[str, str] = {}  # the last conversation that was shown, by mark
         self.mixed: list[str] = []
 
-    def _remember(self, seen: SeenRequest) -> None:
-        shown = str(seen.body.get("messages"))
+    def seen(self, request: SeenRequest) -> Fault | None:
+        shown = str(request.body.get("messages"))
         marks = set(_MARKS.findall(shown))
         if len(marks) > 1:
             self.mixed.append(shown)
         for mark in marks:
             self.asked[mark] = shown
+        return super().seen(request)
 
 
 def is_agent(pid: int) -> bool:

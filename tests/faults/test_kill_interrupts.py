@@ -21,6 +21,7 @@ from tests.faults.test_kill_server import Client
 from tests.journeys.chat import serving
 from tests.stores import Files
 
+from roost.builtin_model.script import Fault
 from roost.testing.live import LiveServer
 from roost.testing.scripted_model import ScriptedModel, SeenRequest
 
@@ -46,8 +47,9 @@ class Model(ScriptedModel):
         super().__init__(keep=0)
         self.told: set[str] = set()
 
-    def _remember(self, seen: SeenRequest) -> None:
-        self.told |= set(_WORDS.findall(str(seen.body.get("messages"))))
+    def seen(self, request: SeenRequest) -> Fault | None:
+        self.told |= set(_WORDS.findall(str(request.body.get("messages"))))
+        return super().seen(request)
 
 
 class Talker:

@@ -15,6 +15,7 @@ import httpx2
 from tests.faults.cluster import check_order
 from tests.journeys.chat import bash, script
 
+from roost.builtin_model.script import Fault
 from roost.stores.postgres import PostgresStore
 from roost.testing.live import LiveServer
 from roost.testing.postgres import PostgresServer
@@ -61,15 +62,15 @@ class RememberingModel(ScriptedModel):
         self.conversations: dict[int, list[Any]] = {}
         self.asked: Counter[str] = Counter()
 
-    def _remember(self, seen: SeenRequest) -> None:
-        super()._remember(seen)
-        if seen.path != "/v1/messages" or not seen.body.get("tools"):
-            return
-        found = SAID.findall(str(seen.body.get("messages")))
+    def seen(self, request: SeenRequest) -> Fault | None:
+        if request.path != "/v1/messages" or not request.body.get("tools"):
+            return super().seen(request)
+        found = SAID.findall(str(request.body.get("messages")))
         if found:
             session, number = found[-1]
-            self.conversations[int(session)] = seen.body["messages"]
+            self.conversations[int(session)] = request.body["messages"]
             self.asked[f"{session}.{number}"] += 1
+        return super().seen(request)
 
 
 class Load:

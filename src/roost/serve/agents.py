@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -26,8 +26,10 @@ from roost.core.sessions.trust import Trust
 from roost.core.snapshots.snapshots import Snapshots
 from roost.core.workspaces.browse import Browse
 from roost.core.workspaces.copies import WorkspacePast, copies_in
-from roost.core.workspaces.local import LocalWorkspaces
+from roost.core.workspaces.local import LocalWorkspaces, WorkspaceFacts
+from roost.core.workspaces.quota import SnapshotQuota
 from roost.core.workspaces.shared import SharedWorkspaces, shared_past
+from roost.core.workspaces.sync import SyncPace
 from roost.domain.session import Session, TrustLevel
 from roost.egress import host as egress
 from roost.egress.options import USUAL_PORTS, EgressOptions, anthropic, openai
@@ -166,9 +168,6 @@ def _files(
         except NotFound:
             return await shared_past(rows, store.log, workspace_id)
 
-    def here() -> Iterable[str]:
-        return copies_in(notes)
-
     snapshots = Snapshots(blobs, most_bytes=settings.max_snapshot_bytes)
     rows = store.workspaces
     files = LocalWorkspaces(
@@ -176,10 +175,9 @@ def _files(
         rows,
         tree_of,
         notifier,
-        past_of=past_of,
-        elsewhere=partial(rows.elsewhere, node=node),
-        here=here,
-        most_of_tenant=settings.max_tenant_bytes,
+        SnapshotQuota(snapshots, rows, settings.max_tenant_bytes),
+        WorkspaceFacts(past_of, partial(rows.elsewhere, node=node), lambda: copies_in(notes)),
+        SyncPace(),
     )
     return files, SharedWorkspaces(
         files, snapshots, rows, store.catalog, notifier, tree_of, node=node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
 from roost.core.sessions.specs import SessionSpecs
 from roost.core.sessions.trust import Trust
+from roost.core.snapshots.snapshots import Snapshots
 from roost.core.work.idle import Idle, WarmAgents
 from roost.core.work.leased_log import LeasedLog
 from roost.core.work.prestart import Offer, Prestart
@@ -28,7 +29,10 @@ from roost.core.work.start_limit import StartLimit
 from roost.core.work.starter import AgentStarter
 from roost.core.work.turn import Turns
 from roost.core.work.workspace_queue import WorkspaceQueue
-from roost.core.workspaces.local import LocalWorkspaces
+from roost.core.workspaces.copies import WorkspacePast
+from roost.core.workspaces.local import LocalWorkspaces, WorkspaceFacts
+from roost.core.workspaces.quota import SnapshotQuota
+from roost.core.workspaces.sync import SyncPace
 from roost.core.write.standby import StandbyRunners
 from roost.domain.budget import Budget, Spent
 from roost.domain.events import Draft, Micros
@@ -40,6 +44,8 @@ from roost.ports.harness import Conversation, Harness
 from roost.ports.keys import Key
 from roost.ports.notifier import Notifier
 from roost.ports.store import Store
+from roost.ports.tree import Tree
+from roost.ports.workspaces import Workspaces
 
 
 class NoSandboxes(Sandboxes):
@@ -90,6 +96,32 @@ class NoWorkspaces(LocalWorkspaces):
 
     def __init__(self) -> None:
         """Without any part."""
+
+
+async def _no_past(workspace_id: str) -> WorkspacePast:
+    return WorkspacePast()
+
+
+async def _perhaps(workspace_id: str) -> bool:
+    return True
+
+
+def workspaces_of(
+    snapshots: Snapshots,
+    rows: Workspaces,
+    tree_of: Callable[[str], Tree],
+    notifier: Notifier,
+    *,
+    pace: SyncPace | None = None,
+    past_of: Callable[[str], Awaitable[WorkspacePast]] = _no_past,
+    elsewhere: Callable[[str], Awaitable[bool]] = _perhaps,
+    here: Callable[[], Iterable[str]] = tuple,
+    most_of_tenant: int = 0,
+) -> LocalWorkspaces:
+    """Workspaces of which nothing else is known: another node may have any of them, and none has a past."""
+    quota = SnapshotQuota(snapshots, rows, most_of_tenant)
+    facts = WorkspaceFacts(past_of, elsewhere, here)
+    return LocalWorkspaces(snapshots, rows, tree_of, notifier, quota, facts, pace or SyncPace())
 
 
 class NoGivenFiles(GivenFiles):

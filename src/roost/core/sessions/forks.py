@@ -177,7 +177,7 @@ class Forks:
         if snapshot is None:
             return nullcontext()
         own = self.own_directories(source)
-        return self._files.beginnings.forked(source.id, snapshot, target, shared, own)
+        return self._files.seeding.forked(source.id, snapshot, target, shared, own)
 
     async def shared(self, session: Session, turn: Turn) -> Origin | None:
         """The files that a turn has left in the workspace it shares; None if it does not, or has none.

@@ -74,7 +74,7 @@ class Transfer:
         async with self._bench() as bench:
             if snapshot is not None:
                 own = self._forks.own_directories(session)
-                await self._files.beginnings.put_into(bench.tree, snapshot, shared, own)
+                await self._files.seeding.put_into(bench.tree, snapshot, shared, own)
             await self._write_log(session, turn.last, bench)
             card = _card(session, turn.last, has_files=snapshot is not None)
             return await to_thread.run_sync(bench.pack, card)
@@ -161,7 +161,7 @@ class Transfer:
     ) -> AbstractAsyncContextManager[None]:
         if not spec_has_program(spec, self._harnesses):
             return nullcontext()
-        return self._files.beginnings.planted(bench.tree, target, tenant)
+        return self._files.seeding.planted(bench.tree, target, tenant)
 
 
 def spec_has_program(spec: Spec, harnesses: Mapping[str, Harness]) -> bool:

@@ -12,6 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
@@ -33,10 +34,9 @@ from roost.core.workspaces.copies import (
     sign_in,
     sign_off,
 )
-from roost.core.workspaces.orphans import Orphans
 from roost.core.workspaces.quota import SnapshotQuota
 from roost.core.workspaces.seeding import Seeding
-from roost.core.workspaces.sync import Say, Sync, SyncPace, to_nobody
+from roost.core.workspaces.sync import Say, Sync, SyncPace, SyncParts, to_nobody
 from roost.domain.snapshot import Snapshot
 from roost.domain.sync import BEHIND, SyncState
 from roost.errors import (
@@ -93,21 +93,21 @@ def _has_snapshots(row: Workspace) -> bool:
     return row.sequence > 0 or (row.generation == 0 and not row.copy)
 
 
-async def _unknown(workspace_id: str) -> WorkspacePast:
-    return WorkspacePast()
+@dataclass(frozen=True)
+class WorkspaceFacts:
+    """What the rest of the server knows of workspaces.
 
+    `past_of` is what the log says about one, if nobody works in it. `elsewhere`: whether another node that
+    lives works in it, or has a copy. `here`: of which workspaces this machine has a copy.
+    """
 
-async def _perhaps(workspace_id: str) -> bool:
-    return True
+    past_of: Callable[[str], Awaitable[WorkspacePast]]
+    elsewhere: Callable[[str], Awaitable[bool]]
+    here: Callable[[], Iterable[str]]
 
 
 class LocalWorkspaces:
-    """The files of all workspaces, on this node. `tree_of` says where a workspace's are, `here` of which
-    workspaces this machine has a copy.
-
-    `past_of` is what the log says about them, for those that nobody works in. `elsewhere`: whether another node
-    that lives works in them, or has a copy. `most_of_tenant` as for `SnapshotQuota`.
-    """
+    """The files of all workspaces, on this node. `tree_of` says where a workspace's are."""
 
     def __init__(
         self,
@@ -115,26 +115,22 @@ class LocalWorkspaces:
         rows: Workspaces,
         tree_of: Callable[[str], Tree],
         notifier: Notifier,
-        pace: SyncPace | None = None,
-        past_of: Callable[[str], Awaitable[WorkspacePast]] = _unknown,
-        elsewhere: Callable[[str], Awaitable[bool]] = _perhaps,
-        here: Callable[[], Iterable[str]] = tuple,
-        most_of_tenant: int = 0,
+        quota: SnapshotQuota,
+        facts: WorkspaceFacts,
+        pace: SyncPace,
     ) -> None:
-        self._room = SnapshotQuota(snapshots, rows, most_of_tenant)
-        self.beginnings = Seeding(snapshots, rows, self._room)
+        self.seeding = Seeding(snapshots, rows, quota)
         self._snapshots = snapshots
         self._rows = rows
         self._tree_of = tree_of
         self._notifier = notifier
-        self._past_of = past_of
-        self._elsewhere = elsewhere
-        self._pace = pace or SyncPace()
+        self._quota = quota
+        self._facts = facts
+        self._pace = pace
         self._living: dict[str, Sync] = {}
         self._status: dict[str, SyncStatus] = {}
         self._locks: dict[str, anyio.Lock] = defaultdict(anyio.Lock)
         self._visits: dict[str, anyio.Lock] = defaultdict(anyio.Lock)
-        self._strays = Orphans(rows, tree_of, here, self._locks)
 
     def status(self, workspace_id: str) -> SyncStatus | None:
         """What is going on; None if nothing is, here."""
@@ -158,7 +154,7 @@ class LocalWorkspaces:
 
     async def past(self, workspace_id: str) -> WorkspacePast:
         """What the log says about its files."""
-        return await self._past_of(workspace_id)
+        return await self._facts.past_of(workspace_id)
 
     def may_be_behind(self, workspace_id: str) -> bool:
         """Whether what is in place may be older than the session: its last node did not store it all."""
@@ -232,10 +228,7 @@ class LocalWorkspaces:
         sync = self._living[workspace_id] = Sync(
             row,
             tree,
-            self._snapshots,
-            self._rows,
-            self._room,
-            self._pace,
+            SyncParts(self._snapshots, self._rows, self._quota, self._pace),
             self._locks[workspace_id],
             partial(self._tell_state, workspace_id),
             say,
@@ -297,7 +290,7 @@ class LocalWorkspaces:
         """
         while True:
             left = 0
-            tidying = (self._recover_all, self._remove_all, self._strays.remove, self._weigh_all)
+            tidying = (self._recover_all, self._remove_all, self._remove_orphans, self._weigh_all)
             for tidy in tidying:
                 try:
                     left += await tidy() or 0
@@ -313,7 +306,7 @@ class LocalWorkspaces:
         if row and in_use and not await self._is_here(row.id) and not await self._is_lost(row):
             raise FilesElsewhere
         try:
-            past = await self._past_of(workspace_id)
+            past = await self._facts.past_of(workspace_id)
             async with self.open(workspace_id, 0 if row is None else row.generation, past):
                 await self.begun(workspace_id)
                 yield
@@ -324,7 +317,7 @@ class LocalWorkspaces:
         """Whether nobody has anything newer than the newest snapshot, though the session has seen more."""
         if row.error == BEHIND or await self._was_here(row):
             return True
-        return not await self._elsewhere(row.id)
+        return not await self._facts.elsewhere(row.id)
 
     async def _was_here(self, row: Workspace) -> bool:
         """Whether this machine had the living copy. Asked if it has it no more."""
@@ -340,7 +333,7 @@ class LocalWorkspaces:
             return True
         tree = self._tree_of(workspace_id)
         root, copy = await to_thread.run_sync(look, tree)
-        return is_living(row, root, copy, tree, await self._past_of(workspace_id))
+        return is_living(row, root, copy, tree, await self._facts.past_of(workspace_id))
 
     async def _recover_all(self) -> int:
         """How many could not be stored; one that cannot does not keep the others from it."""
@@ -358,6 +351,21 @@ class LocalWorkspaces:
                 _log.warning("cannot store what was left: %s", error, extra=about)
                 self._tell(row.id, phase="sync_failed")
         return failed
+
+    async def _remove_orphans(self) -> None:
+        """Remove copies of files whose session was deleted at another node.
+
+        One node removes what is stored of a deleted session, with its row; each node removes its own copy:
+        one that has neither a row nor a session.
+        """
+        here = await to_thread.run_sync(lambda: list(self._facts.here()))
+        for workspace_id in await self._rows.strangers(here):
+            async with self._locks[workspace_id]:
+                # Whoever begins to work in it writes the row under this lock.
+                if not await self._rows.strangers([workspace_id]):
+                    continue
+                await to_thread.run_sync(self._tree_of(workspace_id).remove)
+            _log.info("removed a copy", extra={"action": "remove", "session": workspace_id})
 
     async def _weigh_all(self) -> None:
         """What was stored before weights were noted counts for its tenant, too."""
@@ -474,7 +482,7 @@ class LocalWorkspaces:
         tree = self._tree_of(row.id)
         async with self._locks[row.id]:
             root, copy = await to_thread.run_sync(look, tree)
-            past = await self._past_of(row.id)
+            past = await self._facts.past_of(row.id)
             if row.id in self._living:
                 return
             if not is_living(row, root, copy, tree, past):
@@ -485,7 +493,7 @@ class LocalWorkspaces:
             if copy is not None and copy.behind:
                 return  # a snapshot has all of it, and a turn has to come before it is whole
             marks = (lambda: past.mark, lambda: past.turns)
-            known, refusal = row.sequence > 0, await self._room.refusal(row.id)
+            known, refusal = row.sequence > 0, await self._quota.refusal(row.id)
             taken = await self._snapshots.take(
                 row.id, tree, row.generation, *marks, expected=known, refusal=refusal
             )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 import anyio
 import msgspec
@@ -20,8 +21,8 @@ from msgspec.structs import replace
 from roost.core.snapshots.gather import Report
 from roost.core.snapshots.snapshots import Snapshots
 from roost.core.workspaces.quota import SnapshotQuota
-from roost.core.workspaces.turn_ends import TurnEnds
 from roost.domain.events import Draft
+from roost.domain.snapshot import TurnEnd
 from roost.domain.sync import BEHIND, SyncMove, SyncState, step
 from roost.errors import (
     BlobsFailed,
@@ -63,6 +64,15 @@ async def to_nobody(draft: Draft) -> None:
     """Nobody is told."""
 
 
+class SyncParts(NamedTuple):
+    """What storing workspaces needs, the same for all of a node."""
+
+    snapshots: Snapshots
+    rows: Workspaces
+    quota: SnapshotQuota
+    pace: SyncPace
+
+
 class Sync:
     """One living copy of one workspace. `tell` is called whenever the state changes. `say` writes to the
     logs of those who work in it: once when storing was given up, and once when everything is stored again.
@@ -76,10 +86,7 @@ class Sync:
         self,
         row: Workspace,
         tree: Tree,
-        snapshots: Snapshots,
-        rows: Workspaces,
-        room: SnapshotQuota,
-        pace: SyncPace,
+        parts: SyncParts,
         lock: anyio.Lock,
         tell: Callable[[SyncState], None],
         say: Say,
@@ -91,10 +98,10 @@ class Sync:
         self.behind = False
         self._row = row
         self._tree = tree
-        self._snapshots = snapshots
-        self._rows = rows
-        self._room = room
-        self._pace = pace
+        self._snapshots = parts.snapshots
+        self._rows = parts.rows
+        self._quota = parts.quota
+        self._pace = parts.pace
         self._lock = lock
         self._tell = tell
         self._say = say
@@ -227,7 +234,7 @@ class Sync:
         mark, ends = self._mark, self._ends.due
         async with self._lock:
             await self._refuse_if_stale()
-            refusal = await self._room.refusal(self._row.id)
+            refusal = await self._quota.refusal(self._row.id)
             taken = await self._snapshots.take(
                 self._row.id,
                 self._tree,
@@ -307,3 +314,46 @@ class Sync:
 
     def _about(self, action: str) -> dict[str, str]:
         return {"action": action, "session": self._row.id}
+
+
+class _Due:
+    def __init__(self, session: str, seq: int) -> None:
+        self.end: TurnEnd = (session, seq)
+        self.settled = anyio.Event()
+
+
+class TurnEnds:
+    """Turns in a shared workspace that are over, and are not stored yet: of each session the last at most.
+
+    Each is waited for by whoever begins the next turn there, of whichever session: it is stored before
+    anything changes, or not as the end of that turn at all.
+    """
+
+    def __init__(self) -> None:
+        self._due: dict[str, _Due] = {}
+
+    @property
+    def due(self) -> list[_Due]:
+        """The turns that are yet to be stored."""
+        return list(self._due.values())
+
+    def add(self, session: str, seq: int) -> None:
+        """A turn of this session is over."""
+        self.forget([self._due[session]] if session in self._due else [])
+        self._due[session] = _Due(session, seq)
+
+    def still(self, taken: Sequence[_Due]) -> list[TurnEnd]:
+        """Those of them after which nothing has begun yet."""
+        return [due.end for due in taken if self._due.get(due.end[0]) is due]
+
+    def forget(self, those: Sequence[_Due]) -> None:
+        """They are stored, or something has begun; nobody waits for them any more."""
+        for due in those:
+            due.settled.set()
+            if self._due.get(due.end[0]) is due:
+                del self._due[due.end[0]]
+
+    def excuse(self) -> None:
+        """Nobody need wait: storing fails."""
+        for due in self._due.values():
+            due.settled.set()
