@@ -89,7 +89,7 @@ class UpstreamConnections:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """How many connections are open, in use or kept."""
         return len(self._pool.connections)
 
     async def tidy(self) -> None:
@@ -103,7 +103,7 @@ class UpstreamConnections:
                 await self._pool.aclose()
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, also those in use."""
         with anyio.CancelScope(shield=True):
             await self._pool.aclose()
 

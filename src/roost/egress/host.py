@@ -62,7 +62,7 @@ class _Opened:
         self._over = anyio.Event()
 
     def over(self) -> None:
-        """Nothing of it is left."""
+        """Nothing of it is left: whoever waits for that goes on."""
         self._over.set()
 
     async def end(self) -> None:
@@ -75,7 +75,7 @@ class _Opened:
 
 
 class HostEgress:
-    """Serves grants; made by `serving`."""
+    """`ports.egress.Egress`: serves the grants of this process; made by `serving`."""
 
     def __init__(self, options: EgressOptions, tasks: TaskGroup) -> None:
         self._options = options

@@ -1,4 +1,4 @@
-"""What the inside of a sandbox is told about its ways out: paths, ports and placeholders."""
+"""What programs in a sandbox are told about its endpoints: paths, ports and placeholders."""
 
 from __future__ import annotations
 

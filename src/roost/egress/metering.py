@@ -56,7 +56,7 @@ _decoder = msgspec.json.Decoder(_Frame)
 
 
 class Scan(Protocol):
-    """Looks at an answer."""
+    """Reads the usage off an answer, in the form that the answer has."""
 
     usage: Usage
     complete: bool
@@ -91,7 +91,7 @@ class BodyScan:
             self._parts.append(data)
 
     def finish(self) -> None:
-        """Parse what was kept."""
+        """Parse what was kept, now that it is whole."""
         frame = _parsed(b"".join(self._parts))
         if frame is not None and frame.usage is not None:
             self.usage, self.complete = _merged(self.usage, frame.usage), True
@@ -216,7 +216,7 @@ class Meter:
         return hold
 
     def settle(self, hold: BudgetHold, used: Usage) -> None:
-        """A request is over."""
+        """A request is over: let go of its hold, and count what it used."""
         self._holds.remove(hold)
         self.spent = self.spent.plus(Spent.on(used, self._price(hold.model)))
 

@@ -101,11 +101,11 @@ class Exchange:
 
     @property
     def seconds(self) -> float:
-        """How long it has taken."""
+        """How long the exchange has taken so far."""
         return anyio.current_time() - self._began
 
     def answered(self, response: httpx2.Response) -> Scan:
-        """The answer begins."""
+        """The answer has begun: gives what has to see its body as it passes."""
         self.status = response.status_code
         self._scan = scan_of(response.headers.get("content-type", "").encode())
         return self._scan

@@ -1,4 +1,4 @@
-"""What an operator decides about the way out."""
+"""What an operator decides about egress."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ Report = TypeVar("Report", Account, RefusalReport)
 
 
 class Reports:
-    """The callbacks of one grant."""
+    """Calls the callbacks of one grant, with a bound on how long each may take."""
 
     def __init__(self, grant: Grant, seconds: float) -> None:
         self._grant = grant

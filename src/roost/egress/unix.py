@@ -134,7 +134,7 @@ class UnixStream(ByteStream):
             raise anyio.BrokenResourceError from error
 
     async def send(self, item: bytes) -> None:
-        """All of the bytes."""
+        """Send all of the bytes. :raises anyio.BrokenResourceError: the other side is gone"""
         await anyio.lowlevel.checkpoint()
         left = memoryview(item)
         while left:

@@ -42,7 +42,7 @@ class UpstreamClient:
 
     @property
     def port(self) -> int:
-        """The origin's port."""
+        """The port its URL names, else the one of its scheme."""
         return self._url.port or (443 if self._url.scheme == "https" else 80)
 
     @asynccontextmanager

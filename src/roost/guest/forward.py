@@ -105,7 +105,7 @@ class Pair:
             self.selector.unregister(which)
 
     def close(self) -> None:
-        """End both."""
+        """Close both sides of the connection."""
         for which in (self.up.source, self.down.source):
             self.register(which, 0)
             which.close()
@@ -151,7 +151,7 @@ def accept(selector: selectors.BaseSelector, listener: socket.socket, path: str)
 
 
 def forward(listeners: Sequence[tuple[_socket.socket, str]]) -> NoReturn:
-    """Forward for ever."""
+    """Carry connections until the process ends."""
     global selectors, socket
     import selectors
     import socket

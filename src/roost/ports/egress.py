@@ -148,7 +148,7 @@ class OpenGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Egress(Protocol):
-    """The way out."""
+    """Carries the connections of all sandboxes, and puts their credentials on."""
 
     def open(self, grant: Grant) -> AbstractAsyncContextManager[OpenGrant]:
         """Serve a grant until the context ends. Called by the runner before it opens the sandbox.

@@ -48,7 +48,7 @@ class Content(Protocol):
 
     @property
     def item(self) -> Item:
-        """What it is."""
+        """The file, as it was when it was opened."""
         ...
 
     def read(self, start: int, size: int) -> bytes:
@@ -56,19 +56,19 @@ class Content(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the file."""
         ...
 
 
 class Folder(Protocol):
-    """One session's directory."""
+    """One session's directory, as people see it."""
 
     def begin(self) -> None:
         """Make the directory itself, unless it is there. Called before anything is put into it."""
         ...
 
     def list(self, path: str, after: ListingPosition | None, limit: int) -> Listing:
-        """A directory's items behind `after`."""
+        """A directory's items that come after the position `after`."""
         ...
 
     def open(self, path: str) -> Content:

@@ -156,7 +156,7 @@ class Process(Protocol):
 
 
 class Sandbox(Protocol):
-    """A sandbox that is open."""
+    """A sandbox that is open, and starts commands."""
 
     @property
     def has_ports(self) -> bool:
@@ -183,7 +183,7 @@ class Sandbox(Protocol):
         ...
 
     async def stats(self) -> Stats:
-        """What it uses now."""
+        """What everything inside uses now, together."""
         ...
 
     async def stop(self) -> None:
@@ -192,7 +192,7 @@ class Sandbox(Protocol):
 
 
 class SandboxProvider(Protocol):
-    """Opens sandboxes of one kind."""
+    """Opens sandboxes of one kind. Each kind is found by name in `roost.sandboxes.SANDBOXES`."""
 
     @property
     def name(self) -> str:

@@ -77,7 +77,7 @@ class Group:
             yield "cpu", "cpu.max", f"{quota} {_PERIOD_US}"
 
     def pids(self) -> set[int]:
-        """Who is in it now."""
+        """The pids of the processes that are in it now."""
         found: set[int] = set()
         for file in self.joins():
             found |= {int(word) for word in _read(file.with_name("cgroup.procs")).split()}
@@ -140,7 +140,7 @@ class Group:
         return gone
 
     def stats(self) -> Stats:
-        """What everything in it uses."""
+        """What all processes in it use together."""
         return Stats(
             memory_bytes=self._memory(),
             processes=len(self.pids()),  # not `pids.current`, which counts threads and zombies
@@ -233,7 +233,7 @@ class Cgroups:
 
 
 def detect() -> Cgroups:
-    """Find out by trying. Blocks."""
+    """Which control groups this process may make, found out by making one. Blocks."""
     mounts = _mounted()
     v1: dict[str, Path] = {}
     v1 |= {c: m.own for c in _V1_WANTS for m in mounts if c in m.controllers and _usable(m.own)}

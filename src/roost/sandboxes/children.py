@@ -68,7 +68,7 @@ class Input:
         await checkpoint()  # after it, not before: whoever reads it can begin
 
     def close(self) -> None:
-        """End of file."""
+        """Close the pipe, so that the child reads the end of its input."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             anyio.notify_closing(descriptor)

@@ -45,7 +45,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def make(settings: Settings) -> HostProvider:
-    """What `SANDBOXES` calls."""
+    """Make the provider from the settings; `SANDBOXES` names this function."""
     return HostProvider()
 
 
@@ -130,7 +130,7 @@ class HostProcess(PipedProcess):
 
 
 class HostSandbox:
-    """`ports.sandbox.Sandbox`."""
+    """`ports.sandbox.Sandbox`, whose commands are plain processes of the machine."""
 
     has_ports = False
 

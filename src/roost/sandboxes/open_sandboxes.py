@@ -20,14 +20,14 @@ T = TypeVar("T", bound=_Stoppable)
 
 
 class Ending:
-    """The end of a sandbox: brought about once, however many ask for it, and waited for by all of them."""
+    """The end of a sandbox: it is killed once, however many ask for it, and all of them wait for that."""
 
     def __init__(self) -> None:
         self._gone = anyio.Event()
         self.begun = False
 
     async def reach(self, kill: Callable[[], Awaitable[None]]) -> None:
-        """Not to be broken off: half a kill would leave something running that nobody knows of."""
+        """Kill it, and wait until it is gone. This is not cancelled: half a kill would leave something running that nobody knows of."""
         if self.begun:
             await self._gone.wait()
             return
@@ -48,7 +48,7 @@ class SandboxSlot(Generic[T]):
         self._sandbox: T | None = None
 
     def take(self, sandbox: T) -> None:
-        """It is open now."""
+        """The sandbox is open now, and can be stopped."""
         self._sandbox = sandbox
         self.settled.set()
 

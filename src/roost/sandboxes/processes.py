@@ -93,7 +93,7 @@ class PipedProcess:
         return bytes(self._tail)
 
     async def wait_finished(self) -> None:
-        """Wait until `finished`."""
+        """Wait until the command and all that belongs to it is gone."""
         await self._finished.wait()
 
     async def wait(self) -> int:
@@ -108,7 +108,7 @@ class PipedProcess:
                 self._child.send_signal(signal.Signals(number))
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it; nothing happens if it is gone."""
         if self._child.returncode is None:
             with suppress(ProcessLookupError):
                 self._child.send_signal(signal.SIGKILL)

@@ -42,7 +42,7 @@ class SessionBelongings:
                 "the environment's networking is now limited, which cannot be enforced on the host",
                 hint="Make it unrestricted again; this session cannot become sandboxed.",
             )
-        return Networking()  # the host's own network needs no way out of a sandbox
+        return Networking()  # the host's own network needs no proxy
 
     async def origins(self, session: Session) -> list[Origin]:
         """Servers that it may use with a credential: its repositories. :raises CannotUnseal: one cannot be had"""

@@ -1,6 +1,6 @@
 """Budgets: the operator's for every session, and a session's own in the API's terms.
 
-What was spent is in the session's state, counted by the way out request by request. A crash can lose
+What was spent is in the session's state, counted by the egress request by request. A crash can lose
 the count of requests that were under way, but not what the agent's own account in the log says they
 used: of the two, the larger one holds.
 """
@@ -62,7 +62,7 @@ class Budgets:
         return replace(self._default, max_cost=own if most is None else min(own, most))
 
     def spent(self, session: Session) -> Spent:
-        """What a session has spent."""
+        """What a session has spent: the larger one of the two counts."""
         price = price_of(self.prices, session.spec.agent["model"]["id"])
         told = Spent.on(session.state.usage, price, requests=0)
         return session.state.spent.at_least(told)

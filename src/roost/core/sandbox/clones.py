@@ -2,7 +2,7 @@
 
 Git runs inside the session's own sandbox, with its limits, as whatever the agent will run: a hostile
 repository (links, hooks, filters, too much of everything) meets the same walls. It asks for the repository
-under its own address, which leads to the way out, and the token is put on there. A repository that is there
+under its own address, which leads to the egress, and the token is put on there. A repository that is there
 already is left alone; one that was being cloned when something died is begun again.
 """
 

@@ -32,11 +32,11 @@ class ForwardedSandbox:
         return await self._inner.spawn([*self._prefix, *argv], environ=environ, cwd=cwd)
 
     async def stats(self) -> Stats:
-        """What it uses now."""
+        """What the sandbox uses now."""
         return await self._inner.stats()
 
     async def stop(self) -> None:
-        """Kill everything inside."""
+        """Kill everything inside the sandbox."""
         await self._inner.stop()
 
 

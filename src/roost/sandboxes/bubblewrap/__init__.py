@@ -18,5 +18,5 @@ _PATH: Final = "/usr/local/bin:/usr/bin:/bin"  # where a machine has its own bwr
 
 
 def make(settings: Settings) -> BubblewrapProvider:
-    """What `SANDBOXES` calls."""
+    """Make the provider from the settings; `SANDBOXES` names this function."""
     return BubblewrapProvider(path=_PATH)

@@ -61,7 +61,7 @@ class DiskWatch:
         self._stop = threading.Event()
 
     async def run(self) -> None:
-        """Watch until cancelled."""
+        """Watch until cancelled, or until the limit is passed and `over` was called."""
         try:
             allowed = await self._allowance()
             total = 0

@@ -66,7 +66,7 @@ class Launch:
 
     @property
     def descriptors(self) -> list[int]:
-        """What the process inherits."""
+        """The descriptors that the process inherits."""
         return [*self.filters, self.info, self._given]
 
     def tell(
@@ -135,7 +135,7 @@ class Launcher:
             self._inside += _inner_rlimits(plan.limits, tools)
 
     def begin(self) -> Launch:
-        """A command that sets out."""
+        """Start the chain of programs; what the last one becomes is said by `finish`."""
         return Launch(self._before, self._ground.filters, self.token)
 
     def finish(

@@ -15,7 +15,7 @@ __all__ = ["DockerProvider", "make"]
 
 
 def make(settings: Settings) -> DockerProvider:
-    """What `SANDBOXES` calls."""
+    """Make the provider from the settings; `SANDBOXES` names this function."""
     return DockerProvider(
         socket=settings.docker_socket,
         image=settings.docker_image,

@@ -11,7 +11,7 @@ import anyio
 import msgspec
 
 from roost.errors import SandboxFailed
-from roost.sandboxes.docker.wire import EngineRefused, Stream, ask, hijack, relay
+from roost.sandboxes.docker.wire import EngineRefused, EngineStream, ask, hijack, relay
 
 LABEL: Final = "roost.session"
 PLACE: Final = "roost.place"
@@ -85,21 +85,21 @@ class Engine:
         target = "/containers/create?" + urlencode({"name": name})
         return str((await ask(self._socket, "POST", target, container))["Id"])
 
-    async def attach(self, container: str) -> Stream:
+    async def attach(self, container: str) -> EngineStream:
         """The standard input of its first process."""
         return await hijack(self._socket, f"/containers/{container}/attach?stream=1&stdin=1")
 
     async def start(self, container: str) -> None:
-        """Start what was created."""
+        """Start a container that was created."""
         await ask(self._socket, "POST", f"/containers/{container}/start")
 
     async def inspect(self, container: str) -> dict[str, Any]:
-        """All about a container."""
+        """Everything the engine knows about a container."""
         found: dict[str, Any] = await ask(self._socket, "GET", f"/containers/{container}/json")
         return found
 
     async def usage(self, container: str) -> dict[str, Any]:
-        """What it uses now."""
+        """What a container uses now, in the engine's own words."""
         target = f"/containers/{container}/stats?stream=false&one-shot=true"
         found: dict[str, Any] = await ask(self._socket, "GET", target)
         return found
@@ -110,7 +110,7 @@ class Engine:
             (await ask(self._socket, "POST", f"/containers/{container}/exec", command))["Id"]
         )
 
-    async def converse(self, command: str) -> Stream:
+    async def converse(self, command: str) -> EngineStream:
         """Start a command; its input one way, its outputs in frames the other."""
         body = {"Detach": False, "Tty": False}
         return await hijack(self._socket, f"/exec/{command}/start", body)
@@ -120,7 +120,7 @@ class Engine:
         await ask(self._socket, "POST", f"/exec/{command}/start", {"Detach": True, "Tty": False})
 
     async def exit_code(self, command: str) -> int | None:
-        """None until it has ended."""
+        """The exit code of a command; None until it has ended."""
         found = await ask(self._socket, "GET", f"/exec/{command}/json")
         return None if found["Running"] else found["ExitCode"]
 

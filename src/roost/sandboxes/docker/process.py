@@ -10,7 +10,7 @@ import anyio
 
 from roost.errors import SandboxFailed
 from roost.sandboxes.docker.engine import Engine
-from roost.sandboxes.docker.wire import EngineRefused, Stream
+from roost.sandboxes.docker.wire import EngineRefused, EngineStream
 
 _ERRORS_KEPT: Final = 64 * 1024
 _REASON_KEPT: Final = 2000
@@ -57,7 +57,7 @@ class Pipe:
         return self._ended and not self._data
 
     async def put(self, data: bytes) -> None:
-        """Dropped if it has ended."""
+        """Add bytes; they are dropped if nobody will take any more."""
         while len(self._data) >= _OUTPUT_KEPT and not self._ended:
             await self._changed.wait()
         if not self._ended:
@@ -65,7 +65,7 @@ class Pipe:
             self._change()
 
     async def take(self, limit: int) -> bytes:
-        """Empty at the end."""
+        """The next bytes; empty at the end."""
         while not self._data and not self._ended:
             await self._changed.wait()
         taken = bytes(self._data[:limit])
@@ -74,7 +74,7 @@ class Pipe:
         return taken
 
     def end(self) -> None:
-        """Nothing more is put."""
+        """Nothing more will be put: whoever takes gets what is left, and then the end."""
         self._ended = True
         self._change()
 
@@ -86,7 +86,9 @@ class Pipe:
 class ContainerProcess:
     """`ports.sandbox.Process`. `pump` must run beside it, and `watch` once it has begun."""
 
-    def __init__(self, engine: Engine, command: str, stream: Stream, sandbox: ProcessOwner) -> None:
+    def __init__(
+        self, engine: Engine, command: str, stream: EngineStream, sandbox: ProcessOwner
+    ) -> None:
         self._engine = engine
         self._command = command
         self._stream = stream
@@ -190,7 +192,7 @@ class ContainerProcess:
         del self._tail[:-_ERRORS_KEPT]
 
     async def watch(self) -> None:
-        """Notice when it is gone."""
+        """Find out its exit code once its outputs have ended."""
         try:
             code = await self._ended()
             if code in (None, _KILLED, _TORN_OFF):  # perhaps with all the sandbox

@@ -28,7 +28,7 @@ from roost.sandboxes.docker import recipe
 from roost.sandboxes.docker.engine import PLACE, Engine
 from roost.sandboxes.docker.profile import profile
 from roost.sandboxes.docker.sandbox import DockerSandbox, RunningContainer
-from roost.sandboxes.docker.wire import EngineRefused, Stream
+from roost.sandboxes.docker.wire import EngineRefused, EngineStream
 from roost.sandboxes.hidden import make_mount_points
 from roost.sandboxes.open_sandboxes import OpenSandboxes
 from roost.sandboxes.state import default_state, write_whole
@@ -199,7 +199,7 @@ class DockerProvider:
         self, plan: Plan, who: SandboxIdentity, wanted: Mapping[str, Any]
     ) -> RunningContainer:
         container = await self._engine.create(recipe.name_of(plan, secrets.token_hex(4)), wanted)
-        leash: Stream | None = None
+        leash: EngineStream | None = None
         try:
             leash = await self._engine.attach(container)
             await self._engine.start(container)

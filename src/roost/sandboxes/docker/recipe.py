@@ -159,7 +159,7 @@ def signalling(pid: int, number: int) -> dict[str, Any]:
 
 
 def passwd(who: SandboxIdentity) -> str:
-    """`/etc/passwd` inside."""
+    """The content of `/etc/passwd` inside."""
     return (
         "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n"
         f"sandbox:x:{who.uid}:{who.gid}:sandbox:{HOME}:/bin/sh\n"
@@ -167,7 +167,7 @@ def passwd(who: SandboxIdentity) -> str:
 
 
 def group(who: SandboxIdentity) -> str:
-    """`/etc/group` inside."""
+    """The content of `/etc/group` inside."""
     return f"root:x:0:\nsandbox:x:{who.gid}:\n"
 
 

@@ -20,7 +20,7 @@ from roost.sandboxes.bubblewrap.identity import SandboxIdentity
 from roost.sandboxes.docker import recipe
 from roost.sandboxes.docker.engine import Engine
 from roost.sandboxes.docker.process import ContainerProcess
-from roost.sandboxes.docker.wire import EngineRefused, Stream
+from roost.sandboxes.docker.wire import EngineRefused, EngineStream
 from roost.sandboxes.open_sandboxes import Ending
 
 _LOOKS: Final = 25  # at a container that says it runs, and starts nothing
@@ -35,7 +35,7 @@ class RunningContainer(msgspec.Struct, frozen=True):
 
     id: str
     who: SandboxIdentity
-    leash: Stream
+    leash: EngineStream
     environ: Mapping[str, str]
     foreign: Sequence[str]
     processes: int

@@ -37,8 +37,8 @@ class EngineRefused(Exception):
         self.status = status
 
 
-class Stream:
-    """A connection to the engine."""
+class EngineStream:
+    """A connection to the engine that carries bytes both ways."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -75,7 +75,7 @@ class Stream:
                     await anyio.wait_writable(self._socket)
 
     def end_output(self) -> None:
-        """No more bytes from us."""
+        """Tell the other side that no more bytes come from here."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
@@ -91,7 +91,7 @@ async def ask(
 ) -> Any:
     """An ordinary request. `body` is sent as JSON, bytes as they are; the answer is JSON, or None.
 
-    :raises Refused: the engine says no
+    :raises EngineRefused: the engine says no
     :raises SandboxUnavailable: the engine does not answer
     """
     stream, _, answer = await _exchange(path, method, target, body, seconds)
@@ -99,10 +99,10 @@ async def ask(
     return msgspec.json.decode(answer) if answer.strip() else None
 
 
-async def hijack(path: Path, target: str, body: Any = None) -> Stream:
+async def hijack(path: Path, target: str, body: Any = None) -> EngineStream:
     """A request that the engine answers with a raw stream, both ways. Close it.
 
-    :raises Refused: the engine says no
+    :raises EngineRefused: the engine says no
     :raises SandboxUnavailable: the engine does not answer
     """
     stream, http, _ = await _exchange(path, "POST", target, body, _SECONDS, upgrade=True)
@@ -117,7 +117,7 @@ async def relay(
 
     Give it up by closing: engines stop when nobody listens any more.
 
-    :raises Refused: the engine says no, or that it failed
+    :raises EngineRefused: the engine says no, or that it failed
     :raises SandboxUnavailable: the engine does not answer
     """
     stream = await _connect(path)
@@ -135,7 +135,7 @@ async def relay(
         stream.close()
 
 
-async def _put(http: h11.Connection, stream: Stream, target: str, body: bytes | Path) -> None:
+async def _put(http: h11.Connection, stream: EngineStream, target: str, body: bytes | Path) -> None:
     opened = io.BytesIO(body) if isinstance(body, bytes) else body.open("rb")
     async with anyio.wrap_file(opened) as file:
         size = await file.seek(0, io.SEEK_END)
@@ -149,7 +149,7 @@ async def _put(http: h11.Connection, stream: Stream, target: str, body: bytes | 
             await stream.send(http.send(h11.EndOfMessage()) or b"")
 
 
-async def _lines(http: h11.Connection, stream: Stream) -> AsyncGenerator[bytes, None]:
+async def _lines(http: h11.Connection, stream: EngineStream) -> AsyncGenerator[bytes, None]:
     """The lines of an answer, as they come."""
     status, held = 0, b""
     while not isinstance(event := await _next(http, stream), h11.EndOfMessage):
@@ -167,7 +167,7 @@ async def _lines(http: h11.Connection, stream: Stream) -> AsyncGenerator[bytes, 
 
 async def _exchange(
     path: Path, method: str, target: str, body: Any, seconds: float, *, upgrade: bool = False
-) -> tuple[Stream, h11.Connection, bytes]:
+) -> tuple[EngineStream, h11.Connection, bytes]:
     stream = await _connect(path)
     try:
         with anyio.fail_after(seconds):
@@ -187,14 +187,14 @@ async def _exchange(
     return stream, http, answer
 
 
-async def _connect(path: Path) -> Stream:
+async def _connect(path: Path) -> EngineStream:
     connected = socket.socket(socket.AF_UNIX)
     connected.setblocking(False)
     try:
         while True:
             try:
                 connected.connect(str(path))
-                return Stream(connected)
+                return EngineStream(connected)
             except BlockingIOError:  # too many at once
                 await anyio.sleep(0.01)
     except OSError as error:
@@ -216,7 +216,7 @@ def _request(http: h11.Connection, method: str, target: str, body: Any, *, upgra
     return b"".join(http.send(event) or b"" for event in [*events, h11.EndOfMessage()])
 
 
-async def _answer(http: h11.Connection, stream: Stream) -> tuple[int, bytes]:
+async def _answer(http: h11.Connection, stream: EngineStream) -> tuple[int, bytes]:
     status, answer = 0, bytearray()
     while not isinstance(event := await _next(http, stream), h11.EndOfMessage):
         if isinstance(event, h11.Data):
@@ -228,7 +228,7 @@ async def _answer(http: h11.Connection, stream: Stream) -> tuple[int, bytes]:
     return status, bytes(answer)
 
 
-async def _next(http: h11.Connection, stream: Stream) -> _Part:
+async def _next(http: h11.Connection, stream: EngineStream) -> _Part:
     while (event := http.next_event()) is h11.NEED_DATA:
         http.receive_data(await stream.receive())
     if not isinstance(event, _Part):

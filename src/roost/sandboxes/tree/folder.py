@@ -177,7 +177,7 @@ class LocalFolder:
 
 
 class LocalContent:
-    """`ports.folder.Content`."""
+    """`ports.folder.Content`, over an open descriptor."""
 
     def __init__(self, descriptor: int, item: Item) -> None:
         self._descriptor = descriptor

@@ -24,7 +24,7 @@ _PIECE: Final = 1024 * 1024
 
 
 class Incoming:
-    """The way into one directory."""
+    """Writes files into one directory, each whole or not at all."""
 
     def __init__(self, directory: Path, uids: range) -> None:
         self._directory = directory

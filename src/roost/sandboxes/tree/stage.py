@@ -22,7 +22,7 @@ _SET_ID: Final = stat.S_ISUID | stat.S_ISGID
 
 
 class LocalStaging:
-    """`ports.tree.Staging`."""
+    """`ports.tree.Staging`, in a directory beside the tree."""
 
     def __init__(self, path: Path, target: Path, owner: tuple[int, int], uids: range) -> None:
         self._path = path

@@ -16,7 +16,7 @@ from roost.testing.sandbox_contract.limits import LimitContract
 
 
 class SandboxContract(CommandContract, FileContract, EndContract, LimitContract, ApartContract):
-    """All of them."""
+    """Every promise of the port."""
 
 
 __all__ = ["SandboxContract"]

@@ -27,7 +27,7 @@ for kind, address in ((socket.AF_INET, ("127.0.0.1", int(sys.argv[1]))), (socket
 
 
 class ApartContract(Kit):
-    """Processes, files, sockets, the network."""
+    """What a sandbox cannot see or reach: others' processes and files, sockets, the network."""
 
     async def test_two_places_do_not_see_each_others_processes(
         self, provider: SandboxProvider, plan: Plans

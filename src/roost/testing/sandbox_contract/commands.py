@@ -15,7 +15,7 @@ _ADDED = {"PWD", "_", "ROOST_PLACE"}  # by shells; by sandboxes that do not isol
 
 
 class CommandContract(Kit):
-    """What a harness relies on."""
+    """What a harness relies on when it starts a command."""
 
     async def test_a_command_reads_its_input_and_writes_its_output(
         self, provider: SandboxProvider, plan: Plans

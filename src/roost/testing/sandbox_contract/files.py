@@ -12,7 +12,7 @@ from roost.testing.sandbox_contract.kit import Kit, Plans, shell
 
 
 class FileContract(Kit):
-    """Home, workspace, mounts."""
+    """What a sandbox sees of its volumes and mounts."""
 
     async def test_the_workspace_outlives_the_place(
         self, provider: SandboxProvider, plan: Plans

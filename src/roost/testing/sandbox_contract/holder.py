@@ -12,7 +12,7 @@ from roost.testing.sandbox_contract.kit import make_provider
 
 
 async def hold(factory: str, directory: Path, script: str) -> None:
-    """Never ends by itself."""
+    """Hold the sandbox open until this process is killed."""
     plan = Plan(
         session_id=directory.name,
         generation=1,

@@ -17,7 +17,7 @@ Plans = Callable[..., Plan]
 
 
 class CommandResult(NamedTuple):
-    """What a command came to."""
+    """What a command came to: its exit code, and all it wrote."""
 
     code: int
     output: bytes
@@ -69,7 +69,7 @@ class Kit:
 
     @pytest.fixture
     def provider(self) -> SandboxProvider:
-        """The provider under test."""
+        """The provider under test, new for each test."""
         return make_provider(self.factory)
 
     @pytest.fixture

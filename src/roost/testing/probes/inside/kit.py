@@ -58,7 +58,7 @@ def probe(name: str, harmless: str | None = None) -> Callable[[Probe], Probe]:
 
 
 def outcome(function: Probe, harmless: str | None, facts: Facts) -> dict[str, str]:
-    """What a probe came to."""
+    """What a probe came to, in the words of the report."""
     try:
         got = function(facts)
     except OSError as error:
