@@ -54,7 +54,7 @@ _EGRESS: Final = [f"tests/egress/test_{name}.py" for name in ("model", "budget",
 
 GUARDS: Final[dict[str, list[str]]] = {
     "domain/ledger.py": ["tests/unit/test_ledger.py", *_STORE, "tests/core/test_forks.py"],
-    "domain/pen.py": ["tests/unit/test_ledger.py", *_STORE],
+    "domain/ledger_writer.py": ["tests/unit/test_ledger.py", *_STORE],
     "stores/sql/log.py": _STORE,
     "stores/sql/batch.py": _STORE,
     "stores/sqlite/log.py": _STORE,

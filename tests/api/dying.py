@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from tests.api.api_server import ApiServer
 
-from roost.core.files.intents import SHELF
 from roost.core.files.janitor import FileJanitor
 from roost.core.files.store import FileStore
 from roost.core.records.skills import Skills
-from roost.ports.catalog import RecordQuery
+from roost.ports.catalog import SYSTEM_TENANT, RecordQuery
 
 HOUR = 3600 * 1_000_000
 
@@ -54,4 +53,4 @@ class Later:
 
 async def notes(roost: ApiServer) -> int:
     """How many are on the shelf."""
-    return len(await roost.store.catalog.page(RecordQuery(kind="file_note", tenant=SHELF)))
+    return len(await roost.store.catalog.page(RecordQuery(kind="file_note", tenant=SYSTEM_TENANT)))

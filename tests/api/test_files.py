@@ -17,10 +17,9 @@ from tests.api.api_server import TENANT, ApiServer, api_server, client_of, error
 from tests.api.dying import HOUR, Killed, Later, Writes, notes
 
 from roost.core.files.allowance import Allowance
-from roost.core.files.intents import SHELF
 from roost.core.files.resources import Resources
 from roost.core.files.store import FileStore
-from roost.domain.file import PART, File, named
+from roost.domain.file import PART, StoredFile, named
 from roost.errors import (
     BlobsFailed,
     Conflict,
@@ -29,6 +28,7 @@ from roost.errors import (
     StorageQuotaExceeded,
     Unavailable,
 )
+from roost.ports.catalog import SYSTEM_TENANT
 
 
 async def sent(roost: ApiServer, name: str = "a.txt", data: bytes = b"hello", **fields: str) -> Any:
@@ -230,7 +230,7 @@ async def test_a_file_whose_time_is_up_is_gone_with_its_bytes(tmp_path: Path):
 async def test_the_files_of_a_session_go_with_it(tmp_path: Path):
     async with api_server(tmp_path) as roost:
         session, kept = await roost.session(), await sent(roost)
-        file = File(filename="out", mime_type="text/plain", name=session["id"])
+        file = StoredFile(filename="out", mime_type="text/plain", name=session["id"])
         record = await roost.deps.services[FileStore].add(
             TENANT, file, BytesIO(b"1"), created_by="me"
         )
@@ -250,7 +250,7 @@ async def test_wherever_an_upload_or_a_delete_dies_no_bytes_and_no_empty_record_
         store, writes = roost.deps.services[FileStore], Writes(monkeypatch, step)
         writes.count(store._blobs, "put", "delete")
         writes.count(store._catalog, "add", "change", "delete")
-        file = File(filename="f", mime_type="text/plain")
+        file = StoredFile(filename="f", mime_type="text/plain")
         try:
             record = await store.add(TENANT, file, BytesIO(b"x" * (PART + 1)), created_by="me")
             await store.delete(TENANT, record.id)
@@ -282,7 +282,7 @@ async def test_an_upload_that_is_given_up_meanwhile_says_so(
         monkeypatch.setattr(store._catalog, "add", slowly)
         with pytest.raises(Unavailable):
             await store.add(
-                TENANT, File(filename="f", mime_type="a/b"), BytesIO(b"x"), created_by="me"
+                TENANT, StoredFile(filename="f", mime_type="a/b"), BytesIO(b"x"), created_by="me"
             )
         assert ((await roost.get("/v1/files"))["data"], objects(tmp_path)) == ([], [])
 
@@ -309,7 +309,10 @@ async def test_an_upload_that_is_just_being_given_up_says_so_and_leaves_nothing(
             patch.setattr(store._catalog, "add", slowly)
             with pytest.raises(Unavailable):
                 await store.add(
-                    TENANT, File(filename="f", mime_type="a/b"), BytesIO(b"x"), created_by="me"
+                    TENANT,
+                    StoredFile(filename="f", mime_type="a/b"),
+                    BytesIO(b"x"),
+                    created_by="me",
                 )
         assert (await roost.get("/v1/files"))["data"] == []
         await Later(roost, 2 * HOUR).keeper.look()
@@ -320,7 +323,7 @@ async def test_an_upload_that_was_finished_cannot_be_given_up_any_more(tmp_path:
     async with api_server(tmp_path) as roost:
         catalog, shelf = roost.store.catalog, roost.deps.services[FileStore].shelf
         note_id = await shelf.note(TENANT, file="file_1")
-        seen = await catalog.get("file_note", SHELF, note_id)
+        seen = await catalog.get("file_note", SYSTEM_TENANT, note_id)
         await shelf.finish(note_id)
         with pytest.raises(Conflict):
             await shelf.condemn(seen)
@@ -364,7 +367,7 @@ async def test_only_what_an_agent_made_is_said_to_be_downloadable(tmp_path: Path
     async with api_server(tmp_path) as roost:
         upload = await sent(roost)
         assert upload["downloadable"] is False
-        file = File(filename="out.txt", mime_type="text/plain", origin="out.txt 1 1")
+        file = StoredFile(filename="out.txt", mime_type="text/plain", origin="out.txt 1 1")
         made = await roost.deps.services[FileStore].add(
             TENANT, file, BytesIO(b"1"), created_by="me"
         )

@@ -9,8 +9,8 @@ import pytest
 from roost.api.access.rates import RateLimiter
 from roost.config import Settings
 from roost.errors import RateLimited
-from roost.ports.buckets import Taken
-from roost.ports.keys import Key, Limits
+from roost.ports.buckets import TokensTaken
+from roost.ports.keys import Key, UsageLimits
 from roost.stores.buckets import LocalBuckets
 
 KEY = Key(id="key_1", tenant="t", name="k", role="user", digest=b"", hint="", created_at=0)
@@ -23,7 +23,7 @@ class Counted(LocalBuckets):
         super().__init__()
         self.asked = 0
 
-    async def take(self, name: str, limit: int, most: int) -> Taken:
+    async def take(self, name: str, limit: int, most: int) -> TokensTaken:
         self.asked += 1
         return await super().take(name, limit, most)
 
@@ -83,7 +83,7 @@ async def test_a_key_s_own_limit_that_was_changed_holds_at_once():
         digest=b"",
         hint="",
         created_at=0,
-        limits=Limits(reads_per_minute=1),
+        limits=UsageLimits(reads_per_minute=1),
     )
     await rates.count(own, "reads", {})
     with pytest.raises(RateLimited) as refused:

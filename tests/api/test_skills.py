@@ -22,7 +22,7 @@ from tests.api.api_server import (
 from tests.api.dying import HOUR, Killed, Later, Writes, notes
 
 from roost.core.records.skills import Skills
-from roost.domain.skill import Bundle, File
+from roost.domain.skill import Bundle, SkillFile
 from roost.errors import Unavailable
 from roost.ports.keys import Key
 
@@ -157,7 +157,7 @@ async def test_skills_need_no_beta_and_the_old_one_is_refused(tmp_path: Path):
 
 async def a_whole_life(skills: Skills) -> None:
     """Of a skill: made, with a second version, which is deleted, and deleted."""
-    bundle = Bundle("greeting", "Greets.", [File("SKILL.md", b"Say hello.")])
+    bundle = Bundle("greeting", "Greets.", [SkillFile("SKILL.md", b"Say hello.")])
     skill = await skills.create(KEY, bundle, None)
     _, version = await skills.add_version(KEY, skill.id, bundle)
     await skills.delete_version(KEY, skill.id, version["id"])

@@ -13,7 +13,7 @@ from tests.api.api_server import HEADERS, TENANT, api_server, client_of, error_o
 from roost.api.framework.errors import status_of
 from roost.core.records.agents import Agents
 from roost.errors import RoostError
-from roost.ports.keys import Limits
+from roost.ports.keys import UsageLimits
 
 
 def bare(roost: Any, **headers: str) -> httpx2.AsyncClient:
@@ -240,7 +240,7 @@ def test_every_error_has_a_status():
 
 async def test_a_key_is_limited_to_its_rate(tmp_path: Path):
     async with api_server(tmp_path) as roost:
-        client = await roost.user(limits=Limits(reads_per_minute=2, writes_per_minute=1))
+        client = await roost.user(limits=UsageLimits(reads_per_minute=2, writes_per_minute=1))
         first = await client.get("/v1/agents")
         assert first.headers["anthropic-ratelimit-requests-limit"] == "2"
         assert first.headers["anthropic-ratelimit-requests-remaining"] == "1"
@@ -262,7 +262,7 @@ async def test_the_servers_limit_holds_for_keys_without_their_own(tmp_path: Path
         assert (await roost.client.get("/v1/agents")).headers[
             "anthropic-ratelimit-requests-limit"
         ] == "600"
-        free = await roost.user(limits=Limits(reads_per_minute=0))
+        free = await roost.user(limits=UsageLimits(reads_per_minute=0))
         headers = (await free.get("/v1/agents")).headers
         assert "anthropic-ratelimit-requests-limit" not in headers
 

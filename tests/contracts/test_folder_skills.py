@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from roost.blobs.folder import FolderBlobs
-from roost.domain.skill import File
+from roost.domain.skill import SkillFile
 from roost.errors import BlobNotFound, BlobsFailed, NotFound, SnapshotCorrupt, Unavailable
 from roost.stores.skills import BlobSkills, FolderSkills
 
@@ -26,7 +26,7 @@ def mode_of(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-FILES = [File("SKILL.md", b"---"), File("bin/run", b"#!/bin/sh", executable=True)]
+FILES = [SkillFile("SKILL.md", b"---"), SkillFile("bin/run", b"#!/bin/sh", executable=True)]
 
 
 async def test_files_come_back_as_they_were_and_everybody_may_read_them(tmp_path: Path):
@@ -59,7 +59,7 @@ async def test_what_a_crash_left_half_written_is_gone_at_the_next_start(tmp_path
 async def test_a_disk_that_refuses_leaves_nothing_behind(tmp_path: Path):
     skills = FolderSkills(tmp_path)
     with pytest.raises(Unavailable):
-        await skills.keep("skillver_1", [*FILES, File("x" * 300, b"")])
+        await skills.keep("skillver_1", [*FILES, SkillFile("x" * 300, b"")])
     assert names(tmp_path) == []
 
 
@@ -110,7 +110,7 @@ async def test_two_that_unpack_at_once_both_get_it(tmp_path: Path):
 async def test_an_object_that_somebody_has_changed_leads_nowhere(tmp_path: Path):
     blobs = FolderBlobs(tmp_path / "blobs")
     red = server(tmp_path, "red")
-    for bad in (b"\xff", msgspec.msgpack.encode([File("../out", b"x")])):
+    for bad in (b"\xff", msgspec.msgpack.encode([SkillFile("../out", b"x")])):
         await blobs.put("skills/skillver_1", bad)
         assert await red.where("skillver_1") is None
         with pytest.raises(SnapshotCorrupt):

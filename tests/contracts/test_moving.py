@@ -17,7 +17,7 @@ from roost.ports.log import Receipt
 from roost.ports.sessions import SessionQuery
 from roost.ports.store import Store
 from roost.stores.moving import copying, move, tables
-from roost.stores.moving.target import Target
+from roost.stores.moving.target import PostgresTarget
 from roost.stores.postgres import PostgresStore
 from roost.stores.sqlite import SqliteStore
 from roost.testing.postgres import PASSWORD, PostgresServer
@@ -108,15 +108,15 @@ async def test_cut_off_after_any_piece_it_goes_on_and_nothing_is_there_twice(
     path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copying, "_MOST_ROWS", 5)
-    add, pieces = Target.add, 0
+    add, pieces = PostgresTarget.add, 0
 
-    async def add_one_and_die(self: Target, *what: Any) -> None:
+    async def add_one_and_die(self: PostgresTarget, *what: Any) -> None:
         nonlocal pieces
         await add(self, *what)
         pieces += 1
         raise OSError("cut off")
 
-    monkeypatch.setattr(Target, "add", add_one_and_die)
+    monkeypatch.setattr(PostgresTarget, "add", add_one_and_die)
     while pieces < 100:
         try:
             said = await moved(path, url)
@@ -135,11 +135,11 @@ async def test_cut_off_after_any_piece_it_goes_on_and_nothing_is_there_twice(
 async def test_it_begins_anew_if_a_server_has_worked_with_the_old_database_meanwhile(
     path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def break_off(self: Target) -> None:
+    async def break_off(self: PostgresTarget) -> None:
         raise OSError("cut off")
 
     with monkeypatch.context() as broken, pytest.raises(StartupError):
-        broken.setattr(Target, "finish", break_off)
+        broken.setattr(PostgresTarget, "finish", break_off)
         await moved(path, url)
     async with SqliteStore.open(path) as old:
         await Stage(old).say("sesn_made", "and another thing")
@@ -152,16 +152,16 @@ async def test_it_begins_anew_if_a_server_has_worked_with_the_old_database_meanw
 async def test_a_copy_that_is_not_the_same_is_named_and_made_again(
     path: Path, url: str, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    number_on = Target.number_on
+    number_on = PostgresTarget.number_on
 
-    async def tamper(self: Target, table: tables.Table, last: int) -> None:
+    async def tamper(self: PostgresTarget, table: tables.Table, last: int) -> None:
         await number_on(self, table, last)
         if table.name == "entries":
             changed = "UPDATE entries SET body = body || ' ' WHERE session = 3 AND seq = 1"
             await postgres.do(changed, url)
 
     with monkeypatch.context() as broken:
-        broken.setattr(Target, "number_on", tamper)
+        broken.setattr(PostgresTarget, "number_on", tamper)
         with pytest.raises(StartupError, match="the same: entries of session number 3:"):
             await moved(path, url)
     assert len(await moved(path, url)) == 1

@@ -17,7 +17,7 @@ from roost.domain.session import Lease
 from roost.errors import Unavailable
 from roost.ports.log import Receipt
 from roost.stores.postgres import PostgresStore, driver
-from roost.stores.postgres.sweep import Sweep
+from roost.stores.postgres.sweep import Sweeper
 from roost.testing.postgres import PostgresServer
 from roost.testing.stage import Stage, message, numbers
 
@@ -32,7 +32,7 @@ async def proxied(
     proxied_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[PostgresStore]:
     monkeypatch.setattr(
-        Sweep, "run", lambda self: anyio.lowlevel.checkpoint()
+        Sweeper, "run", lambda self: anyio.lowlevel.checkpoint()
     )  # its commits are not to be cut
     async with PostgresStore.open(proxied_url) as store:
         yield store

@@ -212,7 +212,7 @@ async def test_after_a_connection_or_a_statement_was_cut_at_any_wait_the_next_ge
 async def test_a_rollback_that_is_given_up_half_way_ends_the_connection(
     line: Line, proxy: Proxy
 ) -> None:
-    kept = line.database.line()
+    kept = line.database.own_connection()
     with anyio.move_on_after(5) as patience:
         with pytest.raises(Mistake):
             async with kept.connected() as connection:

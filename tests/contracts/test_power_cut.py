@@ -10,7 +10,7 @@ import pytest
 
 from roost.config import Settings
 from roost.disk import make_folder, sync_folder
-from roost.domain.skill import File
+from roost.domain.skill import SkillFile
 from roost.sandboxes.file_exchange import FolderExchange
 from roost.serve.first_start import home_of, prepare, token_secret, write_private
 from roost.serve.master_key import master_keys
@@ -99,7 +99,10 @@ def test_a_key_that_is_replaced_is_the_old_one_or_the_new_one(tmp_path: Path, di
 
 
 async def test_a_skill_that_was_kept_outlives_a_power_cut_and_is_whole(tmp_path: Path, disk: Path):
-    files = [File("SKILL.md", b"---"), File("bin/deep/run", b"#!/bin/sh", executable=True)]
+    files = [
+        SkillFile("SKILL.md", b"---"),
+        SkillFile("bin/deep/run", b"#!/bin/sh", executable=True),
+    ]
     cut = PowerCut(disk)
     left: list[Path] = []
     with cut.watching(lambda: left.extend(cut.outcomes(tmp_path / "left"))):

@@ -19,7 +19,7 @@ from roost.blobs.s3 import S3Blobs
 from roost.core.files.installation import Installation
 from roost.core.snapshots.packs import seal
 from roost.disk import remove
-from roost.domain.file import File, Part, part_key
+from roost.domain.file import FilePart, StoredFile, part_key
 from roost.domain.skill import skill_key
 from roost.domain.snapshot import Head, head_key
 from roost.errors import BlobsFailed, Unavailable, WrongBlobs
@@ -62,7 +62,7 @@ async def kept(store: SqliteStore, blobs: Blobs | None, kind: Kind) -> None:
     thing, tenant = mint(kind), mint("tenant")
     if kind == "file":
         key = part_key(thing, 0)
-        body = File(filename="a", mime_type="text/plain", parts=(Part(1, ""),)).body
+        body = StoredFile(filename="a", mime_type="text/plain", parts=(FilePart(1, ""),)).body
     else:
         version = mint("skillver")
         key, body = skill_key(version), {"name": "a", "versions": [{"id": version}]}
@@ -86,7 +86,7 @@ async def test_a_store_that_lacks_files_and_skills_is_an_empty_one_too(
 
 
 async def test_files_without_a_byte_are_in_every_store(store: SqliteStore, blobs: Blobs):
-    body = File(filename="a", mime_type="text/plain").body
+    body = StoredFile(filename="a", mime_type="text/plain").body
     await store.catalog.add("file", "tenant_1", mint("file"), body, unique_name=False)
     await of(store, blobs).check()
 

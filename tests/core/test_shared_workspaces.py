@@ -28,7 +28,7 @@ from roost.core.workspaces.sync import SyncPace
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
 from roost.domain.session import Lease, Session
-from roost.domain.snapshot import Head, Hold, Snapshot
+from roost.domain.snapshot import Head, Snapshot, SnapshotHold
 from roost.domain.sync import SyncState
 from roost.errors import FilesElsewhere, RoostError
 from roost.ports.drafts import new_draft
@@ -447,7 +447,7 @@ def test_the_newest_snapshot_stays_however_old_it_is():
     def at(number: int) -> Snapshot:
         return Snapshot(key=str(number), digest=b"", sequence=number, at=number * 10)
 
-    head = Head(sequence=3, snapshots=(at(1), at(2), at(3)), holds=(Hold(at(1), "other"),))
+    head = Head(sequence=3, snapshots=(at(1), at(2), at(3)), holds=(SnapshotHold(at(1), "other"),))
     assert head.released(10, 0) == head
     assert head.released(10, 20) == replace(head, snapshots=(at(2), at(3)))
     assert head.released(10, 99) == replace(head, snapshots=(at(3),))

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import zstandard
 
-from roost.domain.archive import Card, Member
+from roost.domain.archive import ArchiveMember, Card
 from roost.domain.events import Entry
 from roost.errors import BadArchive, DiskFull, TooLarge
 from roost.ports.drafts import new_draft
@@ -103,7 +103,7 @@ def tar_of(members: Iterable[tuple[tarfile.TarInfo, bytes]]) -> bytes:
             tar.addfile(info, io.BytesIO(data))
             kept = data if info.isreg() else info.linkname.encode()
             digest = "" if info.isdir() else sha256(kept).hexdigest()
-            listed.append(Member(info.name, len(data), digest))
+            listed.append(ArchiveMember(info.name, len(data), digest))
         manifest = tarfile.TarInfo("manifest.json")
         said = msgspec.json.encode(listed)
         manifest.size = len(said)

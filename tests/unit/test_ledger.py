@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from roost.domain import ledger
 from roost.domain.events import Draft, Entry
 from roost.domain.ledger import Batch, Standby, TurnMark
-from roost.domain.pen import PLACE, Change
+from roost.domain.ledger_writer import PLACE, Change
 from roost.domain.session import TABLE, Lease, Move, Pending, Spec, State, Status, step
 from roost.domain.usage import Usage
 from roost.errors import (

@@ -7,28 +7,28 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roost.domain.snapshot import Entry, Part, check_tree, order
+from roost.domain.snapshot import SnapshotPart, TreeEntry, check_tree, order
 from roost.domain.union import united
 
 OWN = {b".claude"}
 _NAMES = [b".claude", b"a", b"a-b", b"b"]
 
 
-def file(path: str, content: str = "x", **fields: object) -> Entry:
+def file(path: str, content: str = "x", **fields: object) -> TreeEntry:
     data = content.encode()
-    part = Part(data, "pack", 0, 0, len(data))
-    return Entry("file", path.encode(), 0o644, size=len(data), parts=(part,), **fields)  # type: ignore[arg-type]
+    part = SnapshotPart(data, "pack", 0, 0, len(data))
+    return TreeEntry("file", path.encode(), 0o644, size=len(data), parts=(part,), **fields)  # type: ignore[arg-type]
 
 
-def folder(path: str) -> Entry:
-    return Entry("directory", path.encode(), 0o755)
+def folder(path: str) -> TreeEntry:
+    return TreeEntry("directory", path.encode(), 0o755)
 
 
-def link(path: str, target: str) -> Entry:
-    return Entry("link", path.encode(), target=target.encode())
+def link(path: str, target: str) -> TreeEntry:
+    return TreeEntry("link", path.encode(), target=target.encode())
 
 
-def content(entries: Sequence[Entry]) -> dict[str, str]:
+def content(entries: Sequence[TreeEntry]) -> dict[str, str]:
     return {
         entry.path.decode(): entry.parts[0].digest.decode()
         for entry in entries
@@ -71,9 +71,9 @@ def test_another_name_of_something_that_gave_way_is_that_thing_itself():
 
 
 @st.composite
-def trees(draw: st.DrawFn) -> list[Entry]:
+def trees(draw: st.DrawFn) -> list[TreeEntry]:
     """Any tree with a few names, three levels deep."""
-    found: list[Entry] = []
+    found: list[TreeEntry] = []
 
     def grow(prefix: bytes, depth: int) -> None:
         for name in sorted(draw(st.sets(st.sampled_from(_NAMES)))):
@@ -82,10 +82,10 @@ def trees(draw: st.DrawFn) -> list[Entry]:
             kind = draw(st.sampled_from(kinds))
             targets = [entry.path for entry in found if entry.kind == "file"]
             if kind == "directory":
-                found.append(Entry("directory", path))
+                found.append(TreeEntry("directory", path))
                 grow(path + b"/", depth - 1)
             elif kind == "link" and targets:
-                found.append(Entry("link", path, target=draw(st.sampled_from(targets))))
+                found.append(TreeEntry("link", path, target=draw(st.sampled_from(targets))))
             else:
                 found.append(file(path.decode(), f"{draw(st.integers(0, 9))}"))
 
@@ -94,7 +94,9 @@ def trees(draw: st.DrawFn) -> list[Entry]:
 
 
 @given(trees(), trees())
-def test_whatever_the_two_are_the_one_can_be_restored(home: list[Entry], shared: list[Entry]):
+def test_whatever_the_two_are_the_one_can_be_restored(
+    home: list[TreeEntry], shared: list[TreeEntry]
+):
     both = united(home, shared, OWN)
     kinds = {b"": "directory"}
     before = None

@@ -25,7 +25,7 @@ from roost.core.snapshots.gather import GatherLimits
 from roost.core.snapshots.packs import Load, encode_entries, seal
 from roost.core.snapshots.snapshots import Snapshots, TakenSnapshot
 from roost.disk import remove
-from roost.domain.snapshot import Entry, Manifest, Snapshot, Totals, digest_of
+from roost.domain.snapshot import Manifest, Snapshot, Totals, TreeEntry, digest_of
 from roost.errors import SnapshotCorrupt, WorkspaceTooLarge
 
 SECRET = b"what only the host may know" * 100
@@ -197,27 +197,27 @@ async def test_a_file_that_is_written_to_is_never_stored_in_halves(
 
 
 FORGED = {
-    "leads up": [Entry("file", b"../evil")],
-    "leads up inside": [Entry("directory", b"a"), Entry("file", b"a/../../evil")],
-    "absolute": [Entry("file", b"/tmp/evil")],
-    "a dot": [Entry("file", b"./evil")],
-    "empty": [Entry("file", b"")],
-    "zero": [Entry("file", b"a\0b")],
-    "through a link": [Entry("symlink", b"a", target=b"/tmp"), Entry("file", b"a/evil")],
-    "through a file": [Entry("file", b"a"), Entry("file", b"a/evil")],
-    "no folder": [Entry("file", b"a/evil")],
-    "twice": [Entry("symlink", b"a", target=b"/tmp/evil"), Entry("file", b"a")],
-    "out of order": [Entry("file", b"b"), Entry("file", b"a")],
-    "a link to the host": [Entry("link", b"a", target=b"../../../etc/passwd")],
-    "a link to nothing": [Entry("link", b"a", target=b"b")],
-    "a link to a folder": [Entry("directory", b"a"), Entry("link", b"b", target=b"a")],
-    "sizes": [Entry("file", b"a", size=1 << 60)],
+    "leads up": [TreeEntry("file", b"../evil")],
+    "leads up inside": [TreeEntry("directory", b"a"), TreeEntry("file", b"a/../../evil")],
+    "absolute": [TreeEntry("file", b"/tmp/evil")],
+    "a dot": [TreeEntry("file", b"./evil")],
+    "empty": [TreeEntry("file", b"")],
+    "zero": [TreeEntry("file", b"a\0b")],
+    "through a link": [TreeEntry("symlink", b"a", target=b"/tmp"), TreeEntry("file", b"a/evil")],
+    "through a file": [TreeEntry("file", b"a"), TreeEntry("file", b"a/evil")],
+    "no folder": [TreeEntry("file", b"a/evil")],
+    "twice": [TreeEntry("symlink", b"a", target=b"/tmp/evil"), TreeEntry("file", b"a")],
+    "out of order": [TreeEntry("file", b"b"), TreeEntry("file", b"a")],
+    "a link to the host": [TreeEntry("link", b"a", target=b"../../../etc/passwd")],
+    "a link to nothing": [TreeEntry("link", b"a", target=b"b")],
+    "a link to a folder": [TreeEntry("directory", b"a"), TreeEntry("link", b"b", target=b"a")],
+    "sizes": [TreeEntry("file", b"a", size=1 << 60)],
 }
 
 
 @pytest.mark.parametrize("entries", FORGED.values(), ids=FORGED.keys())
 async def test_a_forged_snapshot_writes_nothing_outside(
-    snapshots: Snapshots, home: Path, tmp_path: Path, entries: list[Entry]
+    snapshots: Snapshots, home: Path, tmp_path: Path, entries: list[TreeEntry]
 ):
     load = Load("workspaces/w/packs/0-forged-0")
     segment = encode_entries(entries)

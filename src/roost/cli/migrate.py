@@ -16,7 +16,7 @@ from rich.text import Text
 from roost.config import Settings
 from roost.errors import StartupError
 from roost.serve.database import is_postgres, sqlite_path
-from roost.stores.moving import Progress, move
+from roost.stores.moving import MoveProgress, move
 
 _OFTEN: Final = 2.0  # seconds between two lines about one table
 _DOES: Final = {"copy": "copying", "check": "checking"}
@@ -78,7 +78,7 @@ class _Lines:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: MoveProgress) -> None:
         if progress.step == "note":
             self._console.print(Text(progress.said))
             return
@@ -105,7 +105,7 @@ class _Bars:
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: MoveProgress) -> None:
         if progress.step == "note":
             self._bars.console.print(Text(progress.said))
             return

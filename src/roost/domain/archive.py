@@ -62,7 +62,7 @@ class Card(msgspec.Struct, kw_only=True):
     has_files: bool = False
 
 
-class Member(msgspec.Struct, frozen=True):
+class ArchiveMember(msgspec.Struct, frozen=True):
     """What a manifest says of a member. `sha256` is of a file's content, or of where a link leads."""
 
     name: str

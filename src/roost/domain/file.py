@@ -21,14 +21,14 @@ _MIME = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}")
 _UNKNOWN = "application/octet-stream"
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True):
+class FilePart(msgspec.Struct, frozen=True, array_like=True):
     """A piece of a file's content, in an object of its own."""
 
     size: int
     digest: str
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True):
+class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file's record. `name` is what records are found by: the session it belongs to, if any.
 
     `origin` is where the session has it from: the path it had there, and what it looked like. `attached` is
@@ -38,7 +38,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
     filename: str
     mime_type: str
-    parts: tuple[Part, ...] = ()
+    parts: tuple[FilePart, ...] = ()
     name: str | None = None
     expires_at: Micros | None = None
     origin: str | None = None
@@ -57,9 +57,9 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
         return made
 
 
-def file_of(body: dict[str, Any]) -> File:
+def file_of(body: dict[str, Any]) -> StoredFile:
     """From a record's body."""
-    return msgspec.convert(body, File)
+    return msgspec.convert(body, StoredFile)
 
 
 def part_key(file_id: str, index: int) -> str:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from roost.domain.budget import Spent
 from roost.domain.events import Draft, Entry, Moment
-from roost.domain.pen import KEPT_WAITING, Change, Pen
+from roost.domain.ledger_writer import KEPT_WAITING, Change, LedgerWriter
 from roost.domain.session import Lease, Move, Pending, Spec, State, Status
 from roost.domain.turns import Rewind
 from roost.domain.usage import Usage
@@ -101,18 +101,18 @@ def admit(
             f"the log of this session has {state.head} entries, and takes no more messages",
             hint="Go on in a new session.",
         )
-    pen = Pen(state, moment)
-    heard = _heard(pen, drafts, waiting)
-    if pen.state.queued > max_queued and (state.queued or len(drafts) > max_queued):
-        _check_reserve(state, drafts, pen.state.queued - max_queued)
-    if pen.state.status is Status.IDLE:
-        if not pen.state.pending and heard & {"answer", "message"}:
-            pen.move(Move.WAKE)
+    writer = LedgerWriter(state, moment)
+    heard = _heard(writer, drafts, waiting)
+    if writer.state.queued > max_queued and (state.queued or len(drafts) > max_queued):
+        _check_reserve(state, drafts, writer.state.queued - max_queued)
+    if writer.state.status is Status.IDLE:
+        if not writer.state.pending and heard & {"answer", "message"}:
+            writer.move(Move.WAKE)
             if standby is not None and _can_begin(state, drafts, standby):
-                pen.begin(pen.opened)
+                writer.begin(writer.opened)
         elif "answer" in heard:
-            pen.rest(requires_action(pen.state.pending))
-    return pen.change()
+            writer.rest(requires_action(writer.state.pending))
+    return writer.change()
 
 
 def create(state: State, spec: Spec, drafts: Sequence[Draft], moment: Moment) -> Change:
@@ -128,15 +128,17 @@ def _fallback(spec: Spec, moment: Moment) -> Draft:
     return Draft.of("roost.fallback_taken", id, fallback=spec.sandbox_fallback, **fields)
 
 
-def _heard(pen: Pen, drafts: Sequence[Draft], waiting: Sequence[Entry]) -> set[str | None]:
+def _heard(
+    writer: LedgerWriter, drafts: Sequence[Draft], waiting: Sequence[Entry]
+) -> set[str | None]:
     """What kinds of things were said since the last interrupt."""
     heard: set[str | None] = set()
     for draft in drafts:
         if draft.type == "user.interrupt":
-            pen.interrupt(draft, waiting)
+            writer.interrupt(draft, waiting)
             heard.clear()
         else:
-            heard.add(pen.hear(draft))
+            heard.add(writer.hear(draft))
     return heard
 
 
@@ -186,19 +188,19 @@ def rest(
         return Change(replace(state, owner=state.owner if keep else None), [])
     if batch.budget:  # a session that was made before its state had it
         state = replace(state, budget=batch.budget)
-    pen = _written(state, batch, moment)
-    pen.move(Move.REST)
-    pen.rest(stop_reason)
+    writer = _written(state, batch, moment)
+    writer.move(Move.REST)
+    writer.rest(stop_reason)
     suspended = batch.turn is TurnMark.SUSPEND
-    over = not (suspended or pen.state.pending)
-    pen.state = replace(
-        pen.state,
+    over = not (suspended or writer.state.pending)
+    writer.state = replace(
+        writer.state,
         turn=state.turn if suspended else None,
-        turned=pen.head if over else 0,
+        turned=writer.head if over else 0,
         owner=state.owner if keep else None,
         limited=stop_reason["type"] == "budget_reached",
     )
-    return pen.change()
+    return writer.change()
 
 
 def take(state: State, node: str) -> State:
@@ -222,10 +224,10 @@ def close(state: State, moment: Moment) -> Change:
         return Change(state, [])
     if state.status in (Status.RUNNING, Status.RESCHEDULING):
         raise SessionBusy("a session cannot be archived while its status is running")
-    pen = Pen(replace(state, archived_at=moment.now, pending=()), moment)
+    writer = LedgerWriter(replace(state, archived_at=moment.now, pending=()), moment)
     if state.status is not Status.TERMINATED:
-        pen.end()
-    return pen.change()
+        writer.end()
+    return writer.change()
 
 
 def leave(state: State) -> None:
@@ -239,13 +241,13 @@ def note(state: State, drafts: Sequence[Draft], moment: Moment, *, wakes: bool =
 
     If it `wakes` for them, it goes on with what it had to leave: a turn, or inputs that wait.
     """
-    pen = Pen(state, moment)
+    writer = LedgerWriter(state, moment)
     for draft in drafts:
-        pen.write(draft)
+        writer.write(draft)
     left = state.turn is not None or state.queued
     if wakes and left and state.status is Status.IDLE and not state.pending:
-        pen.move(Move.WAKE)
-    return pen.change()
+        writer.move(Move.WAKE)
+    return writer.change()
 
 
 def rewind(
@@ -260,11 +262,11 @@ def rewind(
     check_rest(state)
     if state.head != seen:
         raise Conflict("something has happened in the session since")
-    pen = Pen(state, moment)
-    at = pen.write(draft).seq
+    writer = LedgerWriter(state, moment)
+    at = writer.write(draft).seq
     rewinds = (*state.rewinds, Rewind(at, to, mark, was))
-    pen.state = replace(pen.state, rewinds=rewinds, turn=None, turned=0)
-    return pen.change()
+    writer.state = replace(writer.state, rewinds=rewinds, turn=None, turned=0)
+    return writer.change()
 
 
 def check_rest(state: State) -> None:
@@ -284,12 +286,12 @@ def begin(
 
     Its log ends at rest: unless the copied part does (`rests`), that is added.
     """
-    pen = Pen(replace(state, head=copied, generation=1), moment)
+    writer = LedgerWriter(replace(state, head=copied, generation=1), moment)
     if not rests:
-        pen.rest({"type": "end_turn"})
+        writer.rest({"type": "end_turn"})
     for draft in drafts:
-        pen.write(draft)
-    return pen.change()
+        writer.write(draft)
+    return writer.change()
 
 
 def requires_action(pending: Iterable[Pending]) -> dict[str, Any]:
@@ -304,28 +306,28 @@ def _fence(state: State, lease: Lease) -> None:
         )
 
 
-def _written(state: State, batch: Batch, moment: Moment) -> Pen:
-    pen = Pen(state, moment)
+def _written(state: State, batch: Batch, moment: Moment) -> LedgerWriter:
+    writer = LedgerWriter(state, moment)
     if batch.turn is TurnMark.END:
-        pen.state = replace(pen.state, turn=None)
+        writer.state = replace(writer.state, turn=None)
     if batch.turn is TurnMark.BEGIN:
-        pen.begin(batch.takes)
+        writer.begin(batch.takes)
     else:
-        pen.consume(batch.takes)
+        writer.consume(batch.takes)
     if batch.move is Move.RECOVER:
-        pen.move_if_it_can(Move.RECOVER)  # said before the output that shows it
+        writer.move_if_it_can(Move.RECOVER)  # said before the output that shows it
     for draft in batch.drafts:
-        pen.write(draft)
+        writer.write(draft)
     if batch.move is Move.RETRY:
-        pen.move_if_it_can(Move.RETRY)  # said after the error that caused it
+        writer.move_if_it_can(Move.RETRY)  # said after the error that caused it
     gone = set(batch.unblocks)
-    kept = tuple(p for p in pen.state.pending if p.event_id not in gone)
-    pen.state = replace(
-        pen.state,
+    kept = tuple(p for p in writer.state.pending if p.event_id not in gone)
+    writer.state = replace(
+        writer.state,
         pending=kept + tuple(batch.blocks),
-        usage=pen.state.usage.plus(batch.spent) if batch.spent else pen.state.usage,
-        spent=pen.state.spent.plus(batch.counted) if batch.counted else pen.state.spent,
+        usage=writer.state.usage.plus(batch.spent) if batch.spent else writer.state.usage,
+        spent=writer.state.spent.plus(batch.counted) if batch.counted else writer.state.spent,
     )
     if batch.move is Move.END:
-        pen.end()
-    return pen
+        writer.end()
+    return writer

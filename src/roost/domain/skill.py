@@ -44,7 +44,7 @@ _UNREADABLE = (
 """How the library says that it cannot read an archive."""
 
 
-class File(msgspec.Struct, frozen=True):
+class SkillFile(msgspec.Struct, frozen=True):
     """A file of a skill. `path` is relative to its directory."""
 
     path: str
@@ -57,10 +57,10 @@ class Bundle(msgspec.Struct, frozen=True):
 
     name: str
     description: str
-    files: Sequence[File]
+    files: Sequence[SkillFile]
 
 
-def bundled(uploads: Sequence[File]) -> Bundle:
+def bundled(uploads: Sequence[SkillFile]) -> Bundle:
     """What was uploaded: files below one directory, or one zip archive of them.
 
     :raises InvalidRequest: it is no skill, or not one that is safe to unpack
@@ -68,7 +68,7 @@ def bundled(uploads: Sequence[File]) -> Bundle:
     if len(uploads) == 1 and uploads[0].data.startswith(b"PK\x03\x04"):
         uploads = _unzipped(uploads[0].data)
     if len(uploads) == 1 and not uploads[0].path:  # the manifest alone, without a name
-        uploads = [File(f"skill/{MANIFEST}", uploads[0].data)]
+        uploads = [SkillFile(f"skill/{MANIFEST}", uploads[0].data)]
     _check_size(len(uploads), sum(len(file.data) for file in uploads))
     files, top = _below_one_directory(uploads)
     head = _head(next((file.data for file in files if file.path == MANIFEST), None))
@@ -83,7 +83,7 @@ def bundled(uploads: Sequence[File]) -> Bundle:
     return Bundle(name, description.strip(), files)
 
 
-def zipped(name: str, files: Iterable[File]) -> bytes:
+def zipped(name: str, files: Iterable[SkillFile]) -> bytes:
     """The files as an archive with one directory in it; the same files make the same bytes."""
     made = BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -95,7 +95,7 @@ def zipped(name: str, files: Iterable[File]) -> bytes:
     return made.getvalue()
 
 
-def _unzipped(data: bytes) -> list[File]:
+def _unzipped(data: bytes) -> list[SkillFile]:
     try:
         with zipfile.ZipFile(BytesIO(data)) as archive:
             members = [member for member in archive.infolist() if not member.is_dir()]
@@ -105,7 +105,7 @@ def _unzipped(data: bytes) -> list[File]:
         raise InvalidRequest("files: the archive is damaged, encrypted or of a rare kind") from None
 
 
-def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> File:
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> SkillFile:
     mode = member.external_attr >> 16
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
         raise InvalidRequest(
@@ -117,7 +117,7 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> File:
         unpacked = packed.read(member.file_size + 1)
     if len(unpacked) > member.file_size:
         raise InvalidRequest("files: the archive is larger than it says")
-    return File(member.filename, unpacked, bool(mode & 0o111))
+    return SkillFile(member.filename, unpacked, bool(mode & 0o111))
 
 
 def _check_size(files: int, size: int) -> None:
@@ -127,7 +127,7 @@ def _check_size(files: int, size: int) -> None:
         raise InvalidRequest(f"files: a skill has at most {MOST_BYTES:,} bytes, unpacked")
 
 
-def _below_one_directory(uploads: Sequence[File]) -> tuple[list[File], str]:
+def _below_one_directory(uploads: Sequence[SkillFile]) -> tuple[list[SkillFile], str]:
     """The files without the directory that all of them are in, and that directory's name."""
     split = [(_parts(file.path), file) for file in uploads]
     tops = {parts[0] for parts, _ in split}
@@ -138,7 +138,7 @@ def _below_one_directory(uploads: Sequence[File]) -> tuple[list[File], str]:
         )
     found = {"/".join(parts[1:]): file for parts, file in split}
     _check_tree(found, len(uploads))
-    files = [File(path, file.data, file.executable) for path, file in sorted(found.items())]
+    files = [SkillFile(path, file.data, file.executable) for path, file in sorted(found.items())]
     return files, tops.pop()
 
 

@@ -36,7 +36,7 @@ TurnEnd = tuple[str, int]
 """A session, and the place in its log where a turn of it ended."""
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class SnapshotPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Bytes of a file: `size` of them at `start` in a frame of a pack. Without a digest: a hole."""
 
     digest: bytes
@@ -46,7 +46,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
     size: int
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class TreeEntry(msgspec.Struct, frozen=True, array_like=True):
     """One name in a tree. `owner`: a uid and a gid that are not those of the tree's own directory.
 
     `target` is where a symbolic link leads, as it was written, or the entry whose other name a hard
@@ -58,7 +58,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     mode: int = 0
     mtime: int = 0
     size: int = 0
-    parts: tuple[Part, ...] = ()
+    parts: tuple[SnapshotPart, ...] = ()
     target: bytes = b""
     owner: tuple[int, int] | None = None
 
@@ -78,7 +78,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     mode: int
     mtime: int
     owner: tuple[int, int]
-    segments: tuple[Part, ...]
+    segments: tuple[SnapshotPart, ...]
     packs: tuple[str, ...]
     totals: Totals
 
@@ -98,7 +98,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     turns: tuple[TurnEnd, ...] = ()
 
 
-class Hold(msgspec.Struct, frozen=True):
+class SnapshotHold(msgspec.Struct, frozen=True):
     """Another workspace began with this snapshot and may need its packs for as long as it lives."""
 
     snapshot: Snapshot
@@ -115,7 +115,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int = 0
     generation: int = 0
     snapshots: tuple[Snapshot, ...] = ()
-    holds: tuple[Hold, ...] = ()
+    holds: tuple[SnapshotHold, ...] = ()
     deleted: bool = False
     rewound: int = 0
     origin: str = ""
@@ -180,7 +180,7 @@ def order(path: bytes) -> list[bytes]:
     return path.split(b"/")
 
 
-def check_tree(before: Entry | None, entry: Entry) -> None:
+def check_tree(before: TreeEntry | None, entry: TreeEntry) -> None:
     """An entry may follow another one in a manifest: in order, and nothing that leads out of the tree.
 
     :raises SnapshotCorrupt: whoever wrote this would write elsewhere

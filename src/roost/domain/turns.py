@@ -47,7 +47,7 @@ class Rewind(msgspec.Struct, frozen=True, array_like=True):
     was: str | None = None
 
 
-class Turn(msgspec.Struct, frozen=True):
+class ConversationTurn(msgspec.Struct, frozen=True):
     """The `number`th turn of a conversation: all that happened from `first` to `last`.
 
     `rests`: the session rested then. If not, it had the next messages already.
@@ -97,13 +97,13 @@ def name_at(rewinds: Sequence[Rewind], now: str | None, seq: int) -> str | None:
     return next((rewind.was for rewind in rewinds if rewind.at > seq), now)
 
 
-def turns_in(entries: Iterable[Entry]) -> list[Turn]:
+def turns_in(entries: Iterable[Entry]) -> list[ConversationTurn]:
     """The finished turns of a conversation, from its `TELLING` entries in order.
 
     A turn ends where the session rests and waits for nobody, or where the agent is given further
     messages at once. Answers to what it asked, and messages that come with them, are part of its turn.
     """
-    turns: list[Turn] = []
+    turns: list[ConversationTurn] = []
     first, goes_on = 0, False
     for group in _groups(e for e in entries if not (e.queued or e.withdrawn)):
         types, seq = {entry.type for entry in group}, group[0].seq
@@ -112,7 +112,7 @@ def turns_in(entries: Iterable[Entry]) -> list[Turn]:
         if "session.status_idle" in types:
             goes_on = group[0].fields["stop_reason"]["type"] == "requires_action"
             if first and not goes_on:
-                turns.append(Turn(len(turns) + 1, first, seq, rests=True))
+                turns.append(ConversationTurn(len(turns) + 1, first, seq, rests=True))
                 first = 0
         elif "span.model_request_start" in types:
             goes_on = False
@@ -120,7 +120,7 @@ def turns_in(entries: Iterable[Entry]) -> list[Turn]:
         else:
             goes_on = (goes_on and "user.interrupt" not in types) or bool(types & set(_ANSWERS))
             if first and not goes_on and "user.message" in types:
-                turns.append(Turn(len(turns) + 1, first, seq - 1, rests=False))
+                turns.append(ConversationTurn(len(turns) + 1, first, seq - 1, rests=False))
                 first = 0
             first = first or seq
     return turns

@@ -10,12 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from roost.domain.snapshot import Entry, order
+from roost.domain.snapshot import TreeEntry, order
 
-_Tree = Mapping[bytes, Entry]
+_Tree = Mapping[bytes, TreeEntry]
 
 
-def united(home: Sequence[Entry], shared: Sequence[Entry], own: Collection[bytes]) -> list[Entry]:
+def united(
+    home: Sequence[TreeEntry], shared: Sequence[TreeEntry], own: Collection[bytes]
+) -> list[TreeEntry]:
     """One tree's entries, in order. Where both have a name, the home's counts in what is called one of
     `own`, and the shared one's elsewhere. Nothing belongs to anybody else.
     """
@@ -26,9 +28,9 @@ def united(home: Sequence[Entry], shared: Sequence[Entry], own: Collection[bytes
     return _with_links(_below_directories(kept), mine, theirs)
 
 
-def _below_directories(entries: _Tree) -> dict[bytes, Entry]:
+def _below_directories(entries: _Tree) -> dict[bytes, TreeEntry]:
     """Without what has no directory to be in, because the other tree has something else there."""
-    found: dict[bytes, Entry] = {}
+    found: dict[bytes, TreeEntry] = {}
     for path in sorted(entries, key=order):
         parent = path.rpartition(b"/")[0]
         if not parent or (parent in found and found[parent].kind == "directory"):
@@ -36,7 +38,7 @@ def _below_directories(entries: _Tree) -> dict[bytes, Entry]:
     return found
 
 
-def _with_links(entries: _Tree, *trees: _Tree) -> list[Entry]:
+def _with_links(entries: _Tree, *trees: _Tree) -> list[TreeEntry]:
     """A second name of something that gave way becomes the thing itself."""
     found = []
     for path, entry in entries.items():

@@ -26,7 +26,7 @@ _RANK: Final = {"read": 1, "write": 2, "admin": 3}
 _MOST_PERMISSIONS: Final = 1000
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class WorkspacePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How a workspace is to be treated.
 
     `quota_bytes` is what its files may take, None for no limit of its own. `keep_snapshots` and
@@ -75,9 +75,9 @@ def shared(body: Body, whom: str, access: Access | None) -> Body:
     return {**body, "permissions": permissions}
 
 
-def settings_of(body: Body) -> Settings:
+def settings_of(body: Body) -> WorkspacePolicy:
     """The settings, each with its default."""
-    return msgspec.convert(body["settings"], Settings)
+    return msgspec.convert(body["settings"], WorkspacePolicy)
 
 
 def may(body: Body, whom: str, access: Access, *, administrator: bool) -> bool:

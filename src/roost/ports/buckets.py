@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 
-class Taken(msgspec.Struct, frozen=True):
+class TokensTaken(msgspec.Struct, frozen=True):
     """What was got out of a bucket: so many `tokens`, and how many are `left` in it."""
 
     tokens: int
@@ -20,7 +20,7 @@ class Taken(msgspec.Struct, frozen=True):
 class Buckets(Protocol):
     """All buckets, by name. One that nobody has used is full."""
 
-    async def take(self, name: str, limit: int, most: int) -> Taken:
+    async def take(self, name: str, limit: int, most: int) -> TokensTaken:
         """Take up to `most` tokens out of a bucket that holds `limit` and fills up in a minute.
 
         Called by `api/access/rates` when a server has used up what it took the last time. Two who take at the

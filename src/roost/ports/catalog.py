@@ -24,6 +24,10 @@ MOST_VERSIONS: Final = 10_000  # of one of these records, but for a task
 TASK_VERSIONS: Final = 100  # of a task: each run adds some, and nobody asks for the old ones
 
 
+SYSTEM_TENANT: Final = ""
+"""The tenant of what belongs to the server itself, or to all tenants. No key can have it."""
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One version of a thing. `body` is what its owner configured; the store never looks inside.
 

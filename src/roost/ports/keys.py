@@ -14,7 +14,7 @@ Role = Literal["admin", "user"]
 Sees = Literal["own", "tenant"]
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class UsageLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What a key may use. None: the server's default; 0: no limit."""
 
     writes_per_minute: int | None = None
@@ -40,7 +40,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     trust_ceiling: TrustLevel = "sandboxed"
     sees: Sees = "tenant"
     owner: str = ""
-    limits: Limits = Limits()
+    limits: UsageLimits = UsageLimits()
     revoked_at: Micros | None = None
 
     @property

@@ -30,7 +30,7 @@ Revision = Callable[[Session], Revised]
 """From the session as it stands to what it is to be. Pure: may run twice."""
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Visibility(msgspec.Struct, frozen=True):
     """What a listing may show: the sessions in these workspaces; and of those that are in none, or in one that
     was deleted, the ones that this principal has made, or with None all.
     """
@@ -51,7 +51,7 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     agent_version: int | None = None
     environment_id: str | None = None
     workspace: str | None = None
-    seen: Seen | None = None
+    seen: Visibility | None = None
     statuses: Sequence[str] = ()
     waiting: bool = False
     include_archived: bool = False

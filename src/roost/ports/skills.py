@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from roost.domain.skill import File
+from roost.domain.skill import SkillFile
 
 
 class SkillFiles(Protocol):
     """Directories of files by key. A key is an id that was minted for it, and is never used again."""
 
-    async def keep(self, key: str, files: Sequence[File]) -> None:
+    async def keep(self, key: str, files: Sequence[SkillFile]) -> None:
         """Write a directory, durable and whole, or nothing. Called before anybody hears of the key.
 
         :raises Unavailable: the disk refused :raises BlobsFailed: the store did
@@ -26,7 +26,7 @@ class SkillFiles(Protocol):
         """
         ...
 
-    async def read(self, key: str) -> list[File]:
+    async def read(self, key: str) -> list[SkillFile]:
         """Its files, by path. :raises NotFound: :raises BlobsFailed: they should be there, and are not"""
         ...
 

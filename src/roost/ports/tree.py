@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from roost.domain.snapshot import Entry
+from roost.domain.snapshot import TreeEntry
 
 
 class Signature(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -135,23 +135,23 @@ class Tree(Protocol):
 class Staging(Protocol):
     """A tree in the making: directories first, then what is in them."""
 
-    def directory(self, entry: Entry) -> None:
+    def directory(self, entry: TreeEntry) -> None:
         """Make a directory, or find it made."""
         ...
 
-    def holds(self, entry: Entry) -> bool:
+    def holds(self, entry: TreeEntry) -> bool:
         """Whether this file, hard link or symbolic link was restored before, to the last byte."""
         ...
 
-    def write(self, entry: Entry, at: int, data: bytes, *, last: bool) -> None:
+    def write(self, entry: TreeEntry, at: int, data: bytes, *, last: bool) -> None:
         """Bytes of a file; with the last ones it gets its size, mode and times."""
         ...
 
-    def link(self, entry: Entry) -> None:
+    def link(self, entry: TreeEntry) -> None:
         """Make a symbolic or a hard link."""
         ...
 
-    def settle(self, entry: Entry) -> None:
+    def settle(self, entry: TreeEntry) -> None:
         """Give a directory its mode and times; after everything that is in it."""
         ...
 

@@ -35,7 +35,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True):
     holder: str = ""
 
 
-class Heard(msgspec.Struct, frozen=True):
+class SessionActivity(msgspec.Struct, frozen=True):
     """A session that shares a workspace, when anything last happened in its log, and where its last turn
     ended there; 0 if one is under way.
     """
@@ -149,7 +149,7 @@ class Workspaces(Protocol):
         """The session is not in any more, and waits no more. Called before it comes to rest."""
         ...
 
-    async def latest(self, workspace_id: str) -> Sequence[Heard]:
+    async def latest(self, workspace_id: str) -> Sequence[SessionActivity]:
         """The two sessions of a shared workspace that were heard of last, the last one first.
 
         Called when it may not be stored as the last turn in it has left it.

@@ -25,8 +25,8 @@ from roost.domain.archive import (
     LOG,
     LONGEST_LINE,
     MANIFEST,
+    ArchiveMember,
     Card,
-    Member,
     card_of,
     check_name,
     decoded,
@@ -199,7 +199,7 @@ class _Members:
     """What an archive has in it, in order, within what a server that reads it keeps in memory."""
 
     def __init__(self) -> None:
-        self.listed: list[Member] = []
+        self.listed: list[ArchiveMember] = []
         self._names = 0
 
     def add(self, name: str, size: int, digest: str) -> None:
@@ -214,7 +214,7 @@ class _Members:
             raise TooLarge(
                 f"the names in the archive have more than {_MOST_NAMES} bytes", hint=_SPLIT
             )
-        self.listed.append(Member(written, size, digest))
+        self.listed.append(ArchiveMember(written, size, digest))
 
 
 class _Packer:
@@ -313,9 +313,9 @@ class _Unpacker:
         self._staging = staging
         self._members = _Members()
         self._kinds: dict[str, str] = {FILES: "directory"}
-        self._folders: list[snapshot.Entry] = []
+        self._folders: list[snapshot.TreeEntry] = []
         self._card: Card | None = None
-        self._listed: list[Member] | None = None
+        self._listed: list[ArchiveMember] | None = None
 
     def unpack(self) -> Card:
         for info in self._tar:
@@ -338,7 +338,7 @@ class _Unpacker:
             with (self._path / LOG).open("xb") as out:
                 self._copy(info, lambda at, data: out.write(data))
         elif info.name == MANIFEST:
-            self._listed = decoded(self._small(info), list[Member], MANIFEST)
+            self._listed = decoded(self._small(info), list[ArchiveMember], MANIFEST)
         else:
             self._take_file(info)
 
@@ -364,7 +364,7 @@ class _Unpacker:
         else:
             raise BadArchive(f"{info.name[:200]!r} is no file, directory or symbolic link")
 
-    def _write(self, info: tarfile.TarInfo, entry: snapshot.Entry) -> None:
+    def _write(self, info: tarfile.TarInfo, entry: snapshot.TreeEntry) -> None:
         def write(at: int, data: bytes) -> None:
             self._staging.write(entry, at, data, last=at + len(data) == info.size)
 
@@ -394,8 +394,8 @@ class _Unpacker:
 
 def _entry(
     info: tarfile.TarInfo, kind: Literal["directory", "file", "symlink"], mode: int
-) -> snapshot.Entry:
-    return snapshot.Entry(
+) -> snapshot.TreeEntry:
+    return snapshot.TreeEntry(
         kind=kind,
         path=os.fsencode(info.name.removeprefix(f"{FILES}/")),
         mode=mode,

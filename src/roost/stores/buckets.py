@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 
-from roost.ports.buckets import Taken
+from roost.ports.buckets import TokensTaken
 
 
 class LocalBuckets:
@@ -13,10 +13,10 @@ class LocalBuckets:
     def __init__(self) -> None:
         self._buckets: dict[str, tuple[float, float]] = {}
 
-    async def take(self, name: str, limit: int, most: int) -> Taken:
+    async def take(self, name: str, limit: int, most: int) -> TokensTaken:
         now = anyio.current_time()
         before, at = self._buckets.get(name, (float(limit), now))
         filled = min(float(limit), before + (now - at) * limit / 60)
         tokens = min(most, int(filled))
         self._buckets[name] = filled - tokens, now
-        return Taken(tokens, filled - tokens)
+        return TokensTaken(tokens, filled - tokens)

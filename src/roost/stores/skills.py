@@ -12,7 +12,7 @@ import msgspec
 from anyio import to_thread
 
 from roost.disk import make_folder, remove, sync_folder
-from roost.domain.skill import File, skill_key
+from roost.domain.skill import SkillFile, skill_key
 from roost.errors import NotFound, SnapshotCorrupt, Unavailable
 from roost.ids import mint
 from roost.ports.blobs import Blobs
@@ -32,7 +32,7 @@ class BlobSkills:
         self._here = here
         here.clear()
 
-    async def keep(self, key: str, files: Sequence[File]) -> None:
+    async def keep(self, key: str, files: Sequence[SkillFile]) -> None:
         packed = await to_thread.run_sync(msgspec.msgpack.encode, list(files))
         await self._blobs.put(skill_key(key), packed)
 
@@ -51,7 +51,7 @@ class BlobSkills:
                 raise
         return await self._here.where(key)
 
-    async def read(self, key: str) -> list[File]:
+    async def read(self, key: str) -> list[SkillFile]:
         """:raises SnapshotCorrupt: it is not what was kept"""
         return await to_thread.run_sync(_unpacked, await self._blobs.get(skill_key(key)))
 
@@ -77,7 +77,7 @@ class FolderSkills:
         for left in self._root.iterdir():
             _remove(left)
 
-    async def keep(self, key: str, files: Sequence[File]) -> None:
+    async def keep(self, key: str, files: Sequence[SkillFile]) -> None:
         try:
             await to_thread.run_sync(self._keep, key, files)
         except OSError as error:
@@ -87,7 +87,7 @@ class FolderSkills:
         place = self._root / key
         return place if await to_thread.run_sync(place.is_dir) else None
 
-    async def read(self, key: str) -> list[File]:
+    async def read(self, key: str) -> list[SkillFile]:
         place = await self.where(key)
         if place is None:
             raise NotFound(f"the files of {key} are gone")
@@ -99,7 +99,7 @@ class FolderSkills:
     async def drop(self, key: str) -> None:
         await to_thread.run_sync(_remove, self._root / key)
 
-    def _keep(self, key: str, files: Sequence[File]) -> None:
+    def _keep(self, key: str, files: Sequence[SkillFile]) -> None:
         made = self._root / mint(_UNFINISHED.rstrip("_"))
         try:
             made.mkdir()
@@ -123,10 +123,10 @@ def _remove(place: Path) -> None:
         _log.warning("cannot remove %s: %s", place, error, extra={"action": "skill"})
 
 
-def _unpacked(packed: bytes) -> list[File]:
+def _unpacked(packed: bytes) -> list[SkillFile]:
     """:raises SnapshotCorrupt: it is not what was kept, or leads out of its directory"""
     try:
-        files = msgspec.msgpack.decode(packed, type=list[File])
+        files = msgspec.msgpack.decode(packed, type=list[SkillFile])
     except msgspec.DecodeError:
         raise SnapshotCorrupt("the files of a skill cannot be read") from None
     for file in files:
@@ -136,7 +136,7 @@ def _unpacked(packed: bytes) -> list[File]:
     return files
 
 
-def _write(root: Path, file: File) -> None:
+def _write(root: Path, file: SkillFile) -> None:
     path = root / file.path
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as made:
@@ -146,10 +146,10 @@ def _write(root: Path, file: File) -> None:
         os.fsync(made.fileno())
 
 
-def _read(place: Path) -> list[File]:
+def _read(place: Path) -> list[SkillFile]:
     paths = sorted(path for path in place.rglob("*") if path.is_file())
     return [
-        File(
+        SkillFile(
             path.relative_to(place).as_posix(),
             path.read_bytes(),
             bool(path.stat().st_mode & stat.S_IXUSR),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import anyio
 
-from roost.ports.buckets import Taken
+from roost.ports.buckets import TokensTaken
 from roost.testing.stage import Stage
 from roost.testing.store_contract import StoreContract
 
@@ -16,18 +16,18 @@ class BucketsContract(StoreContract):
 
     async def test_a_bucket_is_full_at_first_and_then_has_what_is_left(self, stage: Stage) -> None:
         buckets = stage.store.buckets
-        assert await buckets.take("a", 10, 4) == Taken(4, 6.0)
+        assert await buckets.take("a", 10, 4) == TokensTaken(4, 6.0)
         second = await buckets.take("a", 10, 4)
         assert second.tokens == 4
         assert 2 <= second.left < 6
         assert (await buckets.take("a", 10, 40)).tokens >= 2
-        assert await buckets.take("b", 3, 40) == Taken(3, 0.0)
+        assert await buckets.take("b", 3, 40) == TokensTaken(3, 0.0)
 
     async def test_whole_tokens_only_and_they_come_in_with_time(self, stage: Stage) -> None:
         buckets = stage.store.buckets
         assert (await buckets.take("a", 600, 600)).tokens == 600
         with anyio.fail_after(30):
-            again = Taken(0, 0.0)
+            again = TokensTaken(0, 0.0)
             while not again.tokens:
                 again = await buckets.take("a", 600, 600)
         assert 1 <= again.tokens < 600

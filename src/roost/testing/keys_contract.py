@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from roost.errors import Conflict, LastAdministrator, NotFound
-from roost.ports.keys import Key, Limits
+from roost.ports.keys import Key, UsageLimits
 from roost.testing.stage import TENANT, Stage
 from roost.testing.store_contract import StoreContract
 
@@ -30,7 +30,7 @@ class KeysContract(StoreContract):
             "key_1",
             role="admin",
             trust_ceiling="full",
-            limits=Limits(writes_per_minute=5, reads_per_minute=0, max_sessions=7),
+            limits=UsageLimits(writes_per_minute=5, reads_per_minute=0, max_sessions=7),
         )
         added = await keys.add(key)
         assert added.created_at > 0
@@ -60,12 +60,12 @@ class KeysContract(StoreContract):
         self, stage: Stage
     ) -> None:
         keys = stage.store.keys
-        key = await keys.add(_key("key_1", limits=Limits(max_sessions=7)))
+        key = await keys.add(_key("key_1", limits=UsageLimits(max_sessions=7)))
         changed = await keys.change("key_1", {"name": "other", "trust_ceiling": "vault"})
         assert changed == replace(key, name="other", trust_ceiling="vault")
         assert await keys.find(key.digest) == changed
-        limited = await keys.change("key_1", {"limits": Limits(reads_per_minute=1)})
-        assert limited == replace(changed, limits=Limits(reads_per_minute=1))
+        limited = await keys.change("key_1", {"limits": UsageLimits(reads_per_minute=1)})
+        assert limited == replace(changed, limits=UsageLimits(reads_per_minute=1))
 
     async def test_a_key_that_opens_nothing_is_not_changed(self, stage: Stage) -> None:
         keys = stage.store.keys

@@ -15,7 +15,7 @@ from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from roost.api.framework.call import ApiCall
-from roost.domain.skill import MOST_FILES, File
+from roost.domain.skill import MOST_FILES, SkillFile
 from roost.errors import InvalidRequest
 
 _SKILL: Final = ("files", "files[]")
@@ -28,7 +28,7 @@ _SPOOLED = 64 * 1024  # bytes of a file that are in memory; what is more is in a
 class UploadedForm:
     """What was sent: files under the names their clients gave them, and plain fields."""
 
-    files: list[File] = field(default_factory=list)
+    files: list[SkillFile] = field(default_factory=list)
     fields: dict[str, str] = field(default_factory=dict)
 
 
@@ -48,7 +48,7 @@ async def form_of(call: ApiCall, *known: str) -> UploadedForm:
     """
     limit = call.deps.settings.max_body_bytes
     async with parts_of(call, _SKILL, known, most_bytes=limit) as parts:
-        files = [File(file.filename or "", await file.read()) for file in parts.files]
+        files = [SkillFile(file.filename or "", await file.read()) for file in parts.files]
         return UploadedForm(files, parts.fields)
 
 

@@ -23,7 +23,7 @@ from roost.api.framework.uploads import parts_of
 from roost.core.access.permissions import may_see
 from roost.core.files.store import FileStore, Reader
 from roost.domain.events import iso
-from roost.domain.file import File, file_of, lifetime, named
+from roost.domain.file import StoredFile, file_of, lifetime, named
 from roost.errors import InvalidRequest, NotFound
 from roost.ports.catalog import Record, RecordQuery
 
@@ -56,7 +56,7 @@ async def create(call: ApiCall, filestore: FileStore) -> ASGIApp:
         sent = parts.files[0]
         filename, kind = named(sent.filename or "", sent.content_type)
         seconds = lifetime(parts.fields.get("expires_in_seconds"))
-        file = File(filename=filename, mime_type=kind)
+        file = StoredFile(filename=filename, mime_type=kind)
         record = await filestore.add(
             call.tenant, file, sent.file, created_by=call.key.principal, seconds=seconds
         )

@@ -17,7 +17,7 @@ from roost.core.access.revocations import Revocations
 from roost.domain.events import iso
 from roost.domain.session import TrustLevel
 from roost.errors import Forbidden, InvalidRequest, NotFound, OwnKey
-from roost.ports.keys import Key, Limits, Sees
+from roost.ports.keys import Key, Sees, UsageLimits
 
 RESOURCE: Final = Resource(
     bounds={"KeyCreateParams.name": NAME, "KeyUpdateParams.name": NAME},
@@ -64,7 +64,7 @@ async def create(call: ApiCall) -> ASGIApp:
     administrators_only(call)
     fields: dict[str, Any] = dict(call.body)
     if "limits" in fields:
-        fields["limits"] = Limits(**fields["limits"])
+        fields["limits"] = UsageLimits(**fields["limits"])
     if "replaces" in fields:
         fields = await _replacing(call, fields.pop("replaces"), fields)
     elif "name" not in fields:
@@ -105,7 +105,7 @@ async def update(call: ApiCall) -> ASGIApp:
     if "trust_ceiling" in fields:
         _check_ceiling(call, fields["trust_ceiling"])
     if "limits" in fields:
-        fields["limits"] = Limits(**fields["limits"])
+        fields["limits"] = UsageLimits(**fields["limits"])
     key = await call.deps.keyring.change(call.params["key_id"], fields)
     call.deps.rates.forget(key.id)
     return reply(_view(key))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from roost.domain.session import TrustLevel
 from roost.errors import Unauthenticated
 from roost.ids import mint
-from roost.ports.keys import Key, Keys, Limits, Role, Sees
+from roost.ports.keys import Key, Keys, Role, Sees, UsageLimits
 
 _CACHED_SECONDS = 5.0  # how late another node's revocation is noticed; this node's is at once
 _MOST_CACHED = 10_000
@@ -42,7 +42,7 @@ class Keyring:
         name: str,
         role: Role = "user",
         trust_ceiling: TrustLevel = "sandboxed",
-        limits: Limits | None = None,
+        limits: UsageLimits | None = None,
         sees: Sees | None = None,
         owner: str = "",
         secret: str | None = None,
@@ -61,7 +61,7 @@ class Keyring:
             hint=_hint(secret),
             created_at=0,
             trust_ceiling=trust_ceiling,
-            limits=limits or Limits(),
+            limits=limits or UsageLimits(),
             sees=sees or ("tenant" if role == "admin" else "own"),
             owner=owner,
         )

@@ -18,10 +18,9 @@ from roost.core.access.keys import Keyring, digest_of
 from roost.domain.events import Micros
 from roost.errors import NotFound, Unauthenticated
 from roost.ids import mint
-from roost.ports.catalog import Catalog, Record, RecordQuery
+from roost.ports.catalog import SYSTEM_TENANT, Catalog, Record, RecordQuery
 from roost.ports.keys import Key
 
-_SHELF = ""  # a tenant that no key can have: who comes with a cookie has not said whose it is
 _CACHED_SECONDS = 5.0  # how late a logout at another node is noticed; this node's is at once
 _MOST_CACHED = 10_000
 _SWEPT_AT_ONCE = 100
@@ -65,7 +64,9 @@ class Logins:
             "tenant": key.tenant,
             "expires_at": expires_at,
         }
-        made = await self._catalog.add("login", _SHELF, mint("login"), body, unique_name=False)
+        made = await self._catalog.add(
+            "login", SYSTEM_TENANT, mint("login"), body, unique_name=False
+        )
         return Login(made.id, key, expires_at), f"{made.id}.{secret}"
 
     async def recognise(self, cookie: str) -> Login:
@@ -87,7 +88,7 @@ class Logins:
             self._ended.popitem(last=False)
         self._known.pop(login_id, None)
         with suppress(NotFound):  # twice, or its time had come
-            await self._catalog.delete("login", _SHELF, login_id)
+            await self._catalog.delete("login", SYSTEM_TENANT, login_id)
 
     def doubt(self) -> None:
         """Somebody has logged out elsewhere: ask again for each."""
@@ -104,7 +105,7 @@ class Logins:
         checked, record = self._known.get(login_id, (0.0, None))
         if record is None or time.monotonic() - checked > _CACHED_SECONDS:
             try:
-                record = await self._catalog.get("login", _SHELF, login_id)
+                record = await self._catalog.get("login", SYSTEM_TENANT, login_id)
             except NotFound:
                 self._known.pop(login_id, None)
                 raise Unauthenticated("The login has ended.", hint="Log in again.") from None
@@ -116,14 +117,16 @@ class Logins:
     async def _sweep(self) -> None:
         """Remove some whose time is over: as many are made as are swept, so none pile up."""
         until = _now() - int(self._seconds * 1_000_000)
-        query = RecordQuery(kind="login", tenant=_SHELF, until=until, limit=_SWEPT_AT_ONCE)
+        query = RecordQuery(kind="login", tenant=SYSTEM_TENANT, until=until, limit=_SWEPT_AT_ONCE)
         for record in await self._catalog.page(query):
             await self.end(record.id)
             self._ended.pop(record.id, None)
 
     async def _make_room(self, key_id: str) -> None:
         """A key has so many logins; one more ends the oldest."""
-        query = RecordQuery(kind="login", tenant=_SHELF, name=key_id, limit=2 * _MOST_OF_A_KEY)
+        query = RecordQuery(
+            kind="login", tenant=SYSTEM_TENANT, name=key_id, limit=2 * _MOST_OF_A_KEY
+        )
         for record in (await self._catalog.page(query))[_MOST_OF_A_KEY - 1 :]:
             await self.end(record.id)
 

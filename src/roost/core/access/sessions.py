@@ -13,7 +13,7 @@ from roost.domain.session import Session
 from roost.errors import Forbidden, NotFound
 from roost.ports.catalog import Record
 from roost.ports.keys import Key
-from roost.ports.sessions import Seen, Sessions
+from roost.ports.sessions import Sessions, Visibility
 
 Act = Literal["see", "tell", "end"]
 """What is done with a session: read it; tell it or change something of it; archive or delete it."""
@@ -57,12 +57,12 @@ class SessionAccess:
                 hint="Whoever administers the workspace can share it with this key.",
             )
 
-    async def seen(self, caller: Key) -> Seen | None:
+    async def seen(self, caller: Key) -> Visibility | None:
         """Which sessions a listing shows to the caller; None: all of its tenant's."""
         if caller.role == "admin":
             return None
         workspaces = await self._workspaces.readable(caller)
-        return Seen(None if caller.sees == "tenant" else caller.principal, workspaces)
+        return Visibility(None if caller.sees == "tenant" else caller.principal, workspaces)
 
     async def check_file(self, caller: Key, file: Record, act: Act = "see") -> None:
         """Whether the caller may read a file, or with another act remove it. One that belongs to a session is

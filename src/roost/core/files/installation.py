@@ -13,7 +13,7 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from roost.core.files.intents import SHELF, Intents
+from roost.core.files.intents import Intents
 from roost.domain.file import file_of, part_key
 from roost.domain.skill import skill_key
 from roost.domain.snapshot import head_key
@@ -30,7 +30,7 @@ from roost.errors import (
 )
 from roost.ids import mint
 from roost.ports.blobs import Blobs, Pointer
-from roost.ports.catalog import Catalog, Kind, Record
+from roost.ports.catalog import SYSTEM_TENANT, Catalog, Kind, Record
 from roost.ports.workspaces import Workspace, Workspaces
 
 _log = logging.getLogger(__name__)
@@ -252,14 +252,14 @@ class Installation:
         return mine
 
     async def _mine(self) -> Record | None:
-        return await self._catalog.named("installation", SHELF, _NAME)
+        return await self._catalog.named("installation", SYSTEM_TENANT, _NAME)
 
     async def _named(self, wanted: str) -> Record:
         """Give the database an id, unless another node was faster."""
         body = {"name": _NAME, "id": wanted}
         try:
             return await self._catalog.add(
-                "installation", SHELF, mint("inst"), body, unique_name=True
+                "installation", SYSTEM_TENANT, mint("inst"), body, unique_name=True
             )
         except Conflict:
             found = await self._mine()

@@ -7,14 +7,11 @@ shelf now and then (`core/files/janitor`), and finishes or undoes what a crash h
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from roost.errors import Conflict, NotFound, Unavailable
 from roost.ids import mint
-from roost.ports.catalog import Catalog, Record
-
-SHELF: Final = ""
-"""A tenant that no key can have: the notes about all tenants' files are looked through together."""
+from roost.ports.catalog import SYSTEM_TENANT, Catalog, Record
 
 
 class Intents:
@@ -27,13 +24,13 @@ class Intents:
         """Put a note on the shelf; gives its id."""
         note_id = mint("note")
         body = {"tenant": tenant, **about}
-        await self._catalog.add("file_note", SHELF, note_id, body, unique_name=False)
+        await self._catalog.add("file_note", SYSTEM_TENANT, note_id, body, unique_name=False)
         return note_id
 
     async def finish(self, note_id: str) -> None:
         """The record that the note is about is there. :raises Unavailable: it was given up meanwhile"""
         try:
-            await self._catalog.change("file_note", SHELF, note_id, _finished)
+            await self._catalog.change("file_note", SYSTEM_TENANT, note_id, _finished)
         except (NotFound, Conflict):
             raise Unavailable("storing the files took too long; try again") from None
 
@@ -42,12 +39,12 @@ class Intents:
 
         :raises Conflict: it was finished meanwhile
         """
-        await self._catalog.change("file_note", SHELF, note.id, _condemned)
+        await self._catalog.change("file_note", SYSTEM_TENANT, note.id, _condemned)
 
     async def settle(self, note_id: str) -> None:
         """What the note is about is done; by somebody else, perhaps."""
         with suppress(NotFound):
-            await self._catalog.delete("file_note", SHELF, note_id)
+            await self._catalog.delete("file_note", SYSTEM_TENANT, note_id)
 
 
 def _finished(note: Record) -> dict[str, Any]:

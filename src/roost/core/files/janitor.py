@@ -16,11 +16,10 @@ from typing import Final
 import anyio
 from anyio import CancelScope
 
-from roost.core.files.intents import SHELF
 from roost.core.files.store import FileStore, now
 from roost.domain.events import Micros
 from roost.errors import Conflict, NotFound, RoostError
-from roost.ports.catalog import Catalog, Record, RecordQuery
+from roost.ports.catalog import SYSTEM_TENANT, Catalog, Record, RecordQuery
 from roost.ports.sessions import Sessions
 
 _LOOK_AGAIN: Final = 300.0  # seconds
@@ -67,7 +66,7 @@ class FileJanitor:
         """Once through the shelf. :raises RoostError: the store fails; another time, then"""
         after: str | None = None
         while True:
-            query = RecordQuery(kind="file_note", tenant=SHELF, after=after, limit=_PAGE)
+            query = RecordQuery(kind="file_note", tenant=SYSTEM_TENANT, after=after, limit=_PAGE)
             notes = await self._catalog.page(query)
             for note in notes:
                 with suppress(

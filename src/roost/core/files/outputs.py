@@ -18,7 +18,7 @@ from anyio import to_thread
 from msgspec.structs import replace
 
 from roost.core.files.store import FileStore
-from roost.domain.file import File, file_of, named
+from roost.domain.file import StoredFile, file_of, named
 from roost.domain.session import Session
 from roost.errors import (
     InvalidRequest,
@@ -128,7 +128,7 @@ class Outputs:
 
     async def _keep(self, session: Session, taken: _Taken) -> None:
         filename, kind = named(taken.path, None)
-        file = File(filename=filename, mime_type=kind, name=session.id)
+        file = StoredFile(filename=filename, mime_type=kind, name=session.id)
         origin = msgspec.json.encode((taken.path, taken.mark)).decode()
         record = await self._store.add(
             session.tenant,

@@ -30,7 +30,7 @@ from roost.core.access.sessions import Act, SessionAccess
 from roost.core.files.allowance import Allowance
 from roost.core.files.intents import Intents
 from roost.domain.events import Micros
-from roost.domain.file import PART, File, Part, file_of, part_key, prefix_of
+from roost.domain.file import PART, FilePart, StoredFile, file_of, part_key, prefix_of
 from roost.errors import (
     FileExpired,
     NotFound,
@@ -74,7 +74,7 @@ class FileStore:
     async def add(
         self,
         tenant: str,
-        file: File,
+        file: StoredFile,
         data: IO[bytes],
         *,
         created_by: str,
@@ -229,7 +229,7 @@ class FileStore:
         await self._blobs.delete([stored.key for stored in found])
 
     async def _kept(
-        self, tenant: str, file: File, pieces: AsyncGenerator[bytes, None], created_by: str
+        self, tenant: str, file: StoredFile, pieces: AsyncGenerator[bytes, None], created_by: str
     ) -> Record:
         file_id = mint("file")
         note = await self.shelf.note(tenant, file=file_id)
@@ -250,11 +250,11 @@ class FileStore:
 
     async def _stored(
         self, file_id: str, pieces: AsyncGenerator[bytes, None]
-    ) -> AsyncGenerator[Part, None]:
+    ) -> AsyncGenerator[FilePart, None]:
         index = 0
         async for piece in pieces:
             await self._blobs.put(part_key(file_id, index), piece)
-            yield Part(len(piece), _digest(piece))
+            yield FilePart(len(piece), _digest(piece))
             index += 1
 
     async def _check_quota(self, tenant: str, size: int) -> None:

@@ -32,7 +32,15 @@ from roost.domain import ledger
 from roost.domain.events import Entry, iso
 from roost.domain.session import Session, Spec
 from roost.domain.snapshot import BEGINNING, Snapshot
-from roost.domain.turns import TELLING, Turn, branch_of, hidden, name_at, stretches, turns_in
+from roost.domain.turns import (
+    TELLING,
+    ConversationTurn,
+    branch_of,
+    hidden,
+    name_at,
+    stretches,
+    turns_in,
+)
 from roost.errors import InvalidRequest, NotFound, SnapshotGone
 from roost.ids import conversation_id, mint
 from roost.ports.drafts import new_draft
@@ -155,7 +163,7 @@ class Forks:
         return after
 
     async def _rewinding(
-        self, session: Session, turn: Turn, snapshot: Snapshot | None, *, files: bool
+        self, session: Session, turn: ConversationTurn, snapshot: Snapshot | None, *, files: bool
     ) -> Rewinding:
         spec, state = session.spec, session.state
         if snapshot is not None:
@@ -179,7 +187,7 @@ class Forks:
         own = self.own_directories(source)
         return self._files.seeding.forked(source.id, snapshot, target, shared, own)
 
-    async def shared(self, session: Session, turn: Turn) -> Origin | None:
+    async def shared(self, session: Session, turn: ConversationTurn) -> Origin | None:
         """The files that a turn has left in the workspace it shares; None if it does not, or has none.
 
         :raises SnapshotGone:
@@ -204,7 +212,7 @@ class Forks:
         profile = self._profiles.get(session.spec.harness)
         return () if profile is None else profile.own_directories
 
-    async def snapshot(self, session: Session, turn: Turn) -> Snapshot | None:
+    async def snapshot(self, session: Session, turn: ConversationTurn) -> Snapshot | None:
         """The files of a turn; None if its agent has none. :raises SnapshotGone:"""
         if not self._has_files(session):
             return None
@@ -215,13 +223,13 @@ class Forks:
             raise SnapshotGone(f"the files as turn {turn.number} has left them are not kept")
         return found
 
-    async def _began_after(self, session: Session, turn: Turn) -> bool:
+    async def _began_after(self, session: Session, turn: ConversationTurn) -> bool:
         """Whether the session has this turn, as its last one, from where it comes from."""
         query = EventQuery(types=_BEGINNINGS, order="desc", limit=1)
         said = await self._log.page(session.id, query)
         return bool(said) and turn.last < said[0].seq <= turn.last + _REST_AND_WORD
 
-    async def turn(self, session: Session, place: Place, field: str) -> Turn:
+    async def turn(self, session: Session, place: Place, field: str) -> ConversationTurn:
         """:raises NotFound: there is no such turn :raises InvalidRequest: no turn has ended"""
         if isinstance(place, str):
             return await self._turn_with(session, place, field)
@@ -233,7 +241,7 @@ class Forks:
             raise NotFound(f"{field}: the session has turns 1 to {len(turns)}, and no {number}")
         return turns[number - 1]
 
-    async def _turn_with(self, session: Session, event_id: str, field: str) -> Turn:
+    async def _turn_with(self, session: Session, event_id: str, field: str) -> ConversationTurn:
         seq = await self._log.place(session.id, event_id)
         if seq is None:
             raise NotFound(f"{field}: the session has no event {event_id}")
@@ -247,7 +255,7 @@ class Forks:
             hint="Name an event of the turn itself, such as its message, or the turn's number.",
         )
 
-    async def _turns(self, session: Session, end: int) -> list[Turn]:
+    async def _turns(self, session: Session, end: int) -> list[ConversationTurn]:
         """Of the conversation whose last entry is `end`."""
         query = EventQuery(
             types=TELLING,
@@ -273,7 +281,9 @@ def _without_text(entry: Entry) -> Entry:
     return entry if entry.type == "session.status_idle" else replace(entry, body=b"{}")
 
 
-def _forked(session: Session, turn: Turn, end: Entry, params: Mapping[str, Any]) -> Spec:
+def _forked(
+    session: Session, turn: ConversationTurn, end: Entry, params: Mapping[str, Any]
+) -> Spec:
     """What the fork is made with: as the session was. In a workspace that others use, it is one more of
     them only if that was asked for.
     """

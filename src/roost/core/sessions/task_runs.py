@@ -44,13 +44,12 @@ from roost.errors import (
     Unavailable,
 )
 from roost.ids import mint
-from roost.ports.catalog import Catalog, Record, RecordQuery
+from roost.ports.catalog import SYSTEM_TENANT, Catalog, Record, RecordQuery
 from roost.ports.drafts import new_draft
 from roost.ports.keys import Key
 from roost.ports.log import EventQuery, Log, Receipt
 from roost.ports.notifier import Notifier, Subscriptions
 
-_SHELF: Final = ""  # a tenant that no key can have: the open runs of all tenants are looked through
 _PAGE: Final = 100
 _LOOK_AGAIN: Final = 30.0  # seconds; what other nodes have left is found this late
 _BREATHE: Final = 0.2  # seconds between two looks: a session at work notifies of each thing it does
@@ -117,16 +116,16 @@ class Runs:
 
     async def _open(self, run_id: str, body: Body) -> None:
         try:
-            await self._catalog.get("run", _SHELF, run_id)
+            await self._catalog.get("run", SYSTEM_TENANT, run_id)
         except NotFound:
-            await self._catalog.add("run", _SHELF, run_id, body, unique_name=False)
+            await self._catalog.add("run", SYSTEM_TENANT, run_id, body, unique_name=False)
 
     async def _close(self, run_id: str) -> None:
         session_id = self._sessions.pop(run_id, None)
         if session_id is not None and self._subscriptions is not None:
             self._subscriptions.remove(session_id)
         with suppress(NotFound):  # another node was faster
-            await self._catalog.delete("run", _SHELF, run_id)
+            await self._catalog.delete("run", SYSTEM_TENANT, run_id)
 
     async def _make(self, caller: Key, record: Record, run: Body) -> Session:
         params, body = run["params"], record.body
@@ -185,7 +184,7 @@ class Runs:
     async def _look_at_all(self) -> None:
         after = None
         while True:
-            query = RecordQuery(kind="run", tenant=_SHELF, after=after, limit=_PAGE)
+            query = RecordQuery(kind="run", tenant=SYSTEM_TENANT, after=after, limit=_PAGE)
             try:
                 page = await self._catalog.page(query)
             except RoostError as error:
@@ -207,7 +206,7 @@ class Runs:
 
     async def _go_on(self, run_id: str) -> None:
         try:
-            noted = await self._catalog.get("run", _SHELF, run_id)
+            noted = await self._catalog.get("run", SYSTEM_TENANT, run_id)
             record = await self._board.get(noted.body["tenant"], noted.body["task_id"])
             run = task.run_in(record.body, run_id)
         except NotFound:
@@ -222,7 +221,7 @@ class Runs:
     async def _abandon(self, run_id: str) -> None:
         """It is in no task: it was deleted, or somebody died right at its beginning."""
         try:
-            noted = await self._catalog.get("run", _SHELF, run_id)
+            noted = await self._catalog.get("run", SYSTEM_TENANT, run_id)
         except NotFound:
             return
         if noted.created_at + _ABANDONED < _now():

@@ -12,11 +12,11 @@ from anyio import to_thread
 
 from roost.core.snapshots.packs import decode_entries, unpack, unseal
 from roost.domain.snapshot import (
-    Entry,
     Head,
     Manifest,
-    Part,
     Snapshot,
+    SnapshotPart,
+    TreeEntry,
     check_tree,
     digest_of,
     head_key,
@@ -48,9 +48,9 @@ class Fetch:
         """A snapshot's manifest. :raises SnapshotCorrupt: it is gone or damaged"""
         return await _again_if_corrupt(partial(self._manifest, snapshot))
 
-    async def entries(self, manifest: Manifest) -> AsyncGenerator[Entry, None]:
+    async def entries(self, manifest: Manifest) -> AsyncGenerator[TreeEntry, None]:
         """Every entry, in order, each one fit to be restored. :raises SnapshotCorrupt:"""
-        before: Entry | None = None
+        before: TreeEntry | None = None
         held: dict[str, dict[bytes, bytes]] = {}
         for part in manifest.segments:
             if part.pack not in held:
@@ -61,14 +61,14 @@ class Fetch:
                 yield entry
                 before = entry
 
-    async def parts(self, pack: str, parts: Sequence[Part]) -> dict[bytes, bytes]:
+    async def parts(self, pack: str, parts: Sequence[SnapshotPart]) -> dict[bytes, bytes]:
         """The content of some parts of one pack, by digest. :raises SnapshotCorrupt:"""
         found: dict[bytes, bytes] = {}
         await self.give(pack, parts, found.update)
         return found
 
     async def give(
-        self, pack: str, parts: Sequence[Part], use: Callable[[dict[bytes, bytes]], None]
+        self, pack: str, parts: Sequence[SnapshotPart], use: Callable[[dict[bytes, bytes]], None]
     ) -> None:
         """Call `use` with the content of some parts of one pack, in a thread, one at a time.
 
@@ -90,7 +90,7 @@ class Fetch:
         return unseal(data, Manifest)
 
     async def _give(
-        self, pack: str, parts: Sequence[Part], use: Callable[[dict[bytes, bytes]], None]
+        self, pack: str, parts: Sequence[SnapshotPart], use: Callable[[dict[bytes, bytes]], None]
     ) -> None:
         data = await self._blobs.get(pack)
         async with self._two:
@@ -98,7 +98,7 @@ class Fetch:
             await to_thread.run_sync(use, content, limiter=self._uses)
 
 
-def _unpacked(data: bytes, parts: Sequence[Part]) -> dict[bytes, bytes]:
+def _unpacked(data: bytes, parts: Sequence[SnapshotPart]) -> dict[bytes, bytes]:
     return {part.digest: content for part, content in unpack(data, parts)}
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from roost.core.snapshots.index import Known, Previous, compress_rows
 from roost.core.snapshots.packs import Load, encode_entries
-from roost.domain.snapshot import Entry, Manifest, Part, Totals, digest_of
+from roost.domain.snapshot import Manifest, SnapshotPart, Totals, TreeEntry, digest_of
 from roost.errors import WorkspaceTooLarge
 from roost.ports.tree import Changed, Found, Root, Signature, Skipped, Tree, Why
 
@@ -25,7 +25,7 @@ _MOST_IN_A_SEGMENT: Final = 1 << 20  # bytes, about
 _CUT: Final = 0xFF  # a segment ends after one name in 256, whatever is before and behind it
 
 
-_Row = tuple[Entry, Signature | None]
+_Row = tuple[TreeEntry, Signature | None]
 
 
 class GatherLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,10 +54,10 @@ class Earlier(msgspec.Struct, frozen=True):
 
     previous: Previous
     known: Known
-    segments: Mapping[bytes, Part]
+    segments: Mapping[bytes, SnapshotPart]
 
 
-def weight_of(entry: Entry) -> int:
+def weight_of(entry: TreeEntry) -> int:
     """How many bytes it takes in a segment, about."""
     return len(entry.path) + len(entry.target) + 100 * len(entry.parts) + 50
 
@@ -79,7 +79,7 @@ class Gatherer:
         limits: GatherLimits,
     ) -> None:
         self.report = Report()
-        self.segments: list[Part] = []
+        self.segments: list[SnapshotPart] = []
         self.index: list[bytes] = []
         self.packs: set[str] = set()
         self._tree = tree
@@ -131,7 +131,7 @@ class Gatherer:
         if found.identity is not None:
             first = self._names.setdefault(found.identity, found.path)
             if first != found.path:
-                return Entry("link", found.path, target=first), None
+                return TreeEntry("link", found.path, target=first), None
         if found.kind == "symlink":
             return self._symlink(found)
         before = self._earlier.previous.find(found.path)
@@ -148,12 +148,16 @@ class Gatherer:
         except Changed:
             return None
 
-    def _entry(self, found: Found, parts: tuple[Part, ...] = (), target: bytes = b"") -> Entry:
+    def _entry(
+        self, found: Found, parts: tuple[SnapshotPart, ...] = (), target: bytes = b""
+    ) -> TreeEntry:
         size = found.size if found.kind == "file" else 0
         owner = None if found.owner == self._root.owner else found.owner
-        return Entry(found.kind, found.path, found.mode, found.mtime, size, parts, target, owner)
+        return TreeEntry(
+            found.kind, found.path, found.mode, found.mtime, size, parts, target, owner
+        )
 
-    def _read(self, found: Found, before: Entry | None) -> Generator[Load, None, _Row | None]:
+    def _read(self, found: Found, before: TreeEntry | None) -> Generator[Load, None, _Row | None]:
         """The file as it was at one moment. If it never holds still, what it was in the last snapshot."""
         for _ in range(_TRIES):
             try:
@@ -171,11 +175,11 @@ class Gatherer:
         self.report.note(found.path, "changing")
         return (before, None) if before is not None and before.kind == "file" else None
 
-    def _parts(self, found: Found) -> Generator[Load, None, tuple[Part, ...] | None]:
+    def _parts(self, found: Found) -> Generator[Load, None, tuple[SnapshotPart, ...] | None]:
         parts = []
         for piece in self._tree.read(found):
             if isinstance(piece, int):
-                parts.append(Part(b"", "", 0, 0, piece))
+                parts.append(SnapshotPart(b"", "", 0, 0, piece))
             else:
                 parts.append((yield from self._stored(piece)))
             if len(parts) > _MOST_PARTS:
@@ -183,7 +187,7 @@ class Gatherer:
                 return None
         return tuple(parts)
 
-    def _stored(self, data: bytes) -> Generator[Load, None, Part]:
+    def _stored(self, data: bytes) -> Generator[Load, None, SnapshotPart]:
         digest = digest_of(data)
         known = self._earlier.known.find(digest)
         if known is not None:
@@ -196,7 +200,7 @@ class Gatherer:
         self._earlier.known.add([part])
         return part
 
-    def _add(self, entry: Entry, signature: Signature | None) -> None:
+    def _add(self, entry: TreeEntry, signature: Signature | None) -> None:
         self._rows.append((entry, signature))
         self._entries += 1
         self._bytes += sum(part.size for part in entry.parts if part.digest)

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import zstandard
 
-from roost.domain.snapshot import Entry, Manifest, Part, order
+from roost.domain.snapshot import Manifest, SnapshotPart, TreeEntry, order
 from roost.ports.tree import Signature, Tree
 
 _NOTE = "index"
 _MOST_KNOWN = 500_000  # parts that are looked up; more are stored again rather than kept in memory
 
-Row = tuple[Entry, Signature | None]
+Row = tuple[TreeEntry, Signature | None]
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,11 +64,11 @@ def remember(tree: Tree, index: Index) -> None:
 class Known:
     """Where parts lie that an earlier snapshot has stored. Entries given are looked at when needed."""
 
-    def __init__(self, entries: Iterator[Entry] | None = None) -> None:
+    def __init__(self, entries: Iterator[TreeEntry] | None = None) -> None:
         self._entries = entries
-        self._parts: dict[bytes, Part] = {}
+        self._parts: dict[bytes, SnapshotPart] = {}
 
-    def find(self, digest: bytes) -> Part | None:
+    def find(self, digest: bytes) -> SnapshotPart | None:
         """The part with this content."""
         if self._entries is not None:
             for entry in self._entries:
@@ -76,7 +76,7 @@ class Known:
             self._entries = None
         return self._parts.get(digest)
 
-    def add(self, parts: Sequence[Part]) -> None:
+    def add(self, parts: Sequence[SnapshotPart]) -> None:
         """Some more."""
         if len(self._parts) < _MOST_KNOWN:
             self._parts.update((part.digest, part) for part in parts if part.digest)

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import msgspec
 import zstandard
 
-from roost.domain.snapshot import DIGEST, Entry, Head, Manifest, Part, digest_of
+from roost.domain.snapshot import DIGEST, Head, Manifest, SnapshotPart, TreeEntry, digest_of
 from roost.errors import SnapshotCorrupt
 
 FRAME: Final = 1 << 20
@@ -43,12 +43,12 @@ class Load:
         """Whether it should be packed before anything is added."""
         return self.size >= LOAD
 
-    def add(self, digest: bytes, data: bytes) -> Part:
+    def add(self, digest: bytes, data: bytes) -> SnapshotPart:
         """Put a part in; says where it will lie."""
         if self._last >= FRAME:
             self._frames.append([])
             self._last = 0
-        part = Part(digest, self.key, len(self._frames) - 1, self._last, len(data))
+        part = SnapshotPart(digest, self.key, len(self._frames) - 1, self._last, len(data))
         self._frames[-1].append(data)
         self._last += len(data)
         self.size += len(data)
@@ -62,7 +62,7 @@ class Load:
         return b"".join([*frames, lengths, _COUNT.pack(len(frames))])
 
 
-def unpack(pack: bytes, parts: Sequence[Part]) -> Iterator[tuple[Part, bytes]]:
+def unpack(pack: bytes, parts: Sequence[SnapshotPart]) -> Iterator[tuple[SnapshotPart, bytes]]:
     """Each of the parts, which all lie in this pack, with its bytes, checked. Takes a while.
 
     :raises SnapshotCorrupt: the pack is not what was stored
@@ -94,14 +94,14 @@ def _frames(pack: bytes) -> list[bytes]:
     return frames
 
 
-def encode_entries(entries: Sequence[Entry]) -> bytes:
+def encode_entries(entries: Sequence[TreeEntry]) -> bytes:
     """A segment's bytes; the same entries have the same."""
     return msgspec.msgpack.encode(entries)
 
 
-def decode_entries(data: bytes) -> list[Entry]:
+def decode_entries(data: bytes) -> list[TreeEntry]:
     """What `encode_entries` was given. :raises SnapshotCorrupt: it was given nothing like that"""
-    return _decoded(data, list[Entry])
+    return _decoded(data, list[TreeEntry])
 
 
 def seal(thing: Manifest | Head) -> bytes:

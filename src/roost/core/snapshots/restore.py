@@ -14,7 +14,7 @@ from anyio import to_thread
 
 from roost.core.concurrency import a_few_at_once
 from roost.core.snapshots.fetch import Fetch
-from roost.domain.snapshot import Entry, Manifest, Part, Snapshot
+from roost.domain.snapshot import Manifest, Snapshot, SnapshotPart, TreeEntry
 from roost.errors import SnapshotCorrupt
 from roost.ports.tree import Root, Staging, Tree
 
@@ -36,9 +36,9 @@ OnProgress = Callable[[RestoreProgress], None]
 class _Job(msgspec.Struct, frozen=True):
     """A part of a file that is to be written."""
 
-    entry: Entry
+    entry: TreeEntry
     at: int
-    part: Part
+    part: SnapshotPart
 
 
 class Restored(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ async def restored(
     snapshot: Snapshot,
     tree: Tree,
     on_progress: OnProgress | None = None,
-    entries: Sequence[Entry] | None = None,
+    entries: Sequence[TreeEntry] | None = None,
 ) -> AsyncGenerator[Restored, None]:
     """The snapshot's files, ready to be put in the tree's place in the body.
 
@@ -89,13 +89,13 @@ class _Restore:
         self._manifest = manifest
         self._staging = staging
         self._on_progress = on_progress
-        self._directories: list[Entry] = []
-        self._links: list[Entry] = []
+        self._directories: list[TreeEntry] = []
+        self._links: list[TreeEntry] = []
         self._jobs: dict[str, list[_Job]] = defaultdict(list)
         self._left: dict[bytes, int] = {}
         self._files = self._bytes = 0
 
-    async def run(self, entries: Sequence[Entry] | None) -> None:
+    async def run(self, entries: Sequence[TreeEntry] | None) -> None:
         """All of it."""
         if entries is None:
             entries = [entry async for entry in self._fetch.entries(self._manifest)]
@@ -107,7 +107,7 @@ class _Restore:
         await to_thread.run_sync(self._close)
         self._tell()
 
-    def _prepare(self, entries: Sequence[Entry]) -> None:
+    def _prepare(self, entries: Sequence[TreeEntry]) -> None:
         """Make the directories, and see what is to be written."""
         kinds: dict[bytes, str] = {b"": "directory"}
         for entry in entries:
@@ -125,7 +125,7 @@ class _Restore:
             if entry.kind == "link" and kinds.get(entry.target) not in ("file", "symlink"):
                 raise SnapshotCorrupt(f"there is nothing for {entry.path[:200]!r} to be a name of")
 
-    def _plan(self, entry: Entry) -> None:
+    def _plan(self, entry: TreeEntry) -> None:
         stored = [part for part in entry.parts if part.digest]
         if self._staging.holds(entry):
             self._done(entry, sum(part.size for part in stored))
@@ -163,7 +163,7 @@ class _Restore:
             self._staging.settle(entry)
             self._files += 1
 
-    def _done(self, entry: Entry, size: int) -> None:
+    def _done(self, entry: TreeEntry, size: int) -> None:
         self._files += 1
         self._bytes += size
 

@@ -33,9 +33,9 @@ from roost.domain.events import Micros
 from roost.domain.snapshot import (
     BEGINNING,
     Head,
-    Hold,
     Manifest,
     Snapshot,
+    SnapshotHold,
     TurnEnd,
     digest_of,
     manifest_key,
@@ -321,7 +321,7 @@ class Snapshots:
             return found
 
         def held(head: Head) -> Head:
-            hold, others = Hold(wanted(head), by), head.holds
+            hold, others = SnapshotHold(wanted(head), by), head.holds
             if hold in others:
                 return head
             return replace(head, holds=(*(_unpinned(head) if by == _REWIND else others), hold))
@@ -417,11 +417,11 @@ def _same(one: Manifest, other: Manifest) -> bool:
     return replace(one, sequence=0, workspace="") == replace(other, sequence=0, workspace="")
 
 
-def _unpinned(head: Head) -> tuple[Hold, ...]:
+def _unpinned(head: Head) -> tuple[SnapshotHold, ...]:
     return tuple(hold for hold in head.holds if hold.by != _REWIND)
 
 
-def _without(head: Head, holds: Sequence[Hold]) -> Head:
+def _without(head: Head, holds: Sequence[SnapshotHold]) -> Head:
     return replace(head, holds=tuple(hold for hold in head.holds if hold not in holds))
 
 

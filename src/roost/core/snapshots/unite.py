@@ -13,13 +13,13 @@ from anyio import to_thread
 from roost.core.snapshots.fetch import Fetch
 from roost.core.snapshots.gather import ends_segment, weight_of
 from roost.core.snapshots.packs import Load, encode_entries
-from roost.domain.snapshot import Entry, Manifest, Part, Snapshot, Totals, digest_of
+from roost.domain.snapshot import Manifest, Snapshot, SnapshotPart, Totals, TreeEntry, digest_of
 from roost.domain.union import united
 
 
 async def in_one(
     fetch: Fetch, home: Snapshot, shared: Snapshot, own: Collection[bytes]
-) -> tuple[Manifest, list[Entry]]:
+) -> tuple[Manifest, list[TreeEntry]]:
     """The entries of two snapshots as one tree's, whose own directory is the home's."""
     root, beside = await fetch.manifest(home), await fetch.manifest(shared)
     mine = [entry async for entry in fetch.entries(root)]
@@ -35,10 +35,10 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def laid_out(
-    entries: Sequence[Entry], root: Manifest, workspace: str, key: Callable[[int], str]
+    entries: Sequence[TreeEntry], root: Manifest, workspace: str, key: Callable[[int], str]
 ) -> Layout:
     """The first snapshot of a workspace, whose own directory is as `root` says. Takes a while."""
-    loads, segments = [Load(key(0))], list[Part]()
+    loads, segments = [Load(key(0))], list[SnapshotPart]()
     for segment in _segments(entries):
         data = encode_entries(segment)
         if loads[-1].full:
@@ -59,8 +59,8 @@ def laid_out(
     return Layout(manifest, [load for load in loads if load.size])
 
 
-def _segments(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    segment: list[Entry] = []
+def _segments(entries: Sequence[TreeEntry]) -> Iterator[list[TreeEntry]]:
+    segment: list[TreeEntry] = []
     weight = 0
     for entry in entries:
         segment.append(entry)

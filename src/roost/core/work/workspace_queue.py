@@ -17,7 +17,7 @@ from roost.core.write.intake import inbox
 from roost.domain.events import Micros
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Session
-from roost.domain.workspace import Settings
+from roost.domain.workspace import WorkspacePolicy
 from roost.errors import NotWaiting
 from roost.ports.drafts import trouble
 from roost.ports.harness import Trouble
@@ -113,7 +113,7 @@ class WorkspaceQueue:
             "another session has its turn in the workspace; this one is queued behind it",
         )
 
-    async def _over(self, workspace_id: str, settings: Settings) -> tuple[str, str] | None:
+    async def _over(self, workspace_id: str, settings: WorkspacePolicy) -> tuple[str, str] | None:
         quota = settings.quota_bytes
         if quota is None or (size := await self._shared.size(workspace_id)) <= quota:
             return None

@@ -25,7 +25,7 @@ from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.workspaces.sync import Say, to_nobody
 from roost.domain import workspace
 from roost.domain.events import Draft
-from roost.domain.workspace import Settings
+from roost.domain.workspace import WorkspacePolicy
 from roost.errors import NotFound, RoostError, WorkspaceDeleted
 from roost.ids import mint
 from roost.ports.catalog import Catalog
@@ -100,7 +100,7 @@ class SharedWorkspaces:
         except RoostError as error:
             _log.warning("snapshots not released: %s", error.message, extra={"action": "release"})
 
-    async def settings(self, tenant: str, workspace_id: str) -> Settings:
+    async def settings(self, tenant: str, workspace_id: str) -> WorkspacePolicy:
         """How a workspace is set up now. :raises WorkspaceDeleted:"""
         try:
             record = await self._catalog.get("workspace", tenant, workspace_id)
@@ -196,7 +196,10 @@ class SharedWorkspaces:
         """Release the snapshots that its settings do not keep, for garbage collection."""
         try:
             wanted = await self.settings(tenant, workspace_id)
-            if (wanted.keep_snapshots, wanted.keep_days) == (Settings().keep_snapshots, None):
+            if (wanted.keep_snapshots, wanted.keep_days) == (
+                WorkspacePolicy().keep_snapshots,
+                None,
+            ):
                 return  # as many as are ever kept
             since = time.time_ns() // 1000 - wanted.keep_days * _DAY if wanted.keep_days else 0
             if await self._snapshots.release(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from roost.disk import remove
-from roost.domain.snapshot import Entry, digest_of
+from roost.domain.snapshot import TreeEntry, digest_of
 from roost.ports.tree import Root
 from roost.sandboxes.paths import open_at
 from roost.sandboxes.tree.root import root_of
@@ -40,7 +40,7 @@ class LocalStaging:
         os.close(self._folder[1])
         os.close(self._top)
 
-    def directory(self, entry: Entry) -> None:
+    def directory(self, entry: TreeEntry) -> None:
         at, name = self._parent(entry.path)
         try:
             os.mkdir(name, 0o700, dir_fd=at)
@@ -49,7 +49,7 @@ class LocalStaging:
             os.fchmod(descriptor, 0o700)
             os.close(descriptor)
 
-    def holds(self, entry: Entry) -> bool:
+    def holds(self, entry: TreeEntry) -> bool:
         if not self._resumes:
             return False
         at, name = self._parent(entry.path)
@@ -64,7 +64,7 @@ class LocalStaging:
         os.unlink(name, dir_fd=at)  # links are cheap to make again
         return False
 
-    def write(self, entry: Entry, at: int, data: bytes, *, last: bool) -> None:
+    def write(self, entry: TreeEntry, at: int, data: bytes, *, last: bool) -> None:
         folder, name = self._parent(entry.path)
         flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
         if entry.path not in self._begun:
@@ -85,7 +85,7 @@ class LocalStaging:
         finally:
             os.close(descriptor)
 
-    def link(self, entry: Entry) -> None:
+    def link(self, entry: TreeEntry) -> None:
         at, name = self._parent(entry.path)
         if entry.kind == "link":
             self._hard_link(entry, at, name)
@@ -95,7 +95,7 @@ class LocalStaging:
             os.chown(name, *self._given(entry), dir_fd=at, follow_symlinks=False)
         os.utime(name, ns=(entry.mtime, entry.mtime), dir_fd=at, follow_symlinks=False)
 
-    def settle(self, entry: Entry) -> None:
+    def settle(self, entry: TreeEntry) -> None:
         descriptor = open_at(self._top, os.fsdecode(entry.path), os.O_RDONLY | os.O_DIRECTORY)
         try:
             self._dress(descriptor, entry)
@@ -104,7 +104,7 @@ class LocalStaging:
             os.close(descriptor)
 
     def finish(self, mode: int, mtime: int) -> Root:
-        entry = Entry("directory", b"", mode, mtime)
+        entry = TreeEntry("directory", b"", mode, mtime)
         self._dress(self._top, entry)
         os.utime(self._top, ns=(mtime, mtime))
         return root_of(self._path)
@@ -134,7 +134,7 @@ class LocalStaging:
     def _opened(self, folder: bytes) -> int:
         return open_at(self._top, os.fsdecode(folder), _FOLDER) if folder else os.dup(self._top)
 
-    def _hard_link(self, entry: Entry, at: int, name: bytes) -> None:
+    def _hard_link(self, entry: TreeEntry, at: int, name: bytes) -> None:
         folder, _, source = entry.target.rpartition(b"/")
         origin = self._opened(folder)
         try:
@@ -142,7 +142,7 @@ class LocalStaging:
         finally:
             os.close(origin)
 
-    def _content_is(self, entry: Entry) -> bool:
+    def _content_is(self, entry: TreeEntry) -> bool:
         """What is in holes is not looked at: files that have some are restored again."""
         if not all(part.digest for part in entry.parts):
             return False
@@ -157,7 +157,7 @@ class LocalStaging:
         finally:
             os.close(descriptor)
 
-    def _dress(self, descriptor: int, entry: Entry) -> None:
+    def _dress(self, descriptor: int, entry: TreeEntry) -> None:
         """Give it its owner and mode, the owner first: a change of owner takes set-id bits away.
 
         Only where it has not got them already: each change is one more for the file system to write.
@@ -173,7 +173,7 @@ class LocalStaging:
         if mode != stat.S_IMODE(status.st_mode):
             os.fchmod(descriptor, mode)
 
-    def _given(self, entry: Entry) -> tuple[int, int]:
+    def _given(self, entry: TreeEntry) -> tuple[int, int]:
         """Only what sandboxes are given on this machine: another uid may be a person here."""
         uid, gid = entry.owner or self._owner
         if uid in self._uids and gid in self._uids:

@@ -1,6 +1,6 @@
 """From a SQLite file to PostgreSQL: everything a server keeps in its database, row by row, proved equal."""
 
 from roost.stores.moving.copying import move
-from roost.stores.moving.progress import Progress
+from roost.stores.moving.progress import MoveProgress
 
-__all__ = ["Progress", "move"]
+__all__ = ["MoveProgress", "move"]

@@ -13,18 +13,18 @@ from typing import Any, Final
 
 from roost.errors import StartupError
 from roost.stores.moving import source, target
-from roost.stores.moving.progress import Progress, note
+from roost.stores.moving.progress import MoveProgress, note
 from roost.stores.moving.proof import Prover, differences
-from roost.stores.moving.source import Source
+from roost.stores.moving.source import SqliteSource
 from roost.stores.moving.tables import Row, common
-from roost.stores.moving.target import Target
+from roost.stores.moving.target import PostgresTarget
 
 _MOST_ROWS: Final = 1000
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _OFTEN: Final = 5000  # rows between two words about the check
 
 
-async def move(path: Path, url: str) -> AsyncGenerator[Progress]:
+async def move(path: Path, url: str) -> AsyncGenerator[MoveProgress]:
     """Everything in this SQLite file to that PostgreSQL database; says how far it is.
 
     :raises StartupError: it is refused, or was cut off; the hint says what to do
@@ -47,7 +47,7 @@ async def move(path: Path, url: str) -> AsyncGenerator[Progress]:
             yield note(_summary(counts))
 
 
-async def _begun(new: Target, fingerprint: str) -> tuple[str, list[Any]] | None:
+async def _begun(new: PostgresTarget, fingerprint: str) -> tuple[str, list[Any]] | None:
     """Where to go on: the table, and the last key of it that is there. None: there is nothing to do."""
     found = await new.found()
     if found is None:
@@ -68,7 +68,7 @@ async def _begun(new: Target, fingerprint: str) -> tuple[str, list[Any]] | None:
     return table, upto
 
 
-async def _check_empty(new: Target) -> None:
+async def _check_empty(new: PostgresTarget) -> None:
     if filled := await new.filled():
         raise StartupError(
             f"the target database has data of its own, in: {', '.join(filled)}",
@@ -77,8 +77,8 @@ async def _check_empty(new: Target) -> None:
 
 
 async def _copy(
-    old: Source, new: Target, counts: dict[str, int], last: str, upto: list[Any]
-) -> AsyncGenerator[Progress]:
+    old: SqliteSource, new: PostgresTarget, counts: dict[str, int], last: str, upto: list[Any]
+) -> AsyncGenerator[MoveProgress]:
     for table in new.tables:
         if table.name < last:
             continue
@@ -90,7 +90,7 @@ async def _copy(
         for piece in _pieces(old.rows(table, after)):
             await new.add(table, piece)
             done += len(piece)
-            yield Progress("copy", table.name, done, total)
+            yield MoveProgress("copy", table.name, done, total)
         await new.number_on(table, old.last_number(table))
 
 
@@ -108,7 +108,9 @@ def _pieces(rows: Iterator[Row]) -> Iterator[Sequence[Row]]:
         yield piece
 
 
-async def _check(old: Source, new: Target, counts: dict[str, int]) -> AsyncGenerator[Progress]:
+async def _check(
+    old: SqliteSource, new: PostgresTarget, counts: dict[str, int]
+) -> AsyncGenerator[MoveProgress]:
     """Every row again, from both."""
     wrong: list[str] = []
     for table in new.tables:
@@ -119,9 +121,9 @@ async def _check(old: Source, new: Target, counts: dict[str, int]) -> AsyncGener
             there.show(row)
             seen += 1
             if seen % _OFTEN == 0:
-                yield Progress("check", table.name, seen, counts[table.name])
+                yield MoveProgress("check", table.name, seen, counts[table.name])
         wrong += differences(table, here.proofs(), there.proofs())
-        yield Progress("check", table.name, seen, counts[table.name])
+        yield MoveProgress("check", table.name, seen, counts[table.name])
     if wrong:
         await new.spoil()
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""

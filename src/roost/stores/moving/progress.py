@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 
-class Progress(NamedTuple):
+class MoveProgress(NamedTuple):
     """So many rows of a table are done; or a sentence, if there is one."""
 
     step: Literal["copy", "check", "note"]
@@ -15,6 +15,6 @@ class Progress(NamedTuple):
     said: str = ""
 
 
-def note(said: str) -> Progress:
+def note(said: str) -> MoveProgress:
     """A sentence for a person."""
-    return Progress("note", said=said)
+    return MoveProgress("note", said=said)

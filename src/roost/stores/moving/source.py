@@ -29,7 +29,7 @@ _MARKS = (
 _LAST_NUMBER = "SELECT seq FROM sqlite_sequence WHERE name = ?"
 
 
-class Source:
+class SqliteSource:
     """An open file."""
 
     def __init__(self, db: apsw.Connection) -> None:
@@ -71,7 +71,7 @@ class Source:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Source]:
+def opened(path: Path) -> Iterator[SqliteSource]:
     """The file, as long as the context lasts; no server can have it meanwhile.
 
     :raises StartupError: it is not there, a server has it, or it is not of this version
@@ -85,7 +85,7 @@ def opened(path: Path) -> Iterator[Source]:
             db = driver.connect_reader(path)
             try:
                 _check(db, path)
-                yield Source(db)
+                yield SqliteSource(db)
             finally:
                 db.close()
     except DataDirLocked as locked:

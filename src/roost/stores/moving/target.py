@@ -46,7 +46,7 @@ _SPOILT = "UPDATE moves SET source = '' WHERE id = 1"
 _NUMBER_ON = "SELECT setval(pg_get_serial_sequence($1, $2), $3)"
 
 
-class Target:
+class PostgresTarget:
     """One connection to it, and the only one that moves."""
 
     def __init__(self, connection: Connection, tables: Sequence[Table]) -> None:
@@ -133,7 +133,7 @@ class Target:
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncGenerator[Target]:
+async def opened(url: str) -> AsyncGenerator[PostgresTarget]:
     """The database, with this version's tables; nobody else moves into it meanwhile.
 
     :raises StartupError: it cannot be reached or used, or went away in the middle
@@ -144,7 +144,7 @@ async def opened(url: str) -> AsyncGenerator[Target]:
         try:
             await _lock(connection)
             await connection.execute(_MAKE)
-            yield Target(connection, await tables_of(connection))
+            yield PostgresTarget(connection, await tables_of(connection))
         finally:
             await driver.close(connection)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from roost.ports.buckets import Taken
+from roost.ports.buckets import TokensTaken
 from roost.stores.postgres.database import Database
 
 # What has come in since the last time, up to the limit; then as many whole tokens as are wanted and there.
@@ -27,9 +27,9 @@ class PostgresBuckets:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def take(self, name: str, limit: int, most: int) -> Taken:
+    async def take(self, name: str, limit: int, most: int) -> TokensTaken:
         # Not as other writes: if the connection breaks it is done again, and somebody has a little less.
         row = await self._database.ask(
             lambda db: db.fetchrow(_TAKE, name, float(limit), float(most))
         )
-        return Taken(int(row[0]), row[1])
+        return TokensTaken(int(row[0]), row[1])

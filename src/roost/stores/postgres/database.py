@@ -21,8 +21,8 @@ from roost.domain.events import Entry, Micros
 from roost.errors import Unavailable
 from roost.ids import mint
 from roost.stores.postgres import driver
+from roost.stores.postgres.connections import ConnectionPool, ReconnectingConnection
 from roost.stores.postgres.driver import NOW, CommitMark, Connection, worded
-from roost.stores.postgres.lines import Line, Pool
 from roost.stores.sql.database import Question
 from roost.stores.sql.rows import Row, entry_of
 
@@ -59,8 +59,8 @@ class Database:
     def __init__(self, url: str, name: str) -> None:
         self._url = url
         self._name = name
-        self._lines: list[Line] = []
-        self._shared = Pool([self.line() for _ in range(_CONNECTIONS)])
+        self._connections: list[ReconnectingConnection] = []
+        self._shared = ConnectionPool([self.own_connection() for _ in range(_CONNECTIONS)])
         self._batches = count(1)
         self._closed = False
         self._answered = time.monotonic()
@@ -75,8 +75,8 @@ class Database:
         finally:
             database._closed = True
             async with anyio.create_task_group() as closing:
-                for line in database._lines:
-                    closing.start_soon(line.close)
+                for connection in database._connections:
+                    closing.start_soon(connection.close)
 
     async def read(self, question: Question[T]) -> T:
         """The answer to a question, which may be asked again if the connection breaks."""
@@ -99,18 +99,18 @@ class Database:
 
         return await self._patiently(lambda: self._commit(marked, self._shared), time.monotonic())
 
-    async def write_on(self, line: Line, change: MarkedWork[T], since: float) -> T:
-        """The same on a line of its own, for a change that also writes its mark, if it writes.
+    async def write_on(self, own: ReconnectingConnection, change: MarkedWork[T], since: float) -> T:
+        """The same on a connection of its own, for a change that also writes its mark, if it writes.
 
         Patience is counted since then.
         """
-        return await self._patiently(lambda: self._commit(change, line), since)
+        return await self._patiently(lambda: self._commit(change, own), since)
 
-    def line(self) -> Line:
+    def own_connection(self) -> ReconnectingConnection:
         """A connection for one who uses it all the time."""
-        line = Line(self._url, self._name)
-        self._lines.append(line)
-        return line
+        connection = ReconnectingConnection(self._url, self._name)
+        self._connections.append(connection)
+        return connection
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]], since: float) -> T:
         """Try until it works, or the database has been away for too long."""
@@ -139,7 +139,9 @@ class Database:
         async with self._shared.connected() as connection:
             return await question(connection)
 
-    async def _commit(self, change: MarkedWork[T], source: Line | Pool) -> T:
+    async def _commit(
+        self, change: MarkedWork[T], source: ReconnectingConnection | ConnectionPool
+    ) -> T:
         async with source.connected() as connection:
             pid = connection.get_server_pid()
             mark = CommitMark(f"{self._name} {pid}", next(self._batches))

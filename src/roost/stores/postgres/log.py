@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from roost.domain.session import Lease
 from roost.stores.postgres.database import Database
-from roost.stores.postgres.nodes import Claims, Nodes
+from roost.stores.postgres.leases import Claims, NodeLeases
 from roost.stores.postgres.writer import PostgresWriter
 from roost.stores.sql.log import SqlLog
 
@@ -12,7 +12,7 @@ from roost.stores.sql.log import SqlLog
 class PostgresLog(SqlLog):
     """`ports.log.Log`."""
 
-    def __init__(self, writer: PostgresWriter, database: Database, nodes: Nodes) -> None:
+    def __init__(self, writer: PostgresWriter, database: Database, nodes: NodeLeases) -> None:
         super().__init__(writer, database)
         self._nodes = nodes
         self._claims = Claims(writer)

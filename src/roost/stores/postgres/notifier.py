@@ -19,8 +19,8 @@ from roost.domain.events import Preview
 from roost.stores.notifier import LocalNotifier
 from roost.stores.postgres import channel
 from roost.stores.postgres.channel import CHANNEL, NOTIFY, Notified, PreviewPiece
-from roost.stores.postgres.dial import Dial
 from roost.stores.postgres.driver import Connection
+from roost.stores.postgres.kept_connection import KeptConnection
 
 _STILL_THERE: Final = 5.0  # seconds of silence before the connection is tried
 _GATHER: Final = 0.01  # seconds in which previews gather: somebody reads them, nobody acts on them
@@ -42,7 +42,7 @@ class PostgresNotifier(LocalNotifier):
     @asynccontextmanager
     async def open(cls, url: str) -> AsyncGenerator[PostgresNotifier]:
         """A notifier that reaches other nodes, too. For this node's subscribers it need not be connected."""
-        notifier, dial = cls(), Dial(url)
+        notifier, dial = cls(), KeptConnection(url)
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(dial.keep_up, notifier._exchange)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from roost.domain.session import Session
 from roost.stores.postgres.database import Database
 from roost.stores.postgres.driver import NOW
-from roost.stores.postgres.sweep import Sweep
+from roost.stores.postgres.sweep import Sweeper
 from roost.stores.postgres.writer import PostgresWriter
 from roost.stores.sql.rows import PENDING, SESSION_COLUMNS, Row, cached_of, spec_of
 from roost.stores.sql.sessions import WHOLE, SqlSessions
@@ -17,7 +17,7 @@ class PostgresSessions(SqlSessions):
     SELECT = f"SELECT {SESSION_COLUMNS}, p.spec, {NOW} FROM {WHOLE}"
     WAITS = f"position('{PENDING}'::bytea IN s.rest) > 0"
 
-    def __init__(self, writer: PostgresWriter, database: Database, sweep: Sweep) -> None:
+    def __init__(self, writer: PostgresWriter, database: Database, sweep: Sweeper) -> None:
         super().__init__(writer, database)
         self._sweep = sweep
 

@@ -12,14 +12,14 @@ from roost.errors import StartupError, Unavailable
 from roost.stores.postgres import opening
 from roost.stores.postgres.buckets import PostgresBuckets
 from roost.stores.postgres.database import Database
-from roost.stores.postgres.dial import Dial
 from roost.stores.postgres.driver import Connection
-from roost.stores.postgres.fleet import PostgresNodes
+from roost.stores.postgres.kept_connection import KeptConnection
+from roost.stores.postgres.leases import NodeLeases
 from roost.stores.postgres.log import PostgresLog
 from roost.stores.postgres.marks import PostgresMarks
-from roost.stores.postgres.nodes import Nodes
+from roost.stores.postgres.nodes import PostgresNodes
 from roost.stores.postgres.sessions import PostgresSessions
-from roost.stores.postgres.sweep import Sweep
+from roost.stores.postgres.sweep import Sweeper
 from roost.stores.postgres.workspaces import PostgresWorkspaces
 from roost.stores.postgres.writer import PostgresWriter
 from roost.stores.sql.catalog import SqlCatalog
@@ -35,7 +35,7 @@ class PostgresStore:
     """All stores of one server in one database, which other servers use at the same time."""
 
     def __init__(
-        self, writer: PostgresWriter, database: Database, nodes: Nodes, sweep: Sweep
+        self, writer: PostgresWriter, database: Database, nodes: NodeLeases, sweep: Sweeper
     ) -> None:
         self.log = PostgresLog(writer, database, nodes)
         self.sessions = PostgresSessions(writer, database, sweep)
@@ -58,8 +58,8 @@ class PostgresStore:
         """
         await opening.prepare(url)
         async with Database.open(url) as database, anyio.create_task_group() as tasks:
-            writer, sweep = PostgresWriter(database, tasks), Sweep(database)
-            nodes = Nodes(writer, Dial(url))
+            writer, sweep = PostgresWriter(database, tasks), Sweeper(database)
+            nodes = NodeLeases(writer, KeptConnection(url))
             try:
                 await writer.start()
             except Unavailable as away:

@@ -38,7 +38,7 @@ _FORGET: Final = (
 )
 
 
-class Sweep:
+class Sweeper:
     """One for each process."""
 
     def __init__(self, database: Database) -> None:

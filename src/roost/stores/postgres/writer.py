@@ -25,7 +25,7 @@ from roost.errors import RoostError, Unavailable
 from roost.stores.postgres.database import Database, Work
 from roost.stores.postgres.driver import CommitMark, Connection, worded
 from roost.stores.postgres.transaction import PostgresTransaction
-from roost.stores.sql.batch import Needs, Operation, Procedure
+from roost.stores.sql.batch import Needs, Procedure, StoreOperation
 from roost.stores.sql.database import Ended, tell
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ _MOST_AT_ONCE: Final = 1000
 
 
 class _Job(NamedTuple):
-    operation: Operation[Any]
+    operation: StoreOperation[Any]
     needs: Needs
     future: asyncio.Future[Any]
     since: float
@@ -61,7 +61,7 @@ class PostgresWriter:
             await lane.warm_up()
             self._tasks.start_soon(lane.run)
 
-    async def do(self, operation: Operation[T], ended: Ended[T] | None = None) -> T:
+    async def do(self, operation: StoreOperation[T], ended: Ended[T] | None = None) -> T:
         """What it returns or raises, once it is durable. Giving up waiting does not undo it."""
         future: asyncio.Future[T] = self._begun(ended)
         needs = operation.needs
@@ -129,12 +129,12 @@ class _Lane:
     def __init__(self, database: Database, ended: Answer) -> None:
         self._database = database
         self._ended = ended
-        self._line = database.line()
+        self._connection = database.own_connection()
         self._jobs: deque[_Job] = deque()
         self._something = anyio.Event()
 
     async def warm_up(self) -> None:
-        await self._database.write_on(self._line, _rehearsal, time.monotonic())
+        await self._database.write_on(self._connection, _rehearsal, time.monotonic())
 
     def put(self, job: _Job) -> None:
         self._jobs.append(job)
@@ -153,7 +153,7 @@ class _Lane:
     async def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
         try:
             return await self._database.write_on(
-                self._line,
+                self._connection,
                 lambda connection, mark: _together(connection, mark, jobs),
                 jobs[0].since,
             )
@@ -179,7 +179,7 @@ async def _rehearsal(connection: Connection, mark: CommitMark) -> None:
     await tx.write(mark)
 
 
-def _outcome(operation: Operation[Any], tx: PostgresTransaction) -> Any:
+def _outcome(operation: StoreOperation[Any], tx: PostgresTransaction) -> Any:
     try:
         return operation.on(tx)
     except RoostError as refusal:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from roost.domain.events import Entry, Micros, Moment
-from roost.domain.pen import Change
+from roost.domain.ledger_writer import Change
 from roost.domain.session import Session, Spec, State
 from roost.errors import IdempotencyMismatch, NotFound, NotWaiting
 from roost.ports.drafts import new_event_id
@@ -40,7 +40,7 @@ class Needs(msgspec.Struct, frozen=True):
     new: bool = False
 
 
-class Operation(Protocol[T_co]):
+class StoreOperation(Protocol[T_co]):
     """A change that asks for nothing but its needs, so that many of them go into one transaction.
 
     It raises a `RoostError` before it writes anything: then that is its answer, and the batch goes on.

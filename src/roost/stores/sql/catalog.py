@@ -128,7 +128,7 @@ class SqlCatalog:
         ceiling: TrustLevel | None = None,
         due_at: Micros | None = None,
     ) -> Record:
-        which = Which(kind, tenant, record_id)
+        which = RecordKey(kind, tenant, record_id)
         return await self._writer.alone(
             AddRecord(which, body, unique_name, created_by, ceiling, due_at)
         )
@@ -177,22 +177,22 @@ class SqlCatalog:
         ceiling: TrustLevel | None = None,
         due_at: Micros | UnsetType | None = UNSET,
     ) -> Record:
-        which = Which(kind, tenant, record_id)
+        which = RecordKey(kind, tenant, record_id)
         return await self._writer.alone(
             ChangeRecord(which, change, expected, unique_name, ceiling, due_at)
         )
 
     async def archive(self, kind: Kind, tenant: str, record_id: str) -> Record:
-        return await self._writer.alone(ArchiveRecord(Which(kind, tenant, record_id)))
+        return await self._writer.alone(ArchiveRecord(RecordKey(kind, tenant, record_id)))
 
     async def delete(self, kind: Kind, tenant: str, record_id: str, *, force: bool = False) -> None:
-        await self._writer.alone(DeleteRecord(Which(kind, tenant, record_id), force))
+        await self._writer.alone(DeleteRecord(RecordKey(kind, tenant, record_id), force))
 
 
 # What the writer does
 
 
-class Which(msgspec.Struct, frozen=True):
+class RecordKey(msgspec.Struct, frozen=True):
     """One record."""
 
     kind: Kind
@@ -203,7 +203,7 @@ class Which(msgspec.Struct, frozen=True):
 class AddRecord(msgspec.Struct, frozen=True):
     """A new record at version 1."""
 
-    which: Which
+    which: RecordKey
     body: dict[str, Any]
     unique_name: bool
     created_by: str
@@ -227,7 +227,7 @@ class AddRecord(msgspec.Struct, frozen=True):
 class ChangeRecord(msgspec.Struct, frozen=True):
     """A new version, if the change makes one."""
 
-    which: Which
+    which: RecordKey
     change: Callable[[Record], dict[str, Any]]
     expected: int | None
     unique_name: bool
@@ -262,7 +262,7 @@ class ChangeRecord(msgspec.Struct, frozen=True):
 class ArchiveRecord(msgspec.Struct, frozen=True):
     """Archived, if it is not yet."""
 
-    which: Which
+    which: RecordKey
     needs: Sequence[Needs] = ()
 
     async def on(self, tx: SqlTransaction) -> Record:
@@ -277,7 +277,7 @@ class ArchiveRecord(msgspec.Struct, frozen=True):
 class DeleteRecord(msgspec.Struct, frozen=True):
     """Gone with all versions. `force`: also if a session uses it."""
 
-    which: Which
+    which: RecordKey
     force: bool
     needs: Sequence[Needs] = ()
 
@@ -291,7 +291,7 @@ class DeleteRecord(msgspec.Struct, frozen=True):
         await tx.ask(_BURY, record.kind, num, record.tenant, record.id)
 
 
-async def _newest(tx: SqlTransaction, which: Which) -> tuple[int, Record]:
+async def _newest(tx: SqlTransaction, which: RecordKey) -> tuple[int, Record]:
     """The record, which nobody else changes from here on. The moment of a change is not before the last one's."""
     # First the lock: a statement that waited for it would join the new row with a version of the old one.
     await tx.ask_locked(_LOCK, which.id, which.kind, which.tenant)
@@ -303,14 +303,14 @@ async def _newest(tx: SqlTransaction, which: Which) -> tuple[int, Record]:
     return found[0][0], record
 
 
-async def _check_name(tx: SqlTransaction, which: Which, name: str | None) -> None:
+async def _check_name(tx: SqlTransaction, which: RecordKey, name: str | None) -> None:
     # Those who want one name wait for each other, or two would both find it free.
     await tx.lock(LockKind.RECORD_NAME, f"{which.tenant} {which.kind} {name}")
     if await tx.ask(_NAMED, which.tenant, which.kind, name):
         raise _name_taken(which.kind, name)
 
 
-async def _check_count(tx: SqlTransaction, which: Which) -> None:
+async def _check_count(tx: SqlTransaction, which: RecordKey) -> None:
     # A few more may come to be: transactions that add at the same moment do not see each other.
     if which.kind in catalog.COUNTED_BY_OWNER:
         return

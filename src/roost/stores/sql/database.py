@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Literal, Protocol, TypeVar
 
 from roost.domain.events import Entry, Micros
-from roost.stores.sql.batch import Operation, Procedure
+from roost.stores.sql.batch import Procedure, StoreOperation
 from roost.stores.sql.rows import Row
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ def tell(ended: Ended[Any] | None, outcome: object) -> None:
 class SqlWriter(Protocol):
     """Changes the database. What it returns is durable; giving up waiting for it does not undo it."""
 
-    def do(self, operation: Operation[T], ended: Ended[T] | None = None) -> Awaitable[T]:
+    def do(self, operation: StoreOperation[T], ended: Ended[T] | None = None) -> Awaitable[T]:
         """Run an operation together with others in one transaction.
 
         `ended` is told what it has returned, or None if it has raised, whether or not somebody still waits.

@@ -21,8 +21,8 @@ from roost.ports.sessions import (
     Revised,
     Revision,
     Rewinding,
-    Seen,
     SessionQuery,
+    Visibility,
 )
 from roost.stores.sql.batch import LockKind, Needs, SqlTransaction, WriteBatch
 from roost.stores.sql.database import Rows, SqlReader, SqlWriter, rows_of
@@ -457,7 +457,7 @@ def matching(known: Sequence[Row], receipt: Receipt) -> str | None:
 # Listings
 
 
-def _seen(seen: Seen) -> tuple[str, list[Value]]:
+def _seen(seen: Visibility) -> tuple[str, list[Value]]:
     """The condition that a session may be shown, and its values."""
     shared = ", ".join("?" * len(seen.workspaces)) or "NULL"
     gone = "NOT EXISTS (SELECT 1 FROM records w WHERE w.id = s.workspace)"

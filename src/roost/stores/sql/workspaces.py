@@ -12,7 +12,7 @@ from msgspec.structs import astuple, replace
 from roost.domain.events import Micros
 from roost.domain.sync import SyncState
 from roost.errors import FilesElsewhere, LeaseLost
-from roost.ports.workspaces import Heard, Workspace
+from roost.ports.workspaces import SessionActivity, Workspace
 from roost.stores.sql.batch import LockKind, Needs, SqlTransaction
 from roost.stores.sql.database import Rows, SqlReader, SqlWriter, rows_of
 from roost.stores.sql.rows import SESSIONS, Row, turned_of
@@ -166,7 +166,7 @@ class SqlWorkspaces(ABC):
     async def enter(self, workspace_id: str, session_id: str, since: Micros) -> bool:
         return await self._writer.alone(EnterWorkspace(workspace_id, session_id, since))
 
-    async def latest(self, workspace_id: str) -> Sequence[Heard]:
+    async def latest(self, workspace_id: str) -> Sequence[SessionActivity]:
         return _heard_of(await rows_of(self._reader, _LATEST, workspace_id))
 
     async def exit(self, session_id: str) -> None:
@@ -303,9 +303,9 @@ def _rows_of(rows: Sequence[Row]) -> list[Workspace]:
     return [_row_of(row) for row in rows]
 
 
-def _heard_of(rows: Sequence[Row]) -> list[Heard]:
+def _heard_of(rows: Sequence[Row]) -> list[SessionActivity]:
     """From rows of `_LATEST`."""
-    return [Heard(session_id, at, turned_of(rest)) for session_id, at, rest in rows]
+    return [SessionActivity(session_id, at, turned_of(rest)) for session_id, at, rest in rows]
 
 
 def _one_of(rows: Sequence[Row]) -> Workspace | None:

@@ -42,13 +42,13 @@ class SqliteLog(SqlLog):
         self._sqlite = writer
 
     async def claim(self, node: str, limit: int) -> list[Lease]:
-        return await self._sqlite.do(Claim(node, limit))
+        return await self._sqlite.do(SqliteClaim(node, limit))
 
     async def renew(self, node: str, ttl: float) -> None:
         await self._sqlite.do(Renew(node, ttl))
 
 
-class Claim(msgspec.Struct, frozen=True):
+class SqliteClaim(msgspec.Struct, frozen=True):
     """A node takes sessions that have work and no living runner."""
 
     node: str

@@ -24,7 +24,7 @@ from roost.stores.sqlite.migrate import migrate
 from roost.stores.sqlite.nodes import SqliteNodes
 from roost.stores.sqlite.readers import SqliteReaders
 from roost.stores.sqlite.sessions import SqliteSessions
-from roost.stores.sqlite.transaction import SqliteTransaction, Sweep
+from roost.stores.sqlite.transaction import SqliteTransaction, SweepSlice
 from roost.stores.sqlite.writer import SqliteWriter
 
 _READERS: Final = 4
@@ -62,7 +62,7 @@ class SqliteStore:
         with driver.locked(path):
             db, clock, connections = await to_thread.run_sync(_connect, path)
             writer, readers = SqliteWriter(db, clock), SqliteReaders(clock, *connections)
-            writer.later(Sweep())
+            writer.later(SweepSlice())
             try:
                 yield cls(writer, readers, clock)
             finally:

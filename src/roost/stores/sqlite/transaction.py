@@ -290,7 +290,7 @@ class SqliteTransaction(SqlTransaction):
         for statement in _DELETE:
             self.query(statement, session.num)
         self.query(_BURY, session.num, session.tenant, session.id)
-        self.later.append(Sweep())
+        self.later.append(SweepSlice())
 
     async def lives(self, node: str) -> bool:
         return self.nodes.get(node, 0) > time.monotonic()
@@ -307,7 +307,7 @@ _NEXT = "SELECT num FROM graves WHERE swept = 0 LIMIT 1"
 _DONE = "UPDATE graves SET swept = 1 WHERE kind = 'session' AND num = ?"
 
 
-class Sweep(msgspec.Struct, frozen=True):
+class SweepSlice(msgspec.Struct, frozen=True):
     """Removes a slice of a deleted session's log, and asks for the next one: nobody waits for a long log.
 
     Each slice is an operation like any other, in a batch with whatever else is asked for. What a crash or a full

@@ -50,7 +50,7 @@ def _places(event: Draft | Entry) -> int:
     return 1 + (len(event.body) // PLACE if event.type in KEPT_WAITING else 0)
 
 
-class Pen:
+class LedgerWriter:
     """Writes entries one after the other, and keeps the state that goes with them."""
 
     def __init__(self, state: State, moment: Moment) -> None:

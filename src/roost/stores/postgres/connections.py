@@ -11,7 +11,7 @@ from roost.stores.postgres import driver
 from roost.stores.postgres.driver import Connection
 
 
-class Line:
+class ReconnectingConnection:
     """One connection, for one user at a time."""
 
     def __init__(self, url: str, name: str) -> None:
@@ -55,22 +55,22 @@ async def _tidy(connection: Connection) -> None:
         raise
 
 
-class Pool:
-    """Some lines, for whoever comes."""
+class ConnectionPool:
+    """Some connections, for whoever comes."""
 
-    def __init__(self, lines: Sequence[Line]) -> None:
-        self._idle = list(lines)
-        self._places = anyio.Semaphore(len(lines))
+    def __init__(self, connections: Sequence[ReconnectingConnection]) -> None:
+        self._idle = list(connections)
+        self._free = anyio.Semaphore(len(connections))
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[Connection]:
-        """The connection of a line that nobody uses. :raises TimeoutError: there was none"""
+        """A connection that nobody uses. :raises TimeoutError: there was none"""
         with anyio.fail_after(driver.PATIENCE):
-            await self._places.acquire()
-        line = self._idle.pop()
+            await self._free.acquire()
+        unused = self._idle.pop()
         try:
-            async with line.connected() as connection:
+            async with unused.connected() as connection:
                 yield connection
         finally:
-            self._idle.append(line)
-            self._places.release()
+            self._idle.append(unused)
+            self._free.release()

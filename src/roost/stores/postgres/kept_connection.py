@@ -17,7 +17,7 @@ _PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 1.0
 
 
-class Dial:
+class KeptConnection:
     """Where to connect."""
 
     def __init__(self, url: str) -> None:
