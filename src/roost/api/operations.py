@@ -194,7 +194,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
 
 
 def body_of(name: str) -> Shape:
-    """What the body of an operation may contain, for others who take the same."""
+    """The shape of an operation's body, for the gateway, which takes the same content."""
     [shape] = [operation.body for operation in OPERATIONS if operation.name == name]
     assert shape is not None, "only for operations with a body"
     return shape

@@ -28,7 +28,7 @@ class Admission(msgspec.Struct, frozen=True):
 
 
 async def admit(deps: Deps, scope: Scope) -> Admission:
-    """Let the client in.
+    """Check who wants to open a WebSocket, and for which session.
 
     :raises RoostError: see docs/gateway.md
     """

@@ -112,7 +112,7 @@ class Gateway:
                 yield socket.admission.key.id, socket.admission.login_id
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Look after the sockets, for ever; asleep while there are none."""
+        """Ping the sockets and send them memory figures, until cancelled; asleep while there are none."""
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._fanout.run)
             await tasks.start(self._task_updates.run)

@@ -82,7 +82,7 @@ _session: Final = body_of("sessions.create")
 
 
 def parse(frame: str) -> ClientMessage:
-    """What a frame says. :raises NotJson: :raises InvalidRequest: naming the field"""
+    """The message in a frame. :raises NotJson: :raises InvalidRequest: naming the field"""
     try:
         message: ClientMessage = _decode(frame)
     except msgspec.ValidationError as error:
@@ -173,7 +173,7 @@ def creation_of(message: Start) -> tuple[Json, Receipt | None]:
 
 
 def ignored_in(message: Start, spec: Spec) -> list[str]:
-    """The fields of a `start` that ask for something else than the session was made with, and keeps."""
+    """The fields of a `start` that differ from the session it names, which stays as it was created."""
     agent = message.agent.get("id") if isinstance(message.agent, dict) else message.agent
     asked_and_had = {
         "agent": (agent, spec.agent.get("id")),

@@ -40,7 +40,7 @@ class ClientConnection(Protocol):
 
 
 def text(payload: bytes) -> bytes:
-    """A text frame. Made once, it is sent to as many as there are."""
+    """A text frame. It is made once, and sent to all followers."""
     size = len(payload)
     if size < 126:
         return b"\x81%c%b" % (size, payload)

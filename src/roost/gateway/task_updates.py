@@ -30,7 +30,7 @@ class TaskFollower(Protocol):
 
 
 class TaskUpdates:
-    """One subscription for all tasks whose sessions are followed; nothing wakes while nobody changes one."""
+    """Has one subscription for all tasks whose sessions are followed, and wakes only when one of them changes."""
 
     def __init__(self, tasks: Tasks, notifier: Notifier) -> None:
         self._tasks = tasks
@@ -56,7 +56,7 @@ class TaskUpdates:
         self._followers[at][2].add(follower)
 
     def leave(self, task_id: str, follower: TaskFollower) -> None:
-        """Tell it nothing more. No harm if it never followed."""
+        """Send it no more updates; nothing happens if it never followed."""
         at = topic(task_id)
         if at not in self._followers:
             return

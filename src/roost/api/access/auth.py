@@ -91,7 +91,7 @@ _checked_betas = lru_cache(maxsize=256)(_betas)
 def check_headers(
     headers: Mapping[str, str], tenant: str, *, beta: bool = True, refuses: str | None = None
 ) -> None:
-    """The headers that say which API is meant, on every path below `/v1`.
+    """Check the headers that say which API is meant, on every path below `/v1`.
 
     `beta`: the path belongs to the beta of managed agents. `refuses`: a beta it is not served in.
 

@@ -15,7 +15,7 @@ CSRF_HEADER: Final = "x-roost-csrf"
 
 
 def check_origin(headers: Mapping[str, str], scheme: str, allowed: str | None) -> bool:
-    """Whether the request says that it is from a page that may; False if it says nothing at all.
+    """Whether the request says that it comes from a page that may; False if it does not say where it comes from.
 
     :raises CrossOrigin: it is from another page
     """
@@ -28,7 +28,7 @@ def check_origin(headers: Mapping[str, str], scheme: str, allowed: str | None) -
 
 
 def check_change(method: str, headers: Mapping[str, str], scheme: str, allowed: str | None) -> None:
-    """A request with a cookie that changes something. :raises CrossOrigin: it may be forged"""
+    """Check a request that has a cookie and changes something. :raises CrossOrigin: it may be forged"""
     if method in _SAFE or check_origin(headers, scheme, allowed):
         return
     if CSRF_HEADER not in headers:
@@ -55,7 +55,7 @@ def _is_named(origin: str, allowed: str | None) -> bool:
 
 
 def _full(netloc: str, scheme: str) -> str:
-    """Host and port, in small letters; the port is written even where it is the usual one."""
+    """Host and port, in lower case; the port is added where it is the default one."""
     _, colon, port = netloc.lower().rpartition(":")
     if colon and port.isdigit():
         return netloc.lower()

@@ -70,15 +70,15 @@ class SocketTokens:
                 audience=_AUDIENCE,
                 options={"require": ["exp", "sub", "tenant"]},
             )
-            return _pass(claims)
+            return _claims(claims)
         except jwt.ExpiredSignatureError:
             raise _refused("The token has expired.") from None
         except (jwt.InvalidTokenError, msgspec.ValidationError, ArithmeticError, TypeError):
             raise _refused("The token is not valid.") from None
 
 
-def _pass(claims: dict[str, Any]) -> TokenClaims:
-    """:raises msgspec.ValidationError: a claim that is no word"""
+def _claims(claims: dict[str, Any]) -> TokenClaims:
+    """:raises msgspec.ValidationError: a claim is not a short text"""
     names = {"key_id": "sub", "tenant": "tenant", "login_id": "login", "session_id": "session"}
     return msgspec.convert({name: claims.get(claim) for name, claim in names.items()}, TokenClaims)
 

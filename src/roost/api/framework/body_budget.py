@@ -41,7 +41,7 @@ class BodyBudget:
 
 
 class HeldBody:
-    """What one request holds, until it is released."""
+    """Counts what one request holds, so that all of it can be given back at once."""
 
     __slots__ = ("_budget", "_key_id", "_size")
 

@@ -84,7 +84,7 @@ class ApiCall:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def forget(self) -> None:
-        """What was sent is not needed while the answer is on its way, however long that takes."""
+        """Let the body go: it is not needed while the answer is sent, however long that takes."""
         self.raw, self.body = b"", {}
         if self.held is not None:
             self.held.release()
@@ -101,7 +101,7 @@ class ApiCall:
         return self.key.tenant
 
     async def session(self, act: Act) -> Session:
-        """The session in the path, if the caller may do that with it. :raises NotFound: :raises Forbidden:"""
+        """The session in the path, if the caller may act on it so. :raises NotFound: :raises Forbidden:"""
         return await self.deps.access.session(self.key, self.params["session_id"], act)
 
     @property
@@ -120,7 +120,7 @@ def administrators_only(call: ApiCall) -> None:
 
 
 def fingerprint(value: bytes | dict[str, Any]) -> str:
-    """Tells a repeated request from another one: of its bytes, or of a part however it is written."""
+    """A digest that tells a repeated request from another one: of its bytes, or of a value however it is written."""
     return sha256(value if isinstance(value, bytes) else _canonical(value)).hexdigest()
 
 
@@ -183,7 +183,7 @@ def headers_of(scope: Scope) -> dict[str, str]:
 
 
 def decoded(raw: bytes, headers: Mapping[str, str]) -> Any:
-    """What a body says; an empty one says `{}`. :raises InvalidRequest: not JSON in UTF-8"""
+    """The JSON value of a body; that of an empty one is `{}`. :raises InvalidRequest: not JSON in UTF-8"""
     if not raw:
         return {}
     kind = headers.get("content-type", _JSON)

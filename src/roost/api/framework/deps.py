@@ -24,7 +24,7 @@ _UPLOADS: Final = 8  # times the largest upload, that all uploads under way may 
 
 @dataclass(frozen=True, kw_only=True)
 class Deps:
-    """What a request passes on its way to its handler. What only some handlers need is in `services`."""
+    """What is needed on the way from a request to its handler. What only some handlers need is in `services`."""
 
     settings: Settings
     server: ServerState

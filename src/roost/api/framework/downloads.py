@@ -60,9 +60,9 @@ class DownloadSource:
 def download_of(
     source: DownloadSource, headers: Mapping[str, str], *, inline: bool = False
 ) -> Download:
-    """The bytes that are asked for, on their way. :raises InvalidRequest: of the range"""
+    """The response that sends the bytes which are asked for. :raises InvalidRequest: :raises RangeRefused:"""
     try:
-        span = span_in(headers, source.size)
+        span = range_in(headers, source.size)
     except BaseException:
         source.close()
         raise
@@ -71,18 +71,18 @@ def download_of(
         return await to_thread.run_sync(source.read, at, size)
 
     kind = mimetypes.guess_type(source.name)[0] or "application/octet-stream"
-    added = guard(source.name, inline=inline and kind in _HARMLESS) | {"content-type": kind}
+    added = safe_headers(source.name, inline=inline and kind in _HARMLESS) | {"content-type": kind}
     return Download(read, source.close, span, source.size, added)
 
 
-def guard(name: str, *, inline: bool = False) -> dict[str, str]:
+def safe_headers(name: str, *, inline: bool = False) -> dict[str, str]:
     """The headers that keep a browser from running what is sent."""
     how = "inline" if inline else "attachment"
     return {**_GUARD, "content-disposition": f"{how}; filename*=UTF-8''{quote(name, safe='')}"}
 
 
-def span_in(headers: Mapping[str, str], size: int) -> tuple[int, int]:
-    """From where to where is asked for. :raises RangeRefused: :raises InvalidRequest: several ranges"""
+def range_in(headers: Mapping[str, str], size: int) -> tuple[int, int]:
+    """The first byte that is asked for, and the one behind the last. :raises RangeRefused: :raises InvalidRequest: several ranges"""
     asked = headers.get("range")
     if asked is None:
         return 0, size
@@ -99,7 +99,7 @@ def span_in(headers: Mapping[str, str], size: int) -> tuple[int, int]:
 
 
 class Download:
-    """Bytes on their way, a piece at a time, until the client hangs up. Closed, whatever happens."""
+    """A response that reads and sends a piece at a time, until the client hangs up, and then closes its source."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 class Cursor(
     msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True
 ):
-    """Where a listing goes on: which list, in which order, after what, that was made when.
+    """Where a list continues: which list, in which order, after which item, created when.
 
     `back` walks towards the beginning; `as_of` is the moment, as a seq, that a listing pictures.
     """
@@ -74,10 +74,10 @@ def cut(items: Sequence[T], limit: int) -> tuple[list[T], bool]:
     return list(items[:limit]), len(items) > limit
 
 
-async def gathered(
+async def collect_page(
     some: Callable[[T | None, int], Awaitable[Sequence[T]]], limit: int, body: Callable[[T], Any]
 ) -> tuple[list[T], bool]:
-    """A page by count and by bytes, and whether there is more: read a few at a time.
+    """A page that is limited by count and by bytes, and whether there is more; it is read a few items at a time.
 
     `some` gives so many after one. What is in a listing may be large: agents have up to a megabyte, and
     each session has one.
@@ -101,7 +101,7 @@ def page(data: list[dict[str, Any]], last: Cursor | None) -> dict[str, Any]:
 
 
 def record_query(query: dict[str, Any], kind: Kind, tenant: str) -> RecordQuery:
-    """What a listing of records asks for: one more than it shows."""
+    """The query for a page of records, and one more, which tells whether there is another page."""
     cursor = cursor_in(query, kind, "desc")
     since, until = span_of(query)
     return RecordQuery(
@@ -126,7 +126,7 @@ async def record_page(
         place = query.after if after is None else after.id
         return await fetch(replace(query, after=place, limit=count))
 
-    records, more = await gathered(some, query.limit - 1, lambda record: record.body)
+    records, more = await collect_page(some, query.limit - 1, lambda record: record.body)
     last = None
     if more:
         end = records[-1]

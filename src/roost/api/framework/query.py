@@ -148,7 +148,7 @@ def _parameter(field: str) -> str:
 
 
 def _given(hint: Any) -> Any:
-    """A parameter that is there has a value: what null would mean is said by leaving it out."""
+    """A parameter that is there has a value: leaving it out means what null would."""
     members = get_args(hint) if get_origin(hint) is Union else ()
     if datetime in members:
         return datetime

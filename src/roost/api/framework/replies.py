@@ -29,7 +29,7 @@ to come as messages, and nothing was written.
 
 
 class JsonBytes:
-    """A response of JSON that is written already: no more than it takes to send it."""
+    """A response with JSON that is encoded already, sent with as little work as possible."""
 
     __slots__ = ("body",)
 

@@ -61,7 +61,7 @@ class OpenStreams:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerState:
-    """How the server is.
+    """Whether the server can serve, and whether it is about to leave.
 
     `ready` tells more about it, or raises a RoostError if it cannot serve. `draining`: it hands its work over,
     and clients had better go to another node. `stopping`: it will be gone soon, and calls `streams.close()`.

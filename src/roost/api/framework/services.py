@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Services:
-    """Parts of the core by their classes, one of each."""
+    """Parts of the core, found by their class; there is one of each."""
 
     def __init__(self, *parts: object) -> None:
         self._parts: dict[type, Any] = {type(part): part for part in parts}

@@ -155,7 +155,7 @@ def _data(json: bytes) -> bytes:
 
 
 def _deleted() -> bytes:
-    """The one event that is in no log: there is none any more."""
+    """The `session.deleted` event, which is in no log, because the log is gone."""
     draft = new_draft("session.deleted")
     now = iso(time.time_ns() // 1000)
     return _encode({"type": draft.type, "id": draft.id, "processed_at": now})

@@ -34,7 +34,7 @@ class UploadedForm:
 
 @dataclass
 class UploadedParts:
-    """What was sent, where it is: good until the form is closed."""
+    """What was sent, still in its temporary files: valid until the form is closed."""
 
     files: list[UploadFile] = field(default_factory=list)
     fields: dict[str, str] = field(default_factory=dict)
@@ -90,7 +90,7 @@ async def parts_of(
 
 
 class _Parser(MultiPartParser):
-    """Takes a part for a file by its name, too: clients that are given bytes alone send no filename."""
+    """Recognises a file by the name of its part, too: clients that are given bytes alone send no filename."""
 
     def __init__(self, files: Sequence[str], *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)

@@ -20,8 +20,8 @@ from roost.api.framework.call import ApiCall
 from roost.api.framework.paging import (
     DEFAULT_PAGE,
     Cursor,
+    collect_page,
     cursor_in,
-    gathered,
     page,
     record_page,
     record_query,
@@ -134,7 +134,7 @@ async def list_versions(call: ApiCall, agents: Agents) -> ASGIApp:
         below = before if after is None else after.version
         return await agents.versions(call.tenant, agent_id, before=below, limit=count)
 
-    records, more = await gathered(some, limit, lambda record: record.body)
+    records, more = await collect_page(some, limit, lambda record: record.body)
     last = Cursor(of=agent_id, order="desc", after=records[-1].version) if more else None
     return reply(page([_view(record) for record in records], last))
 

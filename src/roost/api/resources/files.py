@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from roost.api.access.auth import MANAGED_AGENTS, OLD_FILES, asks_for_agents, betas_in
 from roost.api.framework.bounds import ID
 from roost.api.framework.call import ApiCall
-from roost.api.framework.downloads import Download, guard, span_in
+from roost.api.framework.downloads import Download, range_in, safe_headers
 from roost.api.framework.paging import DEFAULT_PAGE, record_page, record_query
 from roost.api.framework.replies import reply
 from roost.api.framework.resource import Resource
@@ -100,12 +100,12 @@ async def download(call: ApiCall, filestore: FileStore) -> ASGIApp:
 
 
 async def sent(call: ApiCall, filestore: FileStore, record: Record) -> Download:
-    """The bytes of a stored file that a request asks for, on their way."""
+    """The response that sends a stored file, or the range of it that is asked for."""
     file, reader = file_of(record.body), Reader(filestore, record)
-    start, end = span_in(call.headers, file.size)
+    start, end = range_in(call.headers, file.size)
     if start < end:
         await reader.read(start, 1)  # an answer that has begun cannot say that there are no bytes
-    headers = guard(file.filename) | {"content-type": file.mime_type}
+    headers = safe_headers(file.filename) | {"content-type": file.mime_type}
     return Download(reader.read, lambda: None, (start, end), file.size, headers)
 
 

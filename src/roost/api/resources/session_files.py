@@ -181,7 +181,7 @@ def _flag(word: str, name: str) -> bool:
 
 
 def _page(path: str, listing: Listing) -> dict[str, Any]:
-    more = None if listing.more is None else _word(listing.more)
+    more = None if listing.more is None else _encoded(listing.more)
     return {
         "path": path,
         "data": [_entry(item) for item in listing.items],
@@ -201,8 +201,8 @@ def _entry(item: Item) -> dict[str, Any]:
     }
 
 
-def _word(place: ListingPosition) -> str:
-    """A cursor. Names need not be text, so it has their bytes."""
+def _encoded(place: ListingPosition) -> str:
+    """The cursor of a page. Names need not be text, so it contains their bytes."""
     name = place.name.encode(errors="surrogateescape")
     return base64.urlsafe_b64encode(bytes([place.is_file]) + name).rstrip(b"=").decode()
 

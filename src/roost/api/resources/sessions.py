@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from roost.api.framework.bounds import ID, METADATA, VERSION
 from roost.api.framework.call import ApiCall, fingerprint
-from roost.api.framework.paging import DEFAULT_PAGE, Cursor, Order, cursor_in, gathered
+from roost.api.framework.paging import DEFAULT_PAGE, Cursor, Order, collect_page, cursor_in
 from roost.api.framework.query import span_of
 from roost.api.framework.replies import reply, times
 from roost.api.framework.resource import Resource
@@ -117,7 +117,7 @@ async def page_of(
         got = await lifecycle.page(call.key, replace(query, after=place, limit=count))
         return got[::-1] if query.reverse else got
 
-    found, more = await gathered(some, query.limit, lambda session: session.spec)
+    found, more = await collect_page(some, query.limit, lambda session: session.spec)
     return _page(found[::-1] if query.reverse else found, more, query, cursor)
 
 
