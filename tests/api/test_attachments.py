@@ -20,8 +20,8 @@ from roost.domain.attachment import MOST_IMAGE, MOST_TEXT, MOST_TOGETHER
 from roost.domain.events import Entry
 from roost.ports.drafts import new_draft
 from roost.ports.harness import Brief, HarnessProfile, Output, StartMode, TurnEnd
-from roost.testing.desk import AGENT
 from roost.testing.fake_harness import IN_SANDBOX, FakeHarness
+from roost.testing.in_memory_runner import AGENT
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 PDF = b"%PDF-1.4\n" + bytes(range(256))

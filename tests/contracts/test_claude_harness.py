@@ -27,8 +27,8 @@ from tests.harnesses.sandboxed_harness import SandboxedHarness
 from roost.domain.session import Pending
 from roost.ports.harness import Conversation, Harness, Output, Trouble
 from roost.serve.http import listening
-from roost.testing.desk import Desk, script
 from roost.testing.harness_contract import HarnessContract
+from roost.testing.in_memory_runner import InMemoryRunner, script
 
 
 @pytest.fixture
@@ -73,25 +73,25 @@ class TestClaudeHarness(HarnessContract):
         self, harness: Harness
     ) -> None:
         """The CLI tells a model that refused so, and asks it once more."""
-        desk = Desk(harness)
+        runner = InMemoryRunner(harness)
         step = {"text": "I would rather not.", "stop_reason": "refusal"}
-        assert await desk.run(desk.say(script(step, step))) == {"type": "refusal"}
+        assert await runner.run(runner.say(script(step, step))) == {"type": "refusal"}
 
 
 async def test_a_tool_runs_in_the_workspace_once_its_call_is_in_the_log(
     sandboxed: SandboxedHarness,
 ):
-    desk = Board(sandboxed, agent())
+    runner = Board(sandboxed, agent())
     seen: list[bool] = []
     watch = once(
         emits("agent.tool_use"), lambda: seen.append((sandboxed.workspace / "new.txt").exists())
     )
-    async with desk.open() as opened:
-        message = desk.say(script(bash("echo hello | tee new.txt"), {"text": "Done."}))
-        assert await desk.turn(opened, [message], watch=watch) == END
+    async with runner.open() as opened:
+        message = runner.say(script(bash("echo hello | tee new.txt"), {"text": "Done."}))
+        assert await runner.turn(opened, [message], watch=watch) == END
     assert seen == [False], "it ran before its call was logged"
     assert (sandboxed.workspace / "new.txt").read_text() == "hello\n"
-    (call,), (result,) = desk.events("agent.tool_use"), desk.events("agent.tool_result")
+    (call,), (result,) = runner.events("agent.tool_use"), runner.events("agent.tool_result")
     assert call.fields == {
         "name": "bash",
         "input": {"command": "echo hello | tee new.txt"},
@@ -100,15 +100,15 @@ async def test_a_tool_runs_in_the_workspace_once_its_call_is_in_the_log(
     }
     assert result.fields["tool_use_id"] == call.id
     assert result.fields["content"] == [{"type": "text", "text": "hello"}]
-    assert desk.told() == ["user.message", "agent.tool_use", "agent.tool_result", "agent.message"]
+    assert runner.told() == ["user.message", "agent.tool_use", "agent.tool_result", "agent.message"]
 
 
 async def test_the_agent_is_offered_what_it_may_use_and_told_who_it_is(
     sandboxed: SandboxedHarness, model: Served
 ):
-    desk = Board(sandboxed, agent("always_allow", config("bash", enabled=False)))
+    runner = Board(sandboxed, agent("always_allow", config("bash", enabled=False)))
     calls = {"tools": [bash("echo no"), {"tool": "Glob", "input": {"pattern": "*"}}]}
-    await desk.run(desk.say(script(calls, {"text": "Done."})))
+    await runner.run(runner.say(script(calls, {"text": "Done."})))
     body = model.requests[-1].body
     assert {tool["name"] for tool in body["tools"]} == {
         *("Read", "Write", "Edit", "Glob", "Grep", "WebFetch", "WebSearch"),
@@ -116,71 +116,74 @@ async def test_the_agent_is_offered_what_it_may_use_and_told_who_it_is(
     }
     assert body["model"] == "scripted"
     assert "You are being tested." in json.dumps(body["system"])
-    refused, found = desk.events("agent.tool_use")
+    refused, found = runner.events("agent.tool_use")
     assert refused.fields["evaluated_permission"] == "deny"
     assert "evaluation" not in refused.fields
     assert found.fields["evaluated_permission"] == "allow"
-    assert [entry.fields["is_error"] for entry in desk.events("agent.tool_result")] == [True, False]
+    assert [entry.fields["is_error"] for entry in runner.events("agent.tool_result")] == [
+        True,
+        False,
+    ]
 
 
 async def test_permission_is_asked_for_given_and_refused(
     sandboxed: SandboxedHarness, model: Served
 ):
-    desk = Board(sandboxed, agent("always_ask"))
-    async with desk.open() as opened:
-        message = desk.say(script(bash("echo yes > a"), bash("echo no > b"), {"text": "Done."}))
-        rest = await desk.turn(opened, [message])
-        (first,) = desk.events("agent.tool_use")
+    runner = Board(sandboxed, agent("always_ask"))
+    async with runner.open() as opened:
+        message = runner.say(script(bash("echo yes > a"), bash("echo no > b"), {"text": "Done."}))
+        rest = await runner.turn(opened, [message])
+        (first,) = runner.events("agent.tool_use")
         assert first.fields["evaluated_permission"] == "ask"
-        assert desk.pending == [Pending(first.id, "confirmation")]
+        assert runner.pending == [Pending(first.id, "confirmation")]
         assert rest == {"type": "requires_action", "event_ids": [first.id]}
-        rest = await desk.turn(opened, [desk.confirm(first.id)])
-        second = desk.events("agent.tool_use")[-1]
+        rest = await runner.turn(opened, [runner.confirm(first.id)])
+        second = runner.events("agent.tool_use")[-1]
         assert rest == {"type": "requires_action", "event_ids": [second.id]}
-        no = desk.confirm(second.id, "deny", deny_message="Not on a Sunday.")
-        assert await desk.turn(opened, [no]) == END
+        no = runner.confirm(second.id, "deny", deny_message="Not on a Sunday.")
+        assert await runner.turn(opened, [no]) == END
     assert sorted(path.name for path in sandboxed.workspace.iterdir()) == ["a"]
-    assert "Not on a Sunday." in json.dumps(desk.events("agent.tool_result")[-1].fields)
+    assert "Not on a Sunday." in json.dumps(runner.events("agent.tool_result")[-1].fields)
     assert "Not on a Sunday." in model.last_request()
 
 
 async def test_a_question_is_put_to_the_client_and_its_answer_to_the_agent(
     sandboxed: SandboxedHarness, model: Served
 ):
-    desk = Board(sandboxed, agent())
+    runner = Board(sandboxed, agent())
     options = [{"label": "Red", "description": "r"}, {"label": "Blue", "description": "b"}]
     question = {"question": "Which?", "header": "Colour", "multiSelect": False, "options": options}
     step = {"tool": "AskUserQuestion", "input": {"questions": [question]}}
-    async with desk.open() as opened:
-        await desk.turn(opened, [desk.say(script(step, step, {"text": "Done."}))])
-        (first,) = desk.events("agent.custom_tool_use")
+    async with runner.open() as opened:
+        await runner.turn(opened, [runner.say(script(step, step, {"text": "Done."}))])
+        (first,) = runner.events("agent.custom_tool_use")
         assert first.fields["name"] == "AskUserQuestion"
         assert first.fields["input"]["questions"][0]["question"] == "Which?"
-        await desk.turn(opened, [desk.answer(first.id, '{"Which?": "Blue"}')])
+        await runner.turn(opened, [runner.answer(first.id, '{"Which?": "Blue"}')])
     assert '\\"Which?\\"=\\"Blue\\"' in model.last_request()
-    second = desk.events("agent.custom_tool_use")[-1]
-    assert await desk.run(desk.answer(second.id, "Something else")) == END
+    second = runner.events("agent.custom_tool_use")[-1]
+    assert await runner.run(runner.answer(second.id, "Something else")) == END
     assert '\\"Which?\\"=\\"Something else\\"' in model.last_request()
-    assert desk.texts() == ["Done."]
+    assert runner.texts() == ["Done."]
 
 
 async def test_a_call_that_its_tool_cannot_take_waits_for_nobody(sandboxed: SandboxedHarness):
     """The CLI refuses such an input by itself, and never asks whether the call may be made."""
-    desk = Board(sandboxed, agent("always_ask"))
+    runner = Board(sandboxed, agent("always_ask"))
     question = {"question": "Which?", "options": [{"label": "Red"}]}
     asks = {"tool": "AskUserQuestion", "input": {"questions": [question]}}
     wrong = {"tool": "Bash", "input": {"cmd": "ls"}}
-    assert await desk.run(desk.say(script(asks, wrong, {"text": "Done."}))) == END
-    assert desk.pending == []
-    calls = [*desk.events("agent.custom_tool_use"), *desk.events("agent.tool_use")]
-    results = desk.events("agent.tool_result")
+    assert await runner.run(runner.say(script(asks, wrong, {"text": "Done."}))) == END
+    assert runner.pending == []
+    calls = [*runner.events("agent.custom_tool_use"), *runner.events("agent.tool_use")]
+    results = runner.events("agent.tool_result")
     assert [result.fields["tool_use_id"] for result in results] == [call.id for call in calls]
     assert all(result.fields["is_error"] for result in results)
-    assert desk.texts() == ["Done."]
+    assert runner.texts() == ["Done."]
 
 
 async def test_an_interrupt_stops_a_running_tool(sandboxed: SandboxedHarness):
-    desk = Board(sandboxed, agent())
+    runner = Board(sandboxed, agent())
     slow = "echo begun > begun.txt; python3 -c 'import time; time.sleep(600)'"
 
     async def interrupt(opened: Conversation, output: Output) -> None:
@@ -189,48 +192,48 @@ async def test_an_interrupt_stops_a_running_tool(sandboxed: SandboxedHarness):
                 await anyio.sleep(0.02)
             await opened.interrupt()
 
-    async with desk.open() as opened:
+    async with runner.open() as opened:
         with anyio.fail_after(60):
-            message = desk.say(script(bash(slow), {"text": "Never."}))
-            assert await desk.turn(opened, [message], watch=interrupt) == END
-        desk.interrupted()
-        assert await desk.turn(opened, [desk.say(script({"text": "Next."}))]) == END
-    assert desk.texts() == ["Next."]
-    assert [entry.fields["is_error"] for entry in desk.events("agent.tool_result")] == [True]
+            message = runner.say(script(bash(slow), {"text": "Never."}))
+            assert await runner.turn(opened, [message], watch=interrupt) == END
+        runner.interrupted()
+        assert await runner.turn(opened, [runner.say(script({"text": "Next."}))]) == END
+    assert runner.texts() == ["Next."]
+    assert [entry.fields["is_error"] for entry in runner.events("agent.tool_result")] == [True]
 
 
 @pytest.mark.parametrize(("status", "why"), [(400, "because"), (401, "set ANTHROPIC_API_KEY")])
 async def test_a_request_the_model_refuses_ends_the_turn_and_says_why(
     sandboxed: SandboxedHarness, status: int, why: str
 ):
-    desk = Board(sandboxed, agent())
+    runner = Board(sandboxed, agent())
     step = {"error": {"status": status, "message": "because"}, "text": "x"}
-    assert await desk.run(desk.say(script(step))) == {"type": "retries_exhausted"}
-    (last,) = [output for output in desk.outputs if isinstance(output, Trouble)]
+    assert await runner.run(runner.say(script(step))) == {"type": "retries_exhausted"}
+    (last,) = [output for output in runner.outputs if isinstance(output, Trouble)]
     assert last.error == "model_request_failed_error"
     assert why in last.message
     assert last.retry == "exhausted"
-    assert desk.texts() == [], "the CLI's own words about it are not the agent's"
+    assert runner.texts() == [], "the CLI's own words about it are not the agent's"
 
 
 async def test_messages_come_to_the_agent_as_they_are(sandboxed: SandboxedHarness, model: Served):
     """No file is read and no command is run because of what a message says."""
-    desk = Board(sandboxed, agent())
-    note = desk.say("Be brief.", type="system.message")
-    assert await desk.run(desk.say("/compact @/etc/hostname"), note) == END
+    runner = Board(sandboxed, agent())
+    note = runner.say("Be brief.", type="system.message")
+    assert await runner.run(runner.say("/compact @/etc/hostname"), note) == END
     assert "/compact @/etc/hostname" in model.last_request()
     assert "<system-reminder>\\nBe brief." in model.last_request()
-    assert len(desk.texts()) == 1
-    assert desk.events("agent.thread_context_compacted") == []
+    assert len(runner.texts()) == 1
+    assert runner.events("agent.thread_context_compacted") == []
 
 
 async def test_an_agent_whose_prompt_was_changed_goes_on_with_the_new_one(
     sandboxed: SandboxedHarness, model: Served
 ):
-    desk = Board(sandboxed, agent())
-    await desk.run(desk.say(script({"text": "One."})))
-    desk.change_agent(agent() | {"system": "You are somebody else."})
-    await desk.run(desk.say(script({"text": "Two."})))
+    runner = Board(sandboxed, agent())
+    await runner.run(runner.say(script({"text": "One."})))
+    runner.change_agent(agent() | {"system": "You are somebody else."})
+    await runner.run(runner.say(script({"text": "Two."})))
     system = json.dumps(model.requests[-1].body["system"])
     assert "You are somebody else." in system
     assert "You are being tested." not in system
@@ -242,15 +245,15 @@ async def test_tools_of_an_mcp_server_ask_first_and_one_that_is_away_stops_nobod
     servers = {"docs": "", "away": "http://127.0.0.1:9/mcp"}
     async with listening(docs_server, "127.0.0.1", 0) as url:
         servers["docs"] = f"{url}/mcp"
-        desk = Board(sandboxed, with_servers(servers))
+        runner = Board(sandboxed, with_servers(servers))
         step = {"tool": "mcp__docs__find", "input": {"what": "it"}}
-        rest = await desk.run(desk.say(script(step, {"text": "Done."})))
-        (call,) = desk.events("agent.mcp_tool_use")
+        rest = await runner.run(runner.say(script(step, {"text": "Done."})))
+        (call,) = runner.events("agent.mcp_tool_use")
         assert rest == {"type": "requires_action", "event_ids": [call.id]}
         assert (call.fields["mcp_server_name"], call.fields["name"]) == ("docs", "find")
-        assert await desk.run(desk.confirm(call.id)) == END
-    (result,) = desk.events("agent.mcp_tool_result")
+        assert await runner.run(runner.confirm(call.id)) == END
+    (result,) = runner.events("agent.mcp_tool_result")
     assert result.fields["mcp_tool_use_id"] == call.id
     assert result.fields["content"] == [{"type": "text", "text": "found"}]
-    error = desk.events("session.error")[0].fields["error"]
+    error = runner.events("session.error")[0].fields["error"]
     assert (error["type"], error["mcp_server_name"]) == ("mcp_connection_failed_error", "away")

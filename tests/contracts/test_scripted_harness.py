@@ -20,8 +20,8 @@ from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.drafts import new_draft
 from roost.ports.harness import Conversation, Emit, Output, Show, Trouble
 from roost.serve.http import listening
-from roost.testing.desk import AGENT, Desk, script
 from roost.testing.harness_contract import HarnessContract
+from roost.testing.in_memory_runner import AGENT, InMemoryRunner, script
 from roost.testing.scripted_model import ScriptedModel
 
 KEY = "sk-not-for-the-log"
@@ -39,8 +39,8 @@ async def model() -> AsyncGenerator[ScriptedModel, None]:
 
 
 @pytest.fixture
-def desk(model: ScriptedModel) -> Desk:
-    return Desk(harness_for(model.url))
+def runner(model: ScriptedModel) -> InMemoryRunner:
+    return InMemoryRunner(harness_for(model.url))
 
 
 class TestScriptedHarness(HarnessContract):
@@ -63,9 +63,9 @@ def step_that_fails(status: int, kind: str | None = None, **more: Any) -> str:
 
 
 async def test_the_model_is_asked_as_the_agent_is_configured(
-    model: ScriptedModel, desk: Desk
+    model: ScriptedModel, runner: InMemoryRunner
 ) -> None:
-    await desk.run(desk.say("hello"))
+    await runner.run(runner.say("hello"))
     request = model.requests[-1]
     assert request.body["model"] == "scripted"
     assert request.body["system"] == "You are being tested."
@@ -76,25 +76,29 @@ async def test_the_model_is_asked_as_the_agent_is_configured(
 
 
 async def test_an_agent_without_tools_and_system_prompt_is_fine(model: ScriptedModel) -> None:
-    desk = Desk(harness_for(model.url), {"model": {"id": "m"}, "system": None, "tools": []})
-    await desk.run(desk.say("hello"))
+    runner = InMemoryRunner(
+        harness_for(model.url), {"model": {"id": "m"}, "system": None, "tools": []}
+    )
+    await runner.run(runner.say("hello"))
     assert not {"system", "tools"} & model.requests[-1].body.keys()
 
 
 async def test_one_client_can_serve_all_conversations(model: ScriptedModel) -> None:
     async with httpx2.AsyncClient() as client:
         for _ in range(2):
-            desk = Desk(harness_for(model.url, client=client))
-            assert await desk.run(desk.say("hello")) == {"type": "end_turn"}
+            runner = InMemoryRunner(harness_for(model.url, client=client))
+            assert await runner.run(runner.say("hello")) == {"type": "end_turn"}
         assert not client.is_closed
 
 
 async def test_a_tool_of_the_agents_own_is_refused_and_the_model_is_told(
-    model: ScriptedModel, desk: Desk
+    model: ScriptedModel, runner: InMemoryRunner
 ) -> None:
-    await desk.run(desk.say(script({"tool": "Bash", "input": {"command": "date"}}, {"text": "ok"})))
-    (call,) = desk.events("agent.tool_use")
-    (result,) = desk.events("agent.tool_result")
+    await runner.run(
+        runner.say(script({"tool": "Bash", "input": {"command": "date"}}, {"text": "ok"}))
+    )
+    (call,) = runner.events("agent.tool_use")
+    (result,) = runner.events("agent.tool_result")
     assert call.fields["evaluated_permission"] == "deny"
     assert result.fields["tool_use_id"] == call.id
     assert result.fields["is_error"]
@@ -103,17 +107,19 @@ async def test_a_tool_of_the_agents_own_is_refused_and_the_model_is_told(
     assert (told["tool_use_id"], told["is_error"]) == (call.id, True)
 
 
-async def test_thinking_is_shown_as_progress_and_keeps_its_text_to_itself(desk: Desk) -> None:
-    await desk.run(desk.say(script({"thinking": "secret plan", "text": "ok"})))
-    (thinking,) = desk.events("agent.thinking")
-    assert Show(thinking.id, "agent.thinking") in desk.outputs
+async def test_thinking_is_shown_as_progress_and_keeps_its_text_to_itself(
+    runner: InMemoryRunner,
+) -> None:
+    await runner.run(runner.say(script({"thinking": "secret plan", "text": "ok"})))
+    (thinking,) = runner.events("agent.thinking")
+    assert Show(thinking.id, "agent.thinking") in runner.outputs
     assert thinking.fields == {}
 
 
-async def test_all_of_an_answer_is_one_commit(desk: Desk) -> None:
+async def test_all_of_an_answer_is_one_commit(runner: InMemoryRunner) -> None:
     step = {"thinking": "a", "text": "b", "tools": [{"tool": "lookup"}, {"tool": "Bash"}]}
-    await desk.run(desk.say(script(step)))
-    first, second = (output for output in desk.outputs if isinstance(output, Emit))
+    await runner.run(runner.say(script(step)))
+    first, second = (output for output in runner.outputs if isinstance(output, Emit))
     assert [draft.type for draft in first.drafts] == ["span.model_request_start"]
     assert [draft.type for draft in second.drafts] == [
         "agent.thinking",
@@ -126,12 +132,12 @@ async def test_all_of_an_answer_is_one_commit(desk: Desk) -> None:
 
 
 async def test_a_model_that_calls_tools_for_ever_is_stopped(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    runner: InMemoryRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scripted, "_MAX_REQUESTS", 3)
     steps = [{"tool": "Bash"}] * 9
-    assert await desk.run(desk.say(script(*steps))) == {"type": "retries_exhausted"}
-    trouble = desk.outputs[-2]
+    assert await runner.run(runner.say(script(*steps))) == {"type": "retries_exhausted"}
+    trouble = runner.outputs[-2]
     assert isinstance(trouble, Trouble)
     assert (trouble.error, trouble.retry) == ("tool_use_limit_reached_error", "exhausted")
 
@@ -152,19 +158,19 @@ async def test_a_model_that_calls_tools_for_ever_is_stopped(
     ],
 )
 async def test_a_failure_that_time_does_not_mend_is_not_retried(
-    desk: Desk, status: int, kind: str | None, error: str, retry: str
+    runner: InMemoryRunner, status: int, kind: str | None, error: str, retry: str
 ) -> None:
     prompt = step_that_fails(status, kind, message="because of this")
-    assert await desk.run(desk.say(prompt)) == {"type": "retries_exhausted"}
-    (trouble,) = (output for output in desk.outputs if isinstance(output, Trouble))
+    assert await runner.run(runner.say(prompt)) == {"type": "retries_exhausted"}
+    (trouble,) = (output for output in runner.outputs if isinstance(output, Trouble))
     assert (trouble.error, trouble.retry) == (error, retry)
     assert "because of this" in trouble.message
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_a_refused_key_names_the_setting_to_fix(desk: Desk, status: int) -> None:
-    await desk.run(desk.say(step_that_fails(status)))
-    (event,) = desk.events("session.error")
+async def test_a_refused_key_names_the_setting_to_fix(runner: InMemoryRunner, status: int) -> None:
+    await runner.run(runner.say(step_that_fails(status)))
+    (event,) = runner.events("session.error")
     assert "ANTHROPIC_API_KEY" in event.fields["error"]["message"]
 
 
@@ -179,35 +185,37 @@ async def test_a_refused_key_names_the_setting_to_fix(desk: Desk, status: int) -
         (529, "model_overloaded_error"),
     ],
 )
-async def test_a_failure_that_may_pass_is_retried(desk: Desk, status: int, error: str) -> None:
-    await desk.run(desk.say(step_that_fails(status)))
-    troubles = [output for output in desk.outputs if isinstance(output, Trouble)]
+async def test_a_failure_that_may_pass_is_retried(
+    runner: InMemoryRunner, status: int, error: str
+) -> None:
+    await runner.run(runner.say(step_that_fails(status)))
+    troubles = [output for output in runner.outputs if isinstance(output, Trouble)]
     assert [trouble.error for trouble in troubles] == [error] * 4
-    assert desk.troubles() == ["retrying"] * 3 + ["exhausted"]
+    assert runner.troubles() == ["retrying"] * 3 + ["exhausted"]
 
 
-async def test_a_span_ends_before_the_failure_is_told(desk: Desk) -> None:
+async def test_a_span_ends_before_the_failure_is_told(runner: InMemoryRunner) -> None:
     # Otherwise the span's end would look like the session had recovered, before the pause.
-    await desk.run(desk.say(step_that_fails(500)))
-    kinds = [type(output).__name__ for output in desk.outputs]
+    await runner.run(runner.say(step_that_fails(500)))
+    kinds = [type(output).__name__ for output in runner.outputs]
     assert kinds == ["Emit", "Emit", "Trouble"] * 4 + ["TurnEnd"]
 
 
-async def test_a_model_that_is_not_there_is_a_failure_that_may_pass(desk: Desk) -> None:
-    gone = Desk(harness_for("http://127.0.0.1:9"))
+async def test_a_model_that_is_not_there_is_a_failure_that_may_pass(runner: InMemoryRunner) -> None:
+    gone = InMemoryRunner(harness_for("http://127.0.0.1:9"))
     assert await gone.run(gone.say("hello")) == {"type": "retries_exhausted"}
     assert gone.troubles() == ["retrying"] * 3 + ["exhausted"]
 
 
-async def test_a_pause_the_model_asks_for_is_kept(desk: Desk) -> None:
+async def test_a_pause_the_model_asks_for_is_kept(runner: InMemoryRunner) -> None:
     began = time.monotonic()
     headers = {"retry-after-ms": "300"}
-    await desk.run(desk.say(step_that_fails(429, times=1, headers=headers)))
+    await runner.run(runner.say(step_that_fails(429, times=1, headers=headers)))
     assert time.monotonic() - began > 0.3
-    assert desk.texts() == ["never"]
+    assert runner.texts() == ["never"]
 
 
-async def test_an_interrupt_ends_the_pause(desk: Desk) -> None:
+async def test_an_interrupt_ends_the_pause(runner: InMemoryRunner) -> None:
     async def interrupt(conversation: Conversation, output: Output) -> None:
         if isinstance(output, Trouble):
             tasks.start_soon(_after_a_moment, conversation)
@@ -215,8 +223,8 @@ async def test_an_interrupt_ends_the_pause(desk: Desk) -> None:
     prompt = step_that_fails(429, headers={"retry-after": "600"})
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
-            assert await desk.run(desk.say(prompt), watch=interrupt) == {"type": "end_turn"}
-    assert desk.troubles() == ["retrying"]
+            assert await runner.run(runner.say(prompt), watch=interrupt) == {"type": "end_turn"}
+    assert runner.troubles() == ["retrying"]
 
 
 async def _after_a_moment(conversation: Conversation) -> None:
@@ -238,33 +246,35 @@ async def test_a_call_that_an_interrupt_cut_short_was_not_made() -> None:
             await conversation.interrupt()
 
     async with listening(app_that_sends(body), "127.0.0.1", 0) as url:
-        desk = Desk(harness_for(url))
-        assert await desk.run(desk.say("go"), watch=interrupt) == {"type": "end_turn"}
-    assert desk.conversation[1:] == [
+        runner = InMemoryRunner(harness_for(url))
+        assert await runner.run(runner.say("go"), watch=interrupt) == {"type": "end_turn"}
+    assert runner.conversation[1:] == [
         ("agent.message", '{"content": [{"text": "I will", "type": "text"}]}')
     ]
-    assert desk.spent.input_tokens == 5
+    assert runner.spent.input_tokens == 5
 
 
-async def test_an_interrupt_right_after_a_call_ends_the_wait_for_its_result(desk: Desk) -> None:
+async def test_an_interrupt_right_after_a_call_ends_the_wait_for_its_result(
+    runner: InMemoryRunner,
+) -> None:
     async def interrupt(conversation: Conversation, output: Output) -> None:
         if isinstance(output, Emit) and output.blocks:
             await conversation.interrupt()
 
-    async with desk.open() as conversation:
-        message = desk.say(script({"tool": "lookup"}))
-        assert await desk.turn(conversation, [message], watch=interrupt) == {"type": "end_turn"}
-        desk.interrupted()
-        await desk.turn(conversation, [desk.say(script({"text": "Onwards."}))])
-    assert desk.texts() == ["Onwards."]
+    async with runner.open() as conversation:
+        message = runner.say(script({"tool": "lookup"}))
+        assert await runner.turn(conversation, [message], watch=interrupt) == {"type": "end_turn"}
+        runner.interrupted()
+        await runner.turn(conversation, [runner.say(script({"text": "Onwards."}))])
+    assert runner.texts() == ["Onwards."]
 
 
-async def test_a_late_interrupt_does_not_end_the_next_turn(desk: Desk) -> None:
-    async with desk.open() as conversation:
-        await desk.turn(conversation, [desk.say(script({"text": "one"}))])
+async def test_a_late_interrupt_does_not_end_the_next_turn(runner: InMemoryRunner) -> None:
+    async with runner.open() as conversation:
+        await runner.turn(conversation, [runner.say(script({"text": "one"}))])
         await conversation.interrupt()
-        await desk.turn(conversation, [desk.say(script({"text": "two"}))])
-    assert desk.texts() == ["one", "two"]
+        await runner.turn(conversation, [runner.say(script({"text": "two"}))])
+    assert runner.texts() == ["one", "two"]
 
 
 @pytest.mark.parametrize(
@@ -334,34 +344,34 @@ START = event(type="message_start", message={"usage": {"input_tokens": 5}})
 )
 async def test_an_answer_that_makes_no_sense_is_a_failure(body: bytes) -> None:
     async with listening(app_that_sends(body), "127.0.0.1", 0) as url:
-        desk = Desk(harness_for(url, retries=1))
-        assert await desk.run(desk.say("hello")) == {"type": "retries_exhausted"}
-    assert desk.troubles() == ["retrying", "exhausted"]
-    assert desk.texts() == []
+        runner = InMemoryRunner(harness_for(url, retries=1))
+        assert await runner.run(runner.say("hello")) == {"type": "retries_exhausted"}
+    assert runner.troubles() == ["retrying", "exhausted"]
+    assert runner.texts() == []
 
 
 async def test_a_page_of_some_proxy_is_quoted_in_the_failure() -> None:
     app = app_that_sends(b"<h1>Bad gateway</h1>" + b"x" * 200_000, status=502, kind=b"text/html")
     async with listening(app, "127.0.0.1", 0) as url:
-        desk = Desk(harness_for(url, retries=0))
-        await desk.run(desk.say("hello"))
-    (trouble,) = desk.events("session.error")
+        runner = InMemoryRunner(harness_for(url, retries=0))
+        await runner.run(runner.say("hello"))
+    (trouble,) = runner.events("session.error")
     assert "Bad gateway" in trouble.fields["error"]["message"]
     assert len(trouble.body) < 1000
 
 
 async def test_an_answer_without_end_is_cut_off(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    runner: InMemoryRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(messages_api, "MAX_ANSWER", 1000)
-    rest = await desk.run(desk.say(script({"text": "word " * 1000})))
+    rest = await runner.run(runner.say(script({"text": "word " * 1000})))
     assert rest == {"type": "retries_exhausted"}
-    (trouble,) = (output for output in desk.outputs if isinstance(output, Trouble))
+    (trouble,) = (output for output in runner.outputs if isinstance(output, Trouble))
     assert (trouble.retry, trouble.message) == (
         "exhausted",
         "The model's answer is longer than 1,000 characters.",
     )
-    assert desk.texts() == []
+    assert runner.texts() == []
 
 
 def test_parts_of_an_answer_that_are_not_known_are_left_out() -> None:
@@ -374,11 +384,13 @@ def test_parts_of_an_answer_that_are_not_known_are_left_out() -> None:
         answer.add({"type": "content_block_delta", "index": [], "delta": {}})
 
 
-async def test_the_key_is_never_in_the_log(desk: Desk) -> None:
-    bad = Desk(ScriptedHarness("http://127.0.0.1:9", f"{KEY}\n", retries=0, retry_seconds=0.001))
+async def test_the_key_is_never_in_the_log(runner: InMemoryRunner) -> None:
+    bad = InMemoryRunner(
+        ScriptedHarness("http://127.0.0.1:9", f"{KEY}\n", retries=0, retry_seconds=0.001)
+    )
     await bad.run(bad.say("hello"))
-    await desk.run(desk.say(step_that_fails(401, message=f"no such key: {KEY}")))
-    for entry in bad.events("session.error") + desk.events("session.error"):
+    await runner.run(runner.say(step_that_fails(401, message=f"no such key: {KEY}")))
+    for entry in bad.events("session.error") + runner.events("session.error"):
         assert KEY.encode() not in entry.body
 
 
@@ -487,7 +499,7 @@ def test_an_empty_message_is_still_a_message() -> None:
 
 
 async def test_a_system_message_reaches_the_model_in_its_place(
-    model: ScriptedModel, desk: Desk
+    model: ScriptedModel, runner: InMemoryRunner
 ) -> None:
-    await desk.run(desk.say("hello"), desk.say("be brief", type="system.message"))
+    await runner.run(runner.say("hello"), runner.say("be brief", type="system.message"))
     assert [entry["role"] for entry in model.requests[-1].body["messages"]] == ["user", "system"]

@@ -20,7 +20,7 @@ from tests.core.test_revocations import two
 from tests.core.test_sandboxes import FakeProvider, sandboxed_node
 from tests.core.test_shared_workspaces import Machine, W, setup
 from tests.core.test_standby import until_standing_by
-from tests.core.test_task_runs import ended, office
+from tests.core.test_task_runs import ended, task_runs_setup
 
 from roost.core.read.follow import Pause
 from roost.core.work.workspace_queue import WorkspaceQueue
@@ -233,11 +233,11 @@ async def test_a_run_ends_though_every_notification_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("roost.core.sessions.task_runs._LOOK_AGAIN", 0.05)
-    async with node(tmp_path, notifier=lossy()) as roost, office(roost) as desk:
-        task = await desk.task(said("All done."))
-        await desk.runs.start(desk.key, task.id, {}, None)
+    async with node(tmp_path, notifier=lossy()) as roost, task_runs_setup(roost) as setup:
+        task = await setup.task(said("All done."))
+        await setup.runs.start(setup.key, task.id, {}, None)
         with anyio.fail_after(SOON):
-            record = await ended(desk.board, task.id)
+            record = await ended(setup.board, task.id)
         assert record.body["runs"][0]["outcome"] == "All done."
 
 

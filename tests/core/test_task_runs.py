@@ -71,7 +71,7 @@ class Fuse:
             raise Crash
 
 
-class Office:
+class TaskRunsSetup:
     """All that runs need, over a node."""
 
     def __init__(self, roost: Node, key: Key, fuse: Fuse) -> None:
@@ -106,13 +106,15 @@ class Office:
 
 
 @asynccontextmanager
-async def office(roost: Node, fuse: Fuse | None = None) -> AsyncGenerator[Office, None]:
+async def task_runs_setup(
+    roost: Node, fuse: Fuse | None = None
+) -> AsyncGenerator[TaskRunsSetup, None]:
     """With somebody who sees runs to their end."""
     keyring = Keyring(roost.store.keys)
     keys = await roost.store.keys.all()
     key = keys[0] if keys else (await keyring.create(tenant=TENANT, name="me"))[0]
     async with anyio.create_task_group() as tasks:
-        made = Office(roost, key, fuse or Fuse())
+        made = TaskRunsSetup(roost, key, fuse or Fuse())
         await tasks.start(made.runs.run)
         yield made
         tasks.cancel_scope.cancel()
@@ -147,13 +149,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_run_works_to_the_end_and_writes_it_to_its_task(tmp_path: Path) -> None:
-    async with node(tmp_path) as roost, office(roost) as desk:
-        task = await desk.task(
+    async with node(tmp_path) as roost, task_runs_setup(roost) as setup:
+        task = await setup.task(
             f"SCRIPT{json.dumps([{'text': 'All done.'}])}", details="Mind the gap."
         )
-        run = await desk.runs.start(desk.key, task.id, {"instructions": "Be quick."}, None)
+        run = await setup.runs.start(setup.key, task.id, {"instructions": "Be quick."}, None)
         assert run["status"] == "running"
-        record = await ended(desk.board, task.id)
+        record = await ended(setup.board, task.id)
         (after,) = record.body["runs"]
         assert (after["status"], after["outcome"], after["error"]) == (
             "succeeded",
@@ -175,21 +177,23 @@ async def test_a_run_cut_off_at_any_write_ends_once_or_never_began(
     tmp_path: Path, at: int, when: str
 ) -> None:
     async with node(tmp_path) as roost:
-        async with office(roost) as desk:
-            task = await desk.task(f"SCRIPT{json.dumps([{'text': 'Once.'}])}")
+        async with task_runs_setup(roost) as setup:
+            task = await setup.task(f"SCRIPT{json.dumps([{'text': 'Once.'}])}")
         try:
-            async with office(roost, Fuse(at, when)) as desk:
-                await desk.runs.start(desk.key, task.id, {}, "key-1")
-                await ended(desk.board, task.id)
+            async with task_runs_setup(roost, Fuse(at, when)) as setup:
+                await setup.runs.start(setup.key, task.id, {}, "key-1")
+                await ended(setup.board, task.id)
                 await gone(roost)
         except* Crash:
             pass
-        async with office(roost) as desk:  # the process that comes after
-            if (await desk.board.get(TENANT, task.id)).body["runs"]:
-                await ended(desk.board, task.id)
+        async with task_runs_setup(roost) as setup:  # the process that comes after
+            if (await setup.board.get(TENANT, task.id)).body["runs"]:
+                await ended(setup.board, task.id)
             await gone(roost)
-            again = await desk.runs.start(desk.key, task.id, {}, "key-1")  # its client tries again
-            record = await ended(desk.board, task.id)
+            again = await setup.runs.start(
+                setup.key, task.id, {}, "key-1"
+            )  # its client tries again
+            record = await ended(setup.board, task.id)
             assert [run["id"] for run in record.body["runs"]] == [again["id"]]
             assert record.body["runs"][0]["outcome"] == "Once."
             await gone(roost)
@@ -198,60 +202,60 @@ async def test_a_run_cut_off_at_any_write_ends_once_or_never_began(
 
 
 async def test_a_failed_run_says_why(tmp_path: Path) -> None:
-    async with node(tmp_path) as roost, office(roost) as desk:
+    async with node(tmp_path) as roost, task_runs_setup(roost) as setup:
         wrong = json.dumps([{"error": {"status": 529, "times": 9}}])
-        task = await desk.task(f"SCRIPT{wrong}")
-        await desk.runs.start(desk.key, task.id, {}, None)
-        record = await ended(desk.board, task.id)
+        task = await setup.task(f"SCRIPT{wrong}")
+        await setup.runs.start(setup.key, task.id, {}, None)
+        record = await ended(setup.board, task.id)
         assert record.body["status"] == "failed"
         assert record.body["runs"][0]["error"]
 
 
 async def test_an_interrupted_run_is_cancelled(tmp_path: Path) -> None:
-    async with node(tmp_path) as roost, office(roost) as desk:
+    async with node(tmp_path) as roost, task_runs_setup(roost) as setup:
         slow = json.dumps([{"text": "word " * 200, "chunk_delay": 0.05}])
-        task = await desk.task(f"SCRIPT{slow}")
-        run = await desk.runs.start(desk.key, task.id, {}, None)
+        task = await setup.task(f"SCRIPT{slow}")
+        run = await setup.runs.start(setup.key, task.id, {}, None)
         with pytest.raises(Conflict):
-            await desk.runs.start(desk.key, task.id, {}, None)
+            await setup.runs.start(setup.key, task.id, {}, None)
         with pytest.raises(Conflict):
-            await desk.board.delete(desk.key, task.id)
+            await setup.board.delete(setup.key, task.id)
         with pytest.raises(Conflict):
-            await desk.board.update(desk.key, task.id, {"status": "done"})
+            await setup.board.update(setup.key, task.id, {"status": "done"})
         session = await roost.store.sessions.find(run["session_id"])
         await roost.until(session, "span.model_request_start")
         await roost.intake.accept(session.id, [new_draft("user.interrupt")])
-        record = await ended(desk.board, task.id)
+        record = await ended(setup.board, task.id)
         assert record.body["runs"][0]["status"] == "cancelled"
         assert record.body["status"] == "open"
-        await desk.board.delete(desk.key, task.id)
+        await setup.board.delete(setup.key, task.id)
 
 
 async def test_a_run_that_cannot_begin_leaves_nothing(tmp_path: Path) -> None:
-    async with node(tmp_path) as roost, office(roost) as desk:
-        task = await desk.task(agent=None)
+    async with node(tmp_path) as roost, task_runs_setup(roost) as setup:
+        task = await setup.task(agent=None)
         with pytest.raises(InvalidRequest, match="agent"):
-            await desk.runs.start(desk.key, task.id, {}, None)
+            await setup.runs.start(setup.key, task.id, {}, None)
         with pytest.raises(NotFound):
-            await desk.runs.start(desk.key, task.id, {"agent": "agent_none"}, None)
-        record = await desk.board.get(TENANT, task.id)
+            await setup.runs.start(setup.key, task.id, {"agent": "agent_none"}, None)
+        record = await setup.board.get(TENANT, task.id)
         assert (record.body["runs"], record.body["status"]) == ([], "open")
         assert await open_runs(roost) == []
 
 
 async def test_an_idempotency_key_is_for_one_request(tmp_path: Path) -> None:
-    async with node(tmp_path) as roost, office(roost) as desk:
-        task = await desk.task("Hello")
-        first = await desk.runs.start(desk.key, task.id, {}, "k")
-        again = await desk.runs.start(desk.key, task.id, {}, "k")
+    async with node(tmp_path) as roost, task_runs_setup(roost) as setup:
+        task = await setup.task("Hello")
+        first = await setup.runs.start(setup.key, task.id, {}, "k")
+        again = await setup.runs.start(setup.key, task.id, {}, "k")
         assert again["session_id"] == first["session_id"]
         with pytest.raises(IdempotencyMismatch):
-            await desk.runs.start(desk.key, task.id, {"instructions": "else"}, "k")
+            await setup.runs.start(setup.key, task.id, {"instructions": "else"}, "k")
 
 
 async def test_a_call_to_the_server_counts_once_though_its_answer_was_lost(tmp_path: Path) -> None:
-    async with node(tmp_path, working=False) as roost, office(roost) as desk:
-        task = await desk.task()
+    async with node(tmp_path, working=False) as roost, task_runs_setup(roost) as setup:
+        task = await setup.task()
         spec = Spec(agent={"tools": [TOOL]}, environment_id="env_1", task_id=task.id)
         said = new_draft("user.message", content=[])
         session = await roost.store.sessions.create(TENANT, "sesn_1", spec, [said])
@@ -266,23 +270,23 @@ async def test_a_call_to_the_server_counts_once_though_its_answer_was_lost(tmp_p
             fuse = Fuse(1, when)
             fragile: Any = Fragile(intake, fuse, ("accept",))
             with pytest.raises(Crash):
-                await ServerTools(roost.store.log, fragile, desk.board).carry_out(waiting)
-            await desk.board.update(desk.key, task.id, {"title": "Edited since"})
-        assert await ServerTools(roost.store.log, intake, desk.board).carry_out(waiting)
-        record = await desk.board.get(TENANT, task.id)
+                await ServerTools(roost.store.log, fragile, setup.board).carry_out(waiting)
+            await setup.board.update(setup.key, task.id, {"title": "Edited since"})
+        assert await ServerTools(roost.store.log, intake, setup.board).carry_out(waiting)
+        record = await setup.board.get(TENANT, task.id)
         assert record.body["title"] == "Edited since"  # and not what the call said, once more
         entries = await roost.store.log.read(session.id, 0, 100)
         answers = [e.fields for e in entries if e.type == "user.custom_tool_result"]
         assert [answer["task"]["title"] for answer in answers] == ["New"] or len(answers) == 1
         rested = await roost.store.sessions.find(session.id)
         assert not rested.state.pending
-        assert not await ServerTools(roost.store.log, intake, desk.board).carry_out(rested)
+        assert not await ServerTools(roost.store.log, intake, setup.board).carry_out(rested)
 
 
 @pytest.mark.parametrize("given", [{}, {"title": ""}, {"status": "done"}, {"title": 5}, {"x": "y"}])
 async def test_a_call_that_is_wrong_changes_nothing_and_says_so(tmp_path: Path, given: Any) -> None:
-    async with node(tmp_path, working=False) as roost, office(roost) as desk:
-        task = await desk.task()
+    async with node(tmp_path, working=False) as roost, task_runs_setup(roost) as setup:
+        task = await setup.task()
         spec = Spec(agent={"tools": [TOOL]}, environment_id="env_1", task_id=task.id)
         await roost.store.sessions.create(TENANT, "sesn_1", spec, [new_draft("user.message")])
         await roost.store.log.renew("node_1", 60)
@@ -291,8 +295,8 @@ async def test_a_call_that_is_wrong_changes_nothing_and_says_so(tmp_path: Path, 
         blocks = [Pending(call.id, "custom_tool")]
         await roost.store.log.append(lease, Batch(drafts=[call], blocks=blocks))
         session = await roost.store.sessions.find("sesn_1")
-        assert await ServerTools(roost.store.log, roost.intake, desk.board).carry_out(session)
-        assert (await desk.board.get(TENANT, task.id)).version == 1
+        assert await ServerTools(roost.store.log, roost.intake, setup.board).carry_out(session)
+        assert (await setup.board.get(TENANT, task.id)).version == 1
         answer = (await roost.store.log.read("sesn_1", 0, 100))[-1].fields
         assert answer["is_error"]
         assert "title" in answer["content"][0]["text"]
@@ -305,18 +309,18 @@ async def test_a_run_whose_session_goes_after_an_interrupt_is_cancelled(
 ) -> None:
     """Nobody looks in between: the end is read when the session is gone, or archived."""
     async with node(tmp_path, working=began) as roost:
-        async with office(roost) as desk:
+        async with task_runs_setup(roost) as setup:
             slow = json.dumps([{"text": "word " * 200, "chunk_delay": 0.05}])
-            task = await desk.task(f"SCRIPT{slow}")
-            run = await desk.runs.start(desk.key, task.id, {}, None)
+            task = await setup.task(f"SCRIPT{slow}")
+            run = await setup.runs.start(setup.key, task.id, {}, None)
         session = await roost.store.sessions.find(run["session_id"])
         if began:
             await roost.until(session, "span.model_request_start")
         await roost.intake.accept(session.id, [new_draft("user.interrupt")])
         await roost.until(session, "session.status_idle")
         await getattr(roost.store.sessions, leave)(TENANT, session.id)
-        async with office(roost) as desk:  # the process that comes after
-            record = await ended(desk.board, task.id)
+        async with task_runs_setup(roost) as setup:  # the process that comes after
+            record = await ended(setup.board, task.id)
             (after,) = record.body["runs"]
             assert after["status"] == "cancelled"
             assert record.body["status"] == "open"

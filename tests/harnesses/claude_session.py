@@ -1,4 +1,4 @@
-"""The real claude CLI at a desk: what its tests share."""
+"""The real claude CLI with a session in memory: what its tests share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from roost.errors import RoostError
 from roost.harnesses.claude import ClaudeHarness, bundled_cli
 from roost.ports.harness import Conversation, Emit, Output
 from roost.serve.http import listening
-from roost.testing.desk import Desk, Watch, with_mcp, with_toolset
+from roost.testing.in_memory_runner import InMemoryRunner, Watch, with_mcp, with_toolset
 from roost.testing.scripted_model import ScriptedModel, docs_server
 
 END = {"type": "end_turn"}
@@ -31,7 +31,7 @@ class Served(ScriptedModel):
         return json.dumps(self.requests[-1].body, ensure_ascii=False)
 
 
-class Board(Desk):
+class Board(InMemoryRunner):
     """A desk whose session can be changed."""
 
     def change_agent(self, agent: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ def config(name: str, *, enabled: bool = True, policy: str = "always_allow") -> 
     }
 
 
-def spans_are_paired(desk: Desk) -> bool:
-    starts = [entry.id for entry in desk.events("span.model_request_start")]
-    ends = [e.fields["model_request_start_id"] for e in desk.events("span.model_request_end")]
+def spans_are_paired(runner: InMemoryRunner) -> bool:
+    starts = [entry.id for entry in runner.events("span.model_request_start")]
+    ends = [e.fields["model_request_start_id"] for e in runner.events("span.model_request_end")]
     return bool(starts) and starts == ends

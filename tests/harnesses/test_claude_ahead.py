@@ -14,7 +14,7 @@ from tests.harnesses.test_claude_processes import ANSWERS, sandboxed
 from roost.errors import RoostError
 from roost.harnesses.claude import ClaudeHarness
 from roost.ports.harness import Conversation, TurnEnd
-from roost.testing.desk import Desk
+from roost.testing.in_memory_runner import InMemoryRunner
 
 COUNTS = """
     open("started", "a").write("x")
@@ -32,7 +32,7 @@ STOPS_WHEN_TOLD = """
 """
 
 
-class Eager(Desk):
+class Eager(InMemoryRunner):
     """A desk whose agent is started as soon as it is opened."""
 
     def open(self, *, ahead: bool = True) -> AbstractAsyncContextManager[Conversation]:
@@ -49,48 +49,48 @@ def starts(tmp_path: Path) -> int:
 
 
 async def test_it_is_up_before_the_first_input_and_is_not_started_again(tmp_path: Path):
-    desk = Eager(sandboxed(tmp_path, COUNTS, ANSWERS))
-    async with desk.open() as conversation:
+    runner = Eager(sandboxed(tmp_path, COUNTS, ANSWERS))
+    async with runner.open() as conversation:
         assert await conversation.up()
         assert starts(tmp_path) == 1
         for text in ("Hello?", "Still there?"):
-            assert await desk.turn(conversation, [desk.say(text)]) == END
-    assert desk.texts() == ["Yes.", "Yes."]
+            assert await runner.turn(conversation, [runner.say(text)]) == END
+    assert runner.texts() == ["Yes.", "Yes."]
     assert starts(tmp_path) == 1
 
 
 async def test_one_that_nobody_tells_anything_ends_by_itself(tmp_path: Path):
-    desk = Eager(sandboxed(tmp_path, COUNTS, ANSWERS))
-    async with desk.open() as conversation:
+    runner = Eager(sandboxed(tmp_path, COUNTS, ANSWERS))
+    async with runner.open() as conversation:
         assert await conversation.up()
 
 
 async def test_why_it_cannot_be_started_is_said_when_it_is_needed(tmp_path: Path):
-    desk = Eager(
+    runner = Eager(
         SandboxedHarness(ClaudeHarness(tmp_path / "nothing", mounted=False), tmp_path / "homes")
     )
     with pytest.raises(RoostError, match="cannot be started"):
-        async with desk.open() as conversation:
+        async with runner.open() as conversation:
             assert not await conversation.up()
-            await desk.turn(conversation, [desk.say("Hello?")])
+            await runner.turn(conversation, [runner.say("Hello?")])
 
 
 async def test_an_interrupt_that_comes_before_it_was_told_anything_counts(tmp_path: Path):
-    desk = Eager(sandboxed(tmp_path, STOPS_WHEN_TOLD))
-    async with desk.open() as conversation:
-        turn = conversation.turn([desk.say("Count to a million.")], again=False)
+    runner = Eager(sandboxed(tmp_path, STOPS_WHEN_TOLD))
+    async with runner.open() as conversation:
+        turn = conversation.turn([runner.say("Count to a million.")], again=False)
         await conversation.interrupt()
         assert [output async for output in turn][-1] == TurnEnd(END)
 
 
 async def test_a_conversation_whose_transcript_is_lost_is_told_anew(tmp_path: Path):
     async with serving() as model:
-        desk = Eager(sandboxed_harness(model, tmp_path))
-        assert await desk.run(desk.say("My name is Ada.")) == END
-        assert await desk.run(desk.say("Still there?")) == END
-        assert "2 user messages" in desk.texts()[-1]
+        runner = Eager(sandboxed_harness(model, tmp_path))
+        assert await runner.run(runner.say("My name is Ada.")) == END
+        assert await runner.run(runner.say("Still there?")) == END
+        assert "2 user messages" in runner.texts()[-1]
         await anyio.to_thread.run_sync(lose_transcripts, tmp_path)
-        assert await desk.run(desk.say("What is my name?")) == END
+        assert await runner.run(runner.say("What is my name?")) == END
         assert "your own record of it was lost" in model.last_request()
         assert "My name is Ada." in model.last_request()
-        assert desk.troubles() == []
+        assert runner.troubles() == []

@@ -13,7 +13,7 @@ from tests.harnesses.sandboxed_harness import SandboxedHarness
 from roost.errors import LeaseLost, RoostError
 from roost.harnesses.claude import ClaudeHarness, conversation, wire
 from roost.ports.harness import Conversation, Output, Trouble
-from roost.testing.desk import Desk
+from roost.testing.in_memory_runner import InMemoryRunner
 
 ANSWERS = """
     for line in sys.stdin:
@@ -66,11 +66,11 @@ async def test_junk_is_dropped_what_is_new_is_shown_and_the_turn_goes_on(
         say(type="system")
         say(type="user", message=None)
     """
-    desk = Desk(sandboxed(tmp_path, junk, ANSWERS))
-    assert await desk.run(desk.say("Hello?")) == {"type": "end_turn"}
-    assert desk.texts() == ["Yes."]
+    runner = InMemoryRunner(sandboxed(tmp_path, junk, ANSWERS))
+    assert await runner.run(runner.say("Hello?")) == {"type": "end_turn"}
+    assert runner.texts() == ["Yes."]
     assert "a line of more than" in caplog.text
-    kinds = [entry.fields["kind"] for entry in desk.events("roost.agent_frame")]
+    kinds = [entry.fields["kind"] for entry in runner.events("roost.agent_frame")]
     assert kinds == ["rate_limit_event", "control_request", "system", "user"]
 
 
@@ -79,21 +79,21 @@ async def test_a_program_that_keeps_dying_is_given_up_with_its_last_words(tmp_pa
         print("out of cheese", file=sys.stderr)
         sys.exit(3)
     """
-    desk = Desk(sandboxed(tmp_path, dies))
-    assert await desk.run(desk.say("Hello?")) == {"type": "retries_exhausted"}
-    assert desk.troubles() == ["retrying", "retrying", "retrying", "exhausted"]
-    last = desk.outputs[-2]
+    runner = InMemoryRunner(sandboxed(tmp_path, dies))
+    assert await runner.run(runner.say("Hello?")) == {"type": "retries_exhausted"}
+    assert runner.troubles() == ["retrying", "retrying", "retrying", "exhausted"]
+    last = runner.outputs[-2]
     assert isinstance(last, Trouble)
     assert "exit code 3" in last.message
     assert "out of cheese" in last.message
 
 
 async def test_a_program_that_is_not_there_is_an_error_of_the_harness(tmp_path: Path):
-    desk = Desk(
+    runner = InMemoryRunner(
         SandboxedHarness(ClaudeHarness(tmp_path / "nothing", mounted=False), tmp_path / "homes")
     )
     with pytest.raises(RoostError, match="cannot be started"):
-        await desk.run(desk.say("Hello?"))
+        await runner.run(runner.say("Hello?"))
 
 
 async def test_a_program_that_does_not_heed_an_interrupt_is_killed(tmp_path: Path):
@@ -102,17 +102,17 @@ async def test_a_program_that_does_not_heed_an_interrupt_is_killed(tmp_path: Pat
         while True:
             time.sleep(1)
     """
-    desk = Desk(sandboxed(tmp_path, deaf))
+    runner = InMemoryRunner(sandboxed(tmp_path, deaf))
 
     async def interrupt(opened: Conversation, _: Output) -> None:
         await opened.interrupt()
 
-    async with desk.open() as opened:
+    async with runner.open() as opened:
         with anyio.fail_after(60):
-            rest = await desk.turn(opened, [desk.say("Hello?")], watch=interrupt)
+            rest = await runner.turn(opened, [runner.say("Hello?")], watch=interrupt)
     assert rest == {"type": "end_turn"}
-    assert desk.troubles() == []
-    ends = desk.events("span.model_request_end")
+    assert runner.troubles() == []
+    ends = runner.events("span.model_request_end")
     assert [entry.fields["is_error"] for entry in ends] == [True]
 
 
@@ -126,11 +126,11 @@ async def test_a_program_that_never_says_anything_is_started_again(
             pathlib.Path("hung").touch()
             time.sleep(600)
     """
-    desk = Desk(sandboxed(tmp_path, hangs_once, ANSWERS))
+    runner = InMemoryRunner(sandboxed(tmp_path, hangs_once, ANSWERS))
     with anyio.fail_after(60):
-        assert await desk.run(desk.say("Hello?")) == {"type": "end_turn"}
-    assert set(desk.troubles()) == {"retrying"}
-    assert desk.texts() == ["Yes."]
+        assert await runner.run(runner.say("Hello?")) == {"type": "end_turn"}
+    assert set(runner.troubles()) == {"retrying"}
+    assert runner.texts() == ["Yes."]
 
 
 async def test_a_conversation_that_the_program_does_not_find_is_begun_anew(tmp_path: Path):
@@ -144,18 +144,18 @@ async def test_a_conversation_that_the_program_does_not_find_is_begun_anew(tmp_p
         kept.mkdir(parents=True, exist_ok=True)
         kept.joinpath(sys.argv[-1].partition("=")[2] + ".jsonl").write_text("x")
     """
-    desk = Desk(sandboxed(tmp_path, forgets, ANSWERS))
-    await desk.run(desk.say("Hello?"))
-    assert await desk.run(desk.say("And again?")) == {"type": "end_turn"}
-    assert desk.troubles() == [], "that is repaired, and no trouble"
-    assert len(desk.events("agent.thread_context_compacted")) == 1
+    runner = InMemoryRunner(sandboxed(tmp_path, forgets, ANSWERS))
+    await runner.run(runner.say("Hello?"))
+    assert await runner.run(runner.say("And again?")) == {"type": "end_turn"}
+    assert runner.troubles() == [], "that is repaired, and no trouble"
+    assert len(runner.events("agent.thread_context_compacted")) == 1
 
 
 async def test_errors_of_the_caller_come_out_as_they_are(tmp_path: Path):
-    desk = Desk(sandboxed(tmp_path, ANSWERS))
+    runner = InMemoryRunner(sandboxed(tmp_path, ANSWERS))
     with pytest.raises(LeaseLost):
-        async with desk.open() as opened:
-            await desk.turn(opened, [desk.say("Hello?")])
+        async with runner.open() as opened:
+            await runner.turn(opened, [runner.say("Hello?")])
             raise LeaseLost
 
 
@@ -163,7 +163,7 @@ async def test_without_a_sandbox_nothing_is_started(tmp_path: Path):
     cli = tmp_path / "cli"
     harness = ClaudeHarness(cli)
     assert [mount.source for mount in harness.mounts] == [cli]
-    desk = Desk(harness)
+    runner = InMemoryRunner(harness)
     with pytest.raises(RoostError, match="needs a sandbox"):
-        async with desk.open():
+        async with runner.open():
             pass

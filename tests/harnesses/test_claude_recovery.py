@@ -36,7 +36,7 @@ from roost.ports.harness import Conversation
 from roost.ports.sandbox import LocalVolume, Plan
 from roost.sandboxes.host import HostProvider
 from roost.serve.http import listening
-from roost.testing.desk import script
+from roost.testing.in_memory_runner import script
 
 
 @pytest.fixture
@@ -75,8 +75,8 @@ async def test_a_killed_agent_goes_on_and_does_nothing_twice(
             "toolUseResult",
         ),
     }[moment]
-    desk = Board(sandboxed, agent())
-    async with desk.open() as opened, anyio.create_task_group() as tasks:
+    runner = Board(sandboxed, agent())
+    async with runner.open() as opened, anyio.create_task_group() as tasks:
 
         async def kill() -> None:
             await noted(sandboxed, written)
@@ -85,15 +85,15 @@ async def test_a_killed_agent_goes_on_and_does_nothing_twice(
             sandboxed.kill_agent()
 
         tasks.start_soon(kill)
-        rest = await desk.turn(opened, [desk.say(script(*steps, say="only-once"))])
+        rest = await runner.turn(opened, [runner.say(script(*steps, say="only-once"))])
     assert rest == END
-    assert desk.troubles() == ["retrying"]
-    assert desk.texts() == ["Here."]
+    assert runner.troubles() == ["retrying"]
+    assert runner.texts() == ["Here."]
     assert model.last_request().count("only-once") == 1
-    assert spans_are_paired(desk)
+    assert spans_are_paired(runner)
     if moment != "before the answer":
         assert (sandboxed.workspace / "ran.txt").read_text() == "ran\n"
-        (call,), (result,) = desk.events("agent.tool_use"), desk.events("agent.tool_result")
+        (call,), (result,) = runner.events("agent.tool_use"), runner.events("agent.tool_result")
         assert result.fields["tool_use_id"] == call.id
         unknown = "outcome is unknown" in json.dumps(result.fields["content"])
         assert unknown is ("outcome is unknown" in model.last_request()) is (moment == "in a tool")
@@ -103,45 +103,47 @@ async def test_a_killed_agent_goes_on_and_does_nothing_twice(
 async def test_permission_is_given_to_an_agent_that_is_no_longer_there(
     sandboxed: SandboxedHarness, model: Served, result: str
 ):
-    desk = Board(sandboxed, agent("always_ask"))
-    await desk.run(desk.say(script(bash("echo ran >> ran.txt"), {"text": "Done."})))
-    (call,) = desk.events("agent.tool_use")
-    assert await desk.run(desk.confirm(call.id, result)) == END
-    assert desk.events("agent.tool_use") == [call], "nobody is asked twice"
-    (answer,) = desk.events("agent.tool_result")
+    runner = Board(sandboxed, agent("always_ask"))
+    await runner.run(runner.say(script(bash("echo ran >> ran.txt"), {"text": "Done."})))
+    (call,) = runner.events("agent.tool_use")
+    assert await runner.run(runner.confirm(call.id, result)) == END
+    assert runner.events("agent.tool_use") == [call], "nobody is asked twice"
+    (answer,) = runner.events("agent.tool_result")
     assert answer.fields["tool_use_id"] == call.id
     assert answer.fields["is_error"] is (result == "deny")
     assert (sandboxed.workspace / "ran.txt").exists() is (result == "allow")
-    assert desk.texts() == ["Done."]
+    assert runner.texts() == ["Done."]
 
 
 async def test_permission_for_several_calls_outlives_the_agent(sandboxed: SandboxedHarness):
     """The CLI keeps only the first of them; the others are recognised when they are made again."""
-    desk = Board(sandboxed, agent("always_ask"))
+    runner = Board(sandboxed, agent("always_ask"))
     calls = [bash("echo 1 >> ran.txt"), bash("echo 2 >> ran.txt")]
-    await desk.run(desk.say(script({"tools": calls}, calls[1], {"text": "Done."})))
-    first, second = desk.events("agent.tool_use")
-    assert desk.pending == [Pending(first.id, "confirmation"), Pending(second.id, "confirmation")]
-    assert await desk.run(desk.confirm(first.id), desk.confirm(second.id)) == END
+    await runner.run(runner.say(script({"tools": calls}, calls[1], {"text": "Done."})))
+    first, second = runner.events("agent.tool_use")
+    assert runner.pending == [Pending(first.id, "confirmation"), Pending(second.id, "confirmation")]
+    assert await runner.run(runner.confirm(first.id), runner.confirm(second.id)) == END
     assert (sandboxed.workspace / "ran.txt").read_text() == "1\n2\n"
-    assert [entry.id for entry in desk.events("agent.tool_use")] == [first.id, second.id]
-    results = [entry.fields["tool_use_id"] for entry in desk.events("agent.tool_result")]
+    assert [entry.id for entry in runner.events("agent.tool_use")] == [first.id, second.id]
+    results = [entry.fields["tool_use_id"] for entry in runner.events("agent.tool_result")]
     assert results == [first.id, second.id]
 
 
 async def test_permission_outlives_an_agent_that_had_no_time_to_write(sandboxed: SandboxedHarness):
     """Killed at the moment it asks, it has not even taken the message down."""
-    desk = Board(sandboxed, agent("always_ask"))
-    async with desk.open() as opened:
-        await desk.turn(opened, [desk.say(script(bash("echo ran >> ran.txt"), {"text": "Done."}))])
+    runner = Board(sandboxed, agent("always_ask"))
+    async with runner.open() as opened:
+        await runner.turn(
+            opened, [runner.say(script(bash("echo ran >> ran.txt"), {"text": "Done."}))]
+        )
         sandboxed.kill_agent()
         while await opened.up():  # noqa: ASYNC110 - an answer that it may have got is not given twice
             await anyio.sleep(0.01)
-        (call,) = desk.events("agent.tool_use")
-        assert await desk.turn(opened, [desk.confirm(call.id)]) == END
-    assert desk.events("agent.tool_use") == [call]
+        (call,) = runner.events("agent.tool_use")
+        assert await runner.turn(opened, [runner.confirm(call.id)]) == END
+    assert runner.events("agent.tool_use") == [call]
     assert (sandboxed.workspace / "ran.txt").read_text() == "ran\n"
-    assert desk.texts() == ["Done."]
+    assert runner.texts() == ["Done."]
 
 
 async def server_gone(opened: Conversation) -> None:
@@ -170,17 +172,19 @@ async def test_what_waits_outlives_an_agent_that_took_the_servers_end_for_an_ans
     async with listening(docs_server, "127.0.0.1", 0) as url:
         sandboxed, served = sandboxed_harness(model, tmp_path), with_servers({"docs": f"{url}/mcp"})
         tools = [*agent("always_ask")["tools"], *served["tools"]]
-        desk = Board(sandboxed, {**served, "tools": tools})
-        given = desk.say(script(*steps, {"text": "Done."}))
+        runner = Board(sandboxed, {**served, "tools": tools})
+        given = runner.say(script(*steps, {"text": "Done."}))
         for _ in steps:
-            async with desk.open() as opened:
-                await desk.turn(opened, [given])
+            async with runner.open() as opened:
+                await runner.turn(opened, [given])
                 await server_gone(opened)
-            (waits,) = desk.pending
+            (waits,) = runner.pending
             asks = waits.kind == "confirmation"
-            given = desk.confirm(waits.event_id) if asks else desk.answer(waits.event_id, "Blue")
-        assert await desk.run(given) == END
-    calls = [entry.id for entry in desk.entries if entry.type in CALLS]
+            given = (
+                runner.confirm(waits.event_id) if asks else runner.answer(waits.event_id, "Blue")
+            )
+        assert await runner.run(given) == END
+    calls = [entry.id for entry in runner.entries if entry.type in CALLS]
     assert len(calls) == len(steps), "nobody is asked twice"
     assert (sandboxed.workspace / "ran.txt").read_text() == "ran\n"
     heard = model.last_request()
@@ -190,8 +194,8 @@ async def test_what_waits_outlives_an_agent_that_took_the_servers_end_for_an_ans
     assert '"found"' in heard
     assert "stream closed" not in heard
     assert "call was interrupted" not in heard
-    assert not any(entry.fields.get("is_error") for entry in desk.entries)
-    assert desk.texts() == ["Done."]
+    assert not any(entry.fields.get("is_error") for entry in runner.entries)
+    assert runner.texts() == ["Done."]
 
 
 async def test_only_what_followed_the_servers_end_is_cut_off(
@@ -238,57 +242,57 @@ async def test_an_agent_that_lost_the_model_with_its_server_goes_on(
     sandboxed: SandboxedHarness, model: Served
 ):
     """It asks again until it has had enough, and writes down that the turn has failed."""
-    desk = Board(sandboxed, agent())
+    runner = Board(sandboxed, agent())
     down = {"status": 529, "times": 3}
-    message = desk.say(script(bash("echo ran >> ran.txt"), {"text": "Done.", "error": down}))
-    async with desk.open() as opened, anyio.create_task_group() as tasks:
-        tasks.start_soon(desk.turn, opened, [message])
-        while "retrying" not in desk.troubles():  # noqa: ASYNC110 - the desk does not notify
+    message = runner.say(script(bash("echo ran >> ran.txt"), {"text": "Done.", "error": down}))
+    async with runner.open() as opened, anyio.create_task_group() as tasks:
+        tasks.start_soon(runner.turn, opened, [message])
+        while "retrying" not in runner.troubles():  # noqa: ASYNC110 - the runner does not notify
             await anyio.sleep(0.02)
         tasks.cancel_scope.cancel()
         with anyio.CancelScope(shield=True):
             await server_gone(opened)
     assert "API Error" in sandboxed.transcript.read_text()
-    assert await desk.run(message, again=True) == END
-    assert desk.texts() == ["Done."]
-    assert spans_are_paired(desk)
+    assert await runner.run(message, again=True) == END
+    assert runner.texts() == ["Done."]
+    assert spans_are_paired(runner)
     assert (sandboxed.workspace / "ran.txt").read_text() == "ran\n"
 
 
 async def test_an_allowed_call_is_not_run_again_when_its_turn_was_cut_off(
     sandboxed: SandboxedHarness, model: Served
 ):
-    desk = Board(sandboxed, agent("always_ask"))
+    runner = Board(sandboxed, agent("always_ask"))
     slow = "echo ran >> ran.txt; python3 -c 'import time; time.sleep(20)'"
-    await desk.run(desk.say(script(bash(slow), {"text": "Done."})))
-    (call,) = desk.events("agent.tool_use")
-    yes = desk.confirm(call.id)
-    async with desk.open() as opened, anyio.create_task_group() as tasks:
-        tasks.start_soon(desk.turn, opened, [yes])
+    await runner.run(runner.say(script(bash(slow), {"text": "Done."})))
+    (call,) = runner.events("agent.tool_use")
+    yes = runner.confirm(call.id)
+    async with runner.open() as opened, anyio.create_task_group() as tasks:
+        tasks.start_soon(runner.turn, opened, [yes])
         await appears(sandboxed.workspace / "ran.txt")
         tasks.cancel_scope.cancel()  # as if the server went away while the command runs
-    assert await desk.run(yes, again=True) == END
+    assert await runner.run(yes, again=True) == END
     assert (sandboxed.workspace / "ran.txt").read_text() == "ran\n"
     assert "outcome is unknown" in model.last_request()
-    (result,) = desk.events("agent.tool_result")
+    (result,) = runner.events("agent.tool_result")
     assert result.fields["tool_use_id"] == call.id
     assert result.fields["is_error"] is True
-    assert desk.texts() == ["Done."]
+    assert runner.texts() == ["Done."]
 
 
 @pytest.mark.parametrize("logged", [True, False])
 async def test_a_call_that_was_cut_off_right_after_it_was_made_runs_at_most_once(
     sandboxed: SandboxedHarness, logged: bool
 ):
-    desk = Board(sandboxed, agent())
-    message = desk.say(script(bash("echo ran >> ran.txt"), {"text": "Done."}))
-    await desk.run(message, cut=2, logged=logged)
-    assert emits("agent.tool_use")(desk.outputs[-1])
-    assert await desk.run(message, again=True) == END
+    runner = Board(sandboxed, agent())
+    message = runner.say(script(bash("echo ran >> ran.txt"), {"text": "Done."}))
+    await runner.run(message, cut=2, logged=logged)
+    assert emits("agent.tool_use")(runner.outputs[-1])
+    assert await runner.run(message, again=True) == END
     # If the CLI had no time to note the call down, the model makes it again; then it may run.
-    made = desk.told()[1:-1]
+    made = runner.told()[1:-1]
     assert made in (calls := ["agent.tool_use", "agent.tool_result"], calls * 2)
-    assert desk.told()[0 :: len(made) + 1] == ["user.message", "agent.message"]
+    assert runner.told()[0 :: len(made) + 1] == ["user.message", "agent.message"]
     ran = sandboxed.workspace / "ran.txt"
     assert not ran.exists() or ran.read_text() == "ran\n"
 
@@ -296,25 +300,25 @@ async def test_a_call_that_was_cut_off_right_after_it_was_made_runs_at_most_once
 async def test_a_lost_transcript_is_replaced_by_an_account_of_the_log(
     sandboxed: SandboxedHarness, model: Served
 ):
-    desk = Board(sandboxed, agent())
-    await desk.run(desk.say(script({"text": "I am Ada."}, say="name-1")))
+    runner = Board(sandboxed, agent())
+    await runner.run(runner.say(script({"text": "I am Ada."}, say="name-1")))
     sandboxed.transcript.unlink()
-    assert await desk.run(desk.say(script({"text": "Ada."}, say="name-2"))) == END
-    assert len(desk.events("agent.thread_context_compacted")) == 1
+    assert await runner.run(runner.say(script({"text": "Ada."}, say="name-2"))) == END
+    assert len(runner.events("agent.thread_context_compacted")) == 1
     assert model.last_request().count("I am Ada.") == 2  # in the old script, and as what was said
-    assert await desk.run(desk.say(script({"text": "Still Ada."}, say="name-3"))) == END
-    assert len(desk.events("agent.thread_context_compacted")) == 1, "once is enough"
-    assert desk.texts() == ["I am Ada.", "Ada.", "Still Ada."]
+    assert await runner.run(runner.say(script({"text": "Still Ada."}, say="name-3"))) == END
+    assert len(runner.events("agent.thread_context_compacted")) == 1, "once is enough"
+    assert runner.texts() == ["I am Ada.", "Ada.", "Still Ada."]
 
 
 async def test_a_torn_transcript_does_not_stop_the_session(
     sandboxed: SandboxedHarness, model: Served
 ):
-    desk = Board(sandboxed, agent())
-    await desk.run(desk.say(script({"text": "I am Ada."}, say="name-1")))
+    runner = Board(sandboxed, agent())
+    await runner.run(runner.say(script({"text": "I am Ada."}, say="name-1")))
     sandboxed.transcript.write_bytes(sandboxed.transcript.read_bytes()[:-40])
-    assert await desk.run(desk.say(script({"text": "Ada."}, say="name-2"))) == END
-    assert desk.texts() == ["I am Ada.", "Ada."]
+    assert await runner.run(runner.say(script({"text": "Ada."}, say="name-2"))) == END
+    assert runner.texts() == ["I am Ada.", "Ada."]
     assert "name-1" in model.last_request()
 
 
@@ -322,11 +326,11 @@ async def test_an_agent_killed_twice_before_the_model_answers_goes_on_all_the_sa
     sandboxed: SandboxedHarness,
 ):
     """Resumed, the CLI notes down that it goes on. Killed right then, it takes the note for the end."""
-    desk = Board(sandboxed, agent())
+    runner = Board(sandboxed, agent())
     slow = {"text": "It takes its time.", "chunk_delay": 60}
-    message = desk.say(script(bash("echo ran >> ran.txt"), slow))
-    async with desk.open() as opened, anyio.create_task_group() as tasks:
-        tasks.start_soon(desk.turn, opened, [message])
+    message = runner.say(script(bash("echo ran >> ran.txt"), slow))
+    async with runner.open() as opened, anyio.create_task_group() as tasks:
+        tasks.start_soon(runner.turn, opened, [message])
         await appears(sandboxed.workspace / "ran.txt")
         await appears(sandboxed.transcript, "toolUseResult")
         tasks.cancel_scope.cancel()
@@ -337,10 +341,10 @@ async def test_an_agent_killed_twice_before_the_model_answers_goes_on_all_the_sa
     del note["toolUseResult"]
     kept = [*lines[: at + 1], note]
     sandboxed.transcript.write_text("".join(json.dumps(line) + "\n" for line in kept))
-    assert await desk.run(message, again=True) == END
-    assert len(desk.texts()) == 1
-    assert await desk.run(desk.say(script({"text": "Still here."}, say="more"))) == END
-    assert desk.texts()[1:] == ["Still here."]
+    assert await runner.run(message, again=True) == END
+    assert len(runner.texts()) == 1
+    assert await runner.run(runner.say(script({"text": "Still here."}, say="more"))) == END
+    assert runner.texts()[1:] == ["Still here."]
     assert (sandboxed.workspace / "ran.txt").read_text() == "ran\n"
 
 
@@ -353,34 +357,34 @@ async def test_whenever_the_agent_is_killed_no_command_runs_twice(
     """What it says may come twice: a scripted model pays no heed to what it is told about that."""
     chance = random.Random(seed)
     steps = [{"text": f"Step {n}.", **bash(f"echo {n} >> ran.txt; sleep 0.05")} for n in range(3)]
-    desk = Board(sandboxed, agent())
+    runner = Board(sandboxed, agent())
 
     async def kill_now_and_then() -> None:
         for _ in range(2):
             await anyio.sleep(chance.uniform(0.3, 1.2))
             sandboxed.kill_agent()
 
-    async with desk.open() as opened, anyio.create_task_group() as tasks:
+    async with runner.open() as opened, anyio.create_task_group() as tasks:
         tasks.start_soon(kill_now_and_then)
-        assert await desk.turn(opened, [desk.say(script(*steps, {"text": "Done."}))]) == END
+        assert await runner.turn(opened, [runner.say(script(*steps, {"text": "Done."}))]) == END
         tasks.cancel_scope.cancel()
     ran = (sandboxed.workspace / "ran.txt").read_text().split()
     assert sorted(ran) == sorted(set(ran))
-    calls = [entry.id for entry in desk.events("agent.tool_use")]
-    results = [entry.fields["tool_use_id"] for entry in desk.events("agent.tool_result")]
+    calls = [entry.id for entry in runner.events("agent.tool_use")]
+    results = [entry.fields["tool_use_id"] for entry in runner.events("agent.tool_result")]
     assert sorted(calls) == sorted(results)
-    assert spans_are_paired(desk)
-    assert desk.texts()[-1] == "Done."
+    assert spans_are_paired(runner)
+    assert runner.texts()[-1] == "Done."
 
 
 async def test_an_account_of_the_log_does_not_tell_what_was_withdrawn(
     sandboxed: SandboxedHarness, model: Served
 ):
-    desk = Board(sandboxed, agent())
-    await desk.run(desk.say(script({"text": "I am Ada."}, say="name-1")))
-    desk.withdraw(desk.say("withdrawn word"))
+    runner = Board(sandboxed, agent())
+    await runner.run(runner.say(script({"text": "I am Ada."}, say="name-1")))
+    runner.withdraw(runner.say("withdrawn word"))
     sandboxed.transcript.unlink()
-    assert await desk.run(desk.say(script({"text": "Ada."}, say="name-2"))) == END
-    assert len(desk.events("agent.thread_context_compacted")) == 1
+    assert await runner.run(runner.say(script({"text": "Ada."}, say="name-2"))) == END
+    assert len(runner.events("agent.thread_context_compacted")) == 1
     assert "I am Ada." in model.last_request()
     assert "withdrawn word" not in model.last_request()

@@ -21,7 +21,7 @@ from roost.harnesses.claude import ClaudeHarness
 from roost.ports.harness import Brief, Conversation
 from roost.ports.sandbox import LocalVolume, Mount, Plan
 from roost.sandboxes.bubblewrap import BubblewrapProvider
-from roost.testing.desk import script
+from roost.testing.in_memory_runner import script
 
 SOCKET = "/run/roost/model.sock"
 
@@ -91,17 +91,17 @@ async def sandboxed() -> AsyncGenerator[Sandboxed, None]:
 
 
 async def test_an_agent_works_waits_and_goes_on_in_the_default_sandbox(sandboxed: Sandboxed):
-    desk = Board(sandboxed, agent())
+    runner = Board(sandboxed, agent())
     looks = bash("pwd; echo $HOME; echo key=$ANTHROPIC_API_KEY; echo kept > kept.txt")
-    assert await desk.run(desk.say(script(looks, {"text": "One."}))) == END
-    (result,) = desk.events("agent.tool_result")
+    assert await runner.run(runner.say(script(looks, {"text": "One."}))) == END
+    (result,) = runner.events("agent.tool_result")
     assert result.fields["content"][0]["text"].split() == [
         "/workspace",
         "/home/sandbox",
         "key=placeholder",
     ]
-    await desk.run(desk.say(script({"tool": "lookup"}, bash("cat kept.txt"), {"text": "Two."})))
-    (call,) = desk.events("agent.custom_tool_use")
-    assert await desk.run(desk.answer(call.id, "the result")) == END
-    assert desk.events("agent.tool_result")[-1].fields["content"][0]["text"] == "kept"
-    assert desk.texts() == ["One.", "Two."]
+    await runner.run(runner.say(script({"tool": "lookup"}, bash("cat kept.txt"), {"text": "Two."})))
+    (call,) = runner.events("agent.custom_tool_use")
+    assert await runner.run(runner.answer(call.id, "the result")) == END
+    assert runner.events("agent.tool_result")[-1].fields["content"][0]["text"] == "kept"
+    assert runner.texts() == ["One.", "Two."]

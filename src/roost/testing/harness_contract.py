@@ -25,7 +25,14 @@ from msgspec.structs import asdict
 
 from roost.domain.session import Pending
 from roost.ports.harness import Conversation, Emit, Harness, Output, Show
-from roost.testing.desk import AGENT, Desk, script, text_of, with_mcp, with_toolset
+from roost.testing.in_memory_runner import (
+    AGENT,
+    InMemoryRunner,
+    script,
+    text_of,
+    with_mcp,
+    with_toolset,
+)
 from roost.testing.scripted_model import ScriptedModel
 
 _PIXEL: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -124,20 +131,20 @@ class HarnessContract:
 
     async def test_a_message_is_answered_and_the_turn_ends(self, harness: Harness) -> None:
         """The simplest turn."""
-        desk = Desk(harness)
-        rest = await desk.run(desk.say(script({"text": "Good morning."})))
+        runner = InMemoryRunner(harness)
+        rest = await runner.run(runner.say(script({"text": "Good morning."})))
         assert rest == {"type": "end_turn"}
-        assert desk.texts() == ["Good morning."]
+        assert runner.texts() == ["Good morning."]
 
     @proves("deltas")
     async def test_previews_are_a_contiguous_prefix_of_the_final_text(
         self, harness: Harness
     ) -> None:
         """Announced once, then pieces in order, then the event of the same id."""
-        desk = Desk(harness)
-        await desk.run(desk.say(script({"text": "one two three four"})))
-        (message,) = desk.events("agent.message")
-        announcement, *pieces = desk.shown()[message.id]
+        runner = InMemoryRunner(harness)
+        await runner.run(runner.say(script({"text": "one two three four"})))
+        (message,) = runner.events("agent.message")
+        announcement, *pieces = runner.shown()[message.id]
         assert announcement == ""
         assert len(pieces) > 1
         assert text_of(message).startswith("".join(pieces))
@@ -145,47 +152,49 @@ class HarnessContract:
     async def test_every_model_request_is_a_span_that_ends_once(self, harness: Harness) -> None:
         """And what it has used is counted."""
         name, given = self.builtin
-        desk = Desk(harness)
-        await desk.run(desk.say(script({"tool": name, "input": given}, {"text": "Done."})))
-        assert len(desk.events("span.model_request_start")) == 2
-        assert _spans_are_paired(desk)
-        used = [entry.fields["model_usage"] for entry in desk.events("span.model_request_end")]
-        assert desk.spent.input_tokens == sum(usage["input_tokens"] for usage in used) > 0
-        assert desk.spent.output_tokens == sum(usage["output_tokens"] for usage in used) > 0
+        runner = InMemoryRunner(harness)
+        await runner.run(runner.say(script({"tool": name, "input": given}, {"text": "Done."})))
+        assert len(runner.events("span.model_request_start")) == 2
+        assert _spans_are_paired(runner)
+        used = [entry.fields["model_usage"] for entry in runner.events("span.model_request_end")]
+        assert runner.spent.input_tokens == sum(usage["input_tokens"] for usage in used) > 0
+        assert runner.spent.output_tokens == sum(usage["output_tokens"] for usage in used) > 0
 
     async def test_a_conversation_goes_on_in_its_second_turn(
         self, harness: Harness, model: ScriptedModel
     ) -> None:
         """The same agent, still running."""
-        desk = Desk(harness)
-        async with desk.open() as conversation:
-            await desk.turn(conversation, [desk.say(script({"text": "I am Ada."}, say="name-1"))])
-            await desk.turn(conversation, [desk.say(script({"text": "Ada."}, say="name-2"))])
-        assert desk.texts() == ["I am Ada.", "Ada."]
+        runner = InMemoryRunner(harness)
+        async with runner.open() as conversation:
+            await runner.turn(
+                conversation, [runner.say(script({"text": "I am Ada."}, say="name-1"))]
+            )
+            await runner.turn(conversation, [runner.say(script({"text": "Ada."}, say="name-2"))])
+        assert runner.texts() == ["I am Ada.", "Ada."]
         assert _heard(model, "name-1", "I am Ada.", "name-2") == [1, 2, 1]  # scripted, and said
 
     async def test_a_conversation_goes_on_after_it_was_opened_again(
         self, harness: Harness, model: ScriptedModel
     ) -> None:
         """Another process, nothing but the log and the session's home."""
-        desk = Desk(harness)
-        await desk.run(desk.say(script({"text": "I am Ada."}, say="name-1")))
-        await desk.run(desk.say(script({"text": "Ada."}, say="name-2")))
-        assert desk.texts() == ["I am Ada.", "Ada."]
+        runner = InMemoryRunner(harness)
+        await runner.run(runner.say(script({"text": "I am Ada."}, say="name-1")))
+        await runner.run(runner.say(script({"text": "Ada."}, say="name-2")))
+        assert runner.texts() == ["I am Ada.", "Ada."]
         assert _heard(model, "name-1", "I am Ada.", "name-2") == [1, 2, 1]  # scripted, and said
 
     async def test_a_message_that_waits_is_not_heard_before_its_turn(
         self, harness: Harness, model: ScriptedModel
     ) -> None:
         """It is in the log already, as queued."""
-        desk = Desk(harness)
-        first = desk.say(script({"text": "One."}, say="number-1"))
-        second = desk.say(script({"text": "Two."}, say="number-2"))
-        await desk.run(first)
+        runner = InMemoryRunner(harness)
+        first = runner.say(script({"text": "One."}, say="number-1"))
+        second = runner.say(script({"text": "Two."}, say="number-2"))
+        await runner.run(first)
         assert _heard(model, "number-1", "number-2") == [1, 0]
-        await desk.run(second)
+        await runner.run(second)
         assert _heard(model, "number-1", "number-2") == [1, 1]
-        assert desk.texts() == ["One.", "Two."]
+        assert runner.texts() == ["One.", "Two."]
 
     async def test_a_turn_cut_off_anywhere_comes_to_the_same_conversation(
         self, harness: Harness, model: ScriptedModel
@@ -198,17 +207,17 @@ class HarnessContract:
             {"text": "All done."},
             say="only-once",
         )
-        whole = Desk(harness)
+        whole = InMemoryRunner(harness)
         await whole.run(whole.say(prompt))
         for cut in range(1, len(whole.outputs) + 1):
             for logged in (True, False):
-                desk = Desk(harness)
-                message = desk.say(prompt)
-                assert await desk.run(message, cut=cut, logged=logged) is None
-                assert await desk.run(message, again=True) == {"type": "end_turn"}, (cut, logged)
-                assert desk.conversation == whole.conversation, (cut, logged)
+                runner = InMemoryRunner(harness)
+                message = runner.say(prompt)
+                assert await runner.run(message, cut=cut, logged=logged) is None
+                assert await runner.run(message, again=True) == {"type": "end_turn"}, (cut, logged)
+                assert runner.conversation == whole.conversation, (cut, logged)
                 assert _heard(model, "only-once") == [1], (cut, logged)
-                assert _spans_are_paired(desk), (cut, logged)
+                assert _spans_are_paired(runner), (cut, logged)
 
     async def test_a_turn_cut_off_twice_comes_to_the_same_conversation(
         self, harness: Harness
@@ -216,36 +225,38 @@ class HarnessContract:
         """The second life may end as early as the first."""
         name, given = self.builtin
         prompt = script({"tool": name, "input": given}, {"text": "All done."})
-        whole = Desk(harness)
+        whole = InMemoryRunner(harness)
         await whole.run(whole.say(prompt))
         emits = [n for n, output in enumerate(whole.outputs, 1) if isinstance(output, Emit)]
         for first in emits:
             for second in emits:
-                desk = Desk(harness)
-                message = desk.say(prompt)
-                await desk.run(message, cut=first)
-                await desk.run(message, again=True, cut=second)
-                assert await desk.run(message, again=True) == {"type": "end_turn"}
-                assert desk.conversation == whole.conversation, (first, second)
+                runner = InMemoryRunner(harness)
+                message = runner.say(prompt)
+                await runner.run(message, cut=first)
+                await runner.run(message, again=True, cut=second)
+                assert await runner.run(message, again=True) == {"type": "end_turn"}
+                assert runner.conversation == whole.conversation, (first, second)
 
     @proves("approvals")
     async def test_a_tool_runs_only_after_somebody_has_allowed_it(self, harness: Harness) -> None:
         """And what is refused is told to the agent, with the reason."""
         name, given = self.builtin
-        desk = Desk(harness, with_toolset("always_ask"))
+        runner = InMemoryRunner(harness, with_toolset("always_ask"))
         step = {"tool": name, "input": given}
-        async with desk.open() as conversation:
-            rest = await desk.turn(conversation, [desk.say(script(step, step, {"text": "Done."}))])
-            (call,) = desk.events("agent.tool_use")
+        async with runner.open() as conversation:
+            rest = await runner.turn(
+                conversation, [runner.say(script(step, step, {"text": "Done."}))]
+            )
+            (call,) = runner.events("agent.tool_use")
             assert call.fields["evaluated_permission"] == "ask"
-            assert desk.events("agent.tool_result") == []
-            assert desk.pending == [Pending(call.id, "confirmation")]
+            assert runner.events("agent.tool_result") == []
+            assert runner.pending == [Pending(call.id, "confirmation")]
             assert rest == {"type": "requires_action", "event_ids": [call.id]}
-            await desk.turn(conversation, [desk.confirm(call.id)])
-            second = desk.events("agent.tool_use")[-1]
-            no = desk.confirm(second.id, "deny", deny_message="Not on a Sunday.")
-            assert await desk.turn(conversation, [no]) == {"type": "end_turn"}
-        ran, refused = desk.events("agent.tool_result")
+            await runner.turn(conversation, [runner.confirm(call.id)])
+            second = runner.events("agent.tool_use")[-1]
+            no = runner.confirm(second.id, "deny", deny_message="Not on a Sunday.")
+            assert await runner.turn(conversation, [no]) == {"type": "end_turn"}
+        ran, refused = runner.events("agent.tool_result")
         assert not ran.fields["is_error"]
         assert "Not on a Sunday." in json.dumps(refused.fields)
 
@@ -255,11 +266,13 @@ class HarnessContract:
     ) -> None:
         """It is a custom tool call to the client, and what the client answers is heard."""
         name, given = self.question
-        desk = Desk(harness, with_toolset())
-        rest = await desk.run(desk.say(script({"tool": name, "input": given}, {"text": "Done."})))
-        (call,) = desk.events("agent.custom_tool_use")
+        runner = InMemoryRunner(harness, with_toolset())
+        rest = await runner.run(
+            runner.say(script({"tool": name, "input": given}, {"text": "Done."}))
+        )
+        (call,) = runner.events("agent.custom_tool_use")
         assert rest == {"type": "requires_action", "event_ids": [call.id]}
-        assert await desk.run(desk.answer(call.id, "As green as grass")) == {"type": "end_turn"}
+        assert await runner.run(runner.answer(call.id, "As green as grass")) == {"type": "end_turn"}
         assert _heard(model, "As green as grass") == [1]
 
     @proves("mcp")
@@ -267,14 +280,14 @@ class HarnessContract:
         self, harness: Harness, model: ScriptedModel
     ) -> None:
         """Under the policy of its server."""
-        desk = Desk(harness, with_mcp({"docs": f"{model.url}/mcp"}))
+        runner = InMemoryRunner(harness, with_mcp({"docs": f"{model.url}/mcp"}))
         step = {"tool": self.mcp_tool, "input": {"what": "it"}}
-        rest = await desk.run(desk.say(script(step, {"text": "Done."})))
-        (call,) = desk.events("agent.mcp_tool_use")
+        rest = await runner.run(runner.say(script(step, {"text": "Done."})))
+        (call,) = runner.events("agent.mcp_tool_use")
         assert (call.fields["mcp_server_name"], call.fields["name"]) == ("docs", "find")
         assert rest == {"type": "requires_action", "event_ids": [call.id]}
-        assert await desk.run(desk.confirm(call.id)) == {"type": "end_turn"}
-        (result,) = desk.events("agent.mcp_tool_result")
+        assert await runner.run(runner.confirm(call.id)) == {"type": "end_turn"}
+        (result,) = runner.events("agent.mcp_tool_result")
         assert result.fields["content"] == [{"type": "text", "text": "found"}]
 
     @proves("files", "images")
@@ -285,35 +298,37 @@ class HarnessContract:
         text = {"type": "text", "media_type": "text/plain", "data": "the-document"}
         picture = {"type": "base64", "media_type": "image/png", "data": _PIXEL}
         blocks = {"type": "document", "source": text}, {"type": "image", "source": picture}
-        desk = Desk(harness)
-        assert await desk.run(desk.say(script({"text": "Seen."}), *blocks)) == {"type": "end_turn"}
+        runner = InMemoryRunner(harness)
+        assert await runner.run(runner.say(script({"text": "Seen."}), *blocks)) == {
+            "type": "end_turn"
+        }
         assert _heard(model, "the-document", '"type": "image"') == [1, 1]
 
     @proves("prestart")
     async def test_its_program_is_up_before_it_is_told_anything(self, harness: Harness) -> None:
         """New, and when it is resumed."""
-        desk = Desk(harness)
+        runner = InMemoryRunner(harness)
         for said in ("One.", "Two."):
-            async with desk.open(ahead=True) as conversation:
+            async with runner.open(ahead=True) as conversation:
                 assert await conversation.up()
-                message = desk.say(script({"text": said}))
-                assert await desk.turn(conversation, [message]) == {"type": "end_turn"}
-        assert desk.texts() == ["One.", "Two."]
+                message = runner.say(script({"text": said}))
+                assert await runner.turn(conversation, [message]) == {"type": "end_turn"}
+        assert runner.texts() == ["One.", "Two."]
 
     @proves("custom_tools")
     async def test_a_custom_tool_is_answered_by_the_client(
         self, harness: Harness, model: ScriptedModel
     ) -> None:
         """The turn ends to wait for the result, and the next one goes on with it."""
-        desk = Desk(harness)
+        runner = InMemoryRunner(harness)
         step = {"tool": "lookup", "input": {"what": "weather"}}
-        rest = await desk.run(desk.say(script(step, {"text": "It rains."})))
-        (call,) = desk.events("agent.custom_tool_use")
+        rest = await runner.run(runner.say(script(step, {"text": "It rains."})))
+        (call,) = runner.events("agent.custom_tool_use")
         assert call.fields == {"name": "lookup", "input": {"what": "weather"}}
-        assert desk.pending == [Pending(call.id, "custom_tool")]
+        assert runner.pending == [Pending(call.id, "custom_tool")]
         assert rest == {"type": "requires_action", "event_ids": [call.id]}
-        assert await desk.run(desk.answer(call.id, "rain, 9 degrees")) == {"type": "end_turn"}
-        assert desk.texts() == ["It rains."]
+        assert await runner.run(runner.answer(call.id, "rain, 9 degrees")) == {"type": "end_turn"}
+        assert runner.texts() == ["It rains."]
         assert _heard(model, "rain, 9 degrees") == [1]
 
     @proves("custom_tools")
@@ -321,15 +336,17 @@ class HarnessContract:
         self, harness: Harness
     ) -> None:
         """A result that comes early does not start the model."""
-        desk = Desk(harness)
+        runner = InMemoryRunner(harness)
         calls = {"tools": [{"tool": "lookup"}, {"tool": "lookup", "input": {"what": "b"}}]}
-        async with desk.open() as conversation:
-            await desk.turn(conversation, [desk.say(script(calls, {"text": "Both."}))])
-            first, second = (call.id for call in desk.events("agent.custom_tool_use"))
-            rest = await desk.turn(conversation, [desk.answer(second, "b")])
+        async with runner.open() as conversation:
+            await runner.turn(conversation, [runner.say(script(calls, {"text": "Both."}))])
+            first, second = (call.id for call in runner.events("agent.custom_tool_use"))
+            rest = await runner.turn(conversation, [runner.answer(second, "b")])
             assert rest == {"type": "requires_action", "event_ids": [first]}
-            assert await desk.turn(conversation, [desk.answer(first, "a")]) == {"type": "end_turn"}
-        assert desk.texts() == ["Both."]
+            assert await runner.turn(conversation, [runner.answer(first, "a")]) == {
+                "type": "end_turn"
+            }
+        assert runner.texts() == ["Both."]
 
     @proves("custom_tools")
     async def test_a_result_is_delivered_once_wherever_its_turn_is_cut_off(
@@ -340,14 +357,14 @@ class HarnessContract:
         cut = 0
         while True:
             cut += 1
-            desk = Desk(harness)
-            await desk.run(desk.say(prompt))
-            (call,) = desk.events("agent.custom_tool_use")
-            result = desk.answer(call.id, "the-result")
-            finished = await desk.run(result, cut=cut)
-            await desk.run(result, again=True)
+            runner = InMemoryRunner(harness)
+            await runner.run(runner.say(prompt))
+            (call,) = runner.events("agent.custom_tool_use")
+            result = runner.answer(call.id, "the-result")
+            finished = await runner.run(result, cut=cut)
+            await runner.run(result, again=True)
             # A harness may tell the agent to go on; then the script is over, for the model.
-            (said,) = desk.texts()
+            (said,) = runner.texts()
             assert said.startswith(("It rains.", "The script is over")), cut
             assert _heard(model, "the-result") == [1], cut
             if finished:
@@ -358,84 +375,84 @@ class HarnessContract:
         self, harness: Harness
     ) -> None:
         """The agent is told that they came to nothing."""
-        desk = Desk(harness)
-        async with desk.open() as conversation:
-            await desk.turn(conversation, [desk.say(script({"tool": "lookup"}))])
-            desk.interrupted()
-            message = desk.say(script({"text": "Onwards."}))
-            assert await desk.turn(conversation, [message]) == {"type": "end_turn"}
-        assert desk.texts() == ["Onwards."]
+        runner = InMemoryRunner(harness)
+        async with runner.open() as conversation:
+            await runner.turn(conversation, [runner.say(script({"tool": "lookup"}))])
+            runner.interrupted()
+            message = runner.say(script({"text": "Onwards."}))
+            assert await runner.turn(conversation, [message]) == {"type": "end_turn"}
+        assert runner.texts() == ["Onwards."]
 
     @proves("interrupts")
     async def test_an_interrupt_ends_the_turn_at_once_with_what_was_said(
         self, harness: Harness
     ) -> None:
         """The message is what the previews showed, and the conversation goes on after it."""
-        desk = Desk(harness)
+        runner = InMemoryRunner(harness)
         long = " ".join(f"word{n}" for n in range(1000))
-        async with desk.open() as conversation:
-            message = desk.say(script({"text": long, "chunk_delay": 0.02}))
-            rest = await desk.turn(conversation, [message], watch=_interrupt_at_the_third_piece)
+        async with runner.open() as conversation:
+            message = runner.say(script({"text": long, "chunk_delay": 0.02}))
+            rest = await runner.turn(conversation, [message], watch=_interrupt_at_the_third_piece)
             assert rest == {"type": "end_turn"}
-            (said,) = desk.events("agent.message")
-            assert "".join(desk.shown()[said.id]) == text_of(said)
+            (said,) = runner.events("agent.message")
+            assert "".join(runner.shown()[said.id]) == text_of(said)
             assert long.startswith(text_of(said))
-            assert _spans_are_paired(desk)
-            desk.interrupted()
-            await desk.turn(conversation, [desk.say(script({"text": "Yes?"}))])
-        assert desk.texts()[1:] == ["Yes?"]
+            assert _spans_are_paired(runner)
+            runner.interrupted()
+            await runner.turn(conversation, [runner.say(script({"text": "Yes?"}))])
+        assert runner.texts()[1:] == ["Yes?"]
 
     @proves("interrupts")
     async def test_an_interrupt_does_not_wait_for_a_model_that_is_silent(
         self, harness: Harness
     ) -> None:
         """It comes before the first byte of the answer."""
-        desk = Desk(harness)
-        async with desk.open() as conversation:
-            message = desk.say(script({"text": "Too late.", "delay": 300}))
+        runner = InMemoryRunner(harness)
+        async with runner.open() as conversation:
+            message = runner.say(script({"text": "Too late.", "delay": 300}))
             with anyio.fail_after(60):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(_interrupt_soon, conversation)
-                    assert await desk.turn(conversation, [message]) == {"type": "end_turn"}
-            assert desk.texts() == []
-            assert _spans_are_paired(desk)
+                    assert await runner.turn(conversation, [message]) == {"type": "end_turn"}
+            assert runner.texts() == []
+            assert _spans_are_paired(runner)
 
     async def test_a_passing_failure_is_retried_until_it_has_passed(self, harness: Harness) -> None:
         """The answer is there once, and each failure was told."""
-        desk = Desk(harness)
+        runner = InMemoryRunner(harness)
         step = {"text": "At last.", "error": {"status": 529, "times": 2}}
-        assert await desk.run(desk.say(script(step))) == {"type": "end_turn"}
-        assert desk.troubles() == ["retrying", "retrying"]
-        assert desk.texts() == ["At last."]
-        assert _spans_are_paired(desk)
+        assert await runner.run(runner.say(script(step))) == {"type": "end_turn"}
+        assert runner.troubles() == ["retrying", "retrying"]
+        assert runner.texts() == ["At last."]
+        assert _spans_are_paired(runner)
 
     async def test_a_failure_that_stays_ends_the_turn_and_not_the_session(
         self, harness: Harness
     ) -> None:
         """The next message is answered."""
-        desk = Desk(harness)
-        rest = await desk.run(desk.say(script({"error": {"status": 500}})))
+        runner = InMemoryRunner(harness)
+        rest = await runner.run(runner.say(script({"error": {"status": 500}})))
         assert rest == {"type": "retries_exhausted"}
-        assert desk.troubles()[-1] == "exhausted"
-        assert set(desk.troubles()[:-1]) == {"retrying"}
-        assert await desk.run(desk.say(script({"text": "Better now."}))) == {"type": "end_turn"}
-        assert desk.texts() == ["Better now."]
+        assert runner.troubles()[-1] == "exhausted"
+        assert set(runner.troubles()[:-1]) == {"retrying"}
+        assert await runner.run(runner.say(script({"text": "Better now."}))) == {"type": "end_turn"}
+        assert runner.texts() == ["Better now."]
 
     async def test_an_answer_that_breaks_off_is_not_logged(self, harness: Harness) -> None:
         """Half a sentence is not what the model said."""
-        desk = Desk(harness)
-        rest = await desk.run(desk.say(script({"text": "one two three four", "cut": 2})))
+        runner = InMemoryRunner(harness)
+        rest = await runner.run(runner.say(script({"text": "one two three four", "cut": 2})))
         assert rest == {"type": "retries_exhausted"}
-        assert desk.texts() == []
-        assert _spans_are_paired(desk)
+        assert runner.texts() == []
+        assert _spans_are_paired(runner)
 
     async def test_a_refusal_of_the_model_is_the_reason_the_turn_ends(
         self, harness: Harness
     ) -> None:
         """Clients show it differently."""
-        desk = Desk(harness)
+        runner = InMemoryRunner(harness)
         step = {"text": "I would rather not.", "stop_reason": "refusal"}
-        assert await desk.run(desk.say(script(step))) == {"type": "refusal"}
+        assert await runner.run(runner.say(script(step))) == {"type": "refusal"}
 
 
 async def _interrupt_at_the_third_piece(conversation: Conversation, output: Output) -> None:
@@ -448,9 +465,9 @@ async def _interrupt_soon(conversation: Conversation) -> None:
     await conversation.interrupt()
 
 
-def _spans_are_paired(desk: Desk) -> bool:
-    starts = [entry.id for entry in desk.events("span.model_request_start")]
-    ends = [e.fields["model_request_start_id"] for e in desk.events("span.model_request_end")]
+def _spans_are_paired(runner: InMemoryRunner) -> bool:
+    starts = [entry.id for entry in runner.events("span.model_request_start")]
+    ends = [e.fields["model_request_start_id"] for e in runner.events("span.model_request_end")]
     return bool(starts) and starts == ends
 
 

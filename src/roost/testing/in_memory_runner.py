@@ -91,7 +91,7 @@ def script(*steps: dict[str, Any], say: str = "please") -> str:
     return f"{say} SCRIPT{json.dumps(steps)}"
 
 
-class Desk:
+class InMemoryRunner:
     """A session with its log in memory, and the runner that drives it.
 
     It logs exactly as the core does, looks at every event as the official client would, and can be
