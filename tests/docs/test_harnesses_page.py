@@ -17,7 +17,8 @@ PAGE = "docs/harnesses.md"
 def _shipped() -> dict[str, Harness]:
     upstreams = {"anthropic": ModelAddress(url="http://127.0.0.1:1")}
     context = HarnessContext(settings=Settings(), upstreams=upstreams)
-    return {name: HARNESSES.load(name)(context) for name in ("claude", "scripted")}
+    made = [each for kind in ("claude", "scripted") for each in HARNESSES.load(kind)(context)]
+    return {harness.name: harness for harness in made}
 
 
 def _rows(first: str) -> list[list[str]]:

@@ -193,14 +193,15 @@ async def _sandbox(settings: Settings) -> Finding:
     return Finding("ok", f"{provider.name} works; {said}")
 
 
-def harness(name: str, settings: Settings) -> Finding:
+def harness(kind: str, settings: Settings) -> Finding:
     """Whether agents of this kind can be run here. Sessions that name none need theirs."""
     nowhere = ModelAddress(url="http://127.0.0.1")  # nobody asks it anything here
     context = HarnessContext(settings=settings, upstreams=defaultdict(lambda: nowhere))
     try:
-        return Finding("ok", f"{name} {HARNESSES.load(name)(context).check()}")
+        found = [f"{each.name} {each.check()}" for each in HARNESSES.load(kind)(context)]
+        return Finding("ok", ", ".join(found) or "none is configured")
     except RoostError as missing:
-        needed = name == (settings.harness or WITH_A_KEY)
+        needed = kind == (settings.harness or WITH_A_KEY)
         return Finding("fail" if needed else "warn", missing.message, missing.hint or "")
 
 

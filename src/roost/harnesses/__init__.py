@@ -1,13 +1,14 @@
 """Adapters that drive agents: one folder for each kind, and what several of them share.
 
-A harness is found by its name in `HARNESSES`. Its factory is given a `HarnessContext` and makes the
-harness without looking at the machine: whether it can be used here, `Harness.check` says. Packages add
-their own by entry points of the group `roost.harnesses`; CONTRIBUTING has an example.
+Kinds of harnesses are found by name in `HARNESSES`. A factory is given a `HarnessContext` and makes the
+harnesses of its kind: mostly one, of the same name, or one for each agent that the settings name. It does
+not look at the machine: whether a harness can be used here, `Harness.check` says. Packages add their own
+by entry points of the group `roost.harnesses`; CONTRIBUTING has an example.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -34,7 +35,7 @@ class HarnessContext(msgspec.Struct, frozen=True, kw_only=True):
     upstreams: Mapping[str, ModelAddress] = {}
 
 
-HarnessFactory = Callable[[HarnessContext], Harness]
+HarnessFactory = Callable[[HarnessContext], Sequence[Harness]]
 
 HARNESSES: Final = Registry[HarnessFactory](
     "harness",

@@ -35,6 +35,7 @@ from roost.ports.harness import (
     Brief,
     Conversation,
     Emit,
+    Harness,
     HarnessProfile,
     Output,
     Show,
@@ -64,15 +65,12 @@ PROFILE: Final = HarnessProfile(
 )
 
 
-def make(context: HarnessContext) -> ScriptedHarness:
+def make(context: HarnessContext) -> Sequence[Harness]:
     """The harness as a server runs it: see `roost.harnesses`."""
     model, settings = context.upstreams[PROFILE.upstream], context.settings
-    return ScriptedHarness(
-        model.url,
-        model.key.get_secret_value() if model.key else "none",
-        retries=settings.model_retries,
-        retry_seconds=settings.retry_seconds,
-    )
+    key = model.key.get_secret_value() if model.key else "none"
+    retries, pause = settings.model_retries, settings.retry_seconds
+    return [ScriptedHarness(model.url, key, retries=retries, retry_seconds=pause)]
 
 
 class ScriptedHarness:

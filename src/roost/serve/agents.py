@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,7 @@ from roost.core.workspaces.sync import SyncPace
 from roost.domain.session import Session, TrustLevel
 from roost.egress import host as egress
 from roost.egress.options import USUAL_PORTS, EgressOptions, anthropic, openai
-from roost.errors import NotFound, RoostError
+from roost.errors import NotFound, RoostError, StartupError
 from roost.guest import forward
 from roost.harnesses import (
     HARNESSES,
@@ -230,23 +230,40 @@ def _policy(settings: Settings) -> SandboxPolicy:
 def _harnesses(
     settings: Settings, models: ModelApis
 ) -> tuple[dict[str, Harness], dict[str, HarnessProfile]]:
-    """Those that can be used on this machine, and what all that are known declare."""
-    if settings.harness is not None:
-        HARNESSES.check(settings.harness, "ROOST_HARNESS")
-    context = HarnessContext(settings=settings, upstreams=models.upstreams)
+    """Those that can be used on this machine, and what all that are known declare.
+
+    :raises StartupError: there is none that the settings name
+    """
     usable: dict[str, Harness] = {}
     profiles: dict[str, HarnessProfile] = {}
-    for name in HARNESSES:
+    for harness in _known_harnesses(HarnessContext(settings=settings, upstreams=models.upstreams)):
+        if harness.name in profiles:  # what is shipped comes first, and stays
+            _log.warning("two harnesses are called %s", harness.name, extra={"action": "start"})
+            continue
+        profiles[harness.name] = harness.profile
         try:
-            harness = HARNESSES.load(name)(context)
-            profiles[name] = harness.profile
             harness.check()
-            usable[name] = harness
+            usable[harness.name] = harness
         except RoostError as missing:
-            _log.warning(
-                "no %s: %s %s", name, missing.message, missing.hint, extra={"action": "start"}
-            )
+            _log_missing(harness.name, missing)
+    if settings.harness is not None and settings.harness not in profiles:
+        raise StartupError(
+            f"ROOST_HARNESS: there is no harness {settings.harness!r}",
+            hint=f"There is: {', '.join(profiles)}.",
+        )
     return usable, profiles
+
+
+def _known_harnesses(context: HarnessContext) -> Iterator[Harness]:
+    for kind in HARNESSES:
+        try:
+            yield from HARNESSES.load(kind)(context)
+        except RoostError as broken:
+            _log_missing(kind, broken)
+
+
+def _log_missing(name: str, why: RoostError) -> None:
+    _log.warning("no %s: %s %s", name, why.message, why.hint, extra={"action": "start"})
 
 
 @asynccontextmanager

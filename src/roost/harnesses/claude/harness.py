@@ -22,7 +22,7 @@ from roost.harnesses import HarnessContext
 from roost.harnesses.claude.conversation import ClaudeConversation
 from roost.harnesses.claude.launch import PINNED, CliCommand, bundled_cli
 from roost.harnesses.claude.tools import Toolbox
-from roost.ports.harness import Abilities, Brief, Conversation, HarnessProfile
+from roost.ports.harness import Abilities, Brief, Conversation, Harness, HarnessProfile
 from roost.ports.sandbox import Mount
 
 INSIDE: Final = "/run/roost/claude"
@@ -53,9 +53,9 @@ PROFILE: Final = HarnessProfile(
 )
 
 
-def make(context: HarnessContext) -> ClaudeHarness:
+def make(context: HarnessContext) -> Sequence[Harness]:
     """The harness as a server runs it: see `roost.harnesses`."""
-    return ClaudeHarness(retries=context.settings.model_retries)
+    return [ClaudeHarness(retries=context.settings.model_retries)]
 
 
 class ClaudeHarness:
