@@ -117,7 +117,7 @@ INSERT INTO graves (kind, num, tenant, id, swept) VALUES ('session', ?, ?, ?, 0)
 
 
 class SqliteOperation(Protocol[T_co]):
-    """What the writer does: `sql.batch.Operation`, or one that only this database has."""
+    """What the writer does: `sql.batch.StoreOperation`, or one that only this database has."""
 
     def on(self, tx: SqliteTransaction, /) -> T_co:
         """Do it."""
