@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Literal
 
 import msgspec
@@ -101,8 +102,9 @@ class _Seldom(logging.Filter):
 
 
 def _extras(record: logging.LogRecord) -> dict[str, object]:
-    extras = {k: v for k, v in vars(record).items() if k not in _STANDARD}
-    return {"session": None, **extras}
+    after = len(_BLANK) if type(record) is _Record else 0  # what every record has comes first
+    items = islice(vars(record).items(), after, None)
+    return {"session": None, **{k: v for k, v in items if k not in _STANDARD}}
 
 
 class _Json(logging.Formatter):

@@ -40,9 +40,9 @@ async def caller(
     :raises Unauthenticated: neither, or one that is unknown, revoked or over
     """
     secret = headers.get("x-api-key", "")
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    if not secret and scheme.lower() == "bearer":
-        secret = token.strip()
+    if not secret:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        secret = token.strip() if scheme.lower() == "bearer" else ""
     if not secret and (cookie := cookie_in(headers)):
         login = await logins.recognise(cookie)
         return login.key, login
