@@ -97,3 +97,27 @@ class ApartContract(Kit):
             async with provider.open(plan(endpoints=[endpoint])) as sandbox:
                 command = ["python3", "-c", _CONNECT, "1", "/run/roost/way-out.sock"]
                 assert (await run(sandbox, *command)).output == b"refused\nreached\n"
+
+    async def test_a_port_leads_to_its_endpoint_where_the_sandbox_opens_ports(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """Where it does not, `core/sandbox/loopback` has a program inside open them."""
+        path = plan().home.path.parent / "way-out.sock"
+        taken: list[socket.socket] = []
+
+        async def take(connection: socket.socket) -> None:
+            taken.append(connection)
+
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+            path.chmod(0o666)
+            endpoint = Endpoint(
+                address=UnixAddress(path), socket="/run/roost/way-out.sock", port=3128, take=take
+            )
+            async with provider.open(plan(endpoints=[endpoint])) as sandbox:
+                said = await run(sandbox, "python3", "-c", _CONNECT, "3128", "/nowhere")
+                opens = sandbox.has_ports
+        assert said.output.split()[0] == (b"reached" if opens else b"refused")
+        for connection in taken:
+            connection.close()
+        assert len(taken) <= opens  # it may be gone before anybody takes it

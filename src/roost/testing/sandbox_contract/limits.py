@@ -141,3 +141,11 @@ class LimitContract(Kit):
             assert stats.processes is None or 1 <= stats.processes <= 10
             assert stats.memory_bytes is None or 0 < stats.memory_bytes < 100 * MIB
             assert stats.cpu_seconds is None or 0 <= stats.cpu_seconds < 10
+
+    async def test_it_is_said_how_each_limit_is_in_force(self, provider: SandboxProvider) -> None:
+        """In words, for the operator; and the provider has a name to be chosen by."""
+        await provider.check()
+        said = await provider.limits_report()
+        assert {"memory", "processes", "cpus"} <= said.keys()
+        assert all(said.values())
+        assert provider.name
