@@ -37,9 +37,11 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _PYTHON: Final = str(ROOT / ".venv/bin/python")
-_CORE = ("turns", "interrupts", "handover", "lost_notifications", "drain", "dispatch", "places")
+_CORE = ("turns", "interrupts", "standby", "lost_notifications", "nodes", "dispatch", "sandboxes")
 _WORK: Final = [f"tests/core/test_{name}.py" for name in _CORE]
-_RUNS: Final = [f"tests/core/test_{name}.py" for name in ("wakes", "broken_agents", "runs")]
+_RUNS: Final = [
+    f"tests/core/test_{name}.py" for name in ("start_limit", "broken_agents", "task_runs")
+]
 _STORE: Final = ["tests/contracts/test_sqlite_contracts.py", "tests/contracts/test_sqlite_store.py"]
 _FOLLOW: Final = ["tests/core/test_turns.py", "tests/core/test_lost_notifications.py"]
 _PLACES: Final = ["tests/core/test_sandboxes.py", "tests/core/test_trust.py"]
@@ -57,6 +59,8 @@ GUARDS: Final[dict[str, list[str]]] = {
     "domain/ledger_writer.py": ["tests/unit/test_ledger.py", *_STORE],
     "stores/sql/log.py": _STORE,
     "stores/sql/batch.py": _STORE,
+    "stores/sql/sessions.py": _STORE,
+    "stores/sql/catalog.py": _STORE,
     "stores/sqlite/log.py": _STORE,
     "stores/sqlite/nodes.py": _STORE,
     "core/write/intake.py": ["tests/core/test_intake.py", *_WORK],

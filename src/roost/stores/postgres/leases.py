@@ -208,9 +208,9 @@ class PostgresClaim(msgspec.Struct, frozen=True):
 class NodeLeases:
     """The nodes of this process, and a watch on all others."""
 
-    def __init__(self, writer: PostgresWriter, dial: KeptConnection) -> None:
+    def __init__(self, writer: PostgresWriter, connection: KeptConnection) -> None:
         self._writer = writer
-        self._dial = dial
+        self._kept = connection
         self._ours: set[str] = set()
         self._missing: dict[tuple[str, int], float] = {}
 
@@ -225,7 +225,7 @@ class NodeLeases:
 
     async def watch(self) -> None:
         """Hold the locks of our nodes, and look for others that have lost theirs; for ever."""
-        await self._dial.keep_up(self._watch_on)
+        await self._kept.keep_up(self._watch_on)
 
     async def _watch_on(self, connection: Connection) -> None:
         held: set[str] = set()

@@ -42,10 +42,10 @@ class PostgresNotifier(LocalNotifier):
     @asynccontextmanager
     async def open(cls, url: str) -> AsyncGenerator[PostgresNotifier]:
         """A notifier that reaches other nodes, too. For this node's subscribers it need not be connected."""
-        notifier, dial = cls(), KeptConnection(url)
+        notifier, connection = cls(), KeptConnection(url)
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(dial.keep_up, notifier._exchange)
+            tasks.start_soon(connection.keep_up, notifier._exchange)
             try:
                 yield notifier
             except Exception as error:  # noqa: BLE001 - a task group would wrap it in another
