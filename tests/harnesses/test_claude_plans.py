@@ -13,6 +13,7 @@ from roost.harnesses.claude.calls import ToolCalls
 from roost.harnesses.claude.recovery import LoggedPast, Recovery, StartPlan, messages_in
 from roost.harnesses.claude.transcript import CliTranscript, TranscriptLine
 from roost.harnesses.claude.wire import CanUseTool, McpMessage, MessageFrame, convert
+from roost.ports.drafts import new_event_id
 from roost.ports.harness import Emit
 
 HELLO = entry("user.message", content=[{"type": "text", "text": "Hello."}])
@@ -46,7 +47,7 @@ def result(tool_use_id: str) -> TranscriptLine:
 
 
 def logged(type: str, id: str | None = None, /, **fields: Any) -> Entry:
-    draft = Draft.of(type, id, **fields)
+    draft = Draft.of(type, id or new_event_id(), **fields)
     return Entry(1, draft.id, draft.type, draft.body, 0)
 
 
