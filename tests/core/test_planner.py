@@ -94,15 +94,15 @@ def test_only_full_trust_is_at_home_where_the_person_is():
 
 
 def test_an_agents_tools_have_bounds_where_nothing_else_keeps_them_in():
-    bounds = planner().bounds(session(trust_level="vault"))
+    bounds = planner().confinement(session(trust_level="vault"))
     assert bounds is not None
     assert (bounds.root, bounds.hidden) == (VAULT, [VAULT / ".workspaces"])
     assert bounds.home == VAULT / ".workspaces" / "sesn_1"
-    shared = planner().bounds(session(trust_level="vault", workspace="wksp_1"))
+    shared = planner().confinement(session(trust_level="vault", workspace="wksp_1"))
     assert shared is not None
     assert (shared.root, shared.hidden) == (VAULT / ".workspaces" / "wksp_1", [])
-    assert planner().bounds(session()) is None
-    assert planner().bounds(session(trust_level="full")) is None
+    assert planner().confinement(session()) is None
+    assert planner().confinement(session(trust_level="full")) is None
 
 
 @pytest.mark.parametrize(

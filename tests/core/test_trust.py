@@ -190,7 +190,7 @@ async def test_a_host_session_works_in_the_vault_and_lives_in_a_home_of_its_own(
             assert plan.workspace.path == tmp_path / "vault"
             assert not plan.hidden
             assert plan.environ.get("HOME") == home
-            bounds = server.places.bounds(session)
+            bounds = server.places.confinement(session)
             assert (bounds is None) == (level == "full")
 
 

@@ -107,7 +107,7 @@ class SandboxPlanner:
             limits=self._limits(inputs.quota_bytes),
         )
 
-    def bounds(self, session: Session) -> Confinement | None:
+    def confinement(self, session: Session) -> Confinement | None:
         """What its harness has to keep the agent's tools in; None where a sandbox does, or nothing does."""
         if session.spec.trust_level != "vault":
             return None

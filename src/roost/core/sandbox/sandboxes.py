@@ -144,9 +144,9 @@ class Sandboxes:
         """Whether the files of an open sandbox may be older than the session's log."""
         return self._files.may_be_behind(session_id)
 
-    def bounds(self, session: Session) -> Confinement | None:
+    def confinement(self, session: Session) -> Confinement | None:
         """What its harness has to keep the agent's tools in; None where a sandbox does, or nothing does."""
-        return self._planner.bounds(session)
+        return self._planner.confinement(session)
 
     async def networking(self, session: Session) -> Networking:
         """What the session may connect to now; see `SessionBelongings.networking`."""

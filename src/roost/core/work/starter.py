@@ -125,7 +125,7 @@ class AgentStarter:
         """
         behind = self._sandboxes.may_be_behind(brief.session.id)
         start = StartMode.of(resumed=brief.start.resumes, ahead=ahead, behind=behind)
-        confinement = self._sandboxes.bounds(brief.session)
+        confinement = self._sandboxes.confinement(brief.session)
         return replace(brief, sandbox=sandbox, confinement=confinement, start=start)
 
     async def _see_it_up(self, conversation: Conversation, session_id: str) -> None:
