@@ -270,7 +270,10 @@ def rewind(
 
 
 def check_rest(state: State) -> None:
-    """Whether a session can be rewound now. :raises SessionClosed: :raises SessionBusy:"""
+    """Whether a session can be rewound now.
+
+    :raises SessionClosed: it is terminated :raises SessionBusy: it is not idle
+    """
     if state.status is Status.TERMINATED:
         raise SessionClosed("a session that is terminated cannot be rewound")
     if state.status is not Status.IDLE:

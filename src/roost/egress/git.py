@@ -1,7 +1,8 @@
 """The proxy to a session's repositories: what git asks of them over HTTP, and nothing else.
 
-The sandbox asks for `/0/info/refs`, where 0 is the first of its repositories. The address and the token
-are put on here; the sandbox has neither need nor way to see the token, or to go elsewhere with it.
+The sandbox asks for `/0/info/refs`, where 0 is the first of its repositories. The address and
+the token are put on behind it (`upstream.py`); the sandbox has neither need nor way to see the token, or to
+go elsewhere with it.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class AnswerPart(msgspec.Struct):
         return "".join(self.pieces)
 
     def arguments(self) -> Json:
-        """The input of a call. :raises Failure: it is not a JSON object"""
+        """The input of a call. :raises ModelFailure: it is not a JSON object"""
         try:
             return msgspec.json.decode(self.text or "{}", type=dict[str, Any])
         except msgspec.DecodeError as error:
@@ -66,7 +66,7 @@ class ModelAnswer:
     def add(self, event: Json) -> list[Show]:
         """Take a stream event in; gives what there is to show of it.
 
-        :raises Failure: it is not what the API sends, or the answer is too long
+        :raises ModelFailure: it is not what the API sends, or the answer is too long
         """
         try:
             return self._add(event)
@@ -144,7 +144,7 @@ class MessagesApi:
     async def ask(self, request: Json) -> AsyncGenerator[Json, None]:
         """The events of the answer, until the stream ends.
 
-        :raises Failure: there is no connection any more, or the API refused
+        :raises ModelFailure: there is no connection any more, or the API refused
         """
         try:
             async with aclosing(self._ask(request)) as events:

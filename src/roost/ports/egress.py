@@ -113,12 +113,11 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """What one session may reach while one runner has it.
 
     `api` is the model's API that the agent speaks; a session that brings no origin for it gets the operator's.
-    `models` are ids, or beginnings of ids that end
-    in `*`; None: any. `spent` is what earlier grants of the session have used of the budget.
-    `account` and `refused` are awaited one at a time for each connection, are given a few seconds,
-    and may fail: that is logged, and the connection goes on. `origins` can be reached whatever the networking is.
-    `raised` is asked before a request is refused because
-    the budget is used up: it says what the budget is by now.
+    `models` are ids, or beginnings of ids that end in `*`; None: any. `spent` is what earlier grants of the
+    session have used of the budget. `account` and `refused` are awaited one at a time for each connection,
+    are given a few seconds, and may fail: that is logged, and the connection goes on. `origins` can be
+    reached whatever the networking is. `raised` is asked before a request is refused because the budget is
+    used up: it says what the budget is by now.
     """
 
     session_id: str
@@ -151,7 +150,7 @@ class Egress(Protocol):
     """Carries the connections of all sandboxes, and puts their credentials on."""
 
     def open(self, grant: Grant) -> AbstractAsyncContextManager[OpenGrant]:
-        """Serve a grant until the context ends. Called by the runner before it opens the sandbox.
+        """Serve a grant until the context ends. Called by `core/sandbox` before it opens the sandbox.
 
         Every connection through it is cut, every request accounted for and every socket gone when
         the context has ended. A grant of an older generation of the same session is ended first.

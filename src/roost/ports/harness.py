@@ -247,7 +247,7 @@ class Harness(Protocol):
         ...
 
     def open(self, brief: Brief) -> AbstractAsyncContextManager[Conversation]:
-        """Start the agent for a session. Called by `core/work/runner` once per lease.
+        """Start the agent for a session. Called by `core/work/starter`, and by `core/work/prestart` for an agent that is started ahead.
 
         :raises RoostError: it cannot be started; the session says so and waits
         """

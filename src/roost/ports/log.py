@@ -57,9 +57,9 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which entries a listing shows.
 
     An event that was queued and then taken up has two entries with one id; a listing shows the
-    later one only. What is `hidden` is left out. `as_of` makes a descending listing a picture of one moment: entries after it are
-    left out, and a queued entry is shown if it was not yet taken up then. `None`: as of now. A page ends
-    with the entry that brings its bodies to `most_bytes`.
+    later one only. What is `hidden` is left out. `as_of` makes a descending listing a picture of one
+    moment: entries after it are left out, and a queued entry is shown if it was not yet taken up then.
+    `None`: as of now. A page ends with the entry that brings its bodies to `most_bytes`.
     """
 
     types: Sequence[str] = ()
@@ -120,13 +120,13 @@ class Log(Protocol):
     async def renew(self, node: str, ttl: float) -> None:
         """Say that the node lives, for `ttl` seconds from the store's now.
 
-        Called by `core/work/dispatch` three times per `ttl`. Sessions whose owner's time has run out can
+        Called by `core/work/nodes` three times per `ttl`. Sessions whose owner's time has run out can
         be claimed by others. A `ttl` of 0 says that the node is gone.
         """
         ...
 
     async def append(self, lease: Lease, batch: Batch) -> list[Entry]:
-        """Write what a runner did. Called by `core/work/turn` before anybody is shown it.
+        """Write what a runner did. Called by `core/work/leased_log` before anybody is shown it.
 
         :raises LeaseLost: the session was claimed by another since, or deleted; nothing is written
         :raises NotWaiting: an input it takes was taken up or withdrawn already; nothing is written
@@ -152,7 +152,7 @@ class Log(Protocol):
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Hand the session back, as it stands. Called by `core/work/dispatch` when the server stops."""
+        """Hand the session back, as it stands. Called by `core/work/dispatch` after every run."""
         ...
 
     async def inputs(self, session_id: str, types: Sequence[str] = ()) -> list[Entry]:
@@ -174,5 +174,5 @@ class Log(Protocol):
         ...
 
     async def page(self, session_id: str, query: EventQuery) -> list[Entry]:
-        """A listing. Called by `api/resources/session_events`; see `EventQuery`."""
+        """A listing; see `EventQuery`."""
         ...

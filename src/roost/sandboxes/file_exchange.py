@@ -28,7 +28,7 @@ _MOST_OUTPUTS: Final = 10_000
 
 
 class FolderExchange:
-    """`ports.file_exchange.Shown`, in directories that nobody but the server can enter."""
+    """`ports.file_exchange.FileExchange`, in directories that nobody but the server can enter."""
 
     def __init__(self, root: Path, uids: range) -> None:
         self._root = root

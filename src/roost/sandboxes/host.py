@@ -2,8 +2,8 @@
 
 Paths are the machine's own: a command's `HOME` is the plan's home unless the plan says otherwise, and mounts
 are not made. A working directory, a variable or a program that is named as a sandbox would show it
-(`/workspace`, `/home/sandbox`, the target of a mount) is the machine's file behind that. Limits hold if the machine lets us make control
-groups, else only that of open files.
+(`/workspace`, `/home/sandbox`, the target of a mount) is the machine's file behind that. Limits hold if the
+machine lets us make control groups, else only that of open files.
 
 What can get away when a sandbox is stopped: with control groups nothing, unless the server is root and the
 command moves itself out of its group. Without them, whatever has made itself a session of its own, lost

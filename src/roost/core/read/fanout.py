@@ -1,4 +1,4 @@
-"""Leg 3 for many: however many follow a session, its log is read once for all of them.
+"""READ for many: however many follow a session, its log is read once for all of them.
 
 One task waits for all sessions that anybody follows. A follower costs an entry in a set, a session
 that is followed one in a dict: nothing wakes while nothing happens. A new follower first reads by
@@ -112,7 +112,7 @@ class Channel:
         return iter(entries) if self.merge is None else self.merge.in_order(entries, self.seq)
 
     def show_entry(self, entry: Entry, outcome: Outcome | None) -> None:
-        """To everybody who has not had it."""
+        """Show an entry to every follower that has not been shown it."""
         self.seq = entry.seq
         if self.stream is not None and entry.id == self.stream[0].event_id:
             self.stream = None

@@ -1,4 +1,4 @@
-"""Leg 3, the read: the log after a cursor, then whatever comes, with previews in their place."""
+"""READ: the log after a cursor, then whatever comes, with previews in their place."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class Follow:
         watch, and they would wait for ever. So a stream that is opened soon after an input begins
         just before that input, unless another such stream has shown it, or the session was read
         since and found at rest. Clients that open the stream first are not touched: they were shown
-        their inputs. Streams with a cursor do not count: who
-        has one never comes here, and a dashboard must not take a program's answer away. What was
-        shown before this server began (`since`) is not known: a turn that ended then is not repeated.
+        their inputs. Streams with a cursor do not count: who has one never comes here, and a dashboard
+        must not take a program's answer away. What was shown before this server began (`since`) is not
+        known: a turn that ended then is not repeated.
         """
         state = session.state
         old = state.sent_at < self._since and state.status is Status.IDLE
@@ -109,9 +109,8 @@ class Follow:
             behind = True
             while True:
                 async with self._page(session_id, after if behind else None) as entries:
-                    merge.add(
-                        subscription.previews()
-                    )  # those of these entries were published before
+                    # The previews of these entries were published before them.
+                    merge.add(subscription.previews())
                     for shown in merge.in_order(entries, after):
                         yield shown
                         if counts and isinstance(shown, Entry):

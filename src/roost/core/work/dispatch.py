@@ -1,6 +1,6 @@
-"""Leg 2a: claim sessions that have work, and run as many at once as this node may.
+"""WORK, first: claim sessions that have work, and run as many at once as this node may.
 
-Recovery is this and nothing else: a session whose runner died is claimed like any other.
+A session whose runner died is claimed like any other: nothing else has to happen for it to go on.
 """
 
 from __future__ import annotations
@@ -157,9 +157,8 @@ class Dispatcher:
             self._runner.start_limit.end(lease.session_id)
             with anyio.CancelScope(shield=True):
                 await self._hand_back(lease)
-            self._notifier.notify(
-                lease.session_id
-            )  # whoever follows it may show that its agent sleeps
+            # Whoever follows it may show that its agent was ended.
+            self._notifier.notify(lease.session_id)
             self._notifier.notify(WORK)
 
     async def _hand_back(self, lease: Lease) -> None:

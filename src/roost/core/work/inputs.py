@@ -26,7 +26,7 @@ def ready_of(session: Session, inputs: Sequence[Entry]) -> list[Entry]:
 
 
 def interrupts_in(inputs: Sequence[Entry]) -> list[Entry]:
-    """Those that come before all others."""
+    """The interrupts among the inputs, which are handled before all others."""
     return [entry for entry in inputs if entry.type == "user.interrupt"]
 
 

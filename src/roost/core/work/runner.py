@@ -1,4 +1,4 @@
-"""WORK, step 2: one session, owned under one lease, until nothing is left to do.
+"""WORK, second: one session, owned under one lease, until nothing is left to do.
 
 A run is in one phase at a time, and `PHASES` has every move between them. Killed at any point, the
 session is claimed again and this same code goes on: the log says which inputs wait, and which had been
@@ -351,7 +351,10 @@ class SessionRun:
         return await handed_over(self._parts.log, session)
 
     async def _stay_for_another_turn(self, *, over: bool) -> None:
-        """:raises HandedOver: it is for others to take; as the first one, if the one before is over"""
+        """Begin no turn on a node that hands its sessions over: end the turn, if it is over, and leave.
+
+        :raises HandedOver: another node takes the next turn
+        """
         if self._leaving():
             await self.log.append(Batch(turn=TurnMark.END if over else TurnMark.NONE))
             raise HandedOver("others go on with the session")

@@ -1,4 +1,4 @@
-"""WORK, step 3: one turn of an agent. What it does is logged, then shown, in the order it does it."""
+"""WORK, third: one turn of an agent. What it does is logged, then shown, in the order it does it."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class WorkspaceQueue:
             await log.append(Batch(drafts=[trouble(*over, "exhausted")]))
 
     async def gave_up(self, session: Session) -> None:
-        """It is not in any more, and does not wait to be."""
+        """Take the session off the queue: it neither has its turn nor waits for one."""
         if session.spec.workspace is not None:
             await self._rows.exit(session.id)
             self._notifier.notify(session.spec.workspace)

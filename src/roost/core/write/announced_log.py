@@ -40,7 +40,7 @@ class AnnouncedLog:
         standby: Standby | None = None,
         ended: AcceptEnded | None = None,
     ) -> Accepted:
-        """As the port says; told before. What else it wrote, such as a status, is in the log only."""
+        """As the port says; what was accepted is announced before its sender is answered. What else it wrote, such as a status, is in the log only."""
 
         def told(accepted: Accepted | None) -> None:
             try:

@@ -1,4 +1,4 @@
-"""Leg 1, the write: an input is durable before anybody is told that it was accepted."""
+"""WRITE: an input is durable before anybody is told that it was accepted."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class StandbySlot:
         self._under_way += 1
 
     def end(self) -> None:
-        """It has come, or will not."""
+        """What was expected has been taken, or will not come."""
         self._under_way -= 1
         if self._settled is not None:
             self._settled.set()
@@ -76,7 +76,7 @@ class StandbySlot:
             self.inputs = [entry for entry in accepted.entries if entry.seq in (state.turn or ())]
 
     async def settled(self) -> None:
-        """Wait until it is known whether there is something: of all that is given, one thing may be."""
+        """Wait until a turn has begun with something that was given, or nothing is on its way any more."""
         while self.begun is None and self._under_way:
             self._settled = anyio.Event()
             await self._settled.wait()
