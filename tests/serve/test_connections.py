@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import resource
 import subprocess
@@ -19,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from roost.serve import connections
 from roost.serve.connections import Bounds, raise_file_limit
@@ -298,3 +300,25 @@ anyio.run(main, backend_options={"use_uvloop": True})
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120)
     assert said.returncode == 0, said.stderr.decode()
     assert float(said.stdout.split()[0]) < 1.0, said
+
+
+async def _bare(scope: Scope, receive: Receive, send: Send) -> None:
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+    )
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+async def test_a_request_that_was_answered_is_forgotten_at_once() -> None:
+    """Nothing that it refers to refers to it: what only the collector finds, it finds late."""
+    gc.collect()
+    gc.disable()
+    try:
+        async with listening(_bare, "127.0.0.1", 0) as url, await _connected(url) as line:
+            for _ in range(50):
+                await line.send(ASK)
+                assert (await line.receive()).endswith(b"ok")
+            kept = [each for each in gc.get_objects() if isinstance(each, RequestResponseCycle)]
+            assert len(kept) < 5
+    finally:
+        gc.enable()

@@ -200,9 +200,12 @@ def _browse(
     profiles: Mapping[str, HarnessProfile],
     least_free: int,
 ) -> Browse:
+    of_any = frozenset[str]().union(*(each.own_directories for each in profiles.values()))
+
     def folder_of(session: Session) -> LocalFolder:
         workspace, profile = session.spec.workspace, profiles.get(session.spec.harness)
-        hidden = profile.own_directories if profile and workspace is None else frozenset()
+        own = profile.own_directories if profile else of_any  # its package may be gone
+        hidden = own if workspace is None else frozenset()
         volume = volumes.of(workspace or session.id)
         return LocalFolder(volume.path, DEFAULT_UIDS, hidden, least_free=least_free)
 

@@ -11,10 +11,10 @@ import asyncio  # noqa: TID251 - the types of uvicorn's protocols
 import fcntl
 import resource
 import termios
+import weakref
 from array import array
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any, Final, Protocol
 
@@ -303,7 +303,17 @@ class HttpLine(Counted, HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """The application may give an answer whole."""
-        extensions: dict[str, Any] = {WHOLE_ANSWER: partial(self._answer_whole, cycle)}
+        # Weak: what a request refers to would else refer to the request, and be found late.
+        connection: weakref.ref[HttpLine] = weakref.ref(self)
+        asked = weakref.ref(cycle)
+
+        def take(head: bytes, body: bytes) -> bool:
+            here, request = connection(), asked()
+            if here is None or request is None:
+                return False
+            return here._answer_whole(request, head, body)
+
+        extensions: dict[str, Any] = {WHOLE_ANSWER: take}
         cycle.scope["extensions"] = extensions
         super()._start_asgi_task(cycle, app)
 

@@ -69,7 +69,7 @@ class _Record(logging.LogRecord):
         self.levelno = level
         self.levelname = logging.getLevelName(level)
         self.msg = msg
-        self.args = args[0] if len(args) == 1 and isinstance(args[0], Mapping) else args
+        self.args = args[0] if len(args) == 1 and isinstance(args[0], Mapping) and args[0] else args
         self.exc_info = exc_info
         self.stack_info = sinfo
         self.created = now

@@ -176,9 +176,10 @@ def headers_of(scope: Scope) -> dict[str, str]:
     pairs = scope["headers"]
     found = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
     if len(found) < len(pairs):
-        for name in found:
-            values = [value for other, value in pairs if other == name.encode("latin-1")]
-            found[name] = b",".join(values).decode("latin-1")
+        every: dict[str, list[str]] = {}
+        for name, value in pairs:
+            every.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+        found = {name: ",".join(values) for name, values in every.items()}
     return found
 
 

@@ -428,6 +428,7 @@ class SessionRun:
     async def _recover(self) -> Phase:
         """What becomes of a session whose agent, sandbox or files failed."""
         error = self._error
+        del self._error  # it holds on to the agent that failed
         if _is_store_away(error):
             return await self._wait_for_store(error)
         _log.error("harness failed", exc_info=error, extra={"session": self._lease.session_id})

@@ -126,15 +126,16 @@ class _Turn:
                 subscription.notified()
 
     async def _log_outputs(self, inputs: Sequence[Entry], again: bool) -> dict[str, Any]:
-        problem = "the agent ended without a result"
         async with aclosing(self._conversation.turn(inputs, again=again)) as outputs:
             async for output in outputs:
                 if isinstance(output, TurnEnd):
                     return output.stop_reason
                 if excess := self._excess(output):
-                    problem = excess
-                    break
+                    return await self._failed(excess)  # before the turn is closed, which may fail
                 await self._log_one(output)
+        return await self._failed("the agent ended without a result")
+
+    async def _failed(self, problem: str) -> dict[str, Any]:
         await self._leased.fail(Trouble("agent_failed", problem, "exhausted"))
         return {"type": "retries_exhausted"}
 

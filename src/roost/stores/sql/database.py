@@ -53,7 +53,7 @@ class SqlReader(Protocol):
 
 
 Ended = Callable[[T | None], None]
-"""Told on the event loop what an operation has returned; None: it has raised."""
+"""Told on the event loop, in no task of its own, what an operation has returned; None: it has raised."""
 
 
 def tell(ended: Ended[Any] | None, outcome: object) -> None:
