@@ -23,8 +23,8 @@ from roost.stores.postgres import (
     PostgresNotifier,
     PostgresStore,
     driver,
+    leases,
     migrate,
-    nodes,
     opening,
     writer,
 )
@@ -338,7 +338,7 @@ async def test_a_node_that_dies_is_found_before_its_time_has_run_out(
 async def test_a_node_that_only_lost_its_connections_keeps_its_sessions(
     postgres: PostgresServer, store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nodes, "_SURE", 60)  # however long this machine takes to connect again
+    monkeypatch.setattr(leases, "_SURE", 60)  # however long this machine takes to connect again
     await Stage(store).session(message())
     [lease] = await Stage(store).claim("node_1")
     async with PostgresStore.open(url) as other:
