@@ -39,7 +39,6 @@ COMMANDS = 3
 PATIENCE = 240.0  # seconds; on a machine with other work, eight agents take long to come back
 _MARK = "mark-"
 _MARKS = re.compile(rf"{_MARK}[0-9a-f]{{8}}")
-_TRIES = 4  # starts of an agent for one turn, before the turn is given up
 HEADERS = {"anthropic-version": "2023-06-01", "anthropic-beta": "managed-agents-2026-04-01"}
 
 
@@ -259,8 +258,10 @@ def kill_one(rng: random.Random, workers: Sequence[Worker], at_work: int, victim
         for worker in workers:
             worker.was_killed()
         return [victim]
-    # A turn that is killed again and again comes to its end only when that stops.
-    worker = rng.choice([worker for worker in workers[:at_work] if worker.kills[-1] < 3] or [None])
+    # A turn that is killed again and again comes to its end only when that stops. An agent is started four
+    # times for one turn; a kill that comes just after the turn before counts there, and costs one here.
+    most = 2 if victim == "agent" else 3
+    worker = rng.choice([w for w in workers[:at_work] if w.kills[-1] < most] or [None])
     pids = [] if worker is None else worker.agents() if victim == "agent" else worker.sandboxes()
     for pid in pids:
         with suppress(ProcessLookupError):
@@ -318,13 +319,9 @@ def check_turn(mark: str, number: int, turn: list[Any]) -> None:
     into a turn that was cut off: then the last step is past the script's end.
     """
     rests = [event.stop_reason.type for event in turn if event.type == "session.status_idle"]
-    deaths = [event for event in turn if event.type == "session.error"]
-    if rests == ["retries_exhausted"] and len(deaths) > _TRIES:
-        pass  # on a slow machine one turn can be killed so often that it is given up, and says so
-    else:
-        assert rests == ["end_turn"], [event.to_dict() for event in turn]
-        answers = (f"answer {number} of {mark}", "The script is over")
-        assert said(turn)[-1].startswith(answers), said(turn)
+    assert rests == ["end_turn"], [event.to_dict() for event in turn]
+    answers = (f"answer {number} of {mark}", "The script is over")
+    assert said(turn)[-1].startswith(answers), said(turn)
     called: list[str] = []
     commands: list[str] = []
     for event in turn:
