@@ -17,7 +17,7 @@ from tests.cli.fake import Fake, Json, withdraw
 
 from roost import __version__
 from roost.cli import doctor
-from roost.cli.client import Client, at, problem
+from roost.cli.client import ApiClient, at, problem
 from roost.cli.follow import Following
 from roost.cli.screen import call_of, whole_call
 from roost.cli.table import print_table
@@ -160,7 +160,7 @@ def test_no_server_is_one_line_and_what_to_do(roost: Roost) -> None:
 @pytest.mark.parametrize("url", ["http://h:port", "http://999.1.1.1", "127.0.0.1:8700", "ftp://h"])
 def test_an_address_that_is_none_is_one_line_and_what_to_do(url: str) -> None:
     with pytest.raises(Unavailable, match="is not the address of a server") as said:
-        Client(url, None).get("/v1/sessions")
+        ApiClient(url, None).get("/v1/sessions")
     assert "--url" in (said.value.hint or "")
 
 
@@ -191,7 +191,7 @@ def test_an_answer_that_is_an_error_becomes_one(
 
 def test_an_id_cannot_name_another_path(start: Start) -> None:
     assert at("v1", "sessions", "../agents") == "/v1/sessions/..%2Fagents"
-    with Client(start(Fake()), None) as client, pytest.raises(NotFound):
+    with ApiClient(start(Fake()), None) as client, pytest.raises(NotFound):
         client.get(at("v1", "sessions", "../agents"))
 
 
@@ -304,7 +304,7 @@ def test_a_followed_log_goes_on_over_breaks_until_the_session_is_deleted(
 
 
 def test_following_gives_up_after_its_patience() -> None:
-    with Client(NOBODY, None) as client:
+    with ApiClient(NOBODY, None) as client:
         log = Following(client, "sesn_1", patience=0.2)
         began = time.monotonic()
         with pytest.raises(Unavailable, match="no server"):
@@ -315,7 +315,7 @@ def test_following_gives_up_after_its_patience() -> None:
 def test_an_error_frame_ends_the_connection_not_the_following(start: Start) -> None:
     fake = Fake()
     losses: list[str] = []
-    with Client(start(fake), None) as client:
+    with ApiClient(start(fake), None) as client:
         log = Following(client, "sesn_1", on_loss=lambda: losses.append("lost"))
         events = log.events()
         fake.break_off = True

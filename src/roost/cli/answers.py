@@ -15,7 +15,7 @@ from roost.cli.asked import (
     send,
     waiting,
 )
-from roost.cli.client import Client, Json
+from roost.cli.client import ApiClient, Json
 from roost.cli.table import print_json, print_table
 from roost.errors import InvalidRequest
 
@@ -35,7 +35,7 @@ class Given(NamedTuple):
 
 
 def answer_session(
-    client: Client, session_id: str, given: Given, call_id: str | None, *, as_json: bool
+    client: ApiClient, session_id: str, given: Given, call_id: str | None, *, as_json: bool
 ) -> None:
     """Answer one of the calls that it waits for, or list them. :raises InvalidRequest: none fits"""
     calls = waiting(client, session_id)
@@ -49,7 +49,7 @@ def answer_session(
         print("answered")
 
 
-def interrupt_session(client: Client, session_id: str, *, as_json: bool) -> None:
+def interrupt_session(client: ApiClient, session_id: str, *, as_json: bool) -> None:
     """Stop what its agent does now."""
     sent = send(client, session_id, {"type": "user.interrupt"})
     if as_json:

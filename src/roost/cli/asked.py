@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from roost.cli.client import Client, Json, at
+from roost.cli.client import ApiClient, Json, at
 from roost.cli.screen import clean, whole_call
 from roost.errors import InvalidRequest
 from roost.ids import mint
@@ -15,7 +15,7 @@ _EVENTS_READ = 500
 Ask = Callable[[str], str]
 
 
-def waiting(client: Client, session_id: str) -> list[Json]:
+def waiting(client: ApiClient, session_id: str) -> list[Json]:
     """The calls that a session waits to be answered, in the order in which they were made."""
     ids = client.get(at("v1", "sessions", session_id)).get("waiting_for") or []
     path, found = at("v1", "sessions", session_id, "events"), {}
@@ -27,7 +27,7 @@ def waiting(client: Client, session_id: str) -> list[Json]:
     return [found.get(i, {"id": i, "type": "?", "name": i}) for i in ids]
 
 
-def send(client: Client, session_id: str, event: Json) -> str:
+def send(client: ApiClient, session_id: str, event: Json) -> str:
     """Send an event, through passing trouble; gives its id."""
     # The id makes sending it again harmless: the server keeps one, however often it comes.
     named = {"client_id": mint("cli"), **event}

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from roost.cli.asked import asked as put_to_person
 from roost.cli.asked import in_words, send, waiting
-from roost.cli.client import Client, Json, at
+from roost.cli.client import ApiClient, Json, at
 from roost.cli.follow import ENDS, Following, newest
 from roost.cli.screen import Screen, folded
 from roost.errors import Conflict, InvalidRequest, NotFound
@@ -38,7 +38,7 @@ _TOOLS = [
 
 
 def converse(
-    client: Client,
+    client: ApiClient,
     message: str | None,
     *,
     session_id: str | None,
@@ -57,16 +57,16 @@ def converse(
         if session_id
         else _new_session(client, asked, message)
     )
-    chat = Chat(client, session["id"], once=once)
+    chat = TerminalChat(client, session["id"], once=once)
     if session_id:
         chat.catch_up()
     return _once(chat, message or "") if once else _interactive(chat, message)
 
 
-class Chat:
+class TerminalChat:
     """One session, and how far its log has been read here."""
 
-    def __init__(self, client: Client, session_id: str, *, once: bool) -> None:
+    def __init__(self, client: ApiClient, session_id: str, *, once: bool) -> None:
         self.session_id = session_id
         self.screen = Screen()
         self.waits_for: list[Json] = []
@@ -178,14 +178,14 @@ def _beginning_of_turns(events: list[Json], turns: int) -> int:
     return read[-turns] if len(read) >= turns else 0
 
 
-def _once(chat: Chat, message: str) -> int:
+def _once(chat: TerminalChat, message: str) -> int:
     reason = chat.turn(message)
     if chat.waits_for:
         raise chat.cannot_answer()
     return 0 if reason == "end_turn" else 1
 
 
-def _interactive(chat: Chat, first: str | None) -> int:
+def _interactive(chat: TerminalChat, first: str | None) -> int:
     try:
         for text in _lines(chat, first):
             chat.turn(text)
@@ -201,7 +201,7 @@ def _interactive(chat: Chat, first: str | None) -> int:
     return 0
 
 
-def _lines(chat: Chat, first: str | None) -> Iterator[str]:
+def _lines(chat: TerminalChat, first: str | None) -> Iterator[str]:
     """What the person types, until they leave; from a file or pipe, its lines without a prompt."""
     _settle(chat)
     if first:
@@ -222,7 +222,7 @@ def _lines(chat: Chat, first: str | None) -> Iterator[str]:
             yield line
 
 
-def _settle(chat: Chat) -> None:
+def _settle(chat: TerminalChat) -> None:
     """Put to the person whatever the session waits for: permissions, questions, results of custom tools.
 
     :raises InvalidRequest: there is no person
@@ -243,7 +243,7 @@ def _ask(prompt: str) -> str:
     return input(prompt).strip()
 
 
-def _new_session(client: Client, asked: Mapping[str, str | None], message: str | None) -> Json:
+def _new_session(client: ApiClient, asked: Mapping[str, str | None], message: str | None) -> Json:
     body = {
         **{name: value for name, value in asked.items() if value is not None},
         "agent": _agent(client, asked["agent"]),
@@ -253,7 +253,7 @@ def _new_session(client: Client, asked: Mapping[str, str | None], message: str |
     return client.post("/v1/sessions", body)
 
 
-def _agent(client: Client, asked: str | None) -> str:
+def _agent(client: ApiClient, asked: str | None) -> str:
     """The id of the agent that is asked for, by id or by name; else of the one that is made for this."""
     if asked is not None and asked.startswith("agent_"):
         return asked
@@ -269,7 +269,7 @@ def _agent(client: Client, asked: str | None) -> str:
     return str(own["id"])
 
 
-def _named(client: Client, kind: str, body: Json) -> Json:
+def _named(client: ApiClient, kind: str, body: Json) -> Json:
     """The thing with this name; it is made if there is none."""
     if found := _find(client, kind, body["name"]):
         return found
@@ -282,7 +282,7 @@ def _named(client: Client, kind: str, body: Json) -> Json:
         raise
 
 
-def _find(client: Client, kind: str, name: str) -> Json | None:
+def _find(client: ApiClient, kind: str, name: str) -> Json | None:
     for item in client.pages(f"/v1/{kind}", {"limit": 100}):
         if item["name"] == name:
             return item

@@ -33,7 +33,7 @@ Json = dict[str, Any]
 Params = Mapping[str, str | int | list[str]]
 
 
-class Client:
+class ApiClient:
     """One server and one key."""
 
     def __init__(self, base_url: str, key: str | None) -> None:
@@ -50,7 +50,7 @@ class Client:
                 verify=not base_url.startswith("http://"),
             )
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> ApiClient:
         return self
 
     def __exit__(

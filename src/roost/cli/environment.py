@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from roost.cli.client import Client
+from roost.cli.client import ApiClient
 from roost.config import Settings
 
 
@@ -16,10 +16,10 @@ def settings(**flags: object) -> Settings:
     return Settings.read(os.environ, **flags)
 
 
-def connect(url: str | None) -> Client:
+def connect(url: str | None) -> ApiClient:
     """A client for the server that the flag, the environment or the data directory names."""
     found = settings(url=url)
-    return Client(server_url(found), api_key(found))
+    return ApiClient(server_url(found), api_key(found))
 
 
 def server_url(found: Settings) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from roost.cli.client import Client, Json, at, pauses
+from roost.cli.client import ApiClient, Json, at, pauses
 from roost.errors import RateLimited, Unavailable
 
 _PREVIEWS = {"event_deltas[]": ["agent.message"]}
@@ -26,7 +26,7 @@ class Following:
 
     def __init__(
         self,
-        client: Client,
+        client: ApiClient,
         session_id: str,
         *,
         previews: bool = False,
@@ -93,14 +93,14 @@ class Following:
         time.sleep(next(self._waits))
 
 
-def newest(client: Client, session_id: str, count: int) -> list[Json]:
+def newest(client: ApiClient, session_id: str, count: int) -> list[Json]:
     """The last few events, in order. An event that was queued and then taken up is there once."""
     path = at("v1", "sessions", session_id, "events")
     listed: list[Json] = client.get(path, {"order": "desc", "limit": count})["data"]
     return listed[::-1]
 
 
-def past(client: Client, session_id: str, log: Following) -> Iterator[Json]:
+def past(client: ApiClient, session_id: str, log: Following) -> Iterator[Json]:
     """The log up to what is its end right now; nothing if it is empty yet."""
     last = newest(client, session_id, 1)
     if not last:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from roost.cli.client import Client, Json, at
+from roost.cli.client import ApiClient, Json, at
 from roost.cli.table import print_json, print_table, when
 
 
-def print_turns(client: Client, session_id: str, *, as_json: bool) -> None:
+def print_turns(client: ApiClient, session_id: str, *, as_json: bool) -> None:
     """The turns that have ended."""
     turns = client.get(at("roost", "v1", "sessions", session_id, "turns"))["data"]
     if as_json:
@@ -19,7 +19,7 @@ def print_turns(client: Client, session_id: str, *, as_json: bool) -> None:
 
 
 def fork_session(
-    client: Client,
+    client: ApiClient,
     session_id: str,
     place: str | None,
     title: str | None,
@@ -42,7 +42,7 @@ def fork_session(
 
 
 def rewind_session(
-    client: Client, session_id: str, place: str, *, keep_files: bool, as_json: bool
+    client: ApiClient, session_id: str, place: str, *, keep_files: bool, as_json: bool
 ) -> None:
     """The same session, as it was."""
     body: Json = {"to": turn_of(place), "files": not keep_files}

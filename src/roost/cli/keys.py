@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from roost.cli.client import Client, at
+from roost.cli.client import ApiClient, at
 from roost.cli.table import print_json, print_table, when
 
 _KEYS = "/roost/v1/keys"
 
 
 def create_key(
-    client: Client,
+    client: ApiClient,
     asked: Mapping[str, str | None],
     limits: Mapping[str, int | None],
     *,
@@ -28,7 +28,7 @@ def create_key(
     print(made["secret"])
 
 
-def print_keys(client: Client, *, as_json: bool) -> None:
+def print_keys(client: ApiClient, *, as_json: bool) -> None:
     """All keys, oldest first."""
     keys = client.get(_KEYS)["data"]
     if as_json:
@@ -52,7 +52,7 @@ def print_keys(client: Client, *, as_json: bool) -> None:
     )
 
 
-def revoke_key(client: Client, key_id: str, *, as_json: bool) -> None:
+def revoke_key(client: ApiClient, key_id: str, *, as_json: bool) -> None:
     """From now on the key opens nothing."""
     answer = client.delete(at("roost", "v1", "keys", key_id))
     if as_json:

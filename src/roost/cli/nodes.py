@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from roost.cli.client import Client, at
+from roost.cli.client import ApiClient, at
 from roost.cli.table import print_json, print_table, when
 from roost.errors import InvalidRequest
 
 _NODES = "/roost/v1/nodes"
 
 
-def print_nodes(client: Client, *, as_json: bool) -> None:
+def print_nodes(client: ApiClient, *, as_json: bool) -> None:
     """All nodes."""
     nodes = client.get(_NODES)["data"]
     if as_json:
@@ -36,7 +36,9 @@ def print_nodes(client: Client, *, as_json: bool) -> None:
     )
 
 
-def mark_node(client: Client, name: str | None, *, drain: bool, here: bool, as_json: bool) -> None:
+def mark_node(
+    client: ApiClient, name: str | None, *, drain: bool, here: bool, as_json: bool
+) -> None:
     """Tell a node to drain, or to work again. `here`: the server that answers is the one meant."""
     name = name or _only_one(client.get(_NODES)["data"], here=here)
     answer = client.post(at("roost", "v1", "nodes", name, "drain" if drain else "resume"), {})

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 from itertools import islice
 
-from roost.cli.client import Client, Json, at
+from roost.cli.client import ApiClient, Json, at
 from roost.cli.follow import Following, past
 from roost.cli.screen import call_of, clean, folded, text_of
 from roost.cli.table import print_json, print_table, when
 
 
-def print_sessions(client: Client, *, archived: bool, limit: int, as_json: bool) -> None:
+def print_sessions(client: ApiClient, *, archived: bool, limit: int, as_json: bool) -> None:
     """The newest sessions."""
     params: dict[str, str | int | list[str]] = {"limit": min(limit, 100)}
     if archived:
@@ -38,7 +38,7 @@ def print_sessions(client: Client, *, archived: bool, limit: int, as_json: bool)
     )
 
 
-def print_session(client: Client, session_id: str, *, as_json: bool) -> None:
+def print_session(client: ApiClient, session_id: str, *, as_json: bool) -> None:
     """One session, and how to go on with it."""
     session = client.get(at("v1", "sessions", session_id))
     if as_json:
@@ -65,7 +65,7 @@ def print_session(client: Client, session_id: str, *, as_json: bool) -> None:
     print(f"its log:     roost logs {session['id']}")
 
 
-def remove_sessions(client: Client, session_ids: Sequence[str], *, as_json: bool) -> None:
+def remove_sessions(client: ApiClient, session_ids: Sequence[str], *, as_json: bool) -> None:
     """Delete each; the first that cannot be deleted ends it."""
     for session_id in session_ids:
         answer = client.delete(at("v1", "sessions", session_id))
@@ -75,7 +75,7 @@ def remove_sessions(client: Client, session_ids: Sequence[str], *, as_json: bool
             print(f"deleted {answer['id']}")
 
 
-def print_log(client: Client, session_id: str, *, follow: bool, as_json: bool) -> None:
+def print_log(client: ApiClient, session_id: str, *, follow: bool, as_json: bool) -> None:
     """The log so far; with `follow`, then what comes, over lost connections, until Ctrl-C."""
     log = Following(
         client,

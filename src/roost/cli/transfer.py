@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from roost.cli.claude_code import packed
-from roost.cli.client import Client, at
+from roost.cli.client import ApiClient, at
 from roost.cli.table import print_json
 from roost.errors import InvalidRequest
 
 
-def export_session(client: Client, session_id: str, output: Path, place: str | None) -> None:
+def export_session(client: ApiClient, session_id: str, output: Path, place: str | None) -> None:
     """A session as one file; whole, or not there."""
     if output.exists():
         raise InvalidRequest(f"there is a file {output} already", hint="Name another with -o.")
@@ -33,7 +33,7 @@ def export_session(client: Client, session_id: str, output: Path, place: str | N
 
 
 def import_session(
-    client: Client,
+    client: ApiClient,
     source: Path,
     asked: Mapping[str, str | None],
     workdir: Path | None,
@@ -52,7 +52,7 @@ def import_session(
 
 
 def _send(
-    client: Client, archive: BinaryIO, asked: Mapping[str, str | None], *, as_json: bool
+    client: ApiClient, archive: BinaryIO, asked: Mapping[str, str | None], *, as_json: bool
 ) -> None:
     fields = {name: value for name, value in asked.items() if value is not None}
     session = client.upload(at("roost", "v1", "sessions", "import"), "archive", archive, fields)

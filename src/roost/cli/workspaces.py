@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from roost.cli.client import Client, Json, at
+from roost.cli.client import ApiClient, Json, at
 from roost.cli.screen import clean
 from roost.cli.table import print_json, print_table, when
 from roost.errors import InvalidRequest, NotFound
@@ -41,7 +41,7 @@ def settings_given(
     }
 
 
-def print_workspaces(client: Client, *, limit: int, as_json: bool) -> None:
+def print_workspaces(client: ApiClient, *, limit: int, as_json: bool) -> None:
     """The newest workspaces."""
     found = list(islice(client.pages(_ALL, {"limit": min(limit, 100)}), limit))
     if as_json:
@@ -52,7 +52,7 @@ def print_workspaces(client: Client, *, limit: int, as_json: bool) -> None:
 
 
 def create_workspace(
-    client: Client, name: str, description: str | None, settings: Json, *, as_json: bool
+    client: ApiClient, name: str, description: str | None, settings: Json, *, as_json: bool
 ) -> None:
     """Make one and print its id."""
     body: Json = {"name": name, "settings": settings}
@@ -65,14 +65,20 @@ def create_workspace(
         print(made["id"])
 
 
-def change_workspace(client: Client, workspace: str, changes: Json, *, as_json: bool) -> None:
+def change_workspace(client: ApiClient, workspace: str, changes: Json, *, as_json: bool) -> None:
     """Change it, if there is something to change, and print it."""
     path = _path(client, workspace)
     _print(client.post(path, changes) if changes else client.get(path), as_json=as_json)
 
 
 def share_workspace(
-    client: Client, workspace: str, key: str | None, *, everyone: bool, access: str, as_json: bool
+    client: ApiClient,
+    workspace: str,
+    key: str | None,
+    *,
+    everyone: bool,
+    access: str,
+    as_json: bool,
 ) -> None:
     """Set a permission, and print who may do what."""
     if (key is None) is not everyone:
@@ -83,7 +89,7 @@ def share_workspace(
 
 
 def remove_workspaces(
-    client: Client, workspaces: Sequence[str], *, force: bool, as_json: bool
+    client: ApiClient, workspaces: Sequence[str], *, force: bool, as_json: bool
 ) -> None:
     """Delete each; the first that cannot be deleted ends it."""
     for workspace in workspaces:
@@ -95,7 +101,7 @@ def remove_workspaces(
             print(f"deleted {answer['id']}")
 
 
-def _path(client: Client, word: str) -> str:
+def _path(client: ApiClient, word: str) -> str:
     """Where a workspace is. A name may be anything, so it is looked up rather than put into a path."""
     if not word.startswith("wksp_"):
         named = (w["id"] for w in client.pages(_ALL, {"limit": 100}) if w["name"] == word)

@@ -258,26 +258,8 @@ def _workers(
         ),
         room=lambda: 0 if member.draining else settings.max_live - len(warm),
     )
-    queue = WorkspaceQueue(log, notifier, store.workspaces, hands.commons)
-    runner = Runner(
-        RunnerParts(
-            log=log,
-            sessions=store.sessions,
-            notifier=notifier,
-            starter=AgentStarter(
-                log,
-                store.sessions,
-                notifier,
-                hands.harnesses,
-                hands.places,
-                limit,
-                prestart,
-                hands.budgets,
-            ),
-            turns=Turns(log, store.sessions, notifier, hands.places, queue, hands.budgets),
-            idle=Idle(store.sessions, notifier, warm, standby),
-            server_tools=server_tools,
-        )
+    runner = _runner(
+        ground, log, server_tools, Idle(store.sessions, notifier, warm, standby), limit, prestart
     )
     dispatcher = Dispatcher(
         member,
@@ -297,6 +279,38 @@ def _workers(
     )
     dispatcher.member.about = partial(_about, fixed, dispatcher, prestart)
     return dispatcher, prestart
+
+
+def _runner(
+    ground: _Ground,
+    log: Log,
+    server_tools: ServerTools,
+    idle: Idle,
+    limit: StartLimit,
+    prestart: Prestart,
+) -> Runner:
+    store, notifier, hands = ground.store, ground.notifier, ground.hands
+    queue = WorkspaceQueue(log, notifier, store.workspaces, hands.commons)
+    return Runner(
+        RunnerParts(
+            log=log,
+            sessions=store.sessions,
+            notifier=notifier,
+            starter=AgentStarter(
+                log,
+                store.sessions,
+                notifier,
+                hands.harnesses,
+                hands.places,
+                limit,
+                prestart,
+                hands.budgets,
+            ),
+            turns=Turns(log, store.sessions, notifier, hands.places, queue, hands.budgets),
+            idle=idle,
+            server_tools=server_tools,
+        )
+    )
 
 
 def _prestart_notes(data: Path) -> Path:

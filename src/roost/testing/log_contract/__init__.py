@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from roost.testing.log_contract.claiming import Claiming
 from roost.testing.log_contract.forking import Forking
-from roost.testing.log_contract.intake import Intake
+from roost.testing.log_contract.intake import AcceptedInputs
 from roost.testing.log_contract.length import Length
 from roost.testing.log_contract.races import Races
 from roost.testing.log_contract.reading import Reading
@@ -24,7 +24,7 @@ __all__ = ["LogContract"]
 
 
 class LogContract(
-    Intake,
+    AcceptedInputs,
     Withdrawing,
     StandingBy,
     Receipts,

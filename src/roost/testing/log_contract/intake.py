@@ -16,7 +16,7 @@ from roost.testing.stage import TENANT, Stage, allow, message, numbers, types
 from roost.testing.store_contract import StoreContract
 
 
-class Intake(StoreContract):
+class AcceptedInputs(StoreContract):
     """Accepted means committed; refused means nothing happened."""
 
     async def test_a_message_wakes_an_idle_session_and_waits_for_its_agent(
