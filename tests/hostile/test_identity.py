@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import tempfile
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from roost.sandboxes import procfs
 from roost.sandboxes.bubblewrap.identity import Uids
 from roost.testing.sandbox_contract.kit import run
 
-UIDS = range(310_000, 310_100)
+# Uids are the whole machine's, and others run this file at the same time.
+_FIRST = random.randrange(310_000, 2_000_000, 100)
+UIDS = range(_FIRST, _FIRST + 100)
 
 
 @pytest.fixture

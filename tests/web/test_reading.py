@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, WebSocketRoute, expect
 from tests.journeys.chat import bash, script
 from tests.stores import Databases
 from tests.web.person import Person
@@ -179,6 +179,21 @@ def test_a_message_or_an_answer_that_is_not_sent_yet_is_shown_as_such(person: Pe
         person.server.start()  # the others need it
     person.hears("Listed.")
     expect(person.log.get_by_text("sending", exact=True)).to_have_count(0)
+
+
+def test_a_message_whose_acknowledgement_is_late_is_shown_once(person: Person):
+    def late(route: WebSocketRoute) -> None:
+        server = route.connect_to_server()
+        server.on_message(
+            lambda frame: route.send(frame) if '"eventId"' not in str(frame) else None
+        )
+
+    person.log_in()
+    person.page.route_web_socket("**/ws/v2**", late)
+    person.enter_session("Late")
+    person.say("Once")
+    person.hears("I have seen 1 user message")
+    expect(person.log.locator(".said-user")).to_have_text("Once")
 
 
 @pytest.mark.parametrize(("width", "touch"), [(390, True)])

@@ -25,6 +25,7 @@ export interface Said {
   text: string;
   images: Block[];
   at?: number;
+  clientId?: string;
   queued: boolean;
   withdrawn?: boolean;
   streaming: boolean;
@@ -133,7 +134,7 @@ function take(state: Conversation, event: LogEvent): void {
   if (CALLS.has(event.type)) return put(state, called(event));
   switch (event.type) {
     case "user.message":
-      return put(state, { ...heard(event, "user"), queued: event.processed_at === null, withdrawn: event.withdrawn_at !== undefined });
+      return put(state, { ...heard(event, "user"), clientId: event.client_id, queued: event.processed_at === null, withdrawn: event.withdrawn_at !== undefined });
     case "agent.message":
       return put(state, heard(event, "agent"));
     case "agent.thinking":

@@ -11,6 +11,8 @@ export interface LogEvent {
   type: string;
   seq: number;
   processed_at: string | null;
+  /** Of an input: the id under which its client sent it. */
+  client_id?: string;
   /** Of an input: an interrupt came before the agent got it, and it never will. */
   withdrawn_at?: string;
   content?: Block[] | string;

@@ -20,7 +20,8 @@ export function Chat({ live, session, ended }: { live: LiveSession; session: Ses
   const { conversation, unsent } = live;
   const working = conversation.status === "running" || conversation.status === "rescheduling";
   const waits = conversation.stopReason === "requires_action";
-  const sending = unsent.filter((frame) => frame.type === "message");
+  // The event may come before its acknowledgement: then it is shown as the event alone.
+  const sending = unsent.filter((frame) => frame.type === "message").filter((frame) => !conversation.items.some((item) => item.kind === "user" && item.clientId === frame.id));
   const { ref, following, onScroll, toLatest } = useFollow(conversation.items[0]?.id, conversation, sending.length);
   const writing = useWriting(session.id);
   const over = ended || conversation.status === "terminated";
