@@ -18,7 +18,7 @@ from anyio.abc import ByteStream, SocketAttribute
 from pydantic import SecretStr
 
 from roost.egress.host import serving
-from roost.egress.options import EgressOptions, anthropic
+from roost.egress.options import EgressOptions, ModelUpstream, anthropic
 from roost.egress.unix import UnixStream
 from roost.ports.egress import Account, Grant, RefusalReport
 
@@ -88,7 +88,8 @@ async def main() -> None:
     upstream = anthropic(f"http://127.0.0.1:{port}", SecretStr("sk-0123456789-0123456789"))
     grant = Grant(session_id="sesn_1", generation=1, account=ignore, refused=ignore)
     with tempfile.TemporaryDirectory(prefix="egress-") as directory:
-        options = EgressOptions(directory=Path(directory) / "run", models={"anthropic": upstream})
+        served = [ModelUpstream.default(upstream)]
+        options = EgressOptions(directory=Path(directory) / "run", upstreams=served)
         async with listener, anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, model.talk)
             async with serving(options) as egress, egress.open(grant) as opened:

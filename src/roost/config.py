@@ -78,6 +78,10 @@ class Settings(BaseModel):
     anthropic_base_url: str | None = Field(
         None, description="Where the model is; by default the Anthropic API."
     )
+    upstreams: Path | None = Field(
+        None,
+        description="A TOML file with several servers of models by name, each with its models; docs/models.md shows one. What none of them serves goes to the model above.",
+    )
     vault: Path | None = Field(
         None,
         description="The person's files; sessions' own directories are in `.workspaces` below.",

@@ -9,6 +9,7 @@
     - AgentModelRequired            an agent's model can be replaced, not cleared
     - EnvironmentArchived           it takes no changes and no new sessions
     - ConfigTypeChanged             cloud stays cloud, self-hosted stays self-hosted
+    - ModelNotServed                no server of models is configured for it
     - BudgetRefused                 there is no list price to count against
     - BudgetCreateOnly              a budget comes with a session or not at all
     - BudgetNotRaised               so much is spent already
@@ -146,6 +147,13 @@ class ConfigTypeChanged(InvalidRequest):
     """The type of an environment's config cannot change after creation."""
 
     code = "invalid_config_type_change"
+
+
+class ModelNotServed(InvalidRequest):
+    """No server of models that the operator named serves this model."""
+
+    code = "model_not_served"
+    hint = "`GET /v1/models` lists those that are served."
 
 
 class BudgetRefused(InvalidRequest):

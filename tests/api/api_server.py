@@ -42,10 +42,12 @@ from roost.core.read.follow import Follow
 from roost.core.read.large_events import EventPages
 from roost.core.records.agents import Agents
 from roost.core.records.environments import Environments
+from roost.core.records.models import Models
 from roost.core.records.skills import Skills
 from roost.core.records.tasks import Tasks
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sessions.forks import Forks
+from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
 from roost.core.sessions.specs import SessionSpecs
 from roost.core.sessions.task_runs import Runs
@@ -70,7 +72,15 @@ from roost.serve.database import opened
 from roost.stores.archives import FolderArchives
 from roost.stores.seal import MasterKeys
 from roost.stores.skills import BlobSkills, FolderSkills
-from roost.testing.null_parts import NoOfferedSandboxes, NoPrestart, NoWorkspaces, workspaces_of
+from roost.testing.null_parts import (
+    EveryModel,
+    NoModelLists,
+    NoOfferedSandboxes,
+    NoPrestart,
+    NoWorkspaces,
+    model_at,
+    workspaces_of,
+)
 
 MASTER_KEY = bytes(range(32))
 TENANT = "tenant_1"
@@ -241,12 +251,12 @@ def _deps(
     )
     attachments = Attachments(filestore, keeper)
     agents, environments = (
-        Agents(store.catalog, skills),
+        Agents(store.catalog, skills, EveryModel()),
         Environments(store.catalog, ["bubblewrap", "docker"]),
     )
     tasks = Tasks(store.catalog, notifier)
     workspaces = NamedWorkspaces(store.catalog, store.sessions, store.keys, notifier)
-    scripted = ScriptedHarness("http://127.0.0.1:1", "none", retries=0, retry_seconds=1)
+    scripted = ScriptedHarness(model_at("http://127.0.0.1:1", "none"), retries=0, retry_seconds=1)
     harnesses, trust = (
         {"scripted": scripted},
         Trust(NoOfferedSandboxes(words(settings.trust_levels))),
@@ -259,7 +269,7 @@ def _deps(
         SessionAccess(store.sessions, workspaces),
         SessionSpecs(
             *(agents, environments, tasks, workspaces, budgets, trust),
-            *(harnesses, "scripted"),
+            HarnessChoice(harnesses, "scripted", EveryModel()),
         ),
         SessionQuota(settings.max_sessions),
         NoPrestart(),
@@ -293,6 +303,7 @@ def _deps(
     )
     services = Services(
         *(agents, environments, skills, tasks, workspaces, filestore),
+        Models(EveryModel(), NoModelLists()),
         *(lifecycle, forks, transfer, resources, attachments, browse),
         *(follow, EventPages(store.log), Budgets()),
         Intake(store.log, notifier, StandbyRunners(), max_queued=settings.max_queued),

@@ -15,7 +15,6 @@ from roost.api.operations import OPERATIONS, OTHER_APIS
 
 ELSEWHERE = {
     "messages",  # the model's own API: not this server's
-    "models",
     "organization",  # the Console's administration
     "webhooks",  # checks signatures, calls nothing
 }

@@ -8,6 +8,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import httpx2
@@ -351,13 +354,73 @@ def test_the_doctor_goes_by_the_files_that_a_server_will_have(
     assert doctor.open_files(Settings(data=tmp_path)).level == level
 
 
+@pytest.fixture
+def models() -> Generator[Callable[[int], str]]:
+    """Servers that answer every request with such a status, and a list of one model."""
+    with ExitStack() as stack:
+
+        def serve(status: int) -> str:
+            class Handler(BaseHTTPRequestHandler):
+                def do_GET(self) -> None:
+                    self.send_response(status)
+                    self.end_headers()
+                    self.wfile.write(b'{"data": [{"id": "claude-x"}]}')
+
+                def log_message(self, *_: object) -> None:
+                    pass
+
+            server = stack.enter_context(HTTPServer(("127.0.0.1", 0), Handler))
+            stack.callback(server.shutdown)
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            return f"http://127.0.0.1:{server.server_port}"
+
+        yield serve
+
+
+@pytest.mark.parametrize(
+    ("status", "level", "said"),
+    [
+        (200, "ok", "answers, 1 models"),
+        (404, "ok", "it has no list of models"),
+        (401, "warn", "it does not take the key"),
+        (0, "warn", "it does not answer"),
+    ],
+)
+def test_the_doctor_says_which_upstreams_answer_and_shows_no_key(
+    tmp_path: Path, models: Callable[[int], str], status: int, level: str, said: str
+) -> None:
+    url = models(status) if status else NOBODY
+    file = tmp_path / "upstreams.toml"
+    (tmp_path / "key").write_text("sk-in-a-file-0123456789\n")
+    file.write_text(
+        f'[first]\nurl = "{models(200)}"\nmodels = ["*"]\nkey = "sk-in-the-table-0123456789"\n'
+        f'[second]\nurl = "{url}"\nmodels = ["*"]\nkey_file = "key"\nput = "bearer"\n'
+    )
+    found = doctor.upstreams(Settings(data=tmp_path, upstreams=file))
+    assert (found.level, f"second at {url}: {said}" in found.said) == (level, True), found
+    assert "first at http://127.0.0.1:" in found.said
+    assert "sk-in" not in repr(found)
+
+
+def test_the_doctor_says_what_is_wrong_with_a_file_of_upstreams(tmp_path: Path) -> None:
+    file = tmp_path / "upstreams.toml"
+    file.write_text('[one]\nurl = "http://x.example"\n')
+    found = doctor.upstreams(Settings(data=tmp_path, upstreams=file))
+    assert (found.level, "one: Object missing required field `models`" in found.said) == (
+        "fail",
+        True,
+    )
+
+
 def test_the_doctor_finds_a_healthy_machine_healthy(
-    roost: Roost, monkeypatch: pytest.MonkeyPatch
+    roost: Roost, models: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROOST_PORT", "0")
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-0123456789-0123456789")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", models(200))
     code, out, _ = roost("doctor")
     assert code == 0, out
+    assert "answers, 1 models" in out
     assert {line.split()[0] for line in out.splitlines()} <= {"ok", "warn", "A", "Run"}
     assert [found["check"] for found in json.loads(roost("doctor", "--json")[1])] == list(
         doctor.CHECKS

@@ -22,13 +22,14 @@ from roost.ports.harness import Conversation, Emit, Output, Show, Trouble
 from roost.serve.http import listening
 from roost.testing.harness_contract import HarnessContract
 from roost.testing.in_memory_runner import AGENT, InMemoryRunner, script
+from roost.testing.null_parts import model_at
 from roost.testing.scripted_model import ScriptedModel
 
 KEY = "sk-not-for-the-log"
 
 
 def harness_for(url: str, **settings: Any) -> ScriptedHarness:
-    return ScriptedHarness(url, KEY, **{"retries": 3, "retry_seconds": 0.001, **settings})
+    return ScriptedHarness(model_at(url, KEY), **{"retries": 3, "retry_seconds": 0.001, **settings})
 
 
 @pytest.fixture
@@ -386,7 +387,7 @@ def test_parts_of_an_answer_that_are_not_known_are_left_out() -> None:
 
 async def test_the_key_is_never_in_the_log(runner: InMemoryRunner) -> None:
     bad = InMemoryRunner(
-        ScriptedHarness("http://127.0.0.1:9", f"{KEY}\n", retries=0, retry_seconds=0.001)
+        ScriptedHarness(model_at("http://127.0.0.1:9", f"{KEY}\n"), retries=0, retry_seconds=0.001)
     )
     await bad.run(bad.say("hello"))
     await runner.run(runner.say(step_that_fails(401, message=f"no such key: {KEY}")))

@@ -25,7 +25,7 @@ from roost.ports.notifier import WORK, Notifier
 from roost.serve.http import listening
 from roost.stores.notifier import LocalNotifier
 from roost.stores.sqlite import SqliteStore
-from roost.testing.null_parts import runner_of
+from roost.testing.null_parts import model_at, runner_of
 from roost.testing.scripted_model import ScriptedModel, scripted_model
 
 TENANT = "tenant_1"
@@ -104,7 +104,7 @@ async def node(
         anyio.create_task_group() as tasks,
     ):
         notifier = notifier or LocalNotifier()
-        scripted = ScriptedHarness(url, "no key", retries=2, retry_seconds=0.01)
+        scripted = ScriptedHarness(model_at(url, "no key"), retries=2, retry_seconds=0.01)
         standby = StandbyRunners()
         known = {"scripted": scripted, **(harnesses or {})}
         runner = runner_of(

@@ -23,7 +23,13 @@ from roost.ports.drafts import new_draft
 from roost.ports.keys import Key
 from roost.ports.log import EventQuery
 from roost.testing.fake_harness import IN_SANDBOX
-from roost.testing.null_parts import NoOfferedSandboxes, NoWorkspaces, lifecycle_of
+from roost.testing.null_parts import (
+    EveryModel,
+    NoOfferedSandboxes,
+    NoWorkspaces,
+    lifecycle_of,
+    model_at,
+)
 
 KEY = Key(
     id="key_1",
@@ -41,8 +47,8 @@ KEY = Key(
 async def forks(data: Path) -> AsyncGenerator[tuple[Node, Forks], None]:
     async with node(data) as here:
         store, trust = here.store, Trust(NoOfferedSandboxes())
-        harnesses = {"scripted": ScriptedHarness("", "", retries=0, retry_seconds=0)}
-        agents = Agents(store.catalog, None)  # type: ignore[arg-type]
+        harnesses = {"scripted": ScriptedHarness(model_at("", ""), retries=0, retry_seconds=0)}
+        agents = Agents(store.catalog, None, EveryModel())
         lifecycle = lifecycle_of(store, here.notifier, harnesses, agents)
         yield (
             here,

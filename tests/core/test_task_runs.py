@@ -31,7 +31,7 @@ from roost.ports.catalog import Record, RecordQuery
 from roost.ports.drafts import new_draft
 from roost.ports.keys import Key
 from roost.ports.sessions import SessionQuery
-from roost.testing.null_parts import lifecycle_of
+from roost.testing.null_parts import EveryModel, lifecycle_of, model_at
 
 
 class Crash(Exception):
@@ -78,12 +78,14 @@ class TaskRunsSetup:
         store = roost.store
         catalog = Fragile(store.catalog, fuse, ("add", "change", "delete"))
         agents, environments = (
-            Agents(store.catalog),
+            Agents(store.catalog, None, EveryModel()),
             Environments(store.catalog, ["bubblewrap", "docker"]),
         )
         self.key = key
         self.board = Tasks(store.catalog, roost.notifier)
-        scripted = ScriptedHarness("http://127.0.0.1:1", "none", retries=0, retry_seconds=1)
+        scripted = ScriptedHarness(
+            model_at("http://127.0.0.1:1", "none"), retries=0, retry_seconds=1
+        )
         lifecycle = lifecycle_of(store, roost.notifier, {"scripted": scripted}, agents)
         self.agents, self.environments = agents, environments
         self.lifecycle = Fragile(lifecycle, fuse, ("create",))

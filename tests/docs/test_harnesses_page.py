@@ -9,14 +9,19 @@ from tests.docs.reading import text
 from roost.config import Settings
 from roost.harnesses import HARNESSES, HarnessContext, ModelAddress
 from roost.harnesses.claude.conversation import TABLE, ConversationState
+from roost.ports.egress import Origin
 from roost.ports.harness import Abilities, Harness
 
 PAGE = "docs/harnesses.md"
 
 
 def _shipped() -> dict[str, Harness]:
-    upstreams = {"anthropic": ModelAddress(url="http://127.0.0.1:1")}
-    context = HarnessContext(settings=Settings(), upstreams=upstreams)
+    url = "http://127.0.0.1:1"
+    context = HarnessContext(
+        settings=Settings(),
+        upstreams={"anthropic": ModelAddress(url=url)},
+        origin_of=lambda api, model: Origin(url=url, protocol=api),
+    )
     made = [each for kind in ("claude", "scripted") for each in HARNESSES.load(kind)(context)]
     return {harness.name: harness for harness in made}
 

@@ -19,7 +19,7 @@ from httpcore2._backends.anyio import AnyIOStream
 from pydantic import SecretStr
 
 from roost.egress.host import HostEgress, serving
-from roost.egress.options import EgressBounds, EgressOptions, anthropic
+from roost.egress.options import EgressBounds, EgressOptions, ModelUpstream, anthropic
 from roost.egress.unix import UnixStream
 from roost.ports.egress import Account, Credential, Grant, OpenGrant, Origin, RefusalReport
 
@@ -183,7 +183,7 @@ class EgressSetup:
     def options(self, **changes: Any) -> EgressOptions:
         fields: dict[str, Any] = {
             "directory": self.directory,
-            "models": {"anthropic": self.upstream()},
+            "upstreams": [ModelUpstream.default(self.upstream())],
             "allow_networks": LOOPBACK,
             "ports": frozenset((80, 443, self.far.port)),
             "bounds": QUICK,

@@ -28,7 +28,7 @@ from pydantic import SecretStr
 
 from roost.egress import host
 from roost.egress.host import HostEgress, serving
-from roost.egress.options import EgressBounds, EgressOptions, anthropic
+from roost.egress.options import EgressBounds, EgressOptions, ModelUpstream, anthropic
 from roost.egress.unix import UnixStream
 from roost.ports.egress import Account, Grant, Networking, OpenGrant, RefusalReport
 from roost.testing.cancelling import cancelled_at_step
@@ -306,9 +306,10 @@ async def played(
     with tempfile.TemporaryDirectory(prefix="egress-") as directory:
         async with listener, anyio.create_task_group() as serving_far:
             serving_far.start_soon(listener.serve, far.talk)
+            operators = anthropic(f"http://127.0.0.1:{far.port}", SecretStr(KEY))
             options = EgressOptions(
                 directory=Path(directory) / "run",
-                models={"anthropic": anthropic(f"http://127.0.0.1:{far.port}", SecretStr(KEY))},
+                upstreams=[ModelUpstream.default(operators)],
                 allow_networks=LOOPBACK,
                 ports=frozenset((far.port,)),
                 bounds=BOUNDS,

@@ -13,7 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from roost.egress.host import serving
-from roost.egress.options import anthropic, openai
+from roost.egress.options import ModelUpstream, anthropic, openai
 from roost.egress.unix import UnixStream, accept
 from roost.errors import LeaseLost, StartupError, Unavailable
 from roost.ports.egress import Credential, Egress, Networking, Origin
@@ -222,7 +222,7 @@ async def test_a_key_that_no_header_carries_stops_the_start_without_being_shown(
 ):
     upstream = anthropic("http://x.example", SecretStr(key))
     with pytest.raises(StartupError) as caught:
-        async with serving(egress_setup.options(models={"anthropic": upstream})):
+        async with serving(egress_setup.options(upstreams=[ModelUpstream.default(upstream)])):
             pass
     assert not key or key not in str(caught.value)
 
@@ -230,7 +230,7 @@ async def test_a_key_that_no_header_carries_stops_the_start_without_being_shown(
 async def test_an_address_that_is_none_stops_the_start(egress_setup: EgressSetup):
     upstream = anthropic("api.example.com", None)
     with pytest.raises(StartupError, match="http://"):
-        async with serving(egress_setup.options(models={"anthropic": upstream})):
+        async with serving(egress_setup.options(upstreams=[ModelUpstream.default(upstream)])):
             pass
 
 
@@ -244,7 +244,7 @@ async def test_a_directory_that_cannot_be_made_stops_the_start(egress_setup: Egr
 
 async def test_without_a_key_none_is_put_on(egress_setup: EgressSetup):
     upstream = egress_setup.upstream(key=None)
-    async with egress_setup.opened({"models": {"anthropic": upstream}}) as inside:
+    async with egress_setup.opened({"upstreams": [ModelUpstream.default(upstream)]}) as inside:
         assert (await inside.ask()).status_code == 200
     assert egress_setup.far.seen[0].header("x-api-key") is None
 
@@ -252,7 +252,7 @@ async def test_without_a_key_none_is_put_on(egress_setup: EgressSetup):
 async def test_a_short_stand_in_for_a_key_does_not_damage_answers(egress_setup: EgressSetup):
     egress_setup.far.reply = answer({"text": "the none of it"})
     upstream = egress_setup.upstream(key="none")
-    async with egress_setup.opened({"models": {"anthropic": upstream}}) as inside:
+    async with egress_setup.opened({"upstreams": [ModelUpstream.default(upstream)]}) as inside:
         assert (await inside.ask()).json() == {"text": "the none of it"}
 
 
@@ -318,7 +318,7 @@ async def test_a_malformed_address_of_a_model_stops_the_start_with_a_hint(
 ):
     upstream = egress_setup.upstream(url)
     with pytest.raises(StartupError, match="the address of 'anthropic'") as caught:
-        async with serving(egress_setup.options(models={"anthropic": upstream})):
+        async with serving(egress_setup.options(upstreams=[ModelUpstream.default(upstream)])):
             pass
     assert caught.value.hint
     assert "secret" not in str(caught.value)
@@ -336,7 +336,7 @@ async def test_an_address_with_a_control_character_stops_the_start(
 ):
     upstream = egress_setup.upstream(f"http://a{odd}b.example")
     with pytest.raises(StartupError, match="control character"):
-        async with serving(egress_setup.options(models={"anthropic": upstream})):
+        async with serving(egress_setup.options(upstreams=[ModelUpstream.default(upstream)])):
             pass
 
 

@@ -16,7 +16,7 @@ from anyio.abc import ByteStream
 from pydantic import SecretStr
 
 from roost.egress.host import serving
-from roost.egress.options import openai
+from roost.egress.options import ModelUpstream, openai
 from tests.egress.both_sides import (
     KEY,
     QUICK,
@@ -53,7 +53,9 @@ async def test_the_placeholder_goes_in_and_the_real_key_goes_out(egress_setup: E
 
 async def test_a_bearer_key_and_the_prefix_of_another_dialect_are_put_on(egress_setup: EgressSetup):
     upstream = openai(f"{egress_setup.far.url}/gateway/v1", SecretStr(KEY))
-    async with egress_setup.opened({"models": {"openai": upstream}}, api="openai") as inside:
+    async with egress_setup.opened(
+        {"upstreams": [ModelUpstream.default(upstream)]}, api="openai"
+    ) as inside:
         assert inside.opened.environ["OPENAI_BASE_URL"] == "http://127.0.0.1:8701/v1"
         (endpoint,) = inside.opened.endpoints
         assert (endpoint.port, endpoint.socket) == (8701, "/run/roost/model.sock")
@@ -321,7 +323,7 @@ async def test_a_second_spelling_of_the_model_never_reaches_the_server(egress_se
 
 async def test_a_server_that_is_not_there_is_an_error_of_the_api(egress_setup: EgressSetup):
     upstream = egress_setup.upstream("http://127.0.0.1:1")
-    async with egress_setup.opened({"models": {"anthropic": upstream}}) as inside:
+    async with egress_setup.opened({"upstreams": [ModelUpstream.default(upstream)]}) as inside:
         response = await inside.ask()
     assert response.status_code == 502
     assert response.json()["error"]["type"] == "api_error"

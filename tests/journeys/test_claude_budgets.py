@@ -66,8 +66,13 @@ def test_a_session_stops_at_its_budget_and_goes_on_when_it_is_raised(tmp_path: P
         assert (chat.home / "ran.txt").read_text() == "one\n"
 
         metrics = httpx2.get(f"{server.url}/metrics").text
-        assert 'roost_model_requests_total{model="claude-opus-5-5",status="200"} 2.0' in metrics
-        tokens = 'roost_model_tokens_total{kind="input",model="claude-opus-5-5"}'
+        assert (
+            'roost_model_requests_total{model="claude-opus-5-5",status="200",upstream="anthropic"} 2.0'
+            in metrics
+        )
+        tokens = (
+            'roost_model_tokens_total{kind="input",model="claude-opus-5-5",upstream="anthropic"}'
+        )
         assert tokens in metrics
 
 

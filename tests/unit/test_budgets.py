@@ -13,6 +13,7 @@ from roost.config import Settings
 from roost.core.sandbox.budgets import Budgets
 from roost.domain.budget import Budget, Price, Spent, monetary, price_of
 from roost.domain.session import Session, Spec, State
+from roost.domain.upstream import Upstreams
 from roost.domain.usage import Usage
 from roost.errors import BudgetNotRaised, BudgetReached, BudgetRefused, StartupError
 from roost.ports.drafts import new_draft
@@ -105,15 +106,17 @@ def test_a_price_list_that_cannot_be_used_stops_the_start(tmp_path: Path, text: 
     path.write_text(text)
     for wrong in (path, tmp_path / "absent.json"):
         with pytest.raises(StartupError, match="ROOST_PRICES"):
-            priced(Settings.model_validate({"prices": wrong}))
+            priced(Settings.model_validate({"prices": wrong}), Upstreams([]))
 
 
 def test_a_limit_in_dollars_needs_prices(tmp_path: Path):
     with pytest.raises(StartupError, match="needs list prices"):
-        priced(Settings.model_validate({"budget_dollars": 1}))
+        priced(Settings.model_validate({"budget_dollars": 1}), Upstreams([]))
     path = tmp_path / "prices.json"
     path.write_text('{"m": {"input": 5, "output": 25, "cache_read": 0.5, "cache_write": "6.25"}}')
-    budgets = priced(Settings.model_validate({"budget_dollars": "1.5", "prices": path}))
+    budgets = priced(
+        Settings.model_validate({"budget_dollars": "1.5", "prices": path}), Upstreams([])
+    )
     assert budgets.prices["m"].cache_write == Decimal("6.25")
     assert budgets.of(session(None)).max_cost == Decimal("1.5")
     assert replace(budgets.of(session(None)), max_cost=None) == Budget()

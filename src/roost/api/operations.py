@@ -24,6 +24,7 @@ from roost.api.resources import (
     health,
     keys,
     logins,
+    models,
     nodes,
     session_archives,
     session_events,
@@ -139,9 +140,7 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
 
 
 _OTHER_APIS: Final[dict[str, tuple[str, ...]]] = {
-    "this server runs agents; programs ask for models where the server does (ROOST_MODEL_URL).": (
-        "models.list GET /v1/models",
-        "models.retrieve GET /v1/models/{model_id}",
+    "this server runs agents; programs ask models where they are (ANTHROPIC_BASE_URL, ROOST_UPSTREAMS).": (
         "messages.create POST /v1/messages",
         "messages.count_tokens POST /v1/messages/count_tokens",
         "messages.batches.create POST /v1/messages/batches",
@@ -175,6 +174,7 @@ _RESOURCES: Final = (
     skills.RESOURCE,
     files.RESOURCE,
     keys.RESOURCE,
+    models.RESOURCE,
     nodes.RESOURCE,
     tasks.RESOURCE,
     session_files.RESOURCE,

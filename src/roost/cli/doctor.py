@@ -26,14 +26,19 @@ from roost.blobs import choice as blobs
 from roost.cli.environment import running, server_url
 from roost.cli.table import print_json
 from roost.config import Settings
+from roost.egress.listing import ModelListFailed, models_at
+from roost.egress.options import ModelUpstream
 from roost.errors import BlobChanged, RoostError, SandboxFailed, StartupError
 from roost.harnesses import HARNESSES, WITH_A_KEY, HarnessContext, ModelAddress
+from roost.ports.egress import Origin
 from roost.sandboxes.choice import chosen
 from roost.serve.connections import MOST_FILES, most_files
 from roost.serve.database import is_postgres
+from roost.serve.upstreams import configured
 
 _SLOW_FSYNC_MS = 20
 _FEW_FILES = 4096
+_CHECK_UPSTREAMS = "Look at its address and key: ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY, or the file of ROOST_UPSTREAMS."
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse.sshfs", "afs", "lustre"}
 
 
@@ -147,6 +152,8 @@ def model(settings: Settings) -> Finding:
     """What the server says that runs here; else what one would use that is started in this shell."""
     if (said := running(settings).get("model")) and isinstance(said, str):
         return _running_model(said)
+    if settings.upstreams is not None:
+        return Finding("ok", f"real, at the upstreams of {settings.upstreams}")
     if settings.anthropic_api_key is None and settings.anthropic_base_url is None:
         return Finding(
             "warn",
@@ -161,6 +168,37 @@ def _running_model(said: str) -> Finding:
         return Finding("ok", f"the running server uses: {said}")
     fix = "Start it with ANTHROPIC_API_KEY set for a real one."
     return Finding("warn", "the running server answers from the scripted model", fix)
+
+
+def upstreams(settings: Settings) -> Finding:
+    """Asks each server of models that a server started in this shell would use for its list."""
+    try:
+        served = configured(settings)
+        found = anyio.run(_asked, served)
+    except StartupError as wrong:
+        return Finding("fail", wrong.message, wrong.hint or "")
+    if not served:
+        return Finding("ok", "none is configured: the built-in model answers")
+    works = all(each.level == "ok" for each in found)
+    said = "; ".join(each.said for each in found)
+    return Finding("ok" if works else "warn", said, "" if works else _CHECK_UPSTREAMS)
+
+
+async def _asked(served: list[ModelUpstream]) -> list[Finding]:
+    found: dict[int, Finding] = {}
+
+    async def ask(index: int, each: ModelUpstream) -> None:
+        where = f"{each.upstream.name} at {each.origin.url}"
+        try:
+            listed = await models_at(each.origin)
+            found[index] = Finding("ok", f"{where}: answers, {len(listed)} models")
+        except ModelListFailed as failed:
+            found[index] = Finding("ok" if failed.works else "warn", f"{where}: {failed.message}")
+
+    async with anyio.create_task_group() as tasks:
+        for index, each in enumerate(served):
+            tasks.start_soon(ask, index, each)
+    return [found[index] for index in range(len(served))]
 
 
 def clock(settings: Settings) -> Finding:
@@ -196,7 +234,11 @@ async def _sandbox(settings: Settings) -> Finding:
 def harness(kind: str, settings: Settings) -> Finding:
     """Whether agents of this kind can be run here. Sessions that name none need theirs."""
     nowhere = ModelAddress(url="http://127.0.0.1")  # nobody asks it anything here
-    context = HarnessContext(settings=settings, upstreams=defaultdict(lambda: nowhere))
+    context = HarnessContext(
+        settings=settings,
+        upstreams=defaultdict(lambda: nowhere),
+        origin_of=lambda api, model: Origin(url=nowhere.url, protocol=api),
+    )
     try:
         found = [f"{each.name} {each.check()}" for each in HARNESSES.load(kind)(context)]
         return Finding("ok", ", ".join(found) or "none is configured")
@@ -240,6 +282,7 @@ CHECKS: dict[str, Check] = {
     "open files": open_files,
     "server": server,
     "model": model,
+    "upstreams": upstreams,
     "sandbox": sandbox,
     **{name: partial(harness, name) for name in HARNESSES},
     "clock": clock,

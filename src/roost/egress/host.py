@@ -15,6 +15,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
 
+from roost.domain.upstream import Upstream
 from roost.egress.connections import UpstreamConnections
 from roost.egress.dial import Dialer
 from roost.egress.dialects import DIALECTS, MODEL_SOCKET
@@ -22,8 +23,9 @@ from roost.egress.git import GitProxy
 from roost.egress.inside import GIT_SOCKET, PROXY_SOCKET, name_of, open_grant
 from roost.egress.model import HeldBytes, ModelProxy
 from roost.egress.network import NetworkProxy
-from roost.egress.options import EgressOptions
+from roost.egress.options import EgressOptions, ModelUpstream
 from roost.egress.reports import Reports
+from roost.egress.routes import OWN, ModelRoute, ModelRoutes
 from roost.egress.unix import UnixStream, accept, listening, prepare
 from roost.egress.upstream import UpstreamClient
 from roost.errors import LeaseLost, Unavailable
@@ -88,9 +90,7 @@ class HostEgress:
     @asynccontextmanager
     async def open(self, grant: Grant) -> AsyncGenerator[OpenGrant, None]:
         connections = UpstreamConnections(self._options.bounds)
-        handlers = self._handlers(
-            grant, UpstreamClient(self._model(grant), connections), connections
-        )
+        handlers = self._handlers(grant, self._routes(grant, connections), connections)
         opened = await self._take_over(grant)
         try:
             began = await self._tasks.start(self._serve, grant, handlers, connections, opened)
@@ -114,23 +114,27 @@ class HostEgress:
             await before.end()
         return opened
 
-    def _model(self, grant: Grant) -> Origin:
-        """Where the session's model is: its own origin, else the operator's."""
-        own = (each for each in grant.origins if each.protocol == grant.api)
-        found = next(own, self._options.models.get(grant.api))
-        if found is None or grant.api not in DIALECTS:
+    def _routes(self, grant: Grant, connections: UpstreamConnections) -> ModelRoutes:
+        """Where the session's models are: all at its own origin if it brings one, else at the operator's."""
+        own = [each for each in grant.origins if each.protocol == grant.api]
+        served = [ModelUpstream(Upstream(name=OWN, api=grant.api), each) for each in own[:1]]
+        served = served or [e for e in self._options.upstreams if e.origin.protocol == grant.api]
+        if not served or grant.api not in DIALECTS:
             raise Unavailable(f"no model is configured under the name {grant.api!r}")
-        return found
+        routes = [
+            ModelRoute(each.upstream, UpstreamClient(each.origin, connections)) for each in served
+        ]
+        return ModelRoutes(routes, grant.model)
 
     def _handlers(
-        self, grant: Grant, model: UpstreamClient, connections: UpstreamConnections
+        self, grant: Grant, routes: ModelRoutes, connections: UpstreamConnections
     ) -> dict[str, Handler]:
         """Who serves each socket, by its path inside."""
         bounds = self._options.bounds
         reports = Reports(grant, bounds.callback_seconds)
         held = HeldBytes(bounds.held_bytes, of=self._held)
         handlers: dict[str, Handler] = {
-            MODEL_SOCKET: ModelProxy(grant, model, reports, bounds, held).serve
+            MODEL_SOCKET: ModelProxy(grant, routes, reports, bounds, held).serve
         }
         if grant.networking.kind != "none":
             network = NetworkProxy(grant.networking, self._dialer, reports, self._options)

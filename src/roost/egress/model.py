@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager
+from functools import partial
 
 import anyio
 import h11
@@ -21,7 +22,7 @@ from roost.egress.dialects import DIALECTS, ModelRequest, ModelRules
 from roost.egress.metering import BudgetHold, Meter, Scan, scan_of
 from roost.egress.options import EgressBounds
 from roost.egress.reports import Refusal, Reports
-from roost.egress.upstream import UpstreamClient
+from roost.egress.routes import ModelRoute, ModelRoutes
 from roost.egress.wire import Headers, Peer
 from roost.ports.egress import Account, Grant
 
@@ -137,7 +138,7 @@ class ModelProxy:
     def __init__(
         self,
         grant: Grant,
-        client: UpstreamClient,
+        routes: ModelRoutes,
         reports: Reports,
         bounds: EgressBounds,
         held: HeldBytes,
@@ -145,7 +146,7 @@ class ModelProxy:
         self._session_id = grant.session_id
         self._rules = ModelRules(DIALECTS[grant.api], grant.models)
         self._meter = Meter(grant.budget, grant.spent, grant.prices)
-        self._client = client
+        self._routes = routes
         self._reports = reports
         self._bounds = bounds
         self._held = held
@@ -178,10 +179,11 @@ class ModelProxy:
         return body
 
     async def _paid(self, peer: Peer, ask: ModelRequest) -> None:
+        route = self._routes.of(ask.model)
         hold = await self._admitted(ask)
         exchange = Exchange()
         try:
-            await _unless_gone(peer, self._forward, ask, exchange)
+            await _unless_gone(peer, partial(self._forward, route), ask, exchange)
         finally:
             used = exchange.usage(ask.most)
             self._meter.settle(hold, used)
@@ -193,6 +195,7 @@ class ModelProxy:
                     status=exchange.status,
                     seconds=exchange.seconds,
                     complete=exchange.ended,
+                    upstream=route.upstream.name,
                 )
             )
 
@@ -206,25 +209,31 @@ class ModelProxy:
             self._meter.budget = await self._reports.budget(self._meter.budget)
             return self._meter.admit(ask.model, ask.most)
 
-    async def _forward(self, peer: Peer, ask: ModelRequest, exchange: Exchange) -> None:
+    async def _forward(
+        self, route: ModelRoute, peer: Peer, ask: ModelRequest, exchange: Exchange
+    ) -> None:
+        client = route.client
         try:
-            async with self._client.send(ask.method, ask.target, ask.headers, ask.body) as answer:
+            async with client.send(ask.method, ask.target, ask.headers, ask.body) as answer:
                 await answer.pass_on(peer, look=exchange.answered(answer.response).feed)
             exchange.ended = True
             await peer.send(h11.EndOfMessage())
-        except Refusal as refusal:  # of the credential: nothing was sent
+        except Refusal as refusal:  # of the credential, or of the address: nothing was sent
             exchange.failed, exchange.status = True, refusal.status
+            refusal.host, refusal.port = client.host, client.port
             raise
         # The libraries' own words are not passed on: they may quote what they could not send.
         except (httpx2.TransportError, httpx2.DecodingError, h11.LocalProtocolError):
             exchange.failed = True
             if peer.h11.our_state is h11.SEND_RESPONSE:
                 exchange.status = 502
-                where = f"{self._client.host}:{self._client.port}"
+                where = f"{client.host}:{client.port}"
                 raise Refusal(502, f"the model's server at {where} did not answer") from None
 
     async def _refuse(self, peer: Peer, refusal: Refusal) -> None:
-        refusal.host, refusal.port = self._client.host, self._client.port
+        if not refusal.host:
+            usual = self._routes.usual.client
+            refusal.host, refusal.port = usual.host, usual.port
         await self._reports.refused(refusal)
         headers: Headers = [(b"content-type", b"application/json")]
         if refusal.retry_after is not None:

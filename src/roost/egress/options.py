@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import msgspec
 from pydantic import SecretStr
 
 from roost.domain import address
+from roost.domain.upstream import Upstream
 from roost.egress.dial import resolve
 from roost.egress.secrets import can_be_sent
 from roost.errors import InvalidRequest, StartupError
@@ -34,6 +35,18 @@ def openai(url: str, key: SecretStr | None) -> Origin:
 def _model(protocol: str, url: str, key: SecretStr | None, put: Put) -> Origin:
     credential = None if key is None else Credential.fixed(key.get_secret_value(), put)
     return Origin(url=url, protocol=protocol, credential=credential)
+
+
+class ModelUpstream(msgspec.Struct, frozen=True):
+    """One of the operator's servers of models: what it serves, and where it is."""
+
+    upstream: Upstream
+    origin: Origin
+
+    @classmethod
+    def default(cls, origin: Origin) -> ModelUpstream:
+        """One that serves every model of its API, and is called like it."""
+        return cls(Upstream(name=origin.protocol, api=origin.protocol), origin)
 
 
 async def _check_origin(name: str, origin: Origin) -> None:
@@ -79,11 +92,12 @@ class EgressOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Everything `egress.host.serving` needs.
 
     `directory` holds the sockets and belongs to this alone: what an earlier process left there is
-    removed. `models` are the operator's own origins, by the API that they speak. `allow_networks` are addresses that may be reached although they are not public.
+    removed. `upstreams` are the operator's servers of models; the first that serves a model gets its requests.
+    `allow_networks` are addresses that may be reached although they are not public.
     """
 
     directory: Path
-    models: Mapping[str, Origin] = {}
+    upstreams: Sequence[ModelUpstream] = ()
     ports: frozenset[int] = USUAL_PORTS
     allow_networks: Sequence[IPv4Network | IPv6Network] = ()
     package_hosts: Sequence[str] = ()
@@ -92,8 +106,8 @@ class EgressOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     async def check(self) -> None:
         """Refuse what no request could be sent with. :raises StartupError: it says what"""
-        for name, origin in self.models.items():
-            await _check_origin(name, origin)
+        for each in self.upstreams:
+            await _check_origin(each.upstream.name, each.origin)
         for host in self.package_hosts:
             try:
                 address.check_pattern(host, f"ROOST_PACKAGE_HOSTS: {host!r}")

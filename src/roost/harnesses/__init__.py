@@ -15,6 +15,7 @@ import msgspec
 from pydantic import SecretStr
 
 from roost.config import Settings
+from roost.ports.egress import Origin
 from roost.ports.harness import Harness
 from roost.registry import Registry
 
@@ -29,10 +30,13 @@ class ModelAddress(msgspec.Struct, frozen=True, kw_only=True):
 class HarnessContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the factory of a harness is given. `upstreams` are the model APIs, by the names that
     `HarnessProfile.upstream` uses; an agent in a sandbox reaches its own by the egress and needs none.
+    Where there are several servers of one API it is the first; `origin_of` says for an API and a model which
+    one it is, and raises `ModelNotServed` if it is none.
     """
 
     settings: Settings
-    upstreams: Mapping[str, ModelAddress] = {}
+    upstreams: Mapping[str, ModelAddress]
+    origin_of: Callable[[str, str], Origin]
 
 
 HarnessFactory = Callable[[HarnessContext], Sequence[Harness]]

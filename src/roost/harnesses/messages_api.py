@@ -16,6 +16,7 @@ import msgspec
 from roost.domain.usage import Usage
 from roost.harnesses.retries import ModelFailure, asked_to_wait, refused
 from roost.ids import mint
+from roost.ports.egress import Origin, Put
 from roost.ports.harness import Show
 
 TIMEOUT: Final = httpx2.Timeout(30.0, read=300.0)  # the API sends a ping long before that
@@ -130,12 +131,22 @@ class ModelAnswer:
 class MessagesApi:
     """A model behind the Messages API."""
 
-    def __init__(self, client: httpx2.AsyncClient, base_url: str, api_key: str) -> None:
+    @classmethod
+    async def at(cls, origin: Origin, client: httpx2.AsyncClient) -> MessagesApi:
+        """The one of a server, with the key that it is asked with now."""
+        credential = origin.credential
+        key = "none" if credential is None else await credential.secret()
+        return cls(client, origin.url, key, "x-api-key" if credential is None else credential.put)
+
+    def __init__(self, client: httpx2.AsyncClient, base_url: str, api_key: str, put: Put) -> None:
         self._client = client
         self._api_key = api_key
         self._url = f"{base_url.rstrip('/')}/v1/messages"
+        is_plain = put == "x-api-key"
         self._headers = {
-            "x-api-key": api_key,
+            "x-api-key" if is_plain else "authorization": api_key
+            if is_plain
+            else f"Bearer {api_key}",
             "anthropic-version": "2023-06-01",
             "content-type": "application/json",
             "accept": "text/event-stream",

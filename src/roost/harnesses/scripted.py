@@ -12,9 +12,9 @@ between `refusal` and `end_turn`. Which failures end a turn or the session: see 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from roost.harnesses.message_history import MessageHistory
 from roost.harnesses.messages_api import AnswerPart, Json, MessagesApi, ModelAnswer
 from roost.harnesses.retries import ModelFailure, pause
 from roost.ports.drafts import new_draft
+from roost.ports.egress import Origin
 from roost.ports.harness import (
     Abilities,
     Brief,
@@ -67,14 +68,13 @@ PROFILE: Final = HarnessProfile(
 
 def make(context: HarnessContext) -> Sequence[Harness]:
     """The harness as a server runs it: see `roost.harnesses`."""
-    model, settings = context.upstreams[PROFILE.upstream], context.settings
-    key = model.key.get_secret_value() if model.key else "none"
+    settings, origin_of = context.settings, partial(context.origin_of, PROFILE.upstream)
     retries, pause = settings.model_retries, settings.retry_seconds
-    return [ScriptedHarness(model.url, key, retries=retries, retry_seconds=pause)]
+    return [ScriptedHarness(origin_of, retries=retries, retry_seconds=pause)]
 
 
 class ScriptedHarness:
-    """Drives a model by its Messages API.
+    """Drives a model by its Messages API. `origin_of` says where the model with an id is.
 
     A failed request is repeated up to `retries` times, first after `retry_seconds`. Without a
     `client` each conversation has one of its own.
@@ -86,15 +86,13 @@ class ScriptedHarness:
 
     def __init__(
         self,
-        base_url: str,
-        api_key: str,
+        origin_of: Callable[[str], Origin],
         *,
         retries: int,
         retry_seconds: float,
         client: httpx2.AsyncClient | None = None,
     ) -> None:
-        self._base_url = base_url
-        self._api_key = api_key
+        self._origin_of = origin_of
         self._retries = retries
         self._retry_seconds = retry_seconds
         self._client = client
@@ -108,9 +106,10 @@ class ScriptedHarness:
 
     @asynccontextmanager
     async def open(self, brief: Brief) -> AsyncGenerator[Conversation, None]:
+        origin = self._origin_of(brief.session.spec.agent["model"]["id"])
         own = nullcontext(self._client) if self._client else httpx2.AsyncClient(verify=_tls())
         async with own as client:
-            api = MessagesApi(client, self._base_url, self._api_key)
+            api = await MessagesApi.at(origin, client)
             yield _Conversation(brief, api, self._retries, self._retry_seconds)
 
 

@@ -21,6 +21,7 @@ from roost.ports.sandbox import Endpoint
 class Account(msgspec.Struct, frozen=True, kw_only=True):
     """One request that went to the model.
 
+    `upstream` is the name of the server of models that it went to; `vault` if the session brought its own.
     `status` is what the model's server answered; 502 if it did not, 499 if the agent hung up first.
     Without `complete` the answer was cut, and `usage` is an estimate from what was seen of it.
     """
@@ -31,6 +32,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     seconds: float
     complete: bool = True
+    upstream: str = ""
 
 
 Reason = Literal[
@@ -112,8 +114,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """What one session may reach while one runner has it.
 
-    `api` is the model's API that the agent speaks; a session that brings no origin for it gets the operator's.
-    `models` are ids, or beginnings of ids that end in `*`; None: any. `spent` is what earlier grants of the
+    `api` is the model's API that the agent speaks, and `model` the one that its definition names; a session
+    that brings no origin for the API gets the operator's. `models` are ids, or beginnings of ids that end in `*`; None: any. `spent` is what earlier grants of the
     session have used of the budget. `account` and `refused` are awaited one at a time for each connection,
     are given a few seconds, and may fail: that is logged, and the connection goes on. `origins` can be
     reached whatever the networking is. `raised` is asked before a request is refused because the budget is
@@ -125,6 +127,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     account: Callable[[Account], Awaitable[None]]
     refused: Callable[[RefusalReport], Awaitable[None]]
     api: str = "anthropic"
+    model: str = ""
     models: Sequence[str] | None = None
     budget: Budget = Budget()
     raised: Callable[[], Awaitable[Budget]] | None = None

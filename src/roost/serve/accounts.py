@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from prometheus_client import CollectorRegistry, Counter
 
 from roost.ports.egress import Account
@@ -14,26 +16,29 @@ class ModelMeters:
     """Counters of one server."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._models: set[str] = set()
+        self._models: dict[str, set[str]] = defaultdict(set)
         self._requests = Counter(
             "roost_model_requests",
-            "Requests of sandboxes that went to the model, by model and status.",
-            ("model", "status"),
+            "Requests of sandboxes that went to the model, by model, status and upstream.",
+            ("model", "status", "upstream"),
             registry=registry,
         )
         self._tokens = Counter(
             "roost_model_tokens",
-            "Tokens that they used, by model and kind.",
-            ("model", "kind"),
+            "Tokens that they used, by model, kind and upstream.",
+            ("model", "kind", "upstream"),
             registry=registry,
         )
 
     def count(self, account: Account) -> None:
-        """A request is over."""
-        model = account.model or "none"
-        if model not in self._models and len(self._models) >= _MOST_MODELS:
+        """A request is over. Models are counted apart for each upstream: what sessions ask of servers of their
+        own cannot take the places of the operator's.
+        """
+        model, upstream = account.model or "none", account.upstream
+        known = self._models[upstream]
+        if model not in known and len(known) >= _MOST_MODELS:
             model = _OTHERS
-        self._models.add(model)
-        self._requests.labels(model, str(account.status)).inc()
+        known.add(model)
+        self._requests.labels(model, str(account.status), upstream).inc()
         for kind, tokens in account.usage.for_request().items():
-            self._tokens.labels(model, kind.removesuffix("_tokens")).inc(tokens)
+            self._tokens.labels(model, kind.removesuffix("_tokens"), upstream).inc(tokens)

@@ -12,7 +12,6 @@ from typing import cast
 
 import anyio
 
-from roost.builtin_model import BuiltinModel
 from roost.config import Settings, words
 from roost.core.files.resources import Resources
 from roost.core.records.skills import Skills
@@ -32,7 +31,7 @@ from roost.core.workspaces.shared import SharedWorkspaces, shared_past
 from roost.core.workspaces.sync import SyncPace
 from roost.domain.session import Session, TrustLevel
 from roost.egress import host as egress
-from roost.egress.options import USUAL_PORTS, EgressOptions, anthropic, openai
+from roost.egress.options import USUAL_PORTS, EgressOptions
 from roost.errors import NotFound, RoostError, StartupError
 from roost.guest import forward
 from roost.harnesses import (
@@ -40,7 +39,6 @@ from roost.harnesses import (
     WITH_A_KEY,
     WITHOUT_A_KEY,
     HarnessContext,
-    ModelAddress,
 )
 from roost.ports.archives import Archives
 from roost.ports.blobs import Blobs
@@ -52,29 +50,12 @@ from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.choice import chosen, others
 from roost.sandboxes.tree import LocalFolder, LocalTree
 from roost.sandboxes.volumes import VaultVolumes
-from roost.serve.http import listening
 from roost.serve.prices import priced
+from roost.serve.upstreams import ModelServers, serving_models
 from roost.stores.archives import FolderArchives
 
-_REAL_MODEL = "https://api.anthropic.com"
-_DIALECTS = {"anthropic": anthropic, "openai": openai}
 _UNPACKED = 16  # times the size of an archive that what is in it may have
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class ModelApis:
-    """The model APIs that this server's agents can ask, by the names harnesses use, and what people are
-    told about where the model is.
-    """
-
-    upstreams: Mapping[str, ModelAddress]
-    description: str
-
-    @property
-    def has_key(self) -> bool:
-        """Whether there is a key for any of them."""
-        return any(address.key is not None for address in self.upstreams.values())
 
 
 @dataclass(frozen=True)
@@ -93,7 +74,7 @@ class Workforce:
     browse: Browse
     archives: Archives
     budgets: Budgets
-    model: str
+    models: ModelServers
 
 
 @asynccontextmanager
@@ -108,8 +89,11 @@ async def workforce(
     node: str,
 ) -> AsyncGenerator[Workforce, None]:
     """Everything that works on sessions, until the context ends. :raises StartupError:"""
-    budgets = priced(settings)
-    async with _models(settings) as models, egress.serving(_egress(settings, models)) as way_out:
+    async with (
+        serving_models(settings) as models,
+        egress.serving(_egress(settings, models)) as way_out,
+    ):
+        budgets = priced(settings, models.known)
         levels = cast(list[TrustLevel], words(settings.trust_levels))
         vault = (settings.vault or settings.data / "vault").absolute()
         volumes = VaultVolumes(vault, settings.data.absolute())
@@ -124,8 +108,11 @@ async def workforce(
             belongings=SessionBelongings(store.catalog, skills, resources),
             on_account=on_account,
         )
-        harnesses, profiles = _harnesses(settings, models)
-        wanted = settings.harness or (WITH_A_KEY if models.has_key else WITHOUT_A_KEY)
+        context = HarnessContext(
+            settings=settings, upstreams=await models.addresses(), origin_of=models.origin_of
+        )
+        harnesses, profiles = _harnesses(context)
+        wanted = settings.harness or (WITH_A_KEY if models.is_real else WITHOUT_A_KEY)
         default = wanted if wanted in harnesses else WITHOUT_A_KEY
         trust = Trust(offered)
         async with anyio.create_task_group() as tasks:
@@ -133,16 +120,13 @@ async def workforce(
             browse = _browse(volumes, files, commons, profiles, settings.min_free_disk << 20)
             archives = _archives(settings)
             kept = (places, trust, files, commons, browse, archives)
-            yield Workforce(harnesses, profiles, default, *kept, budgets, models.description)
+            yield Workforce(harnesses, profiles, default, *kept, budgets, models)
 
 
-def _egress(settings: Settings, models: ModelApis) -> EgressOptions:
+def _egress(settings: Settings, models: ModelServers) -> EgressOptions:
     return EgressOptions(
         directory=settings.data.absolute() / "run",
-        models={
-            name: _DIALECTS[name](address.url, address.key)
-            for name, address in models.upstreams.items()
-        },
+        upstreams=models.served,
         ports=settings.egress_ports or USUAL_PORTS,
         allow_networks=settings.egress_networks or (),
         package_hosts=settings.package_hosts or (),
@@ -230,16 +214,15 @@ def _policy(settings: Settings) -> SandboxPolicy:
     )
 
 
-def _harnesses(
-    settings: Settings, models: ModelApis
-) -> tuple[dict[str, Harness], dict[str, HarnessProfile]]:
+def _harnesses(context: HarnessContext) -> tuple[dict[str, Harness], dict[str, HarnessProfile]]:
     """Those that can be used on this machine, and what all that are known declare.
 
     :raises StartupError: there is none that the settings name
     """
     usable: dict[str, Harness] = {}
     profiles: dict[str, HarnessProfile] = {}
-    for harness in _known_harnesses(HarnessContext(settings=settings, upstreams=models.upstreams)):
+    settings = context.settings
+    for harness in _known_harnesses(context):
         if harness.name in profiles:  # what is shipped comes first, and stays
             _log.warning("two harnesses are called %s", harness.name, extra={"action": "start"})
             continue
@@ -267,16 +250,3 @@ def _known_harnesses(context: HarnessContext) -> Iterator[Harness]:
 
 def _log_missing(name: str, why: RoostError) -> None:
     _log.warning("no %s: %s %s", name, why.message, why.hint, extra={"action": "start"})
-
-
-@asynccontextmanager
-async def _models(settings: Settings) -> AsyncGenerator[ModelApis, None]:
-    """Those that are configured; the built-in model's if none is."""
-    if settings.anthropic_api_key or settings.anthropic_base_url:
-        url = settings.anthropic_base_url or _REAL_MODEL
-        address = ModelAddress(url=url, key=settings.anthropic_api_key)
-        yield ModelApis({"anthropic": address}, url)
-        return
-    async with listening(BuiltinModel(), "127.0.0.1", 0) as url:
-        said = "scripted (set ANTHROPIC_API_KEY for a real one)"
-        yield ModelApis({"anthropic": ModelAddress(url=url)}, said)

@@ -47,9 +47,11 @@ from roost.core.read.follow import Follow
 from roost.core.read.large_events import EventPages
 from roost.core.records.agents import Agents
 from roost.core.records.environments import Environments
+from roost.core.records.models import Models
 from roost.core.records.skills import Skills
 from roost.core.records.tasks import Tasks
 from roost.core.sessions.forks import Forks
+from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
 from roost.core.sessions.specs import SessionSpecs
 from roost.core.sessions.task_runs import Runs
@@ -68,6 +70,7 @@ from roost.core.write.announced_log import AnnouncedLog
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
 from roost.disk import free
+from roost.egress.listing import UpstreamModelLists
 from roost.errors import DiskFull, Unavailable
 from roost.gateway.app import Gateway, ProtocolRouter
 from roost.gateway.task_updates import TaskUpdates
@@ -171,7 +174,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
             await services.start(deps.services[Runs].run)
             await services.start(deps.services[Revocations].run)
             app = Site(ProtocolRouter(build_app(deps), gateway))
-            yield Roost(app, dispatcher, prestart, drain, admin_key, hands.model)
+            yield Roost(app, dispatcher, prestart, drain, admin_key, hands.models.description)
             services.cancel_scope.cancel()
 
 
@@ -348,8 +351,7 @@ def _lifecycle(
         workspaces,
         hands.budgets,
         hands.trust,
-        hands.harnesses,
-        hands.default,
+        HarnessChoice(hands.harnesses, hands.default, hands.models.known),
     )
     return Lifecycle(
         sessions,
@@ -375,7 +377,7 @@ def _deps(
 ) -> Deps:
     settings, store, notifier, hands = ground.settings, ground.store, ground.notifier, ground.hands
     agents, environments = (
-        Agents(store.catalog, ground.skills),
+        Agents(store.catalog, ground.skills, hands.models.known),
         Environments(store.catalog, fallbacks()),
     )
     workspaces = ground.workspaces
@@ -392,6 +394,7 @@ def _deps(
     logins = Logins(store.catalog, keyring, seconds=settings.login_seconds)
     streams = drain.streams
     services = Services(
+        Models(hands.models.known, UpstreamModelLists(hands.models.served)),
         *(agents, environments, ground.skills, tasks, workspaces, ground.filestore),
         *(lifecycle, forks, transfer, ground.resources, ground.attachments, hands.browse),
         *(intake, hands.budgets, _follow(ground), EventPages(store.log)),

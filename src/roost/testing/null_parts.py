@@ -16,6 +16,7 @@ from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.reports import SandboxReports
 from roost.core.sandbox.sandboxes import Sandboxes
+from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
 from roost.core.sessions.specs import SessionSpecs
 from roost.core.sessions.trust import Trust
@@ -37,11 +38,13 @@ from roost.core.write.standby import StandbyRunners
 from roost.domain.budget import Budget, Spent
 from roost.domain.events import Draft, Micros
 from roost.domain.session import SANDBOXED_ONLY, Lease, Session, Spec, TrustLevel
+from roost.domain.upstream import Upstreams
 from roost.errors import SandboxUnavailable
 from roost.ids import mint
-from roost.ports.egress import RefusalReport
+from roost.ports.egress import Credential, Origin, RefusalReport
 from roost.ports.harness import Conversation, Harness
 from roost.ports.keys import Key
+from roost.ports.models import ListedModel
 from roost.ports.notifier import Notifier
 from roost.ports.store import Store
 from roost.ports.tree import Tree
@@ -241,6 +244,30 @@ class NoWorkspaceQueue(WorkspaceQueue):
         """It did not wait."""
 
 
+class EveryModel(Upstreams):
+    """Servers of models that serve each one, by every API."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+
+    def check(self, model: str, api: str | None = None) -> None:
+        """There is a server for it."""
+
+
+class NoModelLists:
+    """Servers of models that list none."""
+
+    async def listed(self, name: str) -> Sequence[ListedModel]:
+        """Nothing."""
+        return ()
+
+
+def model_at(url: str, key: str) -> Callable[[str], Origin]:
+    """Where a harness finds every model: at one address, with one key."""
+    origin = Origin(url=url, protocol="anthropic", credential=Credential.fixed(key, "x-api-key"))
+    return lambda model: origin
+
+
 def lifecycle_of(
     store: Store, notifier: Notifier, harnesses: Mapping[str, Harness], agents: Agents
 ) -> Lifecycle:
@@ -254,8 +281,7 @@ def lifecycle_of(
         workspaces,
         budgets,
         Trust(NoOfferedSandboxes()),
-        harnesses,
-        next(iter(harnesses)),
+        HarnessChoice(harnesses, next(iter(harnesses)), EveryModel()),
     )
     return Lifecycle(
         sessions,

@@ -8,6 +8,7 @@ from typing import Any
 from roost.core.access.permissions import check_owner
 from roost.core.records.skills import Skills
 from roost.domain import agent
+from roost.domain.upstream import Upstreams
 from roost.errors import InvalidRequest, NotFound
 from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
@@ -17,9 +18,10 @@ from roost.ports.keys import Key
 class Agents:
     """Agents have versions; a session keeps the one it was created with."""
 
-    def __init__(self, catalog: Catalog, skills: Skills | None = None) -> None:
+    def __init__(self, catalog: Catalog, skills: Skills | None, upstreams: Upstreams) -> None:
         self._catalog = catalog
         self._skills = skills
+        self._upstreams = upstreams
 
     async def pinned(
         self, tenant: str, params: Mapping[str, Any], at: str = ""
@@ -34,8 +36,12 @@ class Agents:
         return {**params, "skills": skills}
 
     async def create(self, caller: Key, params: Mapping[str, Any]) -> Record:
-        """A new agent at version 1, the caller's. :raises InvalidRequest: naming the field"""
+        """A new agent at version 1, the caller's.
+
+        :raises InvalidRequest: naming the field :raises ModelNotServed: no server has its model
+        """
         body = agent.created(await self.pinned(caller.tenant, params))
+        self._upstreams.check(body["model"]["id"])
         return await self._catalog.add(
             "agent",
             caller.tenant,
@@ -69,13 +75,17 @@ class Agents:
         """A new version, if anything changes. `version` in the params guards against overwriting.
 
         :raises NotFound: :raises NotTheOwner: :raises InvalidRequest: archived, or a field that is wrong
+        :raises ModelNotServed: no server has its new model
         :raises Conflict: the version is another one by now
         """
 
         def change(record: Record) -> dict[str, Any]:
             if record.archived_at is not None:
                 raise InvalidRequest(f"agent {agent_id} is archived and cannot be updated")
-            return agent.updated(record.body, params)
+            body = agent.updated(record.body, params)
+            if body["model"] != record.body["model"]:  # what it has may have been served once
+                self._upstreams.check(body["model"]["id"])
+            return body
 
         check_owner(caller, await self.get(caller.tenant, agent_id))
         params = await self.pinned(caller.tenant, params)

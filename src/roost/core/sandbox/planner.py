@@ -76,6 +76,7 @@ class SandboxPlanner:
             account=account,
             refused=reports.refused,
             api=harness.profile.upstream,
+            model=session.spec.agent["model"]["id"],
             models=self._models(session, harness),
             budget=self._budgets.of(session),
             raised=reports.allowed,

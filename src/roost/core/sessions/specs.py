@@ -14,6 +14,7 @@ from roost.core.records.environments import Environments
 from roost.core.records.tasks import Tasks
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.networking import networking_of
+from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.sessions.trust import Trust
 from roost.domain.agent import overridden, snapshot
 from roost.domain.environment import RESERVED, defaults_of
@@ -22,7 +23,6 @@ from roost.domain.task import TOOL
 from roost.errors import BudgetRefused, EnvironmentArchived, FieldNotServed, InvalidRequest
 from roost.ids import conversation_id
 from roost.ports.catalog import Record
-from roost.ports.harness import Harness
 from roost.ports.keys import Key
 
 _OPTIONS = ("trust_level", "workspace", "mount_scope", "harness", "sandbox_fallback", "task_id")
@@ -30,7 +30,7 @@ _CHOICES = {"trust_level": get_args(TrustLevel), "mount_scope": get_args(MountSc
 
 
 class SessionSpecs:
-    """Makes the specs of new sessions. One that names no harness gets `default_harness`."""
+    """Makes the specs of new sessions."""
 
     def __init__(
         self,
@@ -40,8 +40,7 @@ class SessionSpecs:
         workspaces: NamedWorkspaces,
         budgets: Budgets,
         trust: Trust,
-        harnesses: Mapping[str, Harness],
-        default_harness: str,
+        choice: HarnessChoice,
     ) -> None:
         self.trust = trust
         self._agents = agents
@@ -49,8 +48,7 @@ class SessionSpecs:
         self._tasks = tasks
         self._workspaces = workspaces
         self._budgets = budgets
-        self._harnesses = harnesses
-        self._default_harness = default_harness
+        self._choice = choice
 
     async def of(self, caller: Key, params: Mapping[str, Any]) -> Spec:
         """What a session is made with that asks for this.
@@ -63,6 +61,7 @@ class SessionSpecs:
         asked = await self._workspaces.joined(caller, self._options(params))
         record, agent = await self._agent(caller.tenant, params["agent"])
         environment = await self._environment(caller.tenant, params["environment_id"])
+        self._choice.check_model(asked["harness"], agent)
         made_from = {"agent": record, "environment_id": environment}
         if "task_id" in asked:
             made_from["task_id"] = await self._tasks.seen(caller, asked["task_id"])
@@ -78,7 +77,7 @@ class SessionSpecs:
             **{**defaults_of(environment.body), **asked},
         )
         self.trust.check(caller, spec)
-        if self._harnesses[spec.harness].profile.needs_sandbox:
+        if self._choice.profile(spec.harness).needs_sandbox:
             spec = await self.trust.placed(spec, networking_of(environment.body["config"]))
         for field, written in made_from.items():
             check_author(written, spec.trust_level, field)
@@ -87,25 +86,20 @@ class SessionSpecs:
 
     def named(self, spec: Spec, session_id: str) -> Spec:
         """With what the agent's own program will call the session, if it is a program."""
-        if not self._harnesses[spec.harness].profile.needs_sandbox:
+        if not self._choice.profile(spec.harness).needs_sandbox:
             return spec
         return replace(spec, sdk_session_id=conversation_id(session_id))
 
     def _options(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        options = {"harness": self._default_harness, **_options_of(params)}
-        if options["harness"] not in self._harnesses:
-            known = ", ".join(sorted(self._harnesses))
-            raise InvalidRequest(
-                f"harness: {options['harness']!r} is not available here", hint=f"There is: {known}."
-            )
-        return options
+        options = _options_of(params)
+        return {**options, "harness": self._choice.chosen(options.get("harness"))}
 
     def _budget(
         self, given: dict[str, Any] | None, agent: Mapping[str, Any], options: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """Budgets are kept on the way out of a sandbox: an agent without one cannot have any."""
         budget = self._budgets.new(given, agent["model"]["id"])
-        counted = self._harnesses[options["harness"]].profile.abilities.budget
+        counted = self._choice.profile(options["harness"]).abilities.budget
         if budget is not None and not counted:
             raise BudgetRefused(
                 f"budget: the requests of {options['harness']!r} agents are not counted",
