@@ -109,7 +109,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 _OTHER_PROCESSES = {"faults", "gateway", "hostile", "journeys", "nodes", "sdk", "web"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Being measured doubles what a test costs. So it is left out where the code that is tested runs in
     processes of its own, and where a test of the API that is measured on one store runs on the other.
     """
@@ -122,6 +123,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         room = item.path.parent.name
         if room in _OTHER_PROCESSES or (room == "api" and params.get("databases") == "postgres"):
             item.add_marker("no_cover")
+        if hasattr(config, "workerinput"):
+            _name_group(item)
+
+
+def _name_group(item: pytest.Item) -> None:
+    """What is sent to one worker is told by the ends of names. pytest-xdist 3.8 writes them where pytest 9.2
+    does not look any more; without them each worker would start a server of its own for each module.
+    """
+    group = item.get_closest_marker("xdist_group")
+    if group is None:
+        return
+    if not item.nodeid.endswith(end := f"@{group.args[0]}"):
+        item._id = type(item._id).parse(item.nodeid + end)
+    assert item.nodeid.endswith(end)
 
 
 @pytest.fixture(scope="session")
