@@ -101,5 +101,6 @@ def test_the_trees_that_tests_draw_can_be_read_by_an_ordinary_user() -> None:
         Path(folder).chmod(0o777)
         with somebody():
             for seed in range(20):
-                TreeChanger(Path(folder, "home"), seed).work(100)
-                assert picture(Path(folder, "home"))
+                tree = Path(folder, f"{seed}")  # of its own: every step looks at all of one
+                TreeChanger(tree, seed).work(100)
+                assert picture(tree)
