@@ -146,7 +146,9 @@ def spoil_one_of(folder: Path) -> None:
     for spoilt in folder.glob(".again.restoring-*/*"):
         if spoilt.is_file() and not spoilt.is_symlink():
             status = spoilt.stat()
+            spoilt.chmod(0o600)  # an ordinary user does not write to what is only to be read
             spoilt.write_bytes(os.urandom(status.st_size))
+            spoilt.chmod(status.st_mode)
             os.utime(spoilt, ns=(status.st_mtime_ns, status.st_mtime_ns))
             return
 
