@@ -149,7 +149,7 @@ def test_who_has_sent_more_than_is_taken_at_once_is_not_silent(
     with (
         LiveServer(
             tmp_path_factory.mktemp("server") / "data",
-            ROOST_PING_SECONDS="0.02",  # silence of 50 ms is too long
+            ROOST_PING_SECONDS="0.1",  # silence of 250 ms is too long
         ) as live,
         Api(live) as own,
         own.open(own.session()) as talk,
