@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from httpx2._transports import default as transports
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from tests.parts import MissingParts, need
 
@@ -106,25 +106,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("databases", kinds, indirect=True, scope="module")
 
 
-_OTHER_PROCESSES = {"faults", "gateway", "hostile", "journeys", "nodes", "sdk", "web"}
+_OTHER_PROCESSES = {"faults", "fuzz", "gateway", "hostile", "journeys", "nodes", "sdk", "web"}
+_READ_ONLY = {"test_architecture", "test_pages", "test_shape", "test_trouble", "test_words"}
+_QUICK = {"docs", "egress", "serve", "unit"}
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Being measured doubles what a test costs. So it is left out where the code that is tested runs in
-    processes of its own, and where a test of the API that is measured on one store runs on the other.
+    """Being measured doubles what a test costs, so not all are. And what takes long begins early: at the end
+    of a run there are only tests that several workers finish at the same time.
     """
     for item in items:
-        params = (
-            item.callspec.params
-            if isinstance(item, pytest.Function) and hasattr(item, "callspec")
-            else {}
-        )
-        room = item.path.parent.name
-        if room in _OTHER_PROCESSES or (room == "api" and params.get("databases") == "postgres"):
+        if not _is_measured(item):
             item.add_marker("no_cover")
         if hasattr(config, "workerinput"):
             _name_group(item)
+    items.sort(key=lambda item: item.path.parent.name in _QUICK)
 
 
 def _name_group(item: pytest.Item) -> None:
@@ -137,6 +134,22 @@ def _name_group(item: pytest.Item) -> None:
     if not item.nodeid.endswith(end := f"@{group.args[0]}"):
         item._id = type(item._id).parse(item.nodeid + end)
     assert item.nodeid.endswith(end)
+
+
+def _is_measured(item: pytest.Item) -> bool:
+    """Not if the code that is tested runs in processes of its own, if the code is read and not run, if a
+    test of the API is measured on the other store, or if Hypothesis runs the same lines a hundred times.
+    """
+    if not isinstance(item, pytest.Function):
+        return True
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    match item.path.parent.name:
+        case "api":
+            return params.get("databases") != "postgres"
+        case "docs":
+            return item.path.stem not in _READ_ONLY
+        case room:
+            return room not in _OTHER_PROCESSES and not is_hypothesis_test(item.obj)
 
 
 @pytest.fixture(scope="session")
