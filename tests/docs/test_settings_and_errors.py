@@ -11,7 +11,7 @@ from roost.errors import LeaseLost, RoostError, StartupError
 from roost.ports.egress import Reason
 
 PAGE = "docs/errors.md"
-REASON_ENDS = ("_allowed`", "_unreadable`", "_reached`")
+REASON_ENDS = ("_allowed`", "_unreadable`", "_reached`", "_replaced`")
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)

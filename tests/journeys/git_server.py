@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 import subprocess
 from base64 import b64encode
 from collections.abc import Iterator
@@ -117,15 +118,17 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def git_server(root: Path, token: str) -> Iterator[str]:
+def git_server(root: Path, token: str, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Serves the repositories below `root` to who has the token; gives the address."""
     wanted = "Basic " + b64encode(f"x-access-token:{token}".encode()).decode()
     handler = type("Handler", (_Handler,), {"root": root, "wanted": wanted})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         thread.join()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,12 +20,22 @@ from roost.egress.connections import UpstreamConnections
 from roost.egress.dial import Dialer
 from roost.egress.dialects import DIALECTS, MODEL_SOCKET
 from roost.egress.git import GitProxy
-from roost.egress.inside import GIT_SOCKET, PROXY_SOCKET, name_of, open_grant
+from roost.egress.inside import (
+    CERTIFICATE,
+    CERTIFICATES,
+    GIT_SOCKET,
+    PROXY_SOCKET,
+    files_of,
+    name_of,
+    open_grant,
+)
 from roost.egress.model import HeldBytes, ModelProxy
 from roost.egress.network import NetworkProxy
 from roost.egress.options import EgressOptions, ModelUpstream
 from roost.egress.reports import Reports
 from roost.egress.routes import OWN, ModelRoute, ModelRoutes
+from roost.egress.substitution import SessionSubstitutions, unreachable
+from roost.egress.tls import merged
 from roost.egress.unix import UnixStream, accept, listening, prepare
 from roost.egress.upstream import UpstreamClient
 from roost.errors import LeaseLost, Unavailable
@@ -33,7 +43,7 @@ from roost.ports.egress import Grant, OpenGrant, Origin
 
 _log = logging.getLogger(__name__)
 
-_NAMES = tuple(map(name_of, (MODEL_SOCKET, PROXY_SOCKET, GIT_SOCKET)))
+_NAMES = tuple(map(name_of, (MODEL_SOCKET, PROXY_SOCKET, GIT_SOCKET, CERTIFICATE, CERTIFICATES)))
 _PAUSE = 0.1
 
 Handler = Callable[[ByteStream], Awaitable[None]]
@@ -90,15 +100,31 @@ class HostEgress:
     @asynccontextmanager
     async def open(self, grant: Grant) -> AsyncGenerator[OpenGrant, None]:
         connections = UpstreamConnections(self._options.bounds)
-        handlers = self._handlers(grant, self._routes(grant, connections), connections)
+        own = SessionSubstitutions(
+            grant.session_id, grant.substitutions, self._options.bounds.callback_seconds
+        )
+        handlers = self._handlers(grant, self._routes(grant, connections), connections, own)
+        files: dict[str, bytes] = {}
+        if paths := files_of(grant.substitutions, handlers):
+            files = await anyio.to_thread.run_sync(_files, own, paths)
         opened = await self._take_over(grant)
         try:
-            began = await self._tasks.start(self._serve, grant, handlers, connections, opened)
+            began = await self._tasks.start(
+                self._serve, grant, handlers, files, connections, opened
+            )
             if isinstance(began, Exception):
                 raise began
             directory, listeners = began
             takes = {path: listener.take for path, listener in listeners.items()}
-            yield open_grant(directory, DIALECTS[grant.api], takes, _repositories(grant))
+            packages = self._options.package_hosts
+            yield open_grant(
+                directory,
+                DIALECTS[grant.api],
+                takes,
+                _repositories(grant),
+                grant.substitutions,
+                unreachable(grant.substitutions, grant.networking, packages),
+            )
         finally:
             await opened.end()
             if self._opened.get(grant.session_id) is opened:
@@ -127,7 +153,11 @@ class HostEgress:
         return ModelRoutes(routes, grant.model)
 
     def _handlers(
-        self, grant: Grant, routes: ModelRoutes, connections: UpstreamConnections
+        self,
+        grant: Grant,
+        routes: ModelRoutes,
+        connections: UpstreamConnections,
+        substitutions: SessionSubstitutions,
     ) -> dict[str, Handler]:
         """Who serves each socket, by its path inside."""
         bounds = self._options.bounds
@@ -137,7 +167,9 @@ class HostEgress:
             MODEL_SOCKET: ModelProxy(grant, routes, reports, bounds, held).serve
         }
         if grant.networking.kind != "none":
-            network = NetworkProxy(grant.networking, self._dialer, reports, self._options)
+            network = NetworkProxy(
+                grant.networking, self._dialer, reports, self._options, substitutions, held
+            )
             handlers[PROXY_SOCKET] = network.serve
         if repositories := _repositories(grant):
             handlers[GIT_SOCKET] = GitProxy(repositories, connections, bounds).serve
@@ -147,6 +179,7 @@ class HostEgress:
         self,
         grant: Grant,
         handlers: Mapping[str, Handler],
+        files: Mapping[str, bytes],
         connections: UpstreamConnections,
         opened: _Opened,
         *,
@@ -161,7 +194,7 @@ class HostEgress:
         try:
             with (
                 opened.scope,
-                listening(directory, list(map(name_of, handlers))) as (own, bound),
+                listening(directory, list(map(name_of, handlers)), files) as (own, bound),
             ):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(connections.tidy)
@@ -216,6 +249,13 @@ class _Listener:
             await _guarded(self._handler, stream, self._session_id)
         finally:
             self._slots.release()
+
+
+def _files(substitutions: SessionSubstitutions, paths: Sequence[str]) -> dict[str, bytes]:
+    """What a sandbox is shown so that its programs trust our certificates, by the names of the files. Blocks."""
+    own = substitutions.authority.certificate
+    shown = {CERTIFICATE: own, CERTIFICATES: merged(own)}
+    return {name_of(path): shown[path] for path in paths}
 
 
 def _repositories(grant: Grant) -> list[Origin]:

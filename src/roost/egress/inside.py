@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from roost.egress.dialects import MODEL_SOCKET, Dialect
-from roost.ports.egress import OpenGrant, Origin
-from roost.ports.sandbox import Endpoint, Take, UnixAddress
+from roost.ports.egress import OpenGrant, Origin, Substitution
+from roost.ports.sandbox import Endpoint, Mount, Take, UnixAddress
 
 PROXY_SOCKET: Final = "/run/roost/proxy.sock"
 GIT_SOCKET: Final = "/run/roost/git.sock"
+CERTIFICATE: Final = "/run/roost/ca.pem"
+CERTIFICATES: Final = "/run/roost/ca-bundle.pem"
+"""The certificate that vouches for hosts to which placeholders are replaced; and all others with it."""
 
 _GIT_PORT: Final = 8702
 _PROXY_PORT: Final = 3128
 _LOCAL: Final = "localhost,127.0.0.1,::1"
+
+# Programs with a list of their own. These add to it what they are given:
+_ADD: Final = ("NODE_EXTRA_CA_CERTS", "DENO_CERT")
+# and these use it instead.
+_REPLACE: Final = """
+    SSL_CERT_FILE CURL_CA_BUNDLE REQUESTS_CA_BUNDLE PIP_CERT GIT_SSL_CAINFO CARGO_HTTP_CAINFO AWS_CA_BUNDLE
+    BUNDLE_SSL_CA_CERT CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE HTTPLIB2_CA_CERTS GRPC_DEFAULT_SSL_ROOTS_FILE_PATH
+    NIX_SSL_CERT_FILE HEX_CACERTS_PATH
+"""
+_RESERVED: Final = re.compile(
+    r"PATH|HOME|PWD|OLDPWD|SHELL|SHLVL|USER|LOGNAME|IFS|ENV|BASH_ENV|TMPDIR|TERM|LANG|LC_.*|LD_.*|DYLD_.*"
+    r"|.*_PROXY|ROOST_.*|ANTHROPIC_.*|CLAUDE_.*|GIT_CONFIG.*|GIT_SSL_.*|SSL_CERT_.*|NODE_OPTIONS"
+    r"|NODE_EXTRA_CA_CERTS|PYTHON(?:PATH|HOME|STARTUP)",
+    re.IGNORECASE,
+)
 
 
 def open_grant(
@@ -23,6 +42,8 @@ def open_grant(
     dialect: Dialect,
     takes: Mapping[str, Take],
     repositories: Sequence[Origin],
+    substitutions: Sequence[Substitution],
+    unreachable: Mapping[str, Sequence[str]],
 ) -> OpenGrant:
     """The sockets in `directory`, as a sandbox is to see them; `takes`: who serves each, by its path inside."""
     ports = {MODEL_SOCKET: dialect.port, PROXY_SOCKET: _PROXY_PORT, GIT_SOCKET: _GIT_PORT}
@@ -39,8 +60,32 @@ def open_grant(
     local = [f"http://127.0.0.1:{_GIT_PORT}/{index}" for index in range(len(repositories))]
     if GIT_SOCKET in takes:
         environ |= _git(repositories, local)
-    addresses = {each.url: url for each, url in zip(repositories, local, strict=True)}
-    return OpenGrant(endpoints=endpoints, environ=environ, addresses=addresses)
+    shown = files_of(substitutions, takes)
+    if shown:
+        environ |= dict.fromkeys(_ADD, CERTIFICATE) | dict.fromkeys(_REPLACE.split(), CERTIFICATES)
+    left_out = [each.variable for each in substitutions if _is_reserved(each.variable, environ)]
+    environ |= {
+        each.variable: each.placeholder for each in substitutions if each.variable not in left_out
+    }
+    return OpenGrant(
+        endpoints=endpoints,
+        environ=environ,
+        addresses={each.url: url for each, url in zip(repositories, local, strict=True)},
+        mounts=[Mount(directory / name_of(path), path) for path in shown],
+        certificates=directory / name_of(CERTIFICATES) if shown else None,
+        unreachable=unreachable,
+        left_out=left_out,
+    )
+
+
+def files_of(substitutions: Sequence[Substitution], served: Collection[str]) -> list[str]:
+    """The paths inside of the files that programs need for substitutions, if the proxy is `served`."""
+    return [CERTIFICATE, CERTIFICATES] if substitutions and PROXY_SOCKET in served else []
+
+
+def _is_reserved(variable: str, environ: Mapping[str, str]) -> bool:
+    """Whether a name has a meaning to the sandbox, or to programs that must start in it."""
+    return variable in environ or _RESERVED.fullmatch(variable) is not None
 
 
 def name_of(path: str) -> str:

@@ -3,28 +3,41 @@
 A connection carries one request: `CONNECT host:443`, and then whatever both sides like, or one
 request for an `http://` address. Rules are asked in the order of what they cost: port, host, then
 the address, which takes a lookup that only permitted names are worth; last, inside a tunnel, the name
-that a TLS client asks for (`server_name`).
+that a TLS client asks for (`server_name`). A tunnel to a host for which the session has a secret ends here
+(`intercept`); every other one is passed on as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import ssl
 from contextlib import aclosing
-from typing import Any
+from ipaddress import ip_address
 
 import anyio
 import h11
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketAttribute, SocketStream
 
 from roost.egress.dial import Dialer
 from roost.egress.hosts import HostList, ProxyTarget, target_of
+from roost.egress.inside import CERTIFICATE
+from roost.egress.intercept import (
+    Interception,
+    Opening,
+    Relay,
+    Relaying,
+    opening,
+    speaks_http,
+)
+from roost.egress.model import HeldBytes
 from roost.egress.options import EgressOptions
 from roost.egress.reports import Refusal, Reports
-from roost.egress.server_name import ACCESS_DENIED, NameCheck, Pieces
-from roost.egress.wire import HttpStream, Peer, end_to_end
+from roost.egress.server_name import ACCESS_DENIED, Hello, NameCheck, Pieces
+from roost.egress.substitution import NOBODY, HostSubstitutions, SessionSubstitutions
+from roost.egress.wire import HttpStream, Peer
 from roost.ports.egress import Networking, Reason
 
 _CHUNK = 65536
+_MOST_TOLD = 100
 _NOTICED = 1.0
 """Seconds within which traffic need not push the idle deadline again: it costs more than a read."""
 
@@ -110,7 +123,13 @@ class NetworkProxy:
     """Serves the connections that arrive at one session's proxy socket."""
 
     def __init__(
-        self, networking: Networking, dialer: Dialer, reports: Reports, options: EgressOptions
+        self,
+        networking: Networking,
+        dialer: Dialer,
+        reports: Reports,
+        options: EgressOptions,
+        substitutions: SessionSubstitutions,
+        held: HeldBytes,
     ) -> None:
         packages = options.package_hosts if networking.package_managers else ()
         self._hosts = HostList([*networking.allowed_hosts, *packages])
@@ -119,7 +138,11 @@ class NetworkProxy:
         self._dialer = dialer
         self._reports = reports
         self._bounds = options.bounds
+        self._networks = options.allow_networks
         self._pace = Bandwidth(options.bounds.bytes_per_second)
+        self._substitutions = substitutions
+        self._relaying = Relaying(self._bounds, self._pace.spend, held)
+        self._told: set[tuple[str, str]] = set()
 
     async def serve(self, stream: ByteStream) -> None:
         """Carry the one request of a connection."""
@@ -160,69 +183,87 @@ class NetworkProxy:
     ) -> None:
         await peer.receive()  # the end of the request: what follows is the tunnel's
         await peer.send(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
-        outgoing, incoming = pieces_of(near, peer.h11.trailing_data[0]), pieces_of(far)
+        begun = Opening(peer.h11.trailing_data[0])
+        if given := self._substitutions.towards(target):
+            begun = await opening(near, far, begun.near, self._bounds)
+            if begun.hello is not None and await self._may_intercept(target, begun.hello):
+                await self._intercept(target, given, near, far, begun.near)
+                return
+        outgoing, incoming = pieces_of(near, begun.near), pieces_of(far, begun.far)
         if not self._any_host:
             check = NameCheck(target, self._hosts, self._bounds)
             outgoing, incoming = check.outgoing(outgoing), check.incoming(incoming)
         await Tunnel(near, far, self._pace, self._bounds.idle_seconds).run(outgoing, incoming)
 
+    async def _may_intercept(self, target: ProxyTarget, hello: Hello) -> bool:
+        """Whether a client speaks what we do. :raises Refusal: it asks for another host than it connected to"""
+        name = None if hello.name is None else hello.name.decode("ascii", "replace").lower()
+        if name is not None and name.removesuffix(".") != target.host:
+            raise Refusal(
+                403,
+                f"the name that is asked for by TLS is not {target.host}",
+                reason="server_name_not_allowed",
+                host=target.host,
+                port=target.port,
+                hint=f"It connected to {target.host} and asked there, by TLS, for {name}. A host to which "
+                "secrets are sent must be asked for by its own name.",
+            )
+        if not speaks_http(hello):
+            await self._not_replaced(
+                target, "The program offers HTTP/2 only, and placeholders are replaced in HTTP/1.1"
+            )
+        return speaks_http(hello)
+
+    async def _intercept(
+        self,
+        target: ProxyTarget,
+        given: HostSubstitutions,
+        near: ByteStream,
+        far: ByteStream,
+        early: bytes,
+    ) -> None:
+        """A connection in which placeholders are replaced. The server's handshake comes first."""
+        interception = Interception(target, given, self._substitutions.authority, self._relaying)
+        server = await interception.server(far)
+        try:
+            client = await interception.client(near, early)
+        except ssl.SSLError:
+            await self._not_replaced(
+                target, f"The program does not trust the certificate in {CERTIFICATE}"
+            )
+            return
+        said = await interception.carry(client, server)
+        if said is not None and not isinstance(server, Refusal):
+            tunnel = Tunnel(client, server, self._pace, self._bounds.idle_seconds)
+            await tunnel.run(pieces_of(client, said[0]), pieces_of(server, said[1]))
+
+    async def _not_replaced(self, target: ProxyTarget, why: str) -> None:
+        """Told once for each host: programs try again."""
+        if (target.host, why) in self._told or len(self._told) > _MOST_TOLD:
+            return
+        self._told.add((target.host, why))
+        reason: Reason = "placeholder_not_replaced"
+        refusal = Refusal(0, why, reason=reason, host=target.host, port=target.port, hint=why)
+        await self._reports.refused(refusal)
+
     async def _relay(
-        self, peer: Peer, request: h11.Request, target: ProxyTarget, far: ByteStream
+        self, peer: Peer, request: h11.Request, target: ProxyTarget, far: SocketStream
     ) -> None:
         """One plain request. It goes through h11 on both sides, so that nothing in it can pass for a
-        second one.
+        second one. Anybody on the way could read a secret, so only networks that the operator named get one.
         """
-        server = HttpStream(far, h11.CLIENT, self._bounds)
-        own = [(b"host", target.authority.encode()), (b"connection", b"close")]
-        headers = own + end_to_end(request.headers, b"host", b"expect")
-        if any(name == b"transfer-encoding" for name, _ in request.headers):
-            headers.append((b"transfer-encoding", b"chunked"))
-        head = h11.Request(method=request.method, target=target.path.encode(), headers=headers)
+        given = self._substitutions.towards(target) if self._is_named(far) else NOBODY
+        relay = Relay(peer, HttpStream(far, h11.CLIENT, self._bounds), given, self._relaying)
         try:
-            await server.send(head)
-            await _both(self._upload, self._download, peer, server)
+            await relay.carry(request, target.authority, target.path.encode(), keep=False)
         except (h11.ProtocolError, TimeoutError, anyio.BrokenResourceError, anyio.EndOfStream):
             raise Refusal(502, f"{target.host} did not answer with HTTP") from None
 
-    async def _upload(self, peer: Peer, server: HttpStream) -> None:
-        try:
-            async with aclosing(peer.body()) as parts:
-                async for data in parts:
-                    await self._pace.spend(len(data))
-                    await server.send(h11.Data(data=data))
-            await server.send(h11.EndOfMessage())
-        except anyio.BrokenResourceError:
-            return  # a server may stop reading and still answer
-
-    async def _download(self, peer: Peer, server: HttpStream) -> None:
-        while True:
-            with anyio.fail_after(self._bounds.idle_seconds):
-                event = await server.receive()
-            if isinstance(event, h11.Response):
-                headers = [*end_to_end(event.headers), (b"connection", b"close")]
-                await peer.send(h11.Response(status_code=event.status_code, headers=headers))
-            elif isinstance(event, h11.Data):
-                await self._pace.spend(len(event.data))
-                await peer.send(h11.Data(data=event.data))
-            elif not isinstance(event, h11.InformationalResponse):
-                await peer.send(h11.EndOfMessage())
-                return
-
-
-async def _both(
-    upload: Callable[[Peer, HttpStream], Coroutine[Any, Any, None]],
-    download: Callable[[Peer, HttpStream], Coroutine[Any, Any, None]],
-    peer: Peer,
-    server: HttpStream,
-) -> None:
-    """Both ways at once, until the answer is complete: a server may answer before it has read all."""
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(upload, peer, server)
-            await download(peer, server)
-            tasks.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
+    def _is_named(self, far: SocketStream) -> bool:
+        address = ip_address(far.extra(SocketAttribute.remote_address)[0])
+        return any(
+            address.version == network.version and address in network for network in self._networks
+        )
 
 
 def _check_bodiless(request: h11.Request) -> None:

@@ -14,7 +14,7 @@ What does not begin as TLS goes on at once, and nothing that the server says eve
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from hashlib import sha256
 from typing import NamedTuple
@@ -35,6 +35,7 @@ _HANDSHAKE = 22
 _CLIENT_HELLO = 1
 _SERVER_HELLO = 2
 _SERVER_NAME = b"\0\0"
+_PROTOCOLS = b"\0\x10"
 _HOST_NAME = b"\0"
 
 ACCESS_DENIED = bytes((21, 3, 3, 0, 2, 2, 49))
@@ -50,11 +51,14 @@ class Unreadable(Exception):
 
 
 class Hello(NamedTuple):
-    """A ClientHello: the name in it, the bytes up to its end, and what came after them."""
+    """A ClientHello: the name in it, the bytes up to its end, what came after them, and the protocols that
+    the client offers to speak inside (ALPN); none if it does not say.
+    """
 
     name: bytes | None
     sent: bytes
     rest: bytes
+    protocols: Sequence[bytes] = ()
 
 
 def begins_as_tls(data: bytes) -> bool:
@@ -89,8 +93,9 @@ class HelloReader:
         self._raw += data
         while self._take_record():
             if self._complete():
-                name = _name_in(bytes(self._message[4:]))
-                return Hello(name, bytes(self._raw[: self._at]), bytes(self._raw[self._at :]))
+                name, protocols = _asked_in(bytes(self._message[4:]))
+                sent, rest = bytes(self._raw[: self._at]), bytes(self._raw[self._at :])
+                return Hello(name, sent, rest, protocols)
         if len(self._raw) > self._limit:
             raise Unreadable
         return None
@@ -145,21 +150,37 @@ class _Fields:
         return self._at < len(self._data)
 
 
-def _name_in(body: bytes) -> bytes | None:
+def _asked_in(body: bytes) -> tuple[bytes | None, tuple[bytes, ...]]:
+    """The name and the protocols that a ClientHello asks for."""
     fields = _Fields(body)
     fields.take(2 + 32)  # version, random
     fields.vector(1)  # session
     fields.vector(2)  # ciphers
     fields.vector(1)  # compressions
     extensions = _Fields(fields.vector(2) if fields.more() else b"")
-    names = []
+    names: list[bytes] = []
+    protocols: tuple[bytes, ...] = ()
     while extensions.more():
         kind, data = extensions.take(2), extensions.vector(2)
         if kind == _SERVER_NAME:
             names.append(_host_name(data))
+        elif kind == _PROTOCOLS:
+            protocols = _protocols(data)
     if fields.more() or len(names) > 1:
         raise Unreadable
-    return names[0] if names else None
+    return (names[0] if names else None), protocols
+
+
+def _protocols(extension: bytes) -> tuple[bytes, ...]:
+    """Those that a client offers. A list that cannot be read is for the server to refuse: it names nobody."""
+    found = []
+    try:
+        offered = _Fields(_Fields(extension).vector(2))
+        while offered.more():
+            found.append(offered.vector(1))
+    except Unreadable:
+        return ()
+    return tuple(found)
 
 
 def _host_name(extension: bytes) -> bytes:

@@ -15,7 +15,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -48,20 +48,23 @@ def prepare(directory: Path, names: Sequence[str]) -> None:
 
 @contextmanager
 def listening(
-    directory: Path, names: Sequence[str]
+    directory: Path, names: Sequence[str], files: Mapping[str, bytes]
 ) -> Generator[tuple[Path, dict[str, socket.socket]], None, None]:
-    """A fresh directory with listening sockets of those names in it, until the context ends.
+    """A fresh directory with listening sockets of those names and these files in it, until the context ends.
 
     :raises Unavailable: they cannot be made
     """
     own = directory / secrets.token_hex(8)
     with ExitStack() as stack:
-        stack.callback(_leave, own, names)
+        stack.callback(_leave, own, [*names, *files])
         try:
             own.mkdir(0o700)
             bound = {name: stack.enter_context(_bind(own, name)) for name in names}
             for name in names:
                 (own / name).chmod(0o666)
+            for name, data in files.items():
+                (own / name).write_bytes(data)
+                (own / name).chmod(0o644)
         except OSError as error:
             raise Unavailable(f"the sandbox's sockets cannot be made: {error}") from None
         yield own, bound

@@ -88,6 +88,16 @@ class HttpStream:
             await self._fill()
         return event
 
+    async def out_of_turn(self) -> None:
+        """Returns when the other side says something, or hangs up, although nothing was asked of it."""
+        if not self.has_surplus:
+            await self._fill()
+
+    @property
+    def has_surplus(self) -> bool:
+        """Whether more has come than belongs to the messages that were read, or the other side is gone."""
+        return self.h11.trailing_data != (b"", False)
+
     async def _fill(self) -> bool:
         """Read once. Whether there was something to read."""
         try:
@@ -195,6 +205,13 @@ class Peer(HttpStream):
         try:
             with anyio.fail_after(self._bounds.send_seconds):
                 await self._stream.send(data)
+            await self._linger()
+        except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return
+
+    async def hang_up(self) -> None:
+        """End the connection such that the client can read all that it was sent."""
+        try:
             await self._linger()
         except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
 
 from roost.domain.budget import Budget, Prices, Spent
 from roost.domain.usage import Usage
-from roost.ports.sandbox import Endpoint
+from roost.ports.sandbox import Endpoint, Mount
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,11 +45,12 @@ Reason = Literal[
     "path_not_allowed",
     "model_not_allowed",
     "budget_reached",
+    "placeholder_not_replaced",
 ]
 
 
 class RefusalReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Something inside asked for what it may not have.
+    """Something inside asked for what it may not have, or sends a placeholder that cannot be replaced.
 
     `hint` is for a person, in sentences, where the reason alone does not say what happened. A sandbox
     can ask faster than a log should grow: `unreported` counts the refusals since the last report that
@@ -111,6 +113,23 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     credential: Credential | None = None
 
 
+class Substitution(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret that programs in a sandbox use but do not have: a placeholder that is replaced on its way out.
+
+    The sandbox has the placeholder in the environment variable `variable`. It is replaced in requests to
+    `hosts`, which are written as in `Networking` (None: to every host that the networking allows), in the
+    values of headers, in bodies, or in both. Anywhere else it goes out as it is. `secret` is asked for each
+    request, so that one that is replaced meanwhile is used from then on; None: there is none any more.
+    """
+
+    variable: str
+    placeholder: str
+    secret: Callable[[], Awaitable[str | None]]
+    hosts: Sequence[str] | None = None
+    header: bool = True
+    body: bool = True
+
+
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """What one session may reach while one runner has it.
 
@@ -135,18 +154,26 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     prices: Prices = {}
     networking: Networking = Networking()
     origins: Sequence[Origin] = ()
+    substitutions: Sequence[Substitution] = ()
 
 
 class OpenGrant(msgspec.Struct, frozen=True, kw_only=True):
     """A grant that is being served: what a sandbox must be given to use it. It holds no secret.
 
-    `environ` tells programs inside about the `endpoints`. `addresses` are the URLs under which origins are
-    reached inside, by their own.
+    `environ` tells programs inside about the `endpoints`, and has the placeholders. `addresses` are the URLs
+    under which origins are reached inside, by their own. `mounts` are the files that `environ` names, and
+    `certificates` is the one that programs inside are to trust instead of the system's list of certificates;
+    None: the system's own. `unreachable` are hosts of substitutions that the networking does not allow, by
+    the name of the variable. `left_out` are variables that are not set, as the name has another meaning.
     """
 
     endpoints: Sequence[Endpoint]
     environ: Mapping[str, str]
     addresses: Mapping[str, str] = {}
+    mounts: Sequence[Mount] = ()
+    certificates: Path | None = None
+    unreachable: Mapping[str, Sequence[str]] = {}
+    left_out: Sequence[str] = ()
 
 
 class Egress(Protocol):

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -28,6 +28,15 @@ class Mount(msgspec.Struct, frozen=True):
     target: str
     writable: bool = False
     hidden: Sequence[str] = ()
+
+
+SYSTEM_CERTIFICATES: Final = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine, Arch
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",  # Fedora, and what is made from it
+    "/etc/ssl/ca-bundle.pem",  # openSUSE
+    "/etc/ssl/cert.pem",
+)
+"""Where systems keep the list of the certificates that they trust, each as one file."""
 
 
 class LocalVolume(msgspec.Struct, frozen=True):
@@ -90,7 +99,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     `home` becomes `/home/sandbox` and `workspace` becomes `/workspace`, both writable; they may be the same
     volume. What the workspace has under the names in `hidden` is an empty directory there, and nothing can
-    be put into it; that is for what belongs to the home alone. `mounts` are added to that. There is no
+    be put into it; that is for what belongs to the home alone. `mounts` are added to that, and the file
+    `certificates` takes the place of the system's list of trusted ones (`SYSTEM_CERTIFICATES`). There is no
     network but the `endpoints`. A command's environment is `HOME` and `PATH` of the sandbox, then `environ`,
     then what `spawn` is given, and nothing else (shells add `PWD`; a sandbox that does not isolate adds
     `ROOST_PLACE`, to find again what was started in it).
@@ -105,6 +115,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     workspace: Volume
     hidden: Sequence[str] = ()
     mounts: Sequence[Mount] = ()
+    certificates: Path | None = None
     endpoints: Sequence[Endpoint] = ()
     environ: Mapping[str, str] = {}
     limits: SandboxLimits = SandboxLimits()

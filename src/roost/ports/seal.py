@@ -22,3 +22,10 @@ class Seal(Protocol):
         :raises CannotUnseal: it was sealed with another key, or about something else, or is damaged
         """
         ...
+
+    def derived(self, purpose: str) -> bytes:
+        """A key for one purpose, which is the same for as long as the master key is; it says nothing of that.
+
+        :raises CannotSeal: there is no key for it
+        """
+        ...

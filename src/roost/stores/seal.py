@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
@@ -57,6 +58,11 @@ class MasterKeys:
         except (InvalidTag, ValueError):
             raise CannotUnseal("the sealed secret is damaged, or another record's") from None
         return opened.decode()
+
+    def derived(self, purpose: str) -> bytes:
+        if self._first is None:
+            raise CannotSeal
+        return hmac.digest(self._keys[self._first], f"roost {purpose}".encode(), "sha256")
 
 
 def fingerprint(key: bytes) -> str:

@@ -17,7 +17,7 @@ from roost.core.sandbox.loopback import FORWARDER
 from roost.core.sandbox.reports import SandboxReports
 from roost.domain.budget import Spent, price_of
 from roost.domain.session import Lease, Session
-from roost.ports.egress import Account, Grant, Networking, OpenGrant, Origin
+from roost.ports.egress import Account, Grant, Networking, OpenGrant, Origin, Substitution
 from roost.ports.harness import Confinement, Harness
 from roost.ports.sandbox import Mount, Plan, SandboxLimits, Volume
 from roost.ports.volumes import SessionVolumes
@@ -48,6 +48,7 @@ class SandboxInputs(msgspec.Struct, frozen=True, kw_only=True):
 
     networking: Networking = Networking()
     origins: Sequence[Origin] = ()
+    substitutions: Sequence[Substitution] = ()
     mounts: Sequence[Mount] = ()
     quota_bytes: int | None = None
 
@@ -84,6 +85,7 @@ class SandboxPlanner:
             prices=self._budgets.prices,
             networking=inputs.networking,
             origins=inputs.origins,
+            substitutions=inputs.substitutions,
         )
 
     def plan(
@@ -102,7 +104,8 @@ class SandboxPlanner:
             home=home,
             workspace=workspace,
             hidden=sorted(harness.profile.own_directories) if workspace == home else (),
-            mounts=[*inputs.mounts, Mount(self._policy.forwarder, FORWARDER)],
+            mounts=[*inputs.mounts, Mount(self._policy.forwarder, FORWARDER), *opened.mounts],
+            certificates=opened.certificates,
             endpoints=opened.endpoints,
             environ={**opened.environ, **self._environ(session)},
             limits=self._limits(inputs.quota_bytes),

@@ -26,6 +26,9 @@ class LoggedReports:
         error, text = "network_refused", f"the sandbox may not reach {refused.host}:{refused.port}"
         if refused.reason == "budget_reached":
             error, text = "billing_error", "a request to the model was refused"
+        elif refused.reason == "placeholder_not_replaced":
+            where = f"{refused.host}:{refused.port}"
+            error, text = refused.reason, f"a secret cannot be put on requests to {where}"
         hint = f". {refused.hint}" if refused.hint else ""
         said = trouble(error, f"{text}: {refused.reason}{more}{hint}", "retrying")
         await self._log.append(Batch(drafts=[said]))

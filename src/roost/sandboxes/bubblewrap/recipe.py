@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from roost.errors import SandboxUnavailable
-from roost.ports.sandbox import Mount, Plan
+from roost.ports.sandbox import SYSTEM_CERTIFICATES, Mount, Plan
 
 HOME: Final = "/home/sandbox"
 WORKSPACE: Final = "/workspace"
@@ -46,6 +46,7 @@ def arguments(plan: Plan, etc: Path, shown: Callable[[Path], str]) -> list[str]:
     return [
         *_APART.split(),
         *_system(shown(etc)),
+        *_certificates(plan.certificates, etc, shown),
         *_proc(),
         *_temporary(plan.limits.tmp_bytes),
         *_mounts(plan, shown),
@@ -107,6 +108,19 @@ def _system(etc: str) -> list[str]:
         elif path.is_dir():
             made += ["--ro-bind", str(path), str(path)]
     return [*made, "--ro-bind", etc, "/etc"]
+
+
+def _certificates(file: Path | None, etc: Path, shown: Callable[[Path], str]) -> list[str]:
+    """The sandbox's own list of trusted certificates, in the places of the system's that are there."""
+    if file is None:
+        return []
+    inside = [path for path in SYSTEM_CERTIFICATES if _is_file(etc / path.removeprefix("/etc/"))]
+    return [word for path in inside for word in ("--ro-bind", shown(file), path)]
+
+
+def _is_file(path: Path) -> bool:
+    # bwrap would follow a link out of the sandbox that it is just making.
+    return path.is_file() and not path.is_symlink()
 
 
 def _proc() -> list[str]:

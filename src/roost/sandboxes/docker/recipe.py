@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from roost.errors import SandboxFailed
-from roost.ports.sandbox import Plan, SandboxLimits
+from roost.ports.sandbox import SYSTEM_CERTIFICATES, Plan, SandboxLimits
 from roost.sandboxes import sandbox_names
 from roost.sandboxes.bubblewrap.identity import SandboxIdentity
 from roost.sandboxes.bubblewrap.recipe import BASE_ENVIRON, HOME, MASKED, SCRATCH, WORKSPACE
@@ -183,6 +183,9 @@ def _mounts(plan: Plan, etc: Path) -> list[dict[str, Any]]:
     hidden = [f"{WORKSPACE}/{name}" for name in plan.hidden]
     hidden += [f"{each.target}/{name}" for each in plan.shown for name in each.hidden]
     made += [_bind(etc / EMPTY, target, writable=False) for target in hidden]
+    if plan.certificates is not None:
+        # In the place where most images have theirs. Programs are told by variables, too.
+        made.append(_bind(plan.certificates, SYSTEM_CERTIFICATES[0], writable=False))
     return made + [
         _bind(etc / name, f"/etc/{name}", writable=False) for name in ("passwd", "group")
     ]

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from roost.ports.sandbox import LocalVolume, Mount, SandboxProvider
+from roost.ports.sandbox import SYSTEM_CERTIFICATES, LocalVolume, Mount, SandboxProvider
 from roost.testing.sandbox_contract.kit import Kit, Plans, shell
 
 
@@ -84,6 +84,21 @@ class FileContract(Kit):
             assert (await shell(sandbox, "echo new >/mnt/session/open/new")).code == 0
         assert (tmp_path / "open" / "new").read_text() == "new\n"
         assert not (tmp_path / "fixed" / "new").exists()
+
+    async def test_other_certificates_can_take_the_place_of_the_systems(
+        self, provider: SandboxProvider, plan: Plans, tmp_path: Path
+    ) -> None:
+        """Where programs look for them. Nobody inside can change them."""
+        own = tmp_path / "certificates.pem"
+        own.write_text("certificates of this session\n")
+        read = f"cat {' '.join(SYSTEM_CERTIFICATES)}"
+        async with provider.open(plan(certificates=own)) as sandbox:
+            assert b"certificates of this session" in (await shell(sandbox, read)).output
+            write = "; ".join(f"echo more >>{path}" for path in SYSTEM_CERTIFICATES)
+            await shell(sandbox, write)
+        assert own.read_text() == "certificates of this session\n"
+        async with provider.open(plan(generation=2)) as sandbox:
+            assert b"of this session" not in (await shell(sandbox, read)).output
 
     async def test_what_the_workspace_hides_is_seen_in_the_home_alone(
         self, provider: SandboxProvider, plan: Plans, tmp_path: Path

@@ -1,0 +1,246 @@
+"""Which placeholders are replaced by which secrets, in a request to which host.
+
+A sandbox has placeholders only. What is replaced is decided by the host that was connected to, never by what a
+request says about itself. Each replacement is one pass from left to right, which does not look at what it has
+put in: a secret that looks like a placeholder stays as it is.
+"""
+
+from __future__ import annotations
+
+import binascii
+import logging
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import anyio
+
+from roost.egress.hosts import HostList, ProxyTarget
+from roost.egress.secrets import forms_of
+from roost.egress.tls import CertificateAuthority
+from roost.ports.egress import Networking, Substitution
+
+_log = logging.getLogger(__name__)
+
+_SHORTEST: Final = 6
+"""A secret of fewer letters is likely to be a part of some word in an answer, which it would make unreadable."""
+_MOST_VALUES: Final = 4
+"""How many values of one secret are looked for in answers: the newest, and those it had before."""
+_MOST_NOTED: Final = 1000
+_BASIC: Final = re.compile(rb"(basic +)([A-Za-z0-9+/_-]+=*)", re.IGNORECASE)
+_HEADER: Final = re.compile(rb"[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?")
+
+
+class Replacer:
+    """Replaces placeholders in a stream. Only bytes that can begin one wait for what comes after them."""
+
+    def __init__(self, secrets: Mapping[bytes, bytes]) -> None:
+        self._secrets = secrets
+        longest = sorted(secrets, key=len, reverse=True)
+        self._pattern = re.compile(b"|".join(map(re.escape, longest))) if secrets else None
+        self._most = len(longest[0]) - 1 if secrets else 0
+        self._held = b""
+        self.replaced: set[bytes] = set()
+
+    def __bool__(self) -> bool:
+        return self._pattern is not None
+
+    def whole(self, data: bytes) -> bytes:
+        """A complete piece with the secrets in it."""
+        return data if self._pattern is None else self._pattern.sub(self._secret, data)
+
+    def feed(self, data: bytes) -> bytes:
+        """As much of the stream as can be passed on now."""
+        if self._pattern is None:
+            return data
+        data = self._held + data
+        end = 0
+        for found in self._pattern.finditer(data):
+            end = found.end()
+        # What was put in is not looked at again: only the rest can begin a placeholder.
+        cut = max(end, len(data) - self._beginning(data[end:]))
+        self._held = data[cut:]
+        return self.whole(data[:cut])
+
+    def flush(self) -> bytes:
+        """The rest, at the end of the stream."""
+        rest, self._held = self._held, b""
+        return rest
+
+    def _secret(self, found: re.Match[bytes]) -> bytes:
+        self.replaced.add(found[0])
+        return self._secrets[found[0]]
+
+    def _beginning(self, data: bytes) -> int:
+        """How many bytes at the end could be the beginning of a placeholder."""
+        for start in range(max(0, len(data) - self._most), len(data)):
+            if any(each.startswith(data[start:]) for each in self._secrets):
+                return len(data) - start
+        return 0
+
+
+class RequestSecrets(NamedTuple):
+    """What one request may be given: secrets by their placeholders, and the forms that must not come back."""
+
+    header: Mapping[bytes, bytes]
+    body: Mapping[bytes, bytes]
+    forms: Sequence[bytes]
+
+    def __repr__(self) -> str:
+        return f"RequestSecrets({len(self.header)} in headers, {len(self.body)} in bodies)"
+
+
+def replaced_in_header(replacer: Replacer, name: bytes, value: bytes) -> bytes:
+    """A header's value with the secrets in it, also inside of what Basic authentication encodes."""
+    basic = _BASIC.fullmatch(value) if name == b"authorization" else None
+    if basic is None:
+        return replacer.whole(value)
+    try:
+        plain = b64decode(basic[2], validate=True)
+    except binascii.Error:
+        return replacer.whole(value)
+    given = replacer.whole(plain)
+    return value if given == plain else basic[1] + b64encode(given)
+
+
+class HostSubstitutions:
+    """The substitutions of one session that are meant for one host."""
+
+    def __init__(self, host: str, of: SessionSubstitutions, chosen: Sequence[Substitution]) -> None:
+        self._host = host
+        self._of = of
+        self._chosen = chosen
+        self._variables = {each.placeholder.encode(): each.variable for each in chosen}
+
+    def __bool__(self) -> bool:
+        return bool(self._chosen)
+
+    async def secrets(self) -> RequestSecrets:
+        """What they are now. One that cannot be had is left out: its placeholder goes out as it is."""
+        header, body = {}, {}
+        forms: set[bytes] = set()
+        for each in self._chosen:
+            secret = await self._of.secret(each)
+            forms.update(self._of.forms(each))
+            if not secret:
+                continue
+            placeholder, value = each.placeholder.encode(), secret.encode()
+            if each.header and _HEADER.fullmatch(value):
+                header[placeholder] = value
+            if each.body:
+                body[placeholder] = value
+        return RequestSecrets(header, body, sorted(forms, key=len, reverse=True))
+
+    def note_replaced(self, replacer: Replacer, where: str) -> None:
+        """Log which placeholders were replaced, and where: their variables' names, and nothing else."""
+        for placeholder in replacer.replaced:
+            self._of.note(self._variables[placeholder], self._host, f"replaced in {where}")
+
+    def note_compressed(self) -> None:
+        """Log that a body is passed on as it is, because it is compressed."""
+        for each in self._chosen:
+            if each.body:
+                self._of.note(each.variable, self._host, "the body is compressed: not looked at")
+
+
+class SessionSubstitutions:
+    """All substitutions of one session."""
+
+    def __init__(
+        self, session_id: str, substitutions: Sequence[Substitution], seconds: float
+    ) -> None:
+        self._session_id = session_id
+        self._seconds = seconds
+        self._rules = [
+            (None if each.hosts is None else HostList(each.hosts), each) for each in substitutions
+        ]
+        # By placeholder: values that were sent, and the forms of each. The newest is last.
+        self._values: dict[str, dict[str, Sequence[bytes]]] = {}
+        self._noted: set[tuple[str, str, str]] = set()
+
+    def towards(self, target: ProxyTarget) -> HostSubstitutions:
+        """Those whose host this is; empty: none."""
+        chosen = [each for hosts, each in self._rules if hosts is None or hosts.has(target)]
+        return HostSubstitutions(target.host, self, chosen)
+
+    @cached_property
+    def authority(self) -> CertificateAuthority:
+        """Vouches for their hosts inside. Most sessions have none, and make none."""
+        return CertificateAuthority()
+
+    async def secret(self, substitution: Substitution) -> str | None:
+        """The secret as it is now; None: it cannot be had."""
+        try:
+            with anyio.fail_after(self._seconds):
+                secret = await substitution.secret()
+        except Exception:  # noqa: BLE001 - whatever it does, the request goes on without it
+            _log.exception(
+                "the secret of %s cannot be read",
+                substitution.variable,
+                extra={"session_id": self._session_id},
+            )
+            return None
+        if secret:
+            self._remember(substitution.placeholder, secret)
+        return secret
+
+    def _remember(self, placeholder: str, secret: str) -> None:
+        values = self._values.setdefault(placeholder, {})
+        if secret not in values:
+            values[secret] = forms_of(secret.encode(), [], shortest=_SHORTEST)
+            if len(values) > _MOST_VALUES:
+                del values[next(iter(values))]
+
+    def forms(self, substitution: Substitution) -> Iterable[bytes]:
+        """How a server may write what it was sent, now or before: no answer may have it."""
+        for forms in self._values.get(substitution.placeholder, {}).values():
+            yield from forms
+
+    def note(self, variable: str, host: str, what: str) -> None:
+        """Log what was done with a placeholder; the same thing again only at the level of debugging."""
+        key = (variable, host, what)
+        level = logging.DEBUG if key in self._noted else logging.INFO
+        if len(self._noted) < _MOST_NOTED:
+            self._noted.add(key)
+        _log.log(
+            level,
+            "the placeholder of %s, on its way to %s: %s",
+            variable,
+            host,
+            what,
+            extra={"action": "substitute", "session_id": self._session_id},
+        )
+
+
+NOBODY: Final = SessionSubstitutions("", (), 0).towards(ProxyTarget("", 0))
+"""For a server that must not be sent any secret."""
+
+
+def unreachable(
+    substitutions: Iterable[Substitution], networking: Networking, packages: Sequence[str]
+) -> dict[str, list[str]]:
+    """The hosts of substitutions that the networking does not allow, by the name of the variable.
+
+    A secret for every host lacks none, unless there is no network at all.
+    """
+    found = {}
+    allowed = [*networking.allowed_hosts, *(packages if networking.package_managers else ())]
+    for each in substitutions:
+        hosts = ["*"] if each.hosts is None else each.hosts
+        if networking.kind == "unrestricted" or (each.hosts is None and networking.kind != "none"):
+            continue
+        lacking = [host for host in hosts if not _covered(host.lower(), allowed)]
+        if networking.kind == "none" or lacking:
+            found[each.variable] = lacking
+    return found
+
+
+def _covered(host: str, allowed: Iterable[str]) -> bool:
+    """Whether everything that a pattern stands for is allowed."""
+    for each in allowed:
+        below = each.startswith("*.") and host.removeprefix("*").endswith(each[1:].lower())
+        if below or host == each.lower():
+            return True
+    return False

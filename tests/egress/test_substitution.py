@@ -1,0 +1,209 @@
+"""Placeholders and secrets: which is replaced where, however the bytes arrive."""
+
+from __future__ import annotations
+
+import logging
+from base64 import b64decode, b64encode
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roost.egress.hosts import target_of
+from roost.egress.substitution import (
+    Replacer,
+    RequestSecrets,
+    SessionSubstitutions,
+    replaced_in_header,
+    unreachable,
+)
+from roost.ports.egress import Networking
+from tests.egress.secured import HOST, PLACEHOLDER, SECRET, kept, substitution
+
+A, B = (b"roost_" + each * 32 for each in (b"a", b"b"))
+SECRETS = {A: b"first", B: A + b"roost_" + b"a" * 31}
+"""The second secret looks like the first one's placeholder: what was put in is not looked at again."""
+
+_PIECES = st.sampled_from(
+    [A, B, A[:-1], A[:7], b"roost_", b"r", b"x", b"\n", b"a" * 32, b"roost_a"]
+)
+
+
+@st.composite
+def cut(draw: st.DrawFn, data: bytes) -> list[bytes]:
+    ends = sorted(draw(st.sets(st.integers(0, len(data)), max_size=20)))
+    return [data[begin:end] for begin, end in pairwise([0, *ends, len(data)])]
+
+
+@given(st.data(), st.lists(_PIECES, max_size=12))
+def test_a_stream_is_replaced_alike_however_it_is_cut(data: st.DataObject, parts: list[bytes]):
+    text = b"".join(parts)
+    whole = Replacer(SECRETS)
+    stream = Replacer(SECRETS)
+    pieces = [stream.feed(piece) for piece in data.draw(cut(text))]
+    assert b"".join([*pieces, stream.flush()]) == whole.whole(text)
+    assert stream.replaced == whole.replaced
+
+
+@given(st.lists(_PIECES, max_size=12))
+def test_each_placeholder_is_replaced_once_from_left_to_right(parts: list[bytes]):
+    text, expected, at = b"".join(parts), b"", 0
+    while at < len(text):
+        found = next((each for each in SECRETS if text.startswith(each, at)), None)
+        expected += text[at : at + 1] if found is None else SECRETS[found]
+        at += 1 if found is None else len(found)
+    assert Replacer(SECRETS).whole(text) == expected
+
+
+def test_only_what_can_begin_a_placeholder_waits():
+    replacer = Replacer(SECRETS)
+    assert replacer.feed(b"data: x\n\n") == b"data: x\n\n"
+    assert replacer.feed(b"data: roost_aa") == b"data: "
+    assert replacer.feed(b"x") == b"roost_aax"
+    assert Replacer({}).feed(A) == A
+
+
+def basic(text: bytes) -> bytes:
+    return b"Basic " + b64encode(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        (b"x-api-key", A, b"first"),
+        (b"authorization", b"Bearer " + A, b"Bearer first"),
+        (b"cookie", b"a=" + A + b"; b=" + A, b"a=first; b=first"),
+        (b"authorization", basic(b"user:" + A), basic(b"user:first")),
+        (b"authorization", basic(A + b":"), basic(b"first:")),
+        (b"authorization", basic(b"user:none"), basic(b"user:none")),
+        (b"authorization", b"Basic *" + A, b"Basic *first"),
+        (b"authorization", b"Basic " + A, b"Basic first"),
+        (b"x-other", basic(b"user:" + A), basic(b"user:" + A)),
+    ],
+)
+def test_headers_are_replaced_also_inside_of_basic(name: bytes, value: bytes, expected: bytes):
+    assert replaced_in_header(Replacer(SECRETS), name, value) == expected
+
+
+def test_a_scheme_is_known_in_any_letters():
+    given = replaced_in_header(
+        Replacer(SECRETS), b"authorization", b"bAsIc  " + b64encode(A + b":x")
+    )
+    assert given.startswith(b"bAsIc  ") and b64decode(given.split()[1]) == b"first:x"
+
+
+async def secrets_for(host: str, *chosen: object) -> RequestSecrets:
+    session = SessionSubstitutions("sesn_1", chosen, 1)  # type: ignore[arg-type]
+    return await session.towards(target_of(b"CONNECT", f"{host}:443".encode())).secrets()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "host", "is_given"),
+    [
+        ([HOST], HOST, True),
+        ([HOST], "API.example.", True),
+        ([HOST], "x.api.example", False),
+        ([HOST], "api.example.evil.example", False),
+        (["*.example"], HOST, True),
+        (["*.api.example"], HOST, False),
+        (["*.0.0.1"], "127.0.0.1", False),
+        ([], HOST, False),
+        (None, "anything.example", True),
+    ],
+)
+async def test_a_secret_is_for_its_hosts_and_no_other(
+    hosts: list[str] | None, host: str, is_given: bool
+):
+    found = await secrets_for(host, substitution(hosts=hosts))
+    assert found.header == ({PLACEHOLDER.encode(): SECRET.encode()} if is_given else {})
+    assert bool(found.forms) == is_given
+
+
+async def test_a_secret_is_for_the_places_it_is_meant_for():
+    found = await secrets_for(HOST, substitution(header=False))
+    assert not found.header and found.body
+    found = await secrets_for(HOST, substitution(body=False))
+    assert found.header and not found.body
+
+
+@pytest.mark.parametrize("bad", ["a\nb", "a\r", "\0", "a\x7f", " space", "space ", ""])
+async def test_what_no_header_can_carry_is_put_into_none(bad: str):
+    found = await secrets_for(HOST, substitution(secret=kept(bad)))
+    assert not found.header
+    assert list(found.body.values()) == ([bad.encode()] if bad else [])
+
+
+async def test_letters_beyond_ascii_can_be_carried():
+    found = await secrets_for(HOST, substitution(secret=kept("grün und so")))
+    assert list(found.header.values()) == ["grün und so".encode()]
+
+
+async def failing() -> str:
+    raise RuntimeError("the database is away")
+
+
+async def test_a_secret_that_cannot_be_had_is_left_out(caplog: pytest.LogCaptureFixture):
+    found = await secrets_for(
+        HOST,
+        substitution(secret=failing),
+        substitution(variable="B", placeholder=B.decode(), secret=kept(None)),
+    )
+    assert (found.header, found.body, found.forms) == ({}, {}, [])
+    assert "API_KEY cannot be read" in caplog.text
+
+
+async def test_a_secret_that_was_replaced_is_still_taken_out_of_answers():
+    values = ["first-value-of-it", "second-value-of-it"]
+
+    async def secret() -> str:
+        return values[0]
+
+    session = SessionSubstitutions("sesn_1", [substitution(secret=secret)], 1)
+    towards = session.towards(target_of(b"CONNECT", b"api.example:443"))
+    await towards.secrets()
+    values.pop(0)
+    found = await towards.secrets()
+    assert list(found.header.values()) == [b"second-value-of-it"]
+    assert {b"first-value-of-it", b"second-value-of-it"} <= set(found.forms)
+
+
+async def test_nothing_shows_a_secret(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG)
+    given = substitution()
+    session = SessionSubstitutions("sesn_1", [given], 1)
+    towards = session.towards(target_of(b"CONNECT", b"api.example:443"))
+    secrets = await towards.secrets()
+    replacer = Replacer(secrets.header)
+    replacer.whole(PLACEHOLDER.encode())
+    for _ in range(2):
+        towards.note_replaced(replacer, "a header")
+    assert SECRET not in f"{given!r} {secrets!r} {towards!r} {session!r} {replacer!r}{caplog.text}"
+    levels = [each.levelname for each in caplog.records]
+    assert levels == ["INFO", "DEBUG"] and "API_KEY" in caplog.text and HOST in caplog.text
+
+
+def limited(*hosts: str, packages: bool = False) -> Networking:
+    return Networking(kind="limited", allowed_hosts=hosts, package_managers=packages)
+
+
+@pytest.mark.parametrize(
+    ("networking", "hosts", "lacking"),
+    [
+        (Networking(kind="unrestricted"), ["a.example"], None),
+        (Networking(kind="none"), ["a.example"], ["a.example"]),
+        (Networking(kind="none"), None, ["*"]),
+        (limited(), None, None),
+        (limited("a.example"), ["A.example"], None),
+        (limited("a.example"), ["a.example", "b.example"], ["b.example"]),
+        (limited("*.example"), ["a.example", "*.example", "*.a.example", "example"], ["example"]),
+        (limited("a.example"), ["*.example"], ["*.example"]),
+        (limited(packages=True), ["pypi.example"], None),
+        (limited(), ["pypi.example"], ["pypi.example"]),
+    ],
+)
+def test_hosts_that_the_environment_does_not_allow_are_found(
+    networking: Networking, hosts: list[str] | None, lacking: list[str] | None
+):
+    found = unreachable([substitution(hosts=hosts)], networking, ["pypi.example"])
+    assert found == ({} if lacking is None else {"API_KEY": lacking})
