@@ -11,6 +11,7 @@ from tests.contracts.postgres_notifiers import two_notifiers
 from roost.stores.postgres import PostgresNotifier, PostgresStore
 from roost.testing.buckets_contract import BucketsContract
 from roost.testing.catalog_contract import CatalogContract
+from roost.testing.credentials_contract import CredentialsContract
 from roost.testing.keys_contract import KeysContract
 from roost.testing.log_contract import LogContract
 from roost.testing.marks_contract import MarksContract
@@ -56,6 +57,10 @@ class TestPostgresSessions(OnPostgres, SessionsContract):
 
 
 class TestPostgresCatalog(OnPostgres, CatalogContract):
+    pass
+
+
+class TestPostgresCredentials(OnPostgres, CredentialsContract):
     pass
 
 

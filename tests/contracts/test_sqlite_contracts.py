@@ -10,6 +10,7 @@ import pytest
 from roost.stores.sqlite import SqliteStore
 from roost.testing.buckets_contract import BucketsContract
 from roost.testing.catalog_contract import CatalogContract
+from roost.testing.credentials_contract import CredentialsContract
 from roost.testing.keys_contract import KeysContract
 from roost.testing.log_contract import LogContract
 from roost.testing.marks_contract import MarksContract
@@ -34,6 +35,10 @@ class TestSqliteSessions(OnSqlite, SessionsContract):
 
 
 class TestSqliteCatalog(OnSqlite, CatalogContract):
+    pass
+
+
+class TestSqliteCredentials(OnSqlite, CredentialsContract):
     pass
 
 

@@ -96,6 +96,11 @@ def checked_token(token: str, at: str = "") -> str:
     return token
 
 
+def about_token(tenant: str, session_id: str, resource_id: str) -> str:
+    """What a repository's token is sealed as: in another's record it does not open."""
+    return f"token {tenant} {session_id} {resource_id}"
+
+
 def check_together(resources: Sequence[Resource]) -> None:
     """That none is in another one's place. :raises InvalidRequest:"""
     if len(resources) > MOST:

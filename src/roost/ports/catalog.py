@@ -146,6 +146,12 @@ class Catalog(Protocol):
         """
         ...
 
+    async def rewrite(self, record: Record, body: dict[str, Any]) -> bool:
+        """Put another body into a version, if it is the newest and has not changed since it was read. No other
+        version is made and nothing of the old body stays: for secrets that are sealed anew.
+        """
+        ...
+
     async def archive(self, kind: Kind, tenant: str, record_id: str) -> Record:
         """One way; again: the same answer. :raises NotFound:"""
         ...

@@ -29,3 +29,12 @@ class Seal(Protocol):
         :raises CannotSeal: there is no key for it
         """
         ...
+
+    @property
+    def key(self) -> str | None:
+        """The fingerprint of the key that seals now; None: there is none."""
+        ...
+
+    def key_of(self, sealed: str) -> str:
+        """The fingerprint of the key that something was sealed with, whether or not it is here."""
+        ...

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from roost.ports.buckets import Buckets
 from roost.ports.catalog import Catalog
+from roost.ports.credentials import Credentials
 from roost.ports.keys import Keys
 from roost.ports.log import Log
 from roost.ports.marks import Marks
@@ -23,6 +24,8 @@ class Store(Protocol):
     def sessions(self) -> Sessions: ...  # noqa: D102
     @property
     def catalog(self) -> Catalog: ...  # noqa: D102
+    @property
+    def credentials(self) -> Credentials: ...  # noqa: D102
     @property
     def keys(self) -> Keys: ...  # noqa: D102
     @property

@@ -29,6 +29,13 @@ class MasterKeys:
     def __repr__(self) -> str:
         return f"MasterKeys({', '.join(self._keys)})"
 
+    @property
+    def key(self) -> str | None:
+        return self._first
+
+    def key_of(self, sealed: str) -> str:
+        return sealed.split(".")[1] if sealed.count(".") == 2 else "unknown"
+
     def seal(self, secret: str, about: str) -> str:
         # Imported where it is used: it takes as long as a tenth of a server's start.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM

@@ -22,6 +22,7 @@ from roost.domain.resource import (
     OUTPUTS,
     UPLOADS,
     Resource,
+    about_token,
     check_together,
     checked_checkout,
     checked_token,
@@ -205,7 +206,7 @@ class Resources:
         if "sealed" not in body:
             return str(body["token"])
         try:
-            about = _about(record.tenant, body["name"], body["resource"])
+            about = about_token(record.tenant, body["name"], body["resource"])
             return self._seal.open(body["sealed"], about)
         except CannotUnseal as closed:
             raise CannotUnseal(
@@ -274,7 +275,7 @@ class Resources:
     async def _keep_token(self, tenant: str, session_id: str, resource_id: str, token: str) -> None:
         """The new one first, then without the old ones: versions of a record would keep those."""
         old = (await self._tokens(tenant, session_id)).get(resource_id)
-        sealed = self._seal.seal(token, _about(tenant, session_id, resource_id))
+        sealed = self._seal.seal(token, about_token(tenant, session_id, resource_id))
         body = {"name": session_id, "resource": resource_id, "sealed": sealed}
         await self._catalog.add("secret", tenant, mint("secret"), body, unique_name=False)
         if old is not None:
@@ -296,11 +297,6 @@ def found(session: Session, resource_id: str) -> Resource:
         if resource["id"] == resource_id:
             return resource
     raise NotFound(f"session {session.id} has no resource {resource_id}")
-
-
-def _about(tenant: str, session_id: str, resource_id: str) -> str:
-    """What a token is sealed as: in another's record it does not open."""
-    return f"token {tenant} {session_id} {resource_id}"
 
 
 def _refuse_closed(session: Session) -> None:

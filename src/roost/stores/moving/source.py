@@ -22,6 +22,7 @@ _SCHEMA = "SELECT max(number) FROM migrations"
 _MARKS = (
     "SELECT count(*), sum(head), sum(queued), max(updated_at), max(sent_at) FROM heads",
     "SELECT sum(version), max(updated_at) FROM records",
+    "SELECT sum(version), max(updated_at), min(sealed), max(sealed) FROM credentials",
     "SELECT max(created_at), max(revoked_at) FROM keys",
     "SELECT max(updated_at), sum(sequence), sum(attempts) FROM workspaces",
     "SELECT max(at) FROM pulse",

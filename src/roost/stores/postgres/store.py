@@ -23,6 +23,7 @@ from roost.stores.postgres.sweep import Sweeper
 from roost.stores.postgres.workspaces import PostgresWorkspaces
 from roost.stores.postgres.writer import PostgresWriter
 from roost.stores.sql.catalog import SqlCatalog
+from roost.stores.sql.credentials import SqlCredentials
 from roost.stores.sql.keys import SqlKeys
 
 _PING_SECONDS: Final = 3.0
@@ -40,6 +41,7 @@ class PostgresStore:
         self.log = PostgresLog(writer, database, nodes)
         self.sessions = PostgresSessions(writer, database, sweep)
         self.catalog = SqlCatalog(writer, database)
+        self.credentials = SqlCredentials(writer, database)
         self.keys = SqlKeys(writer, database)
         self.workspaces = PostgresWorkspaces(writer, database)
         self.nodes = PostgresNodes(writer, database)

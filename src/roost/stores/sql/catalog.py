@@ -81,6 +81,9 @@ INSERT INTO versions (record, version, updated_at, body, ceiling) VALUES (?, ?, 
 # The record stands at a new version.
 _ADVANCE: Final = "UPDATE records SET version = ?, name = ?, updated_at = ? WHERE num = ?"
 
+# The same version has another body.
+_REWRITE: Final = "UPDATE versions SET body = ?, updated_at = ? WHERE record = ? AND version = ?"
+
 # The record is due at another time. Its version stays as it is; but that something happened is noted.
 _SET_DUE: Final = "UPDATE records SET due_at = ?, updated_at = ? WHERE num = ?"
 
@@ -182,6 +185,9 @@ class SqlCatalog:
             ChangeRecord(which, change, expected, unique_name, ceiling, due_at)
         )
 
+    async def rewrite(self, record: Record, body: dict[str, Any]) -> bool:
+        return await self._writer.alone(RewriteRecord(record, body))
+
     async def archive(self, kind: Kind, tenant: str, record_id: str) -> Record:
         return await self._writer.alone(ArchiveRecord(RecordKey(kind, tenant, record_id)))
 
@@ -221,7 +227,7 @@ class AddRecord(msgspec.Struct, frozen=True):
         who = (self.which.id, kind, tenant, name, self.created_by)
         [(num,)] = await tx.ask(_ADD, *who, self.due_at, now, now)
         await tx.ask(_ADD_VERSION, num, 1, now, text, self.ceiling or "")
-        return (await _newest(tx, self.which))[1]
+        return (await newest(tx, self.which))[1]
 
 
 class ChangeRecord(msgspec.Struct, frozen=True):
@@ -236,7 +242,7 @@ class ChangeRecord(msgspec.Struct, frozen=True):
     needs: Sequence[Needs] = ()
 
     async def on(self, tx: SqlTransaction) -> Record:
-        num, record = await _newest(tx, self.which)
+        num, record = await newest(tx, self.which)
         _check_version(record, self.expected)
         text = encode(self.change(record))
         if not _stays(record, decode(text), self.ceiling):
@@ -245,7 +251,7 @@ class ChangeRecord(msgspec.Struct, frozen=True):
             return record
         if self.due_at is not UNSET:
             await tx.ask(_SET_DUE, self.due_at, tx.now, num)
-        return (await _newest(tx, self.which))[1]
+        return (await newest(tx, self.which))[1]
 
     async def _advance(self, tx: SqlTransaction, num: int, record: Record, text: bytes) -> None:
         _check_versions(record)
@@ -259,6 +265,26 @@ class ChangeRecord(msgspec.Struct, frozen=True):
             await tx.ask(_FORGET, num, version - catalog.TASK_VERSIONS)
 
 
+class RewriteRecord(msgspec.Struct, frozen=True):
+    """Another body for the newest version, if that is as it was read."""
+
+    record: Record
+    body: dict[str, Any]
+    needs: Sequence[Needs] = ()
+
+    async def on(self, tx: SqlTransaction) -> bool:
+        read = self.record
+        try:
+            num, now = await newest(tx, RecordKey(read.kind, read.tenant, read.id))
+        except NotFound:
+            return False
+        if (now.version, now.body) != (read.version, read.body):
+            return False
+        await tx.ask(_REWRITE, encode(self.body), tx.now, num, now.version)
+        await tx.ask(_ADVANCE, now.version, self.body.get("name"), tx.now, num)
+        return True
+
+
 class ArchiveRecord(msgspec.Struct, frozen=True):
     """Archived, if it is not yet."""
 
@@ -266,12 +292,12 @@ class ArchiveRecord(msgspec.Struct, frozen=True):
     needs: Sequence[Needs] = ()
 
     async def on(self, tx: SqlTransaction) -> Record:
-        num, record = await _newest(tx, self.which)
+        num, record = await newest(tx, self.which)
         if record.archived_at is not None:
             return record
         await tx.ask(_ARCHIVE, tx.now, tx.now, num)
         await tx.ask(_TOUCH, tx.now, num, record.version)
-        return (await _newest(tx, self.which))[1]
+        return (await newest(tx, self.which))[1]
 
 
 class DeleteRecord(msgspec.Struct, frozen=True):
@@ -282,7 +308,7 @@ class DeleteRecord(msgspec.Struct, frozen=True):
     needs: Sequence[Needs] = ()
 
     async def on(self, tx: SqlTransaction) -> None:
-        num, record = await _newest(tx, self.which)
+        num, record = await newest(tx, self.which)
         used = None if self.force else _USED.get(record.kind)
         if used is not None and await tx.ask(used, record.id):
             raise _in_use(record.kind)
@@ -291,7 +317,7 @@ class DeleteRecord(msgspec.Struct, frozen=True):
         await tx.ask(_BURY, record.kind, num, record.tenant, record.id)
 
 
-async def _newest(tx: SqlTransaction, which: RecordKey) -> tuple[int, Record]:
+async def newest(tx: SqlTransaction, which: RecordKey) -> tuple[int, Record]:
     """The record, which nobody else changes from here on. The moment of a change is not before the last one's."""
     # First the lock: a statement that waited for it would join the new row with a version of the old one.
     await tx.ask_locked(_LOCK, which.id, which.kind, which.tenant)

@@ -15,6 +15,7 @@ from roost.errors import StartupError
 from roost.stores.buckets import LocalBuckets
 from roost.stores.marks import LocalMarks
 from roost.stores.sql.catalog import SqlCatalog
+from roost.stores.sql.credentials import SqlCredentials
 from roost.stores.sql.keys import SqlKeys
 from roost.stores.sql.workspaces import SqlWorkspaces
 from roost.stores.sqlite import driver
@@ -42,6 +43,7 @@ class SqliteStore:
         self.log = SqliteLog(writer, readers)
         self.sessions = SqliteSessions(writer, readers, clock)
         self.catalog = SqlCatalog(writer, readers)
+        self.credentials = SqlCredentials(writer, readers)
         self.keys = SqlKeys(writer, readers)
         self.workspaces = SqliteWorkspaces(writer, readers)
         self.nodes = SqliteNodes(writer)
