@@ -49,11 +49,12 @@ from roost.core.sandbox.budgets import Budgets
 from roost.core.sessions.forks import Forks
 from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
-from roost.core.sessions.specs import SessionSpecs
+from roost.core.sessions.specs import SessionSpecs, SpecRecords
 from roost.core.sessions.task_runs import Runs
 from roost.core.sessions.transfer import Transfer
 from roost.core.sessions.trust import Trust
 from roost.core.snapshots.snapshots import Snapshots
+from roost.core.vaults.vaults import Vaults
 from roost.core.work.nodes import Fleet
 from roost.core.workspaces.browse import Browse
 from roost.core.workspaces.shared import SharedWorkspaces
@@ -244,9 +245,11 @@ def _deps(
     shown = FolderExchange(data / "session-files", range(0))
     outputs = Outputs(filestore, shown, store.sessions)
     urls = words(settings.git_urls)
+    seal = MasterKeys([MASTER_KEY])
+    vaults = Vaults(store.catalog, store.credentials, seal)
     resources = Resources(
         *(filestore, keeper, store.catalog, store.sessions, shown, outputs),
-        MasterKeys([MASTER_KEY]),
+        seal,
         urls=urls,
     )
     attachments = Attachments(filestore, keeper)
@@ -268,7 +271,8 @@ def _deps(
         notifier,
         SessionAccess(store.sessions, workspaces),
         SessionSpecs(
-            *(agents, environments, tasks, workspaces, budgets, trust),
+            SpecRecords(agents, environments, tasks, vaults),
+            *(workspaces, budgets, trust),
             HarnessChoice(harnesses, "scripted", EveryModel()),
         ),
         SessionQuota(settings.max_sessions),
@@ -302,7 +306,7 @@ def _deps(
         stopping=lambda: made[0].stopping,
     )
     services = Services(
-        *(agents, environments, skills, tasks, workspaces, filestore),
+        *(agents, environments, skills, tasks, workspaces, filestore, vaults),
         Models(EveryModel(), NoModelLists()),
         *(lifecycle, forks, transfer, resources, attachments, browse),
         *(follow, EventPages(store.log), Budgets()),

@@ -112,7 +112,6 @@ async def test_an_override_cannot_take_away_what_is_needed(
 @pytest.mark.parametrize(
     ("fields", "message", "code"),
     [
-        ({"vault_ids": ["vlt_1"]}, "vault_ids: credential vaults are not served", None),
         ({"resources": [{"type": "file", "file_id": "f"}]}, "resources: they are shown", None),
         (
             {"budget": {"type": "limit", "max_list_cost": {"amount": "1", "currency": "USD"}}},

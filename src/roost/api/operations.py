@@ -35,6 +35,7 @@ from roost.api.resources import (
     sessions,
     skills,
     tasks,
+    vaults,
     workspaces,
 )
 
@@ -121,19 +122,7 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "user_profiles.create_enrollment_url POST /v1/user_profiles/{user_profile_id}/enrollment_url",
         "user_profiles.action_urls.create POST /v1/user_profiles/{user_profile_id}/action_urls",
     ),
-    "credential vaults are not part of this release.": (
-        "vaults.create POST /v1/vaults",
-        "vaults.list GET /v1/vaults",
-        "vaults.retrieve GET /v1/vaults/{vault_id}",
-        "vaults.update POST /v1/vaults/{vault_id}",
-        "vaults.delete DELETE /v1/vaults/{vault_id}",
-        "vaults.archive POST /v1/vaults/{vault_id}/archive",
-        "vaults.credentials.create POST /v1/vaults/{vault_id}/credentials",
-        "vaults.credentials.list GET /v1/vaults/{vault_id}/credentials",
-        "vaults.credentials.retrieve GET /v1/vaults/{vault_id}/credentials/{credential_id}",
-        "vaults.credentials.update POST /v1/vaults/{vault_id}/credentials/{credential_id}",
-        "vaults.credentials.delete DELETE /v1/vaults/{vault_id}/credentials/{credential_id}",
-        "vaults.credentials.archive POST /v1/vaults/{vault_id}/credentials/{credential_id}/archive",
+    "tokens of MCP servers cannot be tried yet.": (
         "vaults.credentials.mcp_oauth_validate POST /v1/vaults/{vault_id}/credentials/{credential_id}/mcp_oauth_validate",
     ),
 }
@@ -173,6 +162,7 @@ _RESOURCES: Final = (
     session_resources.RESOURCE,
     skills.RESOURCE,
     files.RESOURCE,
+    vaults.RESOURCE,
     keys.RESOURCE,
     models.RESOURCE,
     nodes.RESOURCE,

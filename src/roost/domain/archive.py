@@ -13,13 +13,14 @@ Whoever reads one believes nothing of it: it may be damaged, or made to do damag
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 import msgspec
 
 from roost.domain.events import Entry
 from roost.domain.snapshot import LONGEST_PATH
+from roost.domain.vault import MOST_VAULTS
 from roost.errors import BadArchive
 
 FORMAT: Final = 1
@@ -45,7 +46,10 @@ _SHAPES: Final[dict[str, dict[str, type]]] = {
 
 
 class Card(msgspec.Struct, kw_only=True):
-    """What a session is, for the server that takes it in. The agent and the place are only names there."""
+    """What a session is, for the server that takes it in. The agent and the place are only names there.
+
+    `vaults` is how many it had: they are another server's, or another key's, and do not come along.
+    """
 
     format: int = FORMAT
     session_id: str = ""
@@ -60,6 +64,7 @@ class Card(msgspec.Struct, kw_only=True):
     origin: str = ""
     thread_id: str = ""
     has_files: bool = False
+    vaults: Annotated[int, msgspec.Meta(ge=0, le=MOST_VAULTS)] = 0
 
 
 class ArchiveMember(msgspec.Struct, frozen=True):

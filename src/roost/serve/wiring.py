@@ -53,9 +53,10 @@ from roost.core.records.tasks import Tasks
 from roost.core.sessions.forks import Forks
 from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
-from roost.core.sessions.specs import SessionSpecs
+from roost.core.sessions.specs import SessionSpecs, SpecRecords
 from roost.core.sessions.task_runs import Runs
 from roost.core.sessions.transfer import Transfer
+from roost.core.vaults.vaults import Vaults
 from roost.core.work.dispatch import Dispatcher
 from roost.core.work.idle import Idle, WarmAgents
 from roost.core.work.nodes import Fleet, NodeLease
@@ -78,6 +79,7 @@ from roost.ids import mint
 from roost.ports.log import Log
 from roost.ports.nodes import About
 from roost.ports.notifier import Notifier
+from roost.ports.seal import Seal
 from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.choice import fallbacks
 from roost.sandboxes.file_exchange import FolderExchange
@@ -149,6 +151,7 @@ class _Ground:
     machine: Machine
     node: str
     installation: Installation
+    vaults: Vaults
 
 
 @asynccontextmanager
@@ -193,7 +196,9 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
         access = SessionAccess(store.sessions, workspaces)
         filestore = FileStore(store.catalog, kept, access, quota=settings.max_stored_bytes)
         keeper = FileJanitor(filestore, store.catalog, store.sessions, skills.heed)
-        resources = _resources(settings, store, filestore, keeper)
+        seal = master_keys(settings)
+        resources = _resources(settings, store, filestore, keeper, seal)
+        vaults = Vaults(store.catalog, store.credentials, seal)
         attachments = Attachments(filestore, keeper)
         async with (
             workforce(settings, store, kept, notifier, skills, resources, counts, node) as hands,
@@ -210,18 +215,20 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
             shown = {n: ShowingFiles(h, attachments) for n, h in hands.harnesses.items()}
             able = changed(hands, harnesses=shown)
             own = skills, workspaces, filestore, keeper, resources, attachments, able, machine
-            yield _Ground(settings, store, notifier, registry, *own, node, installation)
+            yield _Ground(
+                settings, store, notifier, registry, *own, node, installation, vaults
+            )
 
 
 def _resources(
-    settings: Settings, store: SharedStore, filestore: FileStore, keeper: FileJanitor
+    settings: Settings, store: SharedStore, filestore: FileStore, keeper: FileJanitor, seal: Seal
 ) -> Resources:
     shown = FolderExchange(settings.data.absolute() / "session-files", DEFAULT_UIDS)
     bounds = OutputLimits(largest=settings.max_file_bytes)
     outputs = Outputs(filestore, shown, store.sessions, bounds)
     urls = words(settings.git_urls)
     parts = (filestore, keeper, store.catalog, store.sessions, shown, outputs)
-    return Resources(*parts, master_keys(settings), urls=urls)
+    return Resources(*parts, seal, urls=urls)
 
 
 def _member(ground: _Ground) -> NodeLease:
@@ -345,9 +352,7 @@ def _lifecycle(
 ) -> Lifecycle:
     hands, sessions = ground.hands, ground.store.sessions
     specs = SessionSpecs(
-        agents,
-        environments,
-        tasks,
+        SpecRecords(agents, environments, tasks, ground.vaults),
         workspaces,
         hands.budgets,
         hands.trust,
@@ -396,6 +401,7 @@ def _deps(
     services = Services(
         Models(hands.models.known, UpstreamModelLists(hands.models.served)),
         *(agents, environments, ground.skills, tasks, workspaces, ground.filestore),
+        ground.vaults,
         *(lifecycle, forks, transfer, ground.resources, ground.attachments, hands.browse),
         *(intake, hands.budgets, _follow(ground), EventPages(store.log)),
         Runs(store.catalog, tasks, lifecycle, keyring, store.log, notifier),

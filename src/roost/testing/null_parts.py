@@ -18,9 +18,10 @@ from roost.core.sandbox.reports import SandboxReports
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
-from roost.core.sessions.specs import SessionSpecs
+from roost.core.sessions.specs import SessionSpecs, SpecRecords
 from roost.core.sessions.trust import Trust
 from roost.core.snapshots.snapshots import Snapshots
+from roost.core.vaults.vaults import Vaults
 from roost.core.work.idle import Idle, WarmAgents
 from roost.core.work.leased_log import LeasedLog
 from roost.core.work.prestart import Offer, Prestart
@@ -39,7 +40,7 @@ from roost.domain.budget import Budget, Spent
 from roost.domain.events import Draft, Micros
 from roost.domain.session import SANDBOXED_ONLY, Lease, Session, Spec, TrustLevel
 from roost.domain.upstream import Upstreams
-from roost.errors import SandboxUnavailable
+from roost.errors import CannotSeal, CannotUnseal, SandboxUnavailable
 from roost.ids import mint
 from roost.ports.egress import Credential, Origin, RefusalReport
 from roost.ports.harness import Conversation, Harness
@@ -268,16 +269,33 @@ def model_at(url: str, key: str) -> Callable[[str], Origin]:
     return lambda model: origin
 
 
+class NoSeal:
+    """Keeps no secret."""
+
+    key: str | None = None
+
+    def key_of(self, sealed: str) -> str:
+        """Nobody knows."""
+        return "unknown"
+
+    def seal(self, secret: str, about: str) -> str:
+        """:raises CannotSeal: always"""
+        raise CannotSeal
+
+    def open(self, sealed: str, about: str) -> str:
+        """:raises CannotUnseal: always"""
+        raise CannotUnseal
+
+
 def lifecycle_of(
     store: Store, notifier: Notifier, harnesses: Mapping[str, Harness], agents: Agents
 ) -> Lifecycle:
     """A lifecycle of sessions without files, for the first of these harnesses."""
     catalog, sessions, budgets = store.catalog, store.sessions, Budgets()
     workspaces = NamedWorkspaces(catalog, sessions, store.keys, notifier)
+    vaults = Vaults(catalog, store.credentials, NoSeal())
     specs = SessionSpecs(
-        agents,
-        Environments(catalog, []),
-        Tasks(catalog, notifier),
+        SpecRecords(agents, Environments(catalog, []), Tasks(catalog, notifier), vaults),
         workspaces,
         budgets,
         Trust(NoOfferedSandboxes()),

@@ -55,7 +55,7 @@ class Resource:
 
     def post(self, name: str, path: str, body: Any = Nothing, **more: Any) -> Callable[[H], H]:
         """An operation with a JSON body. `body`: a TypedDict, or the name of an official one."""
-        return self._declared("POST", name, path, body=Shape(body), **more)
+        return self._declared("POST", name, path, body=Shape(body, path=names_in(path)), **more)
 
     def upload(
         self, name: str, path: str, *files: str, fields: Sequence[str] = (), **more: Any

@@ -54,16 +54,20 @@ _JSON_WORDS = {
 
 
 class Shape:
-    """A request body: `parse` gives it back checked, or says which field is wrong."""
+    """A request body: `parse` gives it back checked, or says which field is wrong.
 
-    def __init__(self, source: Any) -> None:
+    `path` are parameters of the operation's path: some official types have them among their fields.
+    """
+
+    def __init__(self, source: Any, *, path: Iterable[str] = ()) -> None:
         self.source = source
         """A TypedDict, or the name of an official one."""
+        self._path = frozenset(path)
 
     @cached_property
     def adapter(self) -> TypeAdapter[dict[str, Any]]:
         """What checks it; made at the first use, because making all of them delays the start."""
-        return TypeAdapter(derived(source_of(self.source)))
+        return TypeAdapter(derived(source_of(self.source), self._path))
 
     def parse(self, value: object) -> dict[str, Any]:
         """The value, checked. :raises InvalidRequest: names up to five fields that are wrong"""
@@ -89,13 +93,13 @@ def source_of(source: Any) -> Any:
 
 
 @cache
-def derived(source: Any) -> Any:
-    """A strict TypedDict with the fields of an official one."""
+def derived(source: Any, without: frozenset[str] = frozenset()) -> Any:
+    """A strict TypedDict with the fields of an official one, without some."""
     hints = get_type_hints(source, include_extras=True)
     fields = {
         name: _field(source.__name__, name, hint)
         for name, hint in {**hints, **own_fields(source.__name__)}.items()
-        if name not in HEADERS
+        if name not in HEADERS | without
     }
     free = getattr(source, "__extra_items__", None) is object
     made = strict_dict(source.__name__, fields, extra="allow" if free else "forbid")

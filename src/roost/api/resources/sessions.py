@@ -19,6 +19,7 @@ from roost.api.resources.session_events import drafts_of
 from roost.core.read.follow import Follow
 from roost.core.sessions.lifecycle import Lifecycle
 from roost.domain.session import MountScope, Session, Status, TrustLevel
+from roost.domain.vault import MOST_VAULTS
 from roost.ports.log import Receipt
 from roost.ports.sessions import SessionQuery
 
@@ -32,6 +33,7 @@ RESOURCE: Final = Resource(
         "SessionCreateParams.metadata": METADATA,
         "SessionCreateParams.resources": Field(max_length=500),
         "SessionCreateParams.initial_events": Field(max_length=50),
+        "SessionCreateParams.vault_ids": Field(max_length=MOST_VAULTS),
         "SessionUpdateParams.title": _TITLE,
         "SessionListParams.agent_version": VERSION,
     },

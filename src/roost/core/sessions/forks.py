@@ -114,12 +114,17 @@ class Forks:
         session = await self._lifecycle.access.session(caller, session_id, "tell")
         turn = await self.turn(session, params.get("at"), "at")
         end = await self._entry(session, turn.last)
-        spec = replace(_forked(session, turn, end, params), created_by=caller.principal)
+        spec = await self._lifecycle.specs.copied(caller, _forked(session, turn, end, params))
         self._trust.check(caller, spec)
         snapshot, target = await self.snapshot(session, turn), mint("sesn")
         shared = await self.shared(session, turn) if spec.workspace is None else None
+        left_out = len(session.spec.vault_ids) - len(spec.vault_ids)
         said = new_draft(
-            "roost.forked", session_id=session.id, event_id=end.id, files=spec.workspace is None
+            "roost.forked",
+            session_id=session.id,
+            event_id=end.id,
+            files=spec.workspace is None,
+            **({"vaults_left_out": left_out} if left_out else {}),
         )
         async with (
             self._with_files(session, snapshot, target, shared),

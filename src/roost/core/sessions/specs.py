@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from msgspec.structs import replace
@@ -16,11 +17,12 @@ from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.networking import networking_of
 from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.sessions.trust import Trust
+from roost.core.vaults.vaults import Vaults
 from roost.domain.agent import overridden, snapshot
 from roost.domain.environment import RESERVED, defaults_of
 from roost.domain.session import MountScope, Spec, TrustLevel
 from roost.domain.task import TOOL
-from roost.errors import BudgetRefused, EnvironmentArchived, FieldNotServed, InvalidRequest
+from roost.errors import BudgetRefused, EnvironmentArchived, InvalidRequest
 from roost.ids import conversation_id
 from roost.ports.catalog import Record
 from roost.ports.keys import Key
@@ -29,23 +31,29 @@ _OPTIONS = ("trust_level", "workspace", "mount_scope", "harness", "sandbox_fallb
 _CHOICES = {"trust_level": get_args(TrustLevel), "mount_scope": get_args(MountScope)}
 
 
+@dataclass(frozen=True)
+class SpecRecords:
+    """What a session can be made from, by its id."""
+
+    agents: Agents
+    environments: Environments
+    tasks: Tasks
+    vaults: Vaults
+
+
 class SessionSpecs:
     """Makes the specs of new sessions."""
 
     def __init__(
         self,
-        agents: Agents,
-        environments: Environments,
-        tasks: Tasks,
+        records: SpecRecords,
         workspaces: NamedWorkspaces,
         budgets: Budgets,
         trust: Trust,
         choice: HarnessChoice,
     ) -> None:
         self.trust = trust
-        self._agents = agents
-        self._environments = environments
-        self._tasks = tasks
+        self._records = records
         self._workspaces = workspaces
         self._budgets = budgets
         self._choice = choice
@@ -57,20 +65,22 @@ class SessionSpecs:
         :raises Forbidden: more trust than the key may ask for
         :raises SandboxUnavailable: it needs a sandbox, and there is none to be had
         """
-        _refuse_unbuilt(params)
         asked = await self._workspaces.joined(caller, self._options(params))
         record, agent = await self._agent(caller.tenant, params["agent"])
         environment = await self._environment(caller.tenant, params["environment_id"])
         self._choice.check_model(asked["harness"], agent)
-        made_from = {"agent": record, "environment_id": environment}
+        vault_ids = list(params.get("vault_ids") or ())
+        vaults = await self._records.vaults.given(caller, vault_ids)
+        made_from = {"agent": record, "environment_id": environment, **vaults}
         if "task_id" in asked:
-            made_from["task_id"] = await self._tasks.seen(caller, asked["task_id"])
+            made_from["task_id"] = await self._records.tasks.seen(caller, asked["task_id"])
             agent = with_task_tool(agent)
         spec = Spec(
             agent=agent,
             environment_id=params["environment_id"],
             title=params.get("title"),
             metadata=dict(params.get("metadata") or {}),
+            vault_ids=vault_ids,
             budget=self._budget(params.get("budget"), agent, asked),
             resources=[{"type": each["type"]} for each in params.get("resources") or ()],
             created_by=caller.principal,
@@ -83,6 +93,17 @@ class SessionSpecs:
             check_author(written, spec.trust_level, field)
         await self._workspaces.check_trust(caller.tenant, spec)
         return spec
+
+    async def copied(self, caller: Key, spec: Spec) -> Spec:
+        """The spec for the caller's own copy of a session: without vaults that are not for the caller.
+
+        Else whoever was let into a session for an hour would have its credentials for good.
+        """
+        return replace(
+            spec,
+            created_by=caller.principal,
+            vault_ids=await self._records.vaults.kept(caller, spec.vault_ids),
+        )
 
     def named(self, spec: Spec, session_id: str) -> Spec:
         """With what the agent's own program will call the session, if it is a program."""
@@ -112,14 +133,14 @@ class SessionSpecs:
     ) -> tuple[Record, dict[str, Any]]:
         """The agent's version, and what the session is to have of it."""
         reference: Mapping[str, Any] = {"id": given} if isinstance(given, str) else given
-        record = await self._agents.get(tenant, reference["id"], reference.get("version"))
+        record = await self._records.agents.get(tenant, reference["id"], reference.get("version"))
         if record.archived_at is not None:
             raise InvalidRequest(f"agent: agent {record.id} is archived")
-        overrides = await self._agents.pinned(tenant, reference, "agent.")
+        overrides = await self._records.agents.pinned(tenant, reference, "agent.")
         return record, overridden(snapshot(record.id, record.version, record.body), overrides)
 
     async def _environment(self, tenant: str, environment_id: str) -> Record:
-        record = await self._environments.get(tenant, environment_id)
+        record = await self._records.environments.get(tenant, environment_id)
         if record.archived_at is not None:
             raise EnvironmentArchived(f"environment_id: environment {environment_id} is archived")
         if record.body["config"]["type"] == "self_hosted":
@@ -129,11 +150,6 @@ class SessionSpecs:
                 hint="Create an environment with a `cloud` config: it runs on this server.",
             )
         return record
-
-
-def _refuse_unbuilt(params: Mapping[str, Any]) -> None:
-    if params.get("vault_ids"):
-        raise FieldNotServed("vault_ids: credential vaults are not served")
 
 
 def _options_of(params: Mapping[str, Any]) -> dict[str, Any]:

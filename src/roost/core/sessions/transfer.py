@@ -96,7 +96,9 @@ class Transfer:
             now = time.time_ns() // 1000
             card = await to_thread.run_sync(bench.unpack, archive, now)
             spec, target = await self._spec(caller, card, params), mint("sesn")
-            said = {"session_id": card.session_id} if card.session_id else {}
+            said: dict[str, Any] = {"session_id": card.session_id} if card.session_id else {}
+            if card.vaults:
+                said["vaults_left_out"] = card.vaults
             async with (
                 self._with_files(spec, bench, target, caller.tenant),
                 self._lifecycle.quota.one_more(caller) as most,
@@ -193,4 +195,5 @@ def _card(session: Session, end: int, *, has_files: bool) -> Card:
         origin=spec.origin or session.id,
         thread_id=session.state.thread_id,
         has_files=has_files,
+        vaults=len(spec.vault_ids),
     )

@@ -1,0 +1,1 @@
+"""Vaults: credentials that sessions use and never see."""
