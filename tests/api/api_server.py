@@ -54,6 +54,7 @@ from roost.core.sessions.task_runs import Runs
 from roost.core.sessions.transfer import Transfer
 from roost.core.sessions.trust import Trust
 from roost.core.snapshots.snapshots import Snapshots
+from roost.core.vaults.reseal import Reseal
 from roost.core.vaults.vaults import Vaults
 from roost.core.work.nodes import Fleet
 from roost.core.workspaces.browse import Browse
@@ -307,6 +308,7 @@ def _deps(
     )
     services = Services(
         *(agents, environments, skills, tasks, workspaces, filestore, vaults),
+        Reseal(store.catalog, store.credentials, seal),
         Models(EveryModel(), NoModelLists()),
         *(lifecycle, forks, transfer, resources, attachments, browse),
         *(follow, EventPages(store.log), Budgets()),

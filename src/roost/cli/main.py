@@ -26,6 +26,7 @@ key = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 app.add_typer(sessions, name="sessions")
 image = typer.Typer(help="Build what `docker` sandboxes are made of.", no_args_is_help=True)
 app.add_typer(key, name="key")
+app.add_typer(key, name="keys", hidden=True)
 app.add_typer(image, name="image")
 node = typer.Typer(help="List the servers of a database, and drain one.", no_args_is_help=True)
 app.add_typer(node, name="node")
@@ -240,6 +241,16 @@ def key_revoke(
 
     with connect(url) as client:
         revoke_key(client, key_id, as_json=json)
+
+
+@key.command("rotate-master")
+def key_rotate_master(json: Json = False, url: Url = None) -> None:
+    """Encrypt all secrets in the database anew, with the first key of ROOST_MASTER_KEY."""
+    from roost.cli.environment import connect
+    from roost.cli.keys import rotate_master
+
+    with connect(url) as client:
+        raise typer.Exit(rotate_master(client, as_json=json))
 
 
 NodeName = Annotated[

@@ -56,6 +56,7 @@ from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
 from roost.core.sessions.specs import SessionSpecs, SpecRecords
 from roost.core.sessions.task_runs import Runs
 from roost.core.sessions.transfer import Transfer
+from roost.core.vaults.reseal import Reseal
 from roost.core.vaults.vaults import Vaults
 from roost.core.work.dispatch import Dispatcher
 from roost.core.work.idle import Idle, WarmAgents
@@ -152,6 +153,7 @@ class _Ground:
     node: str
     installation: Installation
     vaults: Vaults
+    reseal: Reseal
 
 
 @asynccontextmanager
@@ -198,7 +200,8 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
         keeper = FileJanitor(filestore, store.catalog, store.sessions, skills.heed)
         seal = master_keys(settings)
         resources = _resources(settings, store, filestore, keeper, seal)
-        vaults = Vaults(store.catalog, store.credentials, seal)
+        sealing = (store.catalog, store.credentials, seal)
+        vaults, reseal = Vaults(*sealing), Reseal(*sealing)
         attachments = Attachments(filestore, keeper)
         async with (
             workforce(settings, store, kept, notifier, skills, resources, counts, node) as hands,
@@ -216,7 +219,7 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
             able = changed(hands, harnesses=shown)
             own = skills, workspaces, filestore, keeper, resources, attachments, able, machine
             yield _Ground(
-                settings, store, notifier, registry, *own, node, installation, vaults
+                settings, store, notifier, registry, *own, node, installation, vaults, reseal
             )
 
 
@@ -401,7 +404,7 @@ def _deps(
     services = Services(
         Models(hands.models.known, UpstreamModelLists(hands.models.served)),
         *(agents, environments, ground.skills, tasks, workspaces, ground.filestore),
-        ground.vaults,
+        *(ground.vaults, ground.reseal),
         *(lifecycle, forks, transfer, ground.resources, ground.attachments, hands.browse),
         *(intake, hands.budgets, _follow(ground), EventPages(store.log)),
         Runs(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
