@@ -58,6 +58,62 @@ async function refusal(id) {
   }
 }
 
+// Every operation on vaults and credentials.
+async function vaultsWalked() {
+  const vaults = client.beta.vaults;
+  const auths = [
+    { type: "static_bearer", mcp_server_url: "https://mcp.example/mcp", token: "t" },
+    {
+      type: "environment_variable",
+      secret_name: "TOKEN",
+      secret_value: "v",
+      networking: { type: "limited", allowed_hosts: ["api.example"] },
+    },
+    {
+      type: "mcp_oauth",
+      mcp_server_url: "https://oauth.example/mcp",
+      access_token: "a",
+      expires_at: "2099-01-31T12:00:00Z",
+      refresh: {
+        client_id: "c",
+        refresh_token: "r",
+        token_endpoint: "https://oauth.example/token",
+        token_endpoint_auth: { type: "client_secret_post", client_secret: "s" },
+      },
+    },
+  ];
+  const vault = await vaults.create({ display_name: "mine", metadata: { a: "b" } });
+  const of = { vault_id: vault.id };
+  await vaults.update(vault.id, { display_name: "ours" });
+  const made = [];
+  for (const auth of auths) made.push(await vaults.credentials.create(vault.id, { auth }));
+  const walked = { name: (await vaults.retrieve(vault.id)).display_name };
+  walked.conflict = await statusOf(vaults.credentials.create(vault.id, { auth: auths[0] }));
+  for (const [i, field] of ["token", "secret_value", "access_token"].entries())
+    await vaults.credentials.update(made[i].id, { ...of, auth: { type: auths[i].type, [field]: "new" } });
+  const other = { type: "mcp_oauth", access_token: "x" };
+  walked.other_type = await statusOf(vaults.credentials.update(made[0].id, { ...of, auth: other }));
+  walked.types = (await all(vaults.credentials.list(vault.id, { limit: 2 }))).map((each) => each.auth.type);
+  await vaults.credentials.archive(made[0].id, of);
+  walked.one_archived = (await vaults.credentials.retrieve(made[0].id, of)).archived_at != null;
+  walked.one_deleted = (await vaults.credentials.delete(made[1].id, of)).type;
+  walked.archived = (await vaults.archive(vault.id)).archived_at != null;
+  const every = await all(vaults.credentials.list(vault.id, { include_archived: true }));
+  walked.with_it = every.every((each) => each.archived_at);
+  walked.listed = (await all(vaults.list({ include_archived: true }))).some((each) => each.id === vault.id);
+  walked.deleted = (await vaults.delete(vault.id)).type;
+  walked.gone = await statusOf(vaults.retrieve(vault.id));
+  return walked;
+}
+
+async function statusOf(promise) {
+  try {
+    await promise;
+  } catch (error) {
+    return error.status;
+  }
+}
+
 async function all(pages) {
   const found = [];
   for await (const item of pages) found.push(item);
@@ -83,4 +139,5 @@ report.found = (await all(sessions.list())).some((other) => other.id === session
 report.idle = (await sessions.retrieve(session.id)).status;
 report.archived = (await sessions.archive(session.id)).status;
 report.refused = await refusal(session.id);
+report.vaults = await vaultsWalked();
 console.log(JSON.stringify(report));

@@ -37,6 +37,7 @@ def main(base_url, key):
     report["archived"] = client.beta.sessions.archive(session.id).status
     report["refused"] = refusal(client, session.id)
     report["files"] = files(client)
+    report["vaults"] = vaults(client)
     print(json.dumps(report))
 
 
@@ -49,6 +50,67 @@ def files(client):
     for file_id in made:
         client.beta.files.delete(file_id)
     return {"listed": listed == made[::-1], "content": content, "name": name}
+
+
+AUTHS = [
+    {"type": "static_bearer", "mcp_server_url": "https://mcp.example/mcp", "token": "t"},
+    {
+        "type": "environment_variable",
+        "secret_name": "TOKEN",
+        "secret_value": "v",
+        "networking": {"type": "limited", "allowed_hosts": ["api.example"]},
+    },
+    {
+        "type": "mcp_oauth",
+        "mcp_server_url": "https://oauth.example/mcp",
+        "access_token": "a",
+        "expires_at": "2099-01-31T12:00:00Z",
+        "refresh": {
+            "client_id": "c",
+            "refresh_token": "r",
+            "token_endpoint": "https://oauth.example/token",
+            "token_endpoint_auth": {"type": "client_secret_post", "client_secret": "s"},
+        },
+    },
+]
+
+
+def vaults(client):
+    """Every operation on vaults and credentials."""
+    vaults = client.beta.vaults
+    vault = vaults.create(display_name="mine", metadata={"a": "b"})
+    vaults.update(vault.id, display_name="ours")
+    made = [vaults.credentials.create(auth=auth, vault_id=vault.id) for auth in AUTHS]
+    same = lambda: vaults.credentials.create(auth=AUTHS[0], vault_id=vault.id)  # noqa: E731
+    report = {"name": vaults.retrieve(vault.id).display_name, "conflict": status_of(same)}
+    for credential, field in zip(made, ("token", "secret_value", "access_token")):  # noqa: B905
+        auth = {"type": credential.auth.type, field: "new"}
+        vaults.credentials.update(credential.id, vault_id=vault.id, auth=auth)
+    other = {"type": "mcp_oauth", "access_token": "x"}
+    report["other_type"] = status_of(
+        lambda: vaults.credentials.update(made[0].id, vault_id=vault.id, auth=other)
+    )
+    listed = list(vaults.credentials.list(vault.id, limit=2))
+    report["types"] = [credential.auth.type for credential in listed]
+    vaults.credentials.archive(made[0].id, vault_id=vault.id)
+    again = vaults.credentials.retrieve(made[0].id, vault_id=vault.id)
+    report["one_archived"] = again.archived_at is not None
+    report["one_deleted"] = vaults.credentials.delete(made[1].id, vault_id=vault.id).type
+    report["archived"] = vaults.archive(vault.id).archived_at is not None
+    every = vaults.credentials.list(vault.id, include_archived=True)
+    report["with_it"] = all(credential.archived_at for credential in every)
+    report["listed"] = vault.id in [each.id for each in vaults.list(include_archived=True)]
+    report["deleted"] = vaults.delete(vault.id).type
+    report["gone"] = status_of(lambda: vaults.retrieve(vault.id))
+    return report
+
+
+def status_of(call):
+    try:
+        call()
+    except anthropic.APIStatusError as error:
+        return error.status_code
+    raise AssertionError("it was not refused")
 
 
 def message(text):

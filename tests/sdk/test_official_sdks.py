@@ -84,3 +84,16 @@ def check(report: dict[str, Any], version: str) -> None:
     assert report["refused"]["status"] == 400
     assert report["refused"]["body"]["error"]["type"] == "invalid_request_error"
     assert report["refused"]["body"]["request_id"].startswith("req_")
+    assert report["vaults"] == {
+        "name": "ours",
+        "conflict": 409,
+        "other_type": 400,
+        "types": ["mcp_oauth", "environment_variable", "static_bearer"],
+        "one_archived": True,
+        "one_deleted": "vault_credential_deleted",
+        "archived": True,
+        "with_it": True,
+        "listed": True,
+        "deleted": "vault_deleted",
+        "gone": 404,
+    }

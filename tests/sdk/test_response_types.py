@@ -20,6 +20,26 @@ PYTHONS = {
     "1.17.0": TOOLS / "py-1.17.0" / "bin" / "python",
 }
 
+REFRESH = {
+    "client_id": "c",
+    "refresh_token": "r",
+    "token_endpoint": "https://a.example",
+    "token_endpoint_auth": {"type": "none"},
+}
+VARIABLE = {"type": "environment_variable", "secret_value": "v"}
+AUTHS: list[dict[str, Any]] = [
+    {"type": "static_bearer", "mcp_server_url": "https://a.example", "token": "t"},
+    {"type": "mcp_oauth", "mcp_server_url": "https://b.example", "access_token": "t"},
+    {
+        "type": "mcp_oauth",
+        "mcp_server_url": "https://c.example",
+        "access_token": "t",
+        "refresh": REFRESH,
+    },
+    {**VARIABLE, "secret_name": "A", "networking": {"type": "unrestricted"}},
+    {**VARIABLE, "secret_name": "B", "networking": {"type": "limited", "allowed_hosts": []}},
+]
+
 Answers = list[tuple[tuple[str, ...], Any]]
 
 
@@ -39,6 +59,13 @@ async def answers(roost: ApiServer) -> Answers:
         (("BetaFileMetadata", "FileMetadata"), file),
     ]
     found += [(("BetaEnvironment",), each) for each in (place, described, cleared)]
+    vault = await roost.post("/v1/vaults", {"display_name": "v"})
+    found.append((("BetaManagedAgentsVault",), vault))
+    for auth in AUTHS:
+        made = await roost.post(f"/v1/vaults/{vault['id']}/credentials", {"auth": auth})
+        found.append((("vaults.BetaManagedAgentsCredential",), made))
+    gone = (await roost.client.delete(f"/v1/vaults/{vault['id']}")).json()
+    found.append((("BetaManagedAgentsDeletedVault",), gone))
     threads = (await roost.get(f"{at}/threads"))["data"]
     found += [(("sessions.BetaManagedAgentsSessionThread",), each) for each in threads]
     events = (await roost.get(f"{at}/events"))["data"]
