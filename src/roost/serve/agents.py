@@ -23,6 +23,7 @@ from roost.core.sandbox.sandboxes import OnAccount, Sandboxes
 from roost.core.sandbox.session_files import SessionFiles
 from roost.core.sessions.trust import Trust
 from roost.core.snapshots.snapshots import Snapshots
+from roost.core.vaults.secrets import VaultSecrets
 from roost.core.workspaces.browse import Browse
 from roost.core.workspaces.copies import WorkspacePast, copies_in
 from roost.core.workspaces.local import LocalWorkspaces, WorkspaceFacts
@@ -85,6 +86,7 @@ async def workforce(
     notifier: Notifier,
     skills: Skills,
     resources: Resources,
+    secrets: VaultSecrets,
     on_account: OnAccount,
     node: str,
 ) -> AsyncGenerator[Workforce, None]:
@@ -105,7 +107,7 @@ async def workforce(
             way_out,
             volumes=volumes,
             files=SessionFiles(files, commons, volumes),
-            belongings=SessionBelongings(store.catalog, skills, resources),
+            belongings=SessionBelongings(store.catalog, skills, resources, secrets),
             on_account=on_account,
         )
         context = HarnessContext(

@@ -57,6 +57,7 @@ from roost.core.sessions.specs import SessionSpecs, SpecRecords
 from roost.core.sessions.task_runs import Runs
 from roost.core.sessions.transfer import Transfer
 from roost.core.vaults.reseal import Reseal
+from roost.core.vaults.secrets import VaultSecrets
 from roost.core.vaults.vaults import Vaults
 from roost.core.work.dispatch import Dispatcher
 from roost.core.work.idle import Idle, WarmAgents
@@ -202,9 +203,12 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
         resources = _resources(settings, store, filestore, keeper, seal)
         sealing = (store.catalog, store.credentials, seal)
         vaults, reseal = Vaults(*sealing), Reseal(*sealing)
+        secrets = VaultSecrets(store.credentials, seal)
         attachments = Attachments(filestore, keeper)
         async with (
-            workforce(settings, store, kept, notifier, skills, resources, counts, node) as hands,
+            workforce(
+                *(settings, store, kept, notifier, skills, resources, secrets, counts, node)
+            ) as hands,
             alongside(hands.files.run),
             alongside(hands.commons.run),
             alongside(keeper.run),

@@ -6,6 +6,7 @@ from roost.core.files.resources import Resources
 from roost.core.records.skills import Skills
 from roost.core.sandbox.networking import networking_of
 from roost.core.sandbox.reports import OnLack
+from roost.core.vaults.secrets import VaultSecrets
 from roost.domain.session import Session
 from roost.errors import NotFound, RoostError
 from roost.ports.catalog import Catalog
@@ -17,10 +18,13 @@ from roost.ports.sandbox import Mount
 class SessionBelongings:
     """Looks up what is a session's own, each time its sandbox is opened."""
 
-    def __init__(self, catalog: Catalog, skills: Skills, resources: Resources) -> None:
+    def __init__(
+        self, catalog: Catalog, skills: Skills, resources: Resources, secrets: VaultSecrets
+    ) -> None:
         self._catalog = catalog
         self._skills = skills
         self._resources = resources
+        self._secrets = secrets
 
     async def networking(self, session: Session) -> Networking:
         """What its environment says. An environment that is gone allows nothing.
