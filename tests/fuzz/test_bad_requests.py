@@ -28,6 +28,20 @@ HEADERS = {"anthropic-version": "2023-06-01", "anthropic-beta": "managed-agents-
 NOT_JSON = {"/metrics", "/openapi.json"}
 SEED = int(os.environ.get("ROOST_TEST_SEED") or random.SystemRandom().randrange(2**32))
 
+OAUTH: dict[str, Any] = {
+    "type": "mcp_oauth",
+    "mcp_server_url": "https://a.example/mcp",
+    "access_token": "t",
+    "expires_at": "2099-01-01T00:00:00Z",
+    "refresh": {
+        "client_id": "c",
+        "refresh_token": "r",
+        "token_endpoint": "https://a.example/token",
+        "token_endpoint_auth": {"type": "client_secret_post", "client_secret": "s"},
+        "scope": "s",
+    },
+}
+
 
 class Target:
     """A live server with one of each resource, and a tally of what it answered."""
@@ -46,12 +60,16 @@ class Target:
         environment = self._made("/v1/environments", {"name": f"e {random.random()}"})
         body = {"agent": agent["id"], "environment_id": environment["id"]}
         session = self._made("/v1/sessions", body)
+        vault = self._made("/v1/vaults", {"display_name": "v"})
+        credential = self._made(f"/v1/vaults/{vault['id']}/credentials", {"auth": OAUTH})
         threads = self.http.get(f"/v1/sessions/{session['id']}/threads").json()
         self.ids |= {
             "agent_id": agent["id"],
             "environment_id": environment["id"],
             "session_id": session["id"],
             "thread_id": threads["data"][0]["id"],
+            "vault_id": vault["id"],
+            "credential_id": credential["id"],
         }
 
     def _made(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -218,6 +236,27 @@ VALID: dict[str, dict[str, Any]] = {
             },
         ]
     },
+    "/v1/vaults": {"display_name": "n", "metadata": {"roost.role": "llm"}},
+    "/v1/vaults/{vault_id}": {"display_name": "n", "metadata": {"k": None}},
+    "/v1/vaults/{vault_id}/credentials": {
+        "display_name": "n",
+        "auth": {
+            "type": "environment_variable",
+            "secret_name": "A",
+            "secret_value": "v",
+            "networking": {"type": "limited", "allowed_hosts": ["a.example"]},
+            "injection_location": {"header": True, "body": False},
+        },
+    },
+    "/v1/vaults/{vault_id}/credentials/{credential_id}": {
+        "display_name": None,
+        "auth": {
+            "type": "mcp_oauth",
+            "access_token": "u",
+            "expires_at": "2099-01-01T00:00:00Z",
+            "refresh": {"refresh_token": "r", "scope": ""},
+        },
+    },
     "/roost/v1/keys": {"name": "n", "role": "user", "limits": {"max_sessions": 3}},
 }
 
@@ -298,7 +337,6 @@ PATHS = st.sampled_from(
         *VALID,
         "/v1/sessions/{session_id}/events/stream",
         "/v1/agents/{agent_id}/versions",
-        "/v1/vaults",
     ]
 ) | st.text(
     st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="?#"), max_size=20
