@@ -198,6 +198,7 @@ BAD: list[tuple[Any, str]] = [
     ({**OAUTH, "expires_at": "2020-01-01T00:00:00Z"}, "auth.expires_at: must be in the future"),
     ({**OAUTH, "expires_at": "2099-01-01T00:00:00"}, "auth.expires_at: the time zone"),
     ({**OAUTH, "expires_at": "soon"}, "auth.expires_at: not a moment"),
+    ({**OAUTH, "expires_at": "9999-12-31T23:59:59-14:00"}, "auth.expires_at: not a moment"),
     (
         {**OAUTH, "refresh": {**OAUTH["refresh"], "token_endpoint": "ftp://x"}},
         "auth.refresh.token_endpoint: the address",

@@ -433,13 +433,14 @@ def _future(moment: str | None, now: Micros) -> str | None:
         return None
     try:
         parsed = datetime.fromisoformat(moment)
-    except ValueError:
+        if parsed.tzinfo is None:
+            raise InvalidRequest("auth.expires_at: the time zone is missing", hint=_FORM)
+        parsed = parsed.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise InvalidRequest("auth.expires_at: not a moment", hint=_FORM) from None
-    if parsed.tzinfo is None:
-        raise InvalidRequest("auth.expires_at: the time zone is missing", hint=_FORM)
     if parsed.timestamp() * 1_000_000 <= now:
         raise InvalidRequest("auth.expires_at: must be in the future")
-    return parsed.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return parsed.isoformat().replace("+00:00", "Z")
 
 
 def _networking(given: Mapping[str, Any]) -> SecretNetworking:
