@@ -27,7 +27,8 @@ from roost.testing.store_contract import StoreContract
 
 def _new(id: str, vault_id: str = "vlt_1", **fields: Any) -> VaultCredential:
     auth = StaticBearer(mcp_server_url=f"https://mcp.example/{id}")
-    given = {"tenant": TENANT, "vault_id": vault_id, "auth": auth, "sealed": f"sealed {id}"}
+    given: dict[str, Any] = {"tenant": TENANT, "vault_id": vault_id, "auth": auth}
+    given["sealed"] = f"sealed {id}"
     return VaultCredential(id=id, **(given | fields))
 
 
