@@ -278,6 +278,10 @@ class NoSeal:
         """Nobody knows."""
         return "unknown"
 
+    def derived(self, purpose: str) -> bytes:
+        """:raises CannotSeal: always"""
+        raise CannotSeal
+
     def seal(self, secret: str, about: str) -> str:
         """:raises CannotSeal: always"""
         raise CannotSeal
