@@ -19,7 +19,6 @@ QUESTION = {
 }
 
 
-@pytest.mark.timeout(300)
 def test_the_first_agent_works_asks_before_it_changes_something_and_takes_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

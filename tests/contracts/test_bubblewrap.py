@@ -103,7 +103,6 @@ def open_directory() -> Generator[Path, None, None]:
         yield Path(name)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(os.geteuid() != 0, reason="the contract above has just been kept without root")
 @pytest.mark.chaos
 def test_the_contract_is_kept_by_a_server_that_is_not_root(open_directory: Path) -> None:

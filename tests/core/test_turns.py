@@ -74,7 +74,7 @@ async def test_messages_sent_while_it_works_are_answered_in_order_before_it_rest
 async def test_an_interrupt_stops_the_turn_and_withdraws_what_waits_behind_it(tmp_path: Path):
     async with node(tmp_path) as roost:
         session = await roost.session()
-        start = await roost.say(session, script({"text": "word " * 400, "chunk_delay": 0.05}))
+        start = await roost.say(session, script({"text": "word " * 400, "chunk_delay": 1}))
         await roost.until(session, "span.model_request_start")
         await roost.say(session, script({"text": "queued before"}))
         stop = [new_draft("user.interrupt"), message("and then this")]

@@ -56,7 +56,6 @@ def refusals(chat: Chat) -> list[str]:
     return [event.error.message for event in errors if "was deleted" in event.error.message]
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.chaos)])
 def test_a_workspace_deleted_by_force_in_the_middle_of_a_turn_is_gone_for_all_its_sessions(
     tmp_path: Path, killed: bool
@@ -108,7 +107,6 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.timeout(300)
 def test_sessions_that_share_a_workspace_write_at_once_and_keep_their_homes_to_themselves(
     tmp_path: Path, sandbox: dict[str, str]
 ):
@@ -126,7 +124,6 @@ def test_sessions_that_share_a_workspace_write_at_once_and_keep_their_homes_to_t
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(300)
 def test_sessions_on_the_host_share_a_workspace_with_those_in_sandboxes(tmp_path: Path):
     """Without walls nobody's home is hidden from them; theirs are from the sandboxes, and no file of a
     home is in the workspace.

@@ -146,6 +146,9 @@ def test_who_has_sent_more_than_is_taken_at_once_is_not_silent(
     databases: Databases, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """While the server works through what it was sent it reads nothing, not even an answer to its pings."""
+    many = 600
+    frames = [f'{{"type":"interrupt","id":"i-{number}"}}' for number in range(many)]
+    sent = b"".join(masked(frame) for frame in ['{"type":"start"}', *frames])
     with (
         LiveServer(
             tmp_path_factory.mktemp("server") / "data",
@@ -154,11 +157,7 @@ def test_who_has_sent_more_than_is_taken_at_once_is_not_silent(
         Api(live) as own,
         own.open(own.session()) as talk,
     ):
-        many = 400
-        frames = [f'{{"type":"interrupt","id":"i-{number}"}}' for number in range(many)]
-        talk.connection.socket.sendall(
-            b"".join(masked(frame) for frame in ['{"type":"start"}', *frames])
-        )
+        talk.connection.socket.sendall(sent)
         last = talk.until(lambda m: m.get("id") == f"i-{many - 1}")
         assert last["type"] == "ack"
 

@@ -150,7 +150,6 @@ def test_permissions_and_questions_are_put_to_every_tab_and_answered_by_one(api:
         assert (home(api.server, session_id) / "changed.txt").read_text() == "better\n"
 
 
-@pytest.mark.timeout(120)
 async def test_sockets_outlive_a_server_that_is_killed_in_the_middle_of_a_turn(
     server: LiveServer, api: Api
 ) -> None:

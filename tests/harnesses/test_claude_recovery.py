@@ -349,7 +349,6 @@ async def test_an_agent_killed_twice_before_the_model_answers_goes_on_all_the_sa
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(20))
 async def test_whenever_the_agent_is_killed_no_command_runs_twice(
     sandboxed: SandboxedHarness, seed: int

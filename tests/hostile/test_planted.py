@@ -100,7 +100,7 @@ def test_a_trap_is_not_opened(workspace: Path, open_path: Open, path: str) -> No
         open_path(workspace, path)
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 def test_a_fifo_is_not_waited_for_when_writing(workspace: Path, open_path: Open) -> None:
     with pytest.raises(OSError):
         open_path(workspace, "fifo", os.O_WRONLY)

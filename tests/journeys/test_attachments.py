@@ -8,13 +8,10 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.journeys.chat import Chat, said, script, serving
 
 from roost.testing.live import LiveServer
 from roost.testing.scripted_model import ScriptedModel
-
-pytestmark = pytest.mark.timeout(240)  # an agent is started twice
 
 PDF = (
     b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n"

@@ -21,7 +21,6 @@ from tests.journeys.engines import Docker, Lingering
 from roost.serve.http import listening
 from roost.testing.live import LiveServer
 
-pytestmark = pytest.mark.timeout(180)  # one of them has an engine to start first
 HOST = "127.0.0.2"  # a loopback address that no program takes for its own machine's
 CHOICES = [{"label": "Blue", "description": "b"}, {"label": "Red", "description": "r"}]
 QUESTION = {"question": "Which?", "header": "H", "multiSelect": False, "options": CHOICES}

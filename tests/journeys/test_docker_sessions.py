@@ -16,7 +16,7 @@ from tests.journeys.chat import Chat, bash, printed, said, script
 from roost.testing.live import LiveServer
 
 # The first of them has an engine to start, and all of them have agents.
-pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("docker"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("docker")]
 
 # Whoever holds a session cannot tell where its agent lives.
 test_a_killed_server = (

@@ -18,8 +18,6 @@ from tests.journeys.chat import Chat, bash, printed, said, script
 
 from roost.testing.live import LiveServer
 
-pytestmark = pytest.mark.timeout(300)  # several agents are started
-
 TURNS = 10
 
 

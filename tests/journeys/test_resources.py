@@ -17,8 +17,6 @@ from tests.journeys.test_forks import asked
 
 from roost.testing.live import LiveServer
 
-pytestmark = pytest.mark.timeout(240)  # several starts of a server and of an agent
-
 KEYS = [b64encode(bytes([n] * 32)).decode() for n in range(2)]
 TOKEN = "ghp_a-token-that-must-not-be-seen-anywhere-0123456789"
 BETA: Any = ["managed-agents-2026-04-01"]

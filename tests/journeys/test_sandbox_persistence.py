@@ -21,7 +21,6 @@ from tests.stores import Databases, rows_of
 
 from roost.testing.live import LiveServer
 
-pytestmark = pytest.mark.timeout(180)  # one of them has an engine to start first
 FREE = {"type": "unrestricted"}
 
 

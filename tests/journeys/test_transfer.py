@@ -16,7 +16,6 @@ from tests.journeys.test_forks import expected, files, remembers, talk
 from roost.cli.main import run
 from roost.testing.live import LiveServer
 
-pytestmark = pytest.mark.timeout(300)  # several agents are started
 Roost = Callable[..., Any]
 
 

@@ -14,7 +14,6 @@ from tests.stores import Databases
 from roost.testing.live import LiveServer
 from roost.testing.scripted_model import ScriptedModel
 
-pytestmark = pytest.mark.timeout(120)
 FREE = {"type": "unrestricted"}
 SECRET = "sk-very-secret-model-key-0123456789"
 

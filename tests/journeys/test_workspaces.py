@@ -13,8 +13,6 @@ from tests.workspaces.s3_server import BUCKET, s3_server
 
 from roost.testing.live import LiveServer
 
-pytestmark = pytest.mark.timeout(180)  # several starts of a server and of an agent
-
 KEY = "rst_a-key-that-both-servers-know-0123456789"
 
 

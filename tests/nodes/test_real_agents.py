@@ -13,7 +13,7 @@ from tests.journeys.chat import Chat, bash, printed, said, script
 from roost.testing.live import LiveServer
 from roost.testing.postgres import PostgresServer
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180), pytest.mark.xdist_group("nodes")]
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("nodes")]
 
 KEY = "roost_the_same_key_on_every_node_0123456789"
 

@@ -13,8 +13,6 @@ from tests.web.person import Person
 
 from roost.testing.live import LiveServer
 
-pytestmark = pytest.mark.timeout(240)  # a busy machine is slow to start an agent beside a browser
-
 
 @pytest.fixture(scope="module")
 def server(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:

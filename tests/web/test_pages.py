@@ -13,7 +13,6 @@ from tests.journeys.chat import bash, script
 from tests.parts import need
 from tests.web.person import Person
 
-pytestmark = pytest.mark.timeout(240)  # a busy machine is slow to start an agent beside a browser
 AXE = Path("web/node_modules/axe-core/axe.min.js")
 PAGES = ("/", "/tasks", "/workspaces", "/agents", "/environments", "/keys")
 

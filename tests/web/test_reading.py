@@ -19,7 +19,6 @@ from tests.web.test_work import PIXEL
 
 from roost.testing.live import LiveServer
 
-pytestmark = pytest.mark.timeout(240)  # a busy machine is slow to start an agent beside a browser
 PRICE = {"input": 5, "output": 25, "cache_read": 0.5, "cache_write": "6.25"}
 USED = {"input_tokens": 50_000, "output_tokens": 100}  # 25.25 cents
 LONG = "\n\n".join(f"Paragraph {n} of a long answer." for n in range(60))

@@ -6,8 +6,6 @@ import pytest
 from tests.journeys.chat import warm_agents
 from tests.web.person import Person
 
-pytestmark = pytest.mark.timeout(240)  # a busy machine is slow to start an agent beside a browser
-
 
 @pytest.mark.parametrize("settings", [{"ROOST_HARNESS": "claude", "ROOST_SLEEP_AFTER": "1"}])
 def test_an_agent_that_sleeps_is_woken_by_a_message(person: Person):

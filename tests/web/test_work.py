@@ -17,7 +17,6 @@ from tests.web.test_pages import press, violations
 
 from roost.testing.live import LiveServer
 
-pytestmark = pytest.mark.timeout(240)  # a busy machine is slow to start an agent beside a browser
 PRICE = {"input": 5, "output": 25, "cache_read": 0.5, "cache_write": "6.25"}
 USED = {"input_tokens": 5000, "output_tokens": 100}  # 2.75 cents
 CHEAP = {"input_tokens": 1, "output_tokens": 1}
