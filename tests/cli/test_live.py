@@ -35,7 +35,7 @@ def roost(server: LiveServer, *arguments: str, **more: object) -> subprocess.Com
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert ran.returncode == more.get("code", 0), ran.stdout + ran.stderr
     return ran
@@ -117,7 +117,7 @@ def test_a_chat_outlives_a_server_that_is_killed_in_the_middle_of_an_answer(
     shown = chat.stdout.read(len("one two"))
     server.kill()
     server.start()
-    rest, err = chat.communicate(timeout=60)
+    rest, err = chat.communicate(timeout=300)
     assert chat.returncode == 0, err
     assert "reconnecting…" in err and "connected again" in err
     whole = "one two three four five six"
@@ -185,7 +185,7 @@ class Follower:
 
     def wait_for_rests(self, count: int) -> None:
         while self._rests < count:
-            assert self._rested.acquire(timeout=60), self.events
+            assert self._rested.acquire(timeout=300), self.events
             self._rests += 1
 
     def _read(self) -> None:

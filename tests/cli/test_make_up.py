@@ -28,7 +28,7 @@ class Make:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
 
 

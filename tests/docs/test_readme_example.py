@@ -31,7 +31,7 @@ def test_the_readmes_example_holds_a_conversation_each_time_it_is_run(
                 cwd=tmp_path,  # where the data directory of the example is
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=300,
             )
             assert ran.returncode == 0, ran.stderr
             assert "agent.message" in ran.stdout and "Scripted model here" in ran.stdout

@@ -263,7 +263,7 @@ class Inside:
             transport=unix_transport(self.path("model.sock")),
             base_url="http://localhost",
             headers={"x-api-key": "placeholder", "anthropic-version": "2023-06-01"},
-            timeout=60,
+            timeout=300,
         ) as client:
             yield client
 

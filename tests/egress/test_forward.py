@@ -90,7 +90,7 @@ def is_open(port: int) -> bool:
 
 
 def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=60)
+    return socket.create_connection(("127.0.0.1", port), timeout=300)
 
 
 def shout(stream: socket.socket) -> None:
@@ -187,7 +187,7 @@ def test_the_command_has_its_ports_from_its_first_moment_and_ends_by_itself():
     command = [*COMMAND, f"{port}=PATH", "--", sys.executable, "-c", script]
     with served(shout) as path:
         command[len(COMMAND)] = f"{port}={path}"
-        ran = subprocess.run(command, input=b"abc", capture_output=True, timeout=60)
+        ran = subprocess.run(command, input=b"abc", capture_output=True, timeout=300)
     assert (ran.stdout, ran.returncode) == (b"ABC\nno child\n", 7)
     end_forwarding(port)
 
@@ -205,7 +205,7 @@ def end_forwarding(port: int) -> None:
 
 @pytest.mark.parametrize("command", [["/no/such/program"], ["no-such-program"]])
 def test_a_command_that_cannot_be_found_exits_as_in_a_shell(command: list[str]):
-    ran = subprocess.run([*COMMAND, "--", *command], capture_output=True, timeout=60)
+    ran = subprocess.run([*COMMAND, "--", *command], capture_output=True, timeout=300)
     assert ran.returncode == 127
     assert b"No such file" in ran.stderr
 

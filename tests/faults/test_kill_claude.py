@@ -198,7 +198,7 @@ def kill_in_the_moment_of_messages(data: Path, count: int) -> None:
         for number in range(count):
             worker.chat.turn(worker.message(2 * number, rng, 0))
             text = worker.message(2 * number + 1, rng, 0)
-            with httpx2.Client(base_url=server.url, timeout=60) as client:
+            with httpx2.Client(base_url=server.url, timeout=300) as client:
                 client.get("/healthz")  # it is connected, so that the message is there at once
                 killer = Thread(target=lambda: (time.sleep(rng.uniform(0, 0.01)), server.kill()))
                 killer.start()

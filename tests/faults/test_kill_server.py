@@ -27,7 +27,7 @@ class Client:
 
     def __init__(self, server: LiveServer) -> None:
         self._http = httpx2.Client(
-            base_url=server.url, headers={**HEADERS, "x-api-key": server.key}, timeout=60
+            base_url=server.url, headers={**HEADERS, "x-api-key": server.key}, timeout=300
         )
 
     def __enter__(self) -> Client:

@@ -48,7 +48,7 @@ class Target:
 
     def __init__(self, server: LiveServer) -> None:
         self.http = httpx2.Client(
-            base_url=server.url, headers={"x-api-key": server.key, **HEADERS}, timeout=60
+            base_url=server.url, headers={"x-api-key": server.key, **HEADERS}, timeout=300
         )
         self.url = server.url
         self.tally: Counter[int] = Counter()

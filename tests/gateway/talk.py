@@ -27,7 +27,7 @@ class Api:
     def __init__(self, server: LiveServer, key: str | None = None) -> None:
         self.server = server
         self.http = httpx2.Client(
-            base_url=server.url, headers={**HEADERS, "x-api-key": key or server.key}, timeout=60
+            base_url=server.url, headers={**HEADERS, "x-api-key": key or server.key}, timeout=300
         )
 
     def __enter__(self) -> Api:

@@ -47,7 +47,7 @@ def another(api: Api, tenant: str) -> Api:
 @contextmanager
 def logged_in(api: Api) -> Iterator[httpx2.Client]:
     headers = {**HEADERS, "origin": api.server.url}
-    with httpx2.Client(base_url=api.server.url, headers=headers, timeout=60) as browser:
+    with httpx2.Client(base_url=api.server.url, headers=headers, timeout=300) as browser:
         answer = browser.post("/auth/login", json={"api_key": api.server.key})
         assert answer.status_code == 200, answer.text
         yield browser

@@ -25,8 +25,8 @@ def asked(chat: Chat, what: str, body: dict[str, Any] | None = None) -> httpx2.R
     url = f"{chat.server.url}/roost/v1/sessions/{chat.session.id}/{what}"
     headers = {"x-api-key": chat.server.key}
     if body is None:
-        return httpx2.get(url, headers=headers, timeout=60)
-    return httpx2.post(url, json=body, headers=headers, timeout=60)
+        return httpx2.get(url, headers=headers, timeout=300)
+    return httpx2.post(url, json=body, headers=headers, timeout=300)
 
 
 def forked(chat: Chat, **at: Any) -> Chat:

@@ -52,7 +52,7 @@ def test_a_journey_with_the_typescript_sdk(server: LiveServer, version: str):
 
 
 def run(command: list[str]) -> dict[str, Any]:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     return report

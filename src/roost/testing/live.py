@@ -90,7 +90,7 @@ class LiveServer:
         """What the server has written to its standard error so far, over all starts."""
         return (self.data / "server.log").read_text()
 
-    def start(self, *, seconds: float = 90) -> None:
+    def start(self, *, seconds: float = 300) -> None:
         """Start the process and wait until it is ready."""
         self.data.mkdir(parents=True, exist_ok=True)
         (self.data / "server.json").unlink(missing_ok=True)
@@ -115,7 +115,7 @@ class LiveServer:
             self._process.kill()
             self._process.wait()
 
-    def stop(self, *, seconds: float = 60) -> int:
+    def stop(self, *, seconds: float = 300) -> int:
         """SIGTERM, and the exit code of a graceful stop."""
         assert self._process is not None, "not started"
         self._process.send_signal(signal.SIGTERM)
