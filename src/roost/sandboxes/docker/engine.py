@@ -16,7 +16,7 @@ from roost.sandboxes.docker.wire import EngineRefused, EngineStream, ask, hijack
 LABEL: Final = "roost.session"
 PLACE: Final = "roost.place"
 _NOT_FOUND: Final = 404
-_SECONDS_TO_GO: Final = 20.0
+_SECONDS_TO_GO: Final = 60.0
 
 
 class Engine:
