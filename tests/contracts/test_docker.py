@@ -19,7 +19,8 @@ from roost.sandboxes.bubblewrap.syscalls import NUMBERS
 from roost.sandboxes.docker import DockerProvider
 from roost.sandboxes.docker.profile import profile
 from roost.testing.sandbox_contract import SandboxContract
-from roost.testing.sandbox_contract.kit import Plans, run, shell
+from roost.testing.sandbox_contract.ends import EndContract
+from roost.testing.sandbox_contract.kit import Kit, Plans, run, shell
 
 # One engine is enough for all of them.
 pytestmark = pytest.mark.xdist_group("docker")
@@ -28,6 +29,17 @@ pytestmark = pytest.mark.xdist_group("docker")
 @pytest.mark.usefixtures("docker")
 class TestDocker(SandboxContract):
     factory = "dockerd_under_test:make"
+    steps_apart = 5  # a container takes half a second
+
+
+@pytest.mark.chaos
+@pytest.mark.usefixtures("docker")
+class TestDockerAtEveryStep(Kit):
+    factory = "dockerd_under_test:make"
+    test_a_command = EndContract.test_a_command_given_up_at_any_wait_is_no_part_of_the_next_one
+    test_a_sandbox = (
+        EndContract.test_a_place_given_up_at_any_wait_as_it_is_opened_leaves_nothing_to_the_next
+    )
 
 
 class TestContainers(HostileContract, ContainerContract):

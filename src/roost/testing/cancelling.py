@@ -26,14 +26,16 @@ import anyio
 Work = Callable[[], Coroutine[Any, Any, object]]
 
 
-async def cancelled_at_each_step(work: Work, *, first: int = 1) -> AsyncGenerator[int, None]:
+async def cancelled_at_each_step(
+    work: Work, *, first: int = 1, apart: int = 1
+) -> AsyncGenerator[int, None]:
     """Run `work()` again and again; the run with the number N is cancelled where it waits the Nth time.
 
     Yields N after each run, so that the caller can check what was left behind. The last N is that of the
     run that ended before it had waited so often: it was not cancelled. An exception of `work` other than
-    the cancellation is raised, with a note that says N.
+    the cancellation is raised, with a note that says N. Where a run takes long, N may grow by `apart`.
     """
-    for step in count(first):
+    for step in count(first, apart):
         cancelled = await cancelled_at_step(work, step)
         yield step
         if not cancelled:

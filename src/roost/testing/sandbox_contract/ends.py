@@ -16,7 +16,6 @@ from anyio.abc import Process as Child
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import SandboxProvider
-from roost.testing.cancelling import cancelled_at_each_step
 from roost.testing.sandbox_contract.kit import Heart, Kit, Plans, make_provider, run, shell
 
 
@@ -99,7 +98,7 @@ class EndContract(Kit):
                     tasks.start_soon(shell, b, f"echo b {step} >>ran; sleep 0.01")
                     await shell(a, f"echo a {step} >>ran; echo {step}; sleep 0.01")
 
-            async for step in cancelled_at_each_step(work):
+            async for step in self.given_up_at_each_step(work):
                 for sandbox, name in ((a, "a"), (b, "b")):
                     said = await shell(sandbox, f"echo {name} next {step}; cat ran 2>/dev/null")
                     lines = said.output.decode().splitlines()
@@ -119,8 +118,10 @@ class EndContract(Kit):
                 async with provider.open(given) as sandbox:
                     await sandbox.spawn(["sh", "-c", Heart.script])
 
-            async for step in cancelled_at_each_step(work):
-                if step % 5 == 0:  # to see that something does not happen takes time
+            async for step in self.given_up_at_each_step(work):
+                if (
+                    step // self.steps_apart % 5 == 0
+                ):  # to see that something does not happen takes time
                     assert not await Heart(plan("sesn_a").workspace.path).beats()
                 given = plan("sesn_a", generation=next(generations), environ={"OWN": f"{step}"})
                 async with provider.open(given) as sandbox:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Generator, Mapping
+import secrets
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,6 +12,7 @@ import anyio
 import pytest
 
 from roost.ports.sandbox import LocalVolume, Plan, Process, Sandbox, SandboxProvider
+from roost.testing.cancelling import Work, cancelled_at_each_step
 
 MIB = 1024**2
 Plans = Callable[..., Plan]
@@ -51,10 +53,13 @@ def make_provider(factory: str) -> SandboxProvider:
 
 
 class Kit:
-    """Fixtures. `deviations` names tests this provider does not pass, each with the reason."""
+    """Fixtures. `deviations` names tests this provider does not pass, each with the reason. Of the waits at
+    which a caller may give up, each `steps_apart`-th is tried, from a random one on.
+    """
 
     factory: ClassVar[str]
     deviations: ClassVar[Mapping[str, str]] = {}
+    steps_apart: ClassVar[int] = 1
 
     @pytest.fixture
     def anyio_backend(self) -> tuple[str, dict[str, bool]]:
@@ -66,6 +71,11 @@ class Kit:
         reason = self.deviations.get(request.node.originalname)
         if reason is not None:
             request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+
+    def given_up_at_each_step(self, work: Work) -> AsyncGenerator[int, None]:
+        """Some of the waits of `work`, or all of them."""
+        first = secrets.randbelow(self.steps_apart) + 1
+        return cancelled_at_each_step(work, first=first, apart=self.steps_apart)
 
     @pytest.fixture
     def provider(self) -> SandboxProvider:
