@@ -224,7 +224,8 @@ def test_silent_connections_do_not_stop_the_health_check(tmp_path: Path, count: 
     count = min(count, hard * 3 // 4 if hard > 0 else count)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     settings = {"ROOST_MAX_CONNECTIONS": "100"} if count <= 300 else {}
-    with attacked(tmp_path, ROOST_HEAD_SECONDS="20", **settings) as attack:
+    seconds = "8" if count <= 300 else "20"
+    with attacked(tmp_path, ROOST_HEAD_SECONDS=seconds, **settings) as attack:
         before = descriptors(attack.server)
         lines = []
         for n in range(count):

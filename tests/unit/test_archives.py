@@ -122,7 +122,11 @@ LOG = (named("log.jsonl"), b"")
 
 
 in_each_other = pytest.mark.parametrize(
-    "levels", [3_000, pytest.param(15_000, marks=pytest.mark.chaos)]
+    "levels",
+    [
+        pytest.param(3_000, marks=pytest.mark.no_cover),
+        pytest.param(15_000, marks=pytest.mark.chaos),
+    ],
 )
 """Directories: more than a path has room for, or a program can call itself."""
 
@@ -191,6 +195,7 @@ def test_an_archive_that_grows_without_end_is_refused(tmp_path: Path):
     assert "more than 5000000 bytes" in refused(tmp_path, data, most=5_000_000)
 
 
+@pytest.mark.no_cover  # thousands of times the same
 def test_directories_as_deep_as_a_path_goes_come_out_as_they_went_in(tmp_path: Path):
     def fill(bench: FolderBench) -> None:
         with deepest_of(bench.folder, 2047) as at:
@@ -204,6 +209,7 @@ def test_directories_as_deep_as_a_path_goes_come_out_as_they_went_in(tmp_path: P
     assert list((tmp_path / "b").iterdir()) == []
 
 
+@pytest.mark.no_cover
 def test_directories_deeper_than_any_path_are_refused_and_nothing_is_left(tmp_path: Path):
     nest = [(named("files" + "/d" * depth, tarfile.DIRTYPE), b"") for depth in range(1, 2100)]
     assert "4095 bytes" in refused(tmp_path, tar_of([CARD, LOG, *nest]))
