@@ -114,7 +114,7 @@ class LiveEngine:
                 daemon.kill()
 
     def _wait(self, daemon: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not _answers(self.socket):
             said = (self._folder / "log").read_text()[-3000:]
             assert daemon.poll() is None, said
@@ -167,7 +167,7 @@ def _answers(socket: Path) -> bool:
 
 async def _import_image(socket: Path) -> None:
     target = f"/images/create?fromSrc=-&repo={IMAGE}&tag=latest&changes=ENV+OF_THE_IMAGE%3Dyes"
-    with anyio.fail_after(60):
+    with anyio.fail_after(180):
         await ask(socket, "POST", target, rootfs())
 
 

@@ -107,7 +107,7 @@ async def test_old_servers_work_on_and_start_again_while_a_newer_one_changes_the
             newer.setattr(migrate, "migrations", lambda: [*KNOWN, future])
             await opening.prepare(url)
         working = anyio.Event()
-        with anyio.fail_after(40):
+        with anyio.fail_after(60):
             await working.wait()
         enough.set()
     async with PostgresStore.open(url) as started_again:

@@ -68,7 +68,7 @@ async def _next(  # type: ignore[no-untyped-def]
     async def wait() -> None:
         found.append(await rest.until_work(lease, session))
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait)
             if not said:

@@ -406,7 +406,7 @@ async def test_whoever_asks_for_a_turn_while_the_agent_goes_to_sleep_gets_it(
 async def test_nobody_waits_for_a_turn_that_nobody_stores(tmp_path: Path, store: SqliteStore):
     pace = SyncPace(turn=600)
     machine = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"), pace)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         assert await machine.files.snapshot_of("w", 1, 1) is None
         async with machine.at_work() as home:
             (home / "file").write_text("of no turn")
@@ -443,7 +443,7 @@ async def test_a_turn_begins_without_its_predecessors_snapshot_if_that_takes_too
     async with machine.at_work() as home:
         (home / "file").write_text("turn 1")
         machine.files.changed("w", 1)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await machine.files.begun("w")
         may_go_on.set()
         await machine.until_stored(1)
@@ -455,7 +455,7 @@ async def test_nobody_waits_for_a_store_that_fails(tmp_path: Path, store: Sqlite
     pace = SyncPace(quiet=60, longest=60, pauses=(60,), flush=0.1, turn=60)
     machine = Machine(tmp_path / "first", store, down, pace)
     async with machine.at_work():
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             for turn in (1, 2, 3):
                 machine.files.changed("w", turn)
                 await machine.files.begun("w")

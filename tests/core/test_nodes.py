@@ -25,14 +25,14 @@ def fleet(roost: Node) -> Fleet:
 
 
 async def at_work(roost: Node) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not roost.model.requests:
             await anyio.lowlevel.checkpoint()
 
 
 async def handed_over(roost: Node, session: Session) -> Session:
     """The session, once nobody has it."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             found = await roost.store.sessions.find(session.id)
             if found.state.owner is None and roost.dispatcher.running == 0:

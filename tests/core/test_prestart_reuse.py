@@ -87,7 +87,7 @@ class History:
         """Every sandbox that is open belongs to an agent that the pool knows; soon, as some are being left."""
         self.count += 1
         assert self.provider.twice == []
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while not self._is_settled():  # noqa: ASYNC110 - nobody notifies of it
                 await anyio.sleep(0.01)
 
@@ -99,7 +99,7 @@ class History:
 
     async def ready(self) -> None:
         """An agent waits for a session like those of `TENANT`."""
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while not any(
                 spare.conversation and spare.session.tenant == TENANT for spare in self.pool._spares
             ):
@@ -216,7 +216,7 @@ async def test_an_agent_whose_session_may_have_been_made_is_offered_to_nobody_el
         past.pool._seconds = 0.01
         await past.check()
         home = anyio.Path(tmp_path, "vault", ".workspaces", offer.session_id)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while (  # noqa: ASYNC110 - nobody notifies of a directory
                 offer.session_id in past.provider.sandboxes_open or await home.exists() != committed
             ):

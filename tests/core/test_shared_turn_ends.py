@@ -103,7 +103,7 @@ async def test_a_turn_is_not_said_to_be_stored_if_another_one_began_before(
         await turn_in(machine, "s1", 1, "one")
         fails.append("refused")
         await turn_in(machine, "s1", 2, "two", waits=False)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await machine.commons.begun(W)  # nobody waits for a store that fails
         fails.clear()
         (machine.place / "file").write_text("three, half done")

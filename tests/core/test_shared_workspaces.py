@@ -81,7 +81,7 @@ class Machine:
         return self.commons.join(TENANT, W)
 
     async def until_waits(self, lease: Lease, turn: LeasedLog) -> None:
-        with anyio.fail_after(30), self.notifier.subscribe(lease.session_id) as subscription:
+        with anyio.fail_after(60), self.notifier.subscribe(lease.session_id) as subscription:
             while not turn.waits:
                 await subscription.wait(0.05)
 
@@ -139,7 +139,7 @@ async def test_the_end_of_a_turn_is_stored_without_waiting_for_quiet(
     async with here.running() as machine, machine.join():
         (machine.place / "file").write_text("1")
         machine.commons.ended(W, "sesn_1", 5)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             assert await machine.files.snapshot_of(W, 5, 5, "sesn_1")
 
 
@@ -379,7 +379,7 @@ async def test_over_its_quota_no_turn_begins_until_there_is_room(
 
 
 async def _passes(machine: Machine, session: Session, turn: LeasedLog) -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while not await machine.gate.passed(session, turn, 1):
             pass
 
@@ -432,7 +432,7 @@ async def test_snapshots_grow_too_old_whether_nobody_comes_or_nobody_leaves(
         async with machine.join():
             (machine.place / "file").write_text("more")
             machine.commons.changed(W)
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while len(await kept(machine)) < 2:  # noqa: ASYNC110 - it is stored beside this
                     await anyio.sleep(0.01)
             (machine.place / "file").write_text("and more")

@@ -259,7 +259,7 @@ class History:
         parser.send(h11.Request(method="GET", target="/", headers=[("host", "x")]))
         parser.send(h11.EndOfMessage())
         with suppress(anyio.EndOfStream, anyio.BrokenResourceError, h11.RemoteProtocolError):
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while True:
                     event = parser.next_event()
                     if event is h11.NEED_DATA:
