@@ -11,7 +11,14 @@ from roost.errors import LeaseLost, RoostError, StartupError
 from roost.ports.egress import Reason
 
 PAGE = "docs/errors.md"
-REASON_ENDS = ("_allowed`", "_unreadable`", "_reached`", "_replaced`")
+REASON_ENDS = (
+    "_allowed`",
+    "_unreadable`",
+    "_reached`",
+    "_replaced`",
+    "_rejected`",
+    "_unavailable`",
+)
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)

@@ -18,6 +18,8 @@ from anyio.abc import ByteStream, SocketAttribute, SocketStream
 from httpcore2._backends.anyio import AnyIOStream
 from pydantic import SecretStr
 
+from roost.egress.connections import UpstreamConnections
+from roost.egress.dial import Dialer, resolve
 from roost.egress.host import HostEgress, serving
 from roost.egress.options import EgressBounds, EgressOptions, ModelUpstream, anthropic
 from roost.egress.unix import UnixStream
@@ -169,6 +171,11 @@ def streamed(*pieces: bytes) -> Reply:
 def repository(url: str, token: str | None = None) -> Origin:
     credential = None if token is None else Credential.fixed(token, "basic")
     return Origin(url=url, protocol="git", credential=credential)
+
+
+def upstream_connections(bounds: EgressBounds = QUICK) -> UpstreamConnections:
+    dialer = Dialer(resolve, LOOPBACK, bounds.connect_seconds)
+    return UpstreamConnections(bounds, dialer, 2 * bounds.connections)
 
 
 class EgressSetup:

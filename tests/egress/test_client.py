@@ -22,7 +22,16 @@ from roost.egress import connections as module
 from roost.egress.connections import UpstreamConnections
 from roost.egress.options import EgressBounds
 from roost.testing.cancelling import cancelled_at_each_step
-from tests.egress.both_sides import QUICK, Far, Reply, Seen, answer, chunk, until
+from tests.egress.both_sides import (
+    QUICK,
+    Far,
+    Reply,
+    Seen,
+    answer,
+    chunk,
+    until,
+    upstream_connections,
+)
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 
@@ -49,7 +58,7 @@ class Asker:
 
 @asynccontextmanager
 async def reached(far: Far, bounds: EgressBounds = QUICK) -> AsyncGenerator[Asker, None]:
-    client = UpstreamConnections(bounds)
+    client = upstream_connections(bounds)
     try:
         yield Asker(client, far.url)
     finally:
@@ -219,7 +228,7 @@ async def test_a_server_that_says_nothing_is_given_up(far: Far):
 async def test_where_nobody_listens_there_is_no_connection():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        asker = Asker(UpstreamConnections(QUICK), f"http://127.0.0.1:{taken.getsockname()[1]}")
+        asker = Asker(upstream_connections(), f"http://127.0.0.1:{taken.getsockname()[1]}")
         with pytest.raises(httpx2.NetworkError):
             await asker.ask()
 
@@ -261,7 +270,7 @@ async def test_over_tls_connections_are_kept_too(
     trusting = ssl.create_default_context(cafile=certificate)
     monkeypatch.setattr(module, "_tls", lambda: trusting)
     async with secured(certificate) as far:
-        asker = Asker(UpstreamConnections(QUICK), f"https://localhost:{far.port}")
+        asker = Asker(upstream_connections(), f"https://localhost:{far.port}")
         for n in range(3):
             far.reply = answer({"n": n})
             assert (await asker.ask()).json() == {"n": n}
@@ -271,7 +280,7 @@ async def test_over_tls_connections_are_kept_too(
 
 async def test_a_server_with_a_certificate_that_nobody_vouches_for_is_not_asked(certificate: Path):
     async with secured(certificate) as far:
-        asker = Asker(UpstreamConnections(QUICK), f"https://localhost:{far.port}")
+        asker = Asker(upstream_connections(), f"https://localhost:{far.port}")
         with pytest.raises(httpx2.TransportError):
             await asker.ask()
         assert far.seen == []
@@ -333,7 +342,7 @@ async def test_what_comes_in_one_burst_with_an_answer_is_not_taken_for_the_next(
     far: Far, size: int
 ):
     """The layers below read by 64 KiB: an answer may end where one of them has read no further."""
-    await check_burst(far, Asker(UpstreamConnections(QUICK), far.url), size)
+    await check_burst(far, Asker(upstream_connections(), far.url), size)
 
 
 @pytest.mark.parametrize("size", [1024, 16384, 65536])
@@ -343,9 +352,7 @@ async def test_over_tls_it_is_not_either(
     trusting = ssl.create_default_context(cafile=certificate)
     monkeypatch.setattr(module, "_tls", lambda: trusting)
     async with secured(certificate) as far:
-        await check_burst(
-            far, Asker(UpstreamConnections(QUICK), f"https://localhost:{far.port}"), size
-        )
+        await check_burst(far, Asker(upstream_connections(), f"https://localhost:{far.port}"), size)
 
 
 async def test_what_comes_in_a_record_of_its_own_behind_an_answer_is_not_either(
@@ -363,7 +370,7 @@ async def test_what_comes_in_a_record_of_its_own_behind_an_answer_is_not_either(
 
     async with secured(certificate) as far:
         far.reply = reply
-        asker = Asker(UpstreamConnections(QUICK), f"https://localhost:{far.port}")
+        asker = Asker(upstream_connections(), f"https://localhost:{far.port}")
         for number in range(3):
             mine = b"request %d" % number
             assert (await asker.ask(mine)).content == mine
@@ -434,7 +441,7 @@ async def test_an_answer_before_the_request_was_sent_ends_its_connection(far: Fa
     port = listener.extra(SocketAttribute.local_port)
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, early)
-        asker = Asker(UpstreamConnections(QUICK), f"http://127.0.0.1:{port}")
+        asker = Asker(upstream_connections(), f"http://127.0.0.1:{port}")
         for _ in range(2):
             assert (await asker.ask(b"x" * 4_000_000)).content == b"no"
             assert asker.client.connections == 0
@@ -486,7 +493,7 @@ async def test_a_handshake_that_is_cancelled_leaves_no_connection(
     trusting = ssl.create_default_context(cafile=certificate)
     monkeypatch.setattr(module, "_tls", lambda: trusting)
     async with secured(certificate) as far:
-        asker = Asker(UpstreamConnections(QUICK), f"https://localhost:{far.port}")
+        asker = Asker(upstream_connections(), f"https://localhost:{far.port}")
         async for step in cancelled_at_each_step(asker.ask):
             await until(lambda: far.open <= asker.client.connections)
             assert asker.client.connections <= 1, f"step {step}"

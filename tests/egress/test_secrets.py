@@ -13,7 +13,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from roost.egress.secrets import Redactor, forms_of, put_on
+from roost.egress.secrets import SHORTEST_SECRET, Redactor, forms_of, put_on
 from tests.egress.both_sides import KEY
 
 TOKEN = 'ghp_a/b+c=&"<0123456789>-xyz'
@@ -24,6 +24,8 @@ FORMS = {
         "%..", lambda found: found[0].lower(), quote(text, safe="")
     ),
     "in a form": quote_plus,
+    "in an address, slashes left": quote,
+    "in an address, as JavaScript's encodeURI": lambda text: quote(text, safe="!#$&'()*+,/:;=?@"),
     "in JSON": lambda text: json.dumps(text)[1:-1],
     "in JSON, with escaped slashes": lambda text: json.dumps(text)[1:-1].replace("/", "\\/"),
     "in HTML": html.escape,
@@ -33,6 +35,9 @@ FORMS = {
     "in base64, behind two bytes": lambda text: b64encode(b"u:" + text.encode()).decode(),
     "in base64, inside": lambda text: b64encode(f"Auth: Bearer {text}, so".encode()).decode(),
     "as sent": lambda text: "Basic " + b64encode(f"x-access-token:{text}".encode()).decode(),
+    "as sent, inside something in base64": lambda text: b64encode(
+        b"Basic " + b64encode(f"x-access-token:{text}".encode())
+    ).decode(),
     "in an address, as sent": lambda text: quote(
         "Basic " + b64encode(f"x-access-token:{text}".encode()).decode(), safe=""
     ),
@@ -79,6 +84,12 @@ def test_however_a_stream_is_cut_the_same_is_left_out_of_it(
     assert not any(form in out for form in forms(TOKEN))
     assert out.startswith(before)
     assert out.endswith(after)
+
+
+def test_a_short_token_of_a_server_is_a_secret_all_the_same():
+    assert b"secret7" in put_on("secret7", "bearer", shortest=SHORTEST_SECRET).forms
+    assert b"secret7" in put_on("secret7", "basic").forms
+    assert list(put_on("ollama", "bearer").forms) == []
 
 
 def test_a_stand_in_for_a_key_is_no_secret():

@@ -10,6 +10,7 @@ known only to parts of the libraries that are not public; tests fail if these mo
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -19,15 +20,20 @@ from typing import Any, Final
 import anyio
 import httpcore2
 import httpx2
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketAttribute
 from anyio.streams.tls import TLSAttribute, TLSStream
 from httpcore2._backends.anyio import AnyIOStream
 
+from roost.egress.dial import Dialer
+from roost.egress.hosts import target_of
 from roost.egress.options import EgressBounds
 from roost.egress.wire import Headers
 
 _MOST_KEPT: Final = 8
 _KEPT_SECONDS: Final = 60.0
+_PROBED_SECONDS: Final = (
+    60  # a server that may be silent for long is asked whether it is still there
+)
 
 # At the level of debugging it writes down the headers of answers, and a gateway may quote a key in them.
 logging.getLogger("httpcore2").setLevel(logging.WARNING)
@@ -36,18 +42,14 @@ logging.getLogger("httpcore2").setLevel(logging.WARNING)
 class UpstreamConnections:
     """The connections of one session: a bounded number, and few that are kept.
 
-    A session may have as many requests under way as it has connections to its two sockets for the model
-    and for git, so no request waits for a connection.
+    A session may have as many requests under way as it has connections to its sockets, so with `most` of those
+    no request waits for a connection. Those to addresses that clients gave are apart, and the `dialer` opens
+    them: only to addresses that sandboxes may reach.
     """
 
-    def __init__(self, bounds: EgressBounds) -> None:
-        self._pool = _Pool(
-            ssl_context=_tls(),
-            max_connections=2 * bounds.connections,
-            max_keepalive_connections=_MOST_KEPT,
-            keepalive_expiry=_KEPT_SECONDS,
-            network_backend=_Network(),
-        )
+    def __init__(self, bounds: EgressBounds, dialer: Dialer, most: int) -> None:
+        self._pool = _pool(_Network(), most)
+        self._restricted = _pool(_RestrictedNetwork(dialer), most)
         connect, answer = bounds.connect_seconds, bounds.upstream_seconds
         self._timeout = {"connect": connect, "pool": connect, "read": answer, "write": answer}
         self._under_way = 0
@@ -61,23 +63,30 @@ class UpstreamConnections:
         target: bytes,
         headers: Headers,
         body: bytes | AsyncIterable[bytes],
+        *,
+        restricted: bool = False,
+        patient: bool = False,
     ) -> AsyncGenerator[httpx2.Response, None]:
         """The answer's head, and its body to be read until the context ends.
 
-        A body of unknown length goes in chunks, unless the headers say its length.
+        A body of unknown length goes in chunks, unless the headers say its length. `restricted`: only to an
+        address that sandboxes may reach. `patient`: the answer may take as long as it likes.
 
+        :raises Refusal: its address may not be reached
         :raises httpx2.TransportError: there is no answer
         """
+        pool = self._restricted if restricted else self._pool
+        timeout = self._timeout | {"read": None} if patient else self._timeout
         port = url.port or (443 if url.scheme == "https" else 80)
         where = httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=port, target=target)
         head = [(b"host", url.netloc), *headers, *_framing(method, headers, body)]
         request = httpcore2.Request(
-            method, where, headers=head, content=body, extensions={"timeout": self._timeout}
+            method, where, headers=head, content=body, extensions={"timeout": timeout}
         )
         self._under_way += 1
         try:
             with _explained():
-                answer = await self._pool.handle_async_request(request)
+                answer = await pool.handle_async_request(request)
             stream = _Body(answer)
             try:
                 yield httpx2.Response(answer.status, headers=answer.headers, stream=stream)
@@ -90,7 +99,7 @@ class UpstreamConnections:
     @property
     def connections(self) -> int:
         """How many connections are open, in use or kept."""
-        return len(self._pool.connections)
+        return len(self._pool.connections) + len(self._restricted.connections)
 
     async def tidy(self) -> None:
         """Close what is kept but was not used for long. Never returns.
@@ -100,12 +109,28 @@ class UpstreamConnections:
         while True:
             await anyio.sleep(_KEPT_SECONDS / 2)
             if not self._under_way and anyio.current_time() - self._used > _KEPT_SECONDS:
-                await self._pool.aclose()
+                await self._close()
 
     async def close(self) -> None:
         """Close every connection, also those in use."""
         with anyio.CancelScope(shield=True):
+            await self._close()
+
+    async def _close(self) -> None:
+        try:
             await self._pool.aclose()
+        finally:
+            await self._restricted.aclose()
+
+
+def _pool(network: httpcore2.AsyncNetworkBackend, most: int) -> httpcore2.AsyncConnectionPool:
+    return _Pool(
+        ssl_context=_tls(),
+        max_connections=most,
+        max_keepalive_connections=_MOST_KEPT,
+        keepalive_expiry=_KEPT_SECONDS,
+        network_backend=network,
+    )
 
 
 class _Pool(httpcore2.AsyncConnectionPool):
@@ -134,6 +159,23 @@ class _Connection(httpcore2.AsyncHTTPConnection):
 class _Network(httpcore2.AnyIOBackend):
     async def connect_tcp(self, *args: Any, **options: Any) -> httpcore2.AsyncNetworkStream:
         return _Stream(_within(await super().connect_tcp(*args, **options)))
+
+
+class _RestrictedNetwork(httpcore2.AnyIOBackend):
+    """Opens connections as sandboxes may have them: the name is looked up once, and its address checked."""
+
+    def __init__(self, dialer: Dialer) -> None:
+        self._dialer = dialer
+
+    async def connect_tcp(
+        self, host: str, port: int, *args: Any, **options: Any
+    ) -> httpcore2.AsyncNetworkStream:
+        written = f"[{host}]" if ":" in host else host
+        stream = await self._dialer.dial(target_of(b"CONNECT", f"{written}:{port}".encode()))
+        raw = stream.extra(SocketAttribute.raw_socket)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBED_SECONDS)
+        return _Stream(stream)
 
 
 class _Stream(AnyIOStream):

@@ -8,11 +8,9 @@ go elsewhere with it.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncIterable, Sequence
 from typing import Final
 
-import anyio
 import h11
 import httpx2
 from anyio.abc import ByteStream
@@ -20,7 +18,7 @@ from anyio.abc import ByteStream
 from roost.egress.connections import UpstreamConnections
 from roost.egress.options import EgressBounds
 from roost.egress.reports import Refusal
-from roost.egress.upstream import UpstreamAnswer, UpstreamClient
+from roost.egress.upstream import UpstreamClient, answering
 from roost.egress.wire import Headers, Peer
 from roost.ports.egress import Origin
 
@@ -70,52 +68,17 @@ class GitProxy:
             )
         headers = [pair for pair in request.headers if pair[0] in _CARRIED]
         target = (found[2] or found[4]).encode()
-        body = await self._body(peer, request)
-        await self._forward(peer, client.send(request.method.decode(), target, headers, body))
-
-    async def _body(self, peer: Peer, request: h11.Request) -> bytes | AsyncIterable[bytes]:
-        if request.method == b"GET":
-            async with aclosing(peer.body()) as parts:
-                async for _ in parts:
-                    raise Refusal(400, "a GET request has no body")
-            return b""
-        said = next((value for name, value in request.headers if name == b"content-length"), b"0")
-        self._check_size(int(said))
-        return self._pieces(peer)
-
-    async def _pieces(self, peer: Peer) -> AsyncGenerator[bytes, None]:
-        """A push as it comes: it may be large, so no more of it is held than is being sent on."""
-        patience, size = self._bounds.body_seconds, 0
-        async with aclosing(peer.body()) as parts:
-            while True:
-                began = anyio.current_time()
-                try:
-                    # Only the sandbox is hurried: the server's side has a time of its own for each piece.
-                    with anyio.fail_after(patience):
-                        data = await anext(parts, b"")
-                except TimeoutError:
-                    raise Refusal(408, "the request took too long to arrive") from None
-                patience -= anyio.current_time() - began
-                if not data:
-                    return
-                self._check_size(size := size + len(data))
-                yield data
-
-    def _check_size(self, size: int) -> None:
-        if size > self._bounds.body_bytes:
-            raise Refusal(413, f"at most {self._bounds.body_bytes} bytes can be sent")
-
-    async def _forward(self, peer: Peer, sent: AbstractAsyncContextManager[UpstreamAnswer]) -> None:
-        try:
-            async with sent as answer:
-                await answer.pass_on(peer, b"www-authenticate")
+        method = request.method.decode()
+        body: bytes | AsyncIterable[bytes] = b""
+        if method == "GET":
+            await peer.no_body()
+        else:
+            body = peer.upload(request)
+        with answering(peer, "the repository's server did not answer"):
+            async with client.send(method, target, headers, body) as answer:
+                await answer.pass_on(peer, answer.headers(b"www-authenticate"))
             await peer.send(h11.EndOfMessage())
             await peer.finish()
-        # The libraries' own words are not passed on: they may quote what they could not send.
-        except (httpx2.TransportError, httpx2.DecodingError, h11.LocalProtocolError):
-            if peer.h11.our_state is h11.SEND_RESPONSE:
-                raise Refusal(502, "the repository's server did not answer") from None
-            raise anyio.BrokenResourceError from None
 
 
 def _client(repository: Origin, connections: UpstreamConnections) -> UpstreamClient | None:

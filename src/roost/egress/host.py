@@ -9,27 +9,33 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
+import httpx2
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
 
+from roost.domain import address
 from roost.domain.upstream import Upstream
 from roost.egress.connections import UpstreamConnections
 from roost.egress.dial import Dialer
 from roost.egress.dialects import DIALECTS, MODEL_SOCKET
 from roost.egress.git import GitProxy
+from roost.egress.hosts import NetworkRules
 from roost.egress.inside import (
     CERTIFICATE,
     CERTIFICATES,
     GIT_SOCKET,
+    MCP_SOCKETS,
     PROXY_SOCKET,
     files_of,
+    local_mcp,
     name_of,
     open_grant,
 )
-from roost.egress.model import HeldBytes, ModelProxy
+from roost.egress.mcp import McpProxy
+from roost.egress.model import ModelProxy
 from roost.egress.network import NetworkProxy
 from roost.egress.options import EgressOptions, ModelUpstream
 from roost.egress.reports import Reports
@@ -38,12 +44,14 @@ from roost.egress.substitution import SessionSubstitutions, unreachable
 from roost.egress.tls import merged
 from roost.egress.unix import UnixStream, accept, listening, prepare
 from roost.egress.upstream import UpstreamClient
-from roost.errors import LeaseLost, Unavailable
+from roost.egress.wire import HeldBytes
+from roost.errors import InvalidRequest, LeaseLost, Unavailable
 from roost.ports.egress import Grant, OpenGrant, Origin
 
 _log = logging.getLogger(__name__)
 
-_NAMES = tuple(map(name_of, (MODEL_SOCKET, PROXY_SOCKET, GIT_SOCKET, CERTIFICATE, CERTIFICATES)))
+_SOCKETS = (MODEL_SOCKET, PROXY_SOCKET, GIT_SOCKET, *MCP_SOCKETS)
+_NAMES = tuple(map(name_of, (*_SOCKETS, CERTIFICATE, CERTIFICATES)))
 _PAUSE = 0.1
 
 Handler = Callable[[ByteStream], Awaitable[None]]
@@ -99,10 +107,10 @@ class HostEgress:
 
     @asynccontextmanager
     async def open(self, grant: Grant) -> AsyncGenerator[OpenGrant, None]:
-        connections = UpstreamConnections(self._options.bounds)
-        own = SessionSubstitutions(
-            grant.session_id, grant.substitutions, self._options.bounds.callback_seconds
-        )
+        bounds, servers = self._options.bounds, _servers(grant)
+        most = (2 + len(servers)) * bounds.connections
+        connections = UpstreamConnections(bounds, self._dialer, most)
+        own = SessionSubstitutions(grant.session_id, grant.substitutions, bounds.callback_seconds)
         handlers = self._handlers(grant, self._routes(grant, connections), connections, own)
         files: dict[str, bytes] = {}
         if paths := files_of(grant.substitutions, handlers):
@@ -122,6 +130,7 @@ class HostEgress:
                 DIALECTS[grant.api],
                 takes,
                 _repositories(grant),
+                servers,
                 grant.substitutions,
                 unreachable(grant.substitutions, grant.networking, packages),
             )
@@ -173,6 +182,11 @@ class HostEgress:
             handlers[PROXY_SOCKET] = network.serve
         if repositories := _repositories(grant):
             handlers[GIT_SOCKET] = GitProxy(repositories, connections, bounds).serve
+        rules = NetworkRules(grant.networking, self._options.ports, self._options.package_hosts)
+        for index, server in enumerate(_servers(grant)):
+            local = local_mcp(index, server.url)
+            proxy = McpProxy(server, local, connections, rules, reports, bounds, held)
+            handlers[MCP_SOCKETS[index]] = proxy.serve
         return handlers
 
     async def _serve(
@@ -260,6 +274,18 @@ def _files(substitutions: SessionSubstitutions, paths: Sequence[str]) -> dict[st
 
 def _repositories(grant: Grant) -> list[Origin]:
     return [each for each in grant.origins if each.protocol == "git"]
+
+
+def _servers(grant: Grant) -> list[Origin]:
+    """Its MCP servers, each address once; without those whose address is malformed."""
+    found: dict[str, Origin] = {}
+    for each in grant.origins:
+        with suppress(InvalidRequest, httpx2.InvalidURL):
+            if each.protocol == "mcp":
+                address.checked(each.url, "url")
+                httpx2.URL(each.url)
+                found.setdefault(each.url, each)
+    return [*found.values()][: len(MCP_SOCKETS)]
 
 
 async def _guarded(handler: Handler, stream: ByteStream, session_id: str) -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from roost.domain import address
 from roost.egress.reports import Refusal
+from roost.ports.egress import Networking, Reason
 
 _AUTHORITY = rf"(?:(?P<name>{address.NAME})\.?|\[(?P<six>[0-9A-Fa-f:.]{{2,45}})\])"
 _CONNECT = re.compile(rf"{_AUTHORITY}:(?P<port>[0-9]{{1,5}})")
@@ -88,6 +89,29 @@ class HostList:
             return True
         # A suffix is about names: `*.0.0.1` must not match an address.
         return target.literal is None and target.host.endswith(self._suffixes)
+
+
+class NetworkRules:
+    """Which ports and hosts a session may connect to. The address behind a name is checked by the `Dialer`."""
+
+    def __init__(
+        self, networking: Networking, ports: frozenset[int], package_hosts: Iterable[str]
+    ) -> None:
+        packages = package_hosts if networking.package_managers else ()
+        self.hosts = HostList([*networking.allowed_hosts, *packages])
+        self.any_host = networking.kind == "unrestricted"
+        self._ports = ports
+
+    def check(self, target: ProxyTarget) -> None:
+        """:raises Refusal: it may not be reached"""
+        if target.port not in self._ports:
+            raise _denied(target, "port_not_allowed", f"port {target.port} is not allowed")
+        if not self.any_host and not self.hosts.has(target):
+            raise _denied(target, "host_not_allowed", f"{target.host} is not an allowed host")
+
+
+def _denied(target: ProxyTarget, reason: Reason, message: str) -> Refusal:
+    return Refusal(403, message, reason=reason, host=target.host, port=target.port)
 
 
 def _plain(host: str) -> str:

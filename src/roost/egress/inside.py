@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import httpx2
+
 from roost.egress.dialects import MODEL_SOCKET, Dialect
 from roost.ports.egress import OpenGrant, Origin, Substitution
 from roost.ports.sandbox import Endpoint, Mount, Take, UnixAddress
@@ -16,8 +18,11 @@ GIT_SOCKET: Final = "/run/roost/git.sock"
 CERTIFICATE: Final = "/run/roost/ca.pem"
 CERTIFICATES: Final = "/run/roost/ca-bundle.pem"
 """The certificate that vouches for hosts to which placeholders are replaced; and all others with it."""
+MCP_SOCKETS: Final = tuple(f"/run/roost/mcp-{index}.sock" for index in range(20))
+"""One for each MCP server that an agent can have: their paths stay as they are, so each has a port of its own."""
 
 _GIT_PORT: Final = 8702
+_FIRST_MCP_PORT: Final = 8710
 _PROXY_PORT: Final = 3128
 _LOCAL: Final = "localhost,127.0.0.1,::1"
 
@@ -42,11 +47,13 @@ def open_grant(
     dialect: Dialect,
     takes: Mapping[str, Take],
     repositories: Sequence[Origin],
+    servers: Sequence[Origin],
     substitutions: Sequence[Substitution],
     unreachable: Mapping[str, Sequence[str]],
 ) -> OpenGrant:
     """The sockets in `directory`, as a sandbox is to see them; `takes`: who serves each, by its path inside."""
     ports = {MODEL_SOCKET: dialect.port, PROXY_SOCKET: _PROXY_PORT, GIT_SOCKET: _GIT_PORT}
+    ports |= {path: _FIRST_MCP_PORT + index for index, path in enumerate(MCP_SOCKETS)}
     endpoints = [
         Endpoint(
             address=UnixAddress(directory / name_of(path)), socket=path, port=ports[path], take=take
@@ -67,10 +74,12 @@ def open_grant(
     environ |= {
         each.variable: each.placeholder for each in substitutions if each.variable not in left_out
     }
+    addresses = {each.url: url for each, url in zip(repositories, local, strict=True)}
+    addresses |= {each.url: local_mcp(index, each.url) for index, each in enumerate(servers)}
     return OpenGrant(
         endpoints=endpoints,
         environ=environ,
-        addresses={each.url: url for each, url in zip(repositories, local, strict=True)},
+        addresses=addresses,
         mounts=[Mount(directory / name_of(path), path) for path in shown],
         certificates=directory / name_of(CERTIFICATES) if shown else None,
         unreachable=unreachable,
@@ -86,6 +95,11 @@ def files_of(substitutions: Sequence[Substitution], served: Collection[str]) -> 
 def _is_reserved(variable: str, environ: Mapping[str, str]) -> bool:
     """Whether a name has a meaning to the sandbox, or to programs that must start in it."""
     return variable in environ or _RESERVED.fullmatch(variable) is not None
+
+
+def local_mcp(index: int, url: str) -> str:
+    """Where the MCP server with this URL is found inside, if it is the one of this index."""
+    return f"http://127.0.0.1:{_FIRST_MCP_PORT + index}{httpx2.URL(url).raw_path.decode()}"
 
 
 def name_of(path: str) -> str:

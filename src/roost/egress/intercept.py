@@ -22,7 +22,6 @@ import msgspec
 from anyio.abc import ByteStream
 
 from roost.egress.hosts import ProxyTarget
-from roost.egress.model import HeldBytes, Holding
 from roost.egress.options import EgressBounds
 from roost.egress.reports import Refusal
 from roost.egress.secrets import Redactor
@@ -34,7 +33,7 @@ from roost.egress.substitution import (
     replaced_in_header,
 )
 from roost.egress.tls import HTTP, CertificateAuthority, TlsEnd, secured_client, secured_server
-from roost.egress.wire import Headers, HttpStream, Peer, end_to_end
+from roost.egress.wire import Headers, HeldBytes, Holding, HttpStream, Peer, end_to_end
 
 _log = logging.getLogger(__name__)
 

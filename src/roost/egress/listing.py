@@ -87,7 +87,7 @@ async def _put_on(origin: Origin) -> PutOn:
     if origin.credential is None:
         return NOTHING
     try:
-        secret = await origin.credential.secret()
+        secret = await origin.credential.secret() or ""
     except RoostError as failed:
         raise ModelListFailed(failed.message) from None
     if not can_be_sent(secret):

@@ -1,13 +1,12 @@
 """The proxy to the model: one session's requests to it, one after another on each connection.
 
 Each ring adds one thing: `serve` keeps the connection, `_answer` checks, `_paid` counts,
-`_unless_gone` stops paying for what nobody waits for, `_forward` passes on.
+`unless_gone` stops paying for what nobody waits for, `_forward` passes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from functools import partial
 
 import anyio
@@ -23,58 +22,9 @@ from roost.egress.metering import BudgetHold, Meter, Scan, scan_of
 from roost.egress.options import EgressBounds
 from roost.egress.reports import Refusal, Reports
 from roost.egress.routes import ModelRoute, ModelRoutes
-from roost.egress.wire import Headers, Peer
+from roost.egress.upstream import answering
+from roost.egress.wire import Headers, HeldBytes, Holding, Peer, unless_gone
 from roost.ports.egress import Account, Grant
-
-_RETRY_SECONDS = 2
-
-
-class HeldBytes:
-    """So many bytes at a time, perhaps out of a larger share."""
-
-    def __init__(self, most: int, of: HeldBytes | None = None) -> None:
-        self._most = most
-        self._of = of
-        self._taken = 0
-
-    @contextmanager
-    def holding(self) -> Generator[Holding, None, None]:
-        """What one request holds, until the context ends."""
-        holding = Holding(self)
-        try:
-            yield holding
-        finally:
-            self.give_back(holding.size)
-
-    def take(self, size: int) -> bool:
-        """Whether there is room for so many bytes more; then they are taken."""
-        if self._taken + size > self._most or (self._of is not None and not self._of.take(size)):
-            return False
-        self._taken += size
-        return True
-
-    def give_back(self, size: int) -> None:
-        """So many bytes are not held any more."""
-        self._taken -= size
-        if self._of is not None:
-            self._of.give_back(size)
-
-
-class Holding:
-    """What one request holds of a share."""
-
-    def __init__(self, share: HeldBytes) -> None:
-        self.size = 0
-        self._share = share
-
-    def add(self, size: int) -> None:
-        """Hold so many bytes more. :raises Refusal: there is no room for them"""
-        if not self._share.take(size):
-            raise Refusal(
-                429, "too many large requests at the same time", retry_after=_RETRY_SECONDS
-            )
-        self.size += size
-
 
 _HUNG_UP = 499
 _FIRST_ERROR = 400
@@ -183,7 +133,7 @@ class ModelProxy:
         hold = await self._admitted(ask)
         exchange = Exchange()
         try:
-            await _unless_gone(peer, partial(self._forward, route), ask, exchange)
+            await unless_gone(peer, partial(self._forward, route, peer, ask, exchange))
         finally:
             used = exchange.usage(ask.most)
             self._meter.settle(hold, used)
@@ -213,22 +163,21 @@ class ModelProxy:
         self, route: ModelRoute, peer: Peer, ask: ModelRequest, exchange: Exchange
     ) -> None:
         client = route.client
+        where = f"{client.host}:{client.port}"
+        sent = client.send(ask.method, ask.target, ask.headers, ask.body)
         try:
-            async with client.send(ask.method, ask.target, ask.headers, ask.body) as answer:
-                await answer.pass_on(peer, look=exchange.answered(answer.response).feed)
-            exchange.ended = True
-            await peer.send(h11.EndOfMessage())
-        except Refusal as refusal:  # of the credential, or of the address: nothing was sent
+            with answering(peer, f"the model's server at {where} did not answer"):
+                async with sent as answer:
+                    look = exchange.answered(answer.response).feed
+                    await answer.pass_on(peer, answer.headers(), look=look)
+                exchange.ended = True
+                await peer.send(h11.EndOfMessage())
+        except (
+            Refusal
+        ) as refusal:  # of the credential or the address, or there is no answer: nothing was used
             exchange.failed, exchange.status = True, refusal.status
             refusal.host, refusal.port = client.host, client.port
             raise
-        # The libraries' own words are not passed on: they may quote what they could not send.
-        except (httpx2.TransportError, httpx2.DecodingError, h11.LocalProtocolError):
-            exchange.failed = True
-            if peer.h11.our_state is h11.SEND_RESPONSE:
-                exchange.status = 502
-                where = f"{client.host}:{client.port}"
-                raise Refusal(502, f"the model's server at {where} did not answer") from None
 
     async def _refuse(self, peer: Peer, refusal: Refusal) -> None:
         if not refusal.host:
@@ -239,27 +188,6 @@ class ModelProxy:
         if refusal.retry_after is not None:
             headers.append((b"retry-after", str(refusal.retry_after).encode()))
         await peer.respond(refusal.status, headers, _envelope(refusal))
-
-
-async def _unless_gone(
-    peer: Peer,
-    forward: Callable[[Peer, ModelRequest, Exchange], Awaitable[None]],
-    ask: ModelRequest,
-    exchange: Exchange,
-) -> None:
-    """Forward, until the client hangs up: then the model need not go on for it."""
-    try:
-        async with anyio.create_task_group() as tasks:
-
-            async def watch() -> None:
-                await peer.gone()
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(watch)
-            await forward(peer, ask, exchange)
-            tasks.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
 
 
 def _envelope(refusal: Refusal) -> bytes:

@@ -18,7 +18,7 @@ import h11
 from anyio.abc import ByteStream, SocketAttribute, SocketStream
 
 from roost.egress.dial import Dialer
-from roost.egress.hosts import HostList, ProxyTarget, target_of
+from roost.egress.hosts import NetworkRules, ProxyTarget, target_of
 from roost.egress.inside import CERTIFICATE
 from roost.egress.intercept import (
     Interception,
@@ -28,12 +28,11 @@ from roost.egress.intercept import (
     opening,
     speaks_http,
 )
-from roost.egress.model import HeldBytes
 from roost.egress.options import EgressOptions
 from roost.egress.reports import Refusal, Reports
 from roost.egress.server_name import ACCESS_DENIED, Hello, NameCheck, Pieces
 from roost.egress.substitution import NOBODY, HostSubstitutions, SessionSubstitutions
-from roost.egress.wire import HttpStream, Peer
+from roost.egress.wire import HeldBytes, HttpStream, Peer
 from roost.ports.egress import Networking, Reason
 
 _CHUNK = 65536
@@ -131,10 +130,7 @@ class NetworkProxy:
         substitutions: SessionSubstitutions,
         held: HeldBytes,
     ) -> None:
-        packages = options.package_hosts if networking.package_managers else ()
-        self._hosts = HostList([*networking.allowed_hosts, *packages])
-        self._any_host = networking.kind == "unrestricted"
-        self._ports = options.ports
+        self._rules = NetworkRules(networking, options.ports, options.package_hosts)
         self._dialer = dialer
         self._reports = reports
         self._bounds = options.bounds
@@ -162,7 +158,7 @@ class NetworkProxy:
 
     async def _carry(self, peer: Peer, request: h11.Request, stream: ByteStream) -> None:
         target = target_of(request.method, request.target)
-        self._check(target)
+        self._rules.check(target)
         connect = request.method == b"CONNECT"
         if connect:
             _check_bodiless(request)
@@ -171,12 +167,6 @@ class NetworkProxy:
                 await self._tunnel(peer, target, stream, far)
             else:
                 await self._relay(peer, request, target, far)
-
-    def _check(self, target: ProxyTarget) -> None:
-        if target.port not in self._ports:
-            raise _denied(target, "port_not_allowed", f"port {target.port} is not allowed")
-        if not self._any_host and not self._hosts.has(target):
-            raise _denied(target, "host_not_allowed", f"{target.host} is not an allowed host")
 
     async def _tunnel(
         self, peer: Peer, target: ProxyTarget, near: ByteStream, far: ByteStream
@@ -190,8 +180,8 @@ class NetworkProxy:
                 await self._intercept(target, given, near, far, begun.near)
                 return
         outgoing, incoming = pieces_of(near, begun.near), pieces_of(far, begun.far)
-        if not self._any_host:
-            check = NameCheck(target, self._hosts, self._bounds)
+        if not self._rules.any_host:
+            check = NameCheck(target, self._rules.hosts, self._bounds)
             outgoing, incoming = check.outgoing(outgoing), check.incoming(incoming)
         await Tunnel(near, far, self._pace, self._bounds.idle_seconds).run(outgoing, incoming)
 
@@ -269,7 +259,3 @@ class NetworkProxy:
 def _check_bodiless(request: h11.Request) -> None:
     if any(name in (b"content-length", b"transfer-encoding") for name, _ in request.headers):
         raise Refusal(400, "CONNECT has no body")
-
-
-def _denied(target: ProxyTarget, reason: Reason, message: str) -> Refusal:
-    return Refusal(403, message, reason=reason, host=target.host, port=target.port)

@@ -51,7 +51,7 @@ class ModelUpstream(msgspec.Struct, frozen=True):
 
 async def _check_origin(name: str, origin: Origin) -> None:
     """Refuse a malformed address, and a key that no header can carry. :raises StartupError: without the key"""
-    if origin.credential is not None and not can_be_sent(await origin.credential.secret()):
+    if origin.credential is not None and not can_be_sent(await origin.credential.secret() or ""):
         raise StartupError(f"the key for {name!r} is empty, or has a space or a line break in it")
     where = f"the address of {name!r}"
     try:

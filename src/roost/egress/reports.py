@@ -18,7 +18,7 @@ class Refusal(Exception):
 
     With a `reason` it is a rule that said no, and the session's log hears of it; without one, the
     request was malformed or the far side did not answer. A `hint` goes into the log beside a reason
-    that does not speak for itself.
+    that does not speak for itself; `server` is the MCP server that it is about.
     """
 
     def __init__(
@@ -30,6 +30,7 @@ class Refusal(Exception):
         host: str = "",
         port: int = 0,
         hint: str = "",
+        server: str = "",
         retry_after: int | None = None,
     ) -> None:
         super().__init__(message)
@@ -39,6 +40,7 @@ class Refusal(Exception):
         self.host = host
         self.port = port
         self.hint = hint
+        self.server = server
         self.retry_after = retry_after
 
 
@@ -81,6 +83,7 @@ class Reports:
             port=refusal.port,
             reason=refusal.reason,
             hint=refusal.hint,
+            server=refusal.server,
             unreported=unreported,
         )
         await self._deliver(self._grant.refused, report)

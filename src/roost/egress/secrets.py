@@ -11,11 +11,14 @@ from urllib.parse import quote
 
 from roost.ports.egress import Put
 
-_SHORTEST: Final = 16
-"""A shorter key is a stand-in (`none`, `ollama`), and a word that answers may well have in them."""
+SHORTEST_KEY: Final = 16
+"""A shorter key of a model is a stand-in (`none`, `ollama`), and a word that answers may well have in them."""
 
-_SHORTEST_PASSWORD: Final = 6
-"""A password may be short, and is none of those words."""
+SHORTEST_SECRET: Final = 6
+"""A password or a token may be short, and is none of those words."""
+
+_SAFE_IN_ADDRESSES: Final = ("", "/", "!'()*", "!'()*/", "!#$&'()*+,/:;=?@")
+"""What programs leave as it is in addresses: Python's and Go's ways, and the two of JavaScript."""
 
 
 def can_be_sent(secret: str) -> bool:
@@ -34,18 +37,18 @@ NOTHING: Final = PutOn((), ())
 """For an origin without a credential."""
 
 
-def put_on(secret: str, put: Put) -> PutOn:
-    """The header that carries a secret."""
+def put_on(secret: str, put: Put, *, shortest: int = SHORTEST_KEY) -> PutOn:
+    """The header that carries a secret. One that is shorter than `shortest` is not looked for in answers."""
     value = secret.encode()
     if put == "basic":  # as git servers take tokens: any name, and the token as password
         header = (b"authorization", b"Basic " + b64encode(b"x-access-token:" + value))
-        return PutOn([header], forms_of(value, [header], shortest=_SHORTEST_PASSWORD))
+        return PutOn([header], forms_of(value, [header], shortest=SHORTEST_SECRET))
     header = (b"x-api-key", value) if put == "x-api-key" else (b"authorization", b"Bearer " + value)
-    return PutOn([header], forms_of(value, [header]))
+    return PutOn([header], forms_of(value, [header], shortest=shortest))
 
 
 def forms_of(
-    secret: bytes, headers: Iterable[tuple[bytes, bytes]], *, shortest: int = _SHORTEST
+    secret: bytes, headers: Iterable[tuple[bytes, bytes]], *, shortest: int = SHORTEST_KEY
 ) -> Sequence[bytes]:
     """What must not come back: the secret, what its headers carry, and both as a server may write them.
 
@@ -54,18 +57,18 @@ def forms_of(
     """
     carried = [value.rpartition(b" ")[2] for _, value in headers]
     plain = [secret, *carried] if secret else []
-    forms = {form for text in plain for form in _written(text)} | _encoded(secret)
+    forms = {form for text in plain for form in (*_written(text), *_encoded(text))}
     return sorted((form for form in forms if len(form) >= shortest), key=len, reverse=True)
 
 
 def _written(text: bytes) -> set[bytes]:
-    quoted = quote(text, safe="")
+    quoted = [quote(text, safe=safe) for safe in _SAFE_IN_ADDRESSES]
     # A secret that is no text is not written by these means.
     plain = text.decode("utf-8", "replace")
     in_json = json.dumps(plain)[1:-1]
     careful = in_json.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    forms = (quoted, _lower_escapes(quoted), in_json, in_json.replace("/", "\\/"), careful)
-    return {text, *(each.encode() for each in (*forms, html.escape(plain)))}
+    forms = (in_json, in_json.replace("/", "\\/"), careful, html.escape(plain))
+    return {text, *(each.encode() for each in (*quoted, *map(_lower_escapes, quoted), *forms))}
 
 
 def _lower_escapes(quoted: str) -> str:

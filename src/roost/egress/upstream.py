@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Generator,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final, Protocol, TypeVar
 
+import anyio
 import h11
 import httpx2
 
 from roost.egress.connections import UpstreamConnections
 from roost.egress.reports import Refusal
-from roost.egress.secrets import NOTHING, PutOn, Redactor, can_be_sent, put_on
+from roost.egress.secrets import (
+    NOTHING,
+    SHORTEST_KEY,
+    SHORTEST_SECRET,
+    PutOn,
+    Redactor,
+    can_be_sent,
+    put_on,
+)
 from roost.egress.wire import Headers, Peer, end_to_end
+from roost.errors import RoostError
 from roost.ports.egress import Origin
 
 _NOT_PASSED_ON = (
@@ -24,6 +42,12 @@ _NOT_PASSED_ON = (
 )
 """Answers' headers that are about the operator's account, or about a connection nobody inside has."""
 
+_READABLE: Final = frozenset(("", "identity", "gzip", "deflate"))
+"""How a body may be encoded. What cannot be read cannot be searched for the secret, and is not passed on."""
+
+_NOT_ACCEPTED: Final = 401
+T = TypeVar("T")
+
 
 class UpstreamClient:
     """What one session asks of one origin. :raises httpx2.InvalidURL: of a malformed address"""
@@ -33,6 +57,7 @@ class UpstreamClient:
         self._url = httpx2.URL(origin.url)
         self._path = self._url.raw_path.rstrip(b"/")
         self._connections = connections
+        self._shortest = SHORTEST_SECRET if origin.protocol in ("git", "mcp") else SHORTEST_KEY
         self._last: tuple[str, PutOn] = ("", NOTHING)
 
     @property
@@ -51,28 +76,80 @@ class UpstreamClient:
     ) -> AsyncGenerator[UpstreamAnswer, None]:
         """The answer's head, and its body to be passed on.
 
-        :raises Refusal: the credential cannot be sent
+        A request whose credential is not accepted is sent once more if there is another one by now, and if it
+        was held: what has been passed on as it came cannot be sent again.
+
+        :raises Refusal: the credential cannot be had or sent, or the address may not be reached
         :raises httpx2.TransportError: there is no answer
         """
-        given = await self._put_on()
-        # Answers must arrive as they are: what is compressed cannot be looked at as it passes.
-        sent = [*headers, *given.headers, (b"accept-encoding", b"identity")]
-        path = self._path + target
-        async with self._connections.send(self._url, method, path, sent, body) as response:
-            yield UpstreamAnswer(response, given.forms)
+        for last in (not isinstance(body, bytes), True):
+            secret, given = await self._put_on()
+            # Answers must arrive as they are: what is compressed cannot be looked at as it passes.
+            sent = [*headers, *given.headers, (b"accept-encoding", b"identity")]
+            asked = self._connections.send(
+                self._url,
+                method,
+                self._path + target,
+                sent,
+                body,
+                restricted=self._origin.restricted,
+                # A tool may take hours, and a stream of events be silent for as long: hanging up ends that.
+                patient=self._origin.protocol == "mcp",
+            )
+            async with asked as response:
+                if (
+                    last
+                    or response.status_code != _NOT_ACCEPTED
+                    or not await self._replaced(secret)
+                ):
+                    yield UpstreamAnswer(response, given.forms)
+                    return
 
-    async def _put_on(self) -> PutOn:
+    async def _put_on(self) -> tuple[str | None, PutOn]:
         credential = self._origin.credential
-        if credential is None:
-            return NOTHING
-        secret = await credential.secret()
+        secret = None if credential is None else await self._asked(credential.secret())
+        if credential is None or secret is None:
+            return None, NOTHING
         before, given = self._last
         if secret != before:
             if not can_be_sent(secret):
                 raise Refusal(502, f"the credential for {self.host} cannot be sent")
-            given = put_on(secret, credential.put)
+            given = put_on(secret, credential.put, shortest=self._shortest)
             self._last = secret, given
-        return given
+        return secret, given
+
+    async def _replaced(self, secret: str | None) -> bool:
+        """Whether there is another one by now. :raises Refusal: it cannot be had"""
+        credential = self._origin.credential
+        if credential is None or secret is None:
+            return False
+        return await self._asked(credential.rejected(secret))
+
+    async def _asked(self, credential: Awaitable[T]) -> T:
+        """What the owner of a credential says. :raises Refusal: it cannot be had"""
+        try:
+            return await credential
+        except RoostError as error:
+            raise Refusal(
+                502,
+                f"the credential for {self.host} cannot be used: {error.message}",
+                reason="credential_unavailable",
+                host=self.host,
+                port=self.port,
+                hint=error.message,
+            ) from None
+
+
+class StreamFilter(Protocol):
+    """Changes a body as it passes, without holding it up."""
+
+    def feed(self, data: bytes) -> bytes:
+        """As much of the stream as can be passed on now."""
+        ...
+
+    def flush(self) -> bytes:
+        """The rest, at the end of the stream."""
+        ...
 
 
 class UpstreamAnswer:
@@ -83,23 +160,37 @@ class UpstreamAnswer:
         self._forms = forms
 
     async def pass_on(
-        self, peer: Peer, *drop: bytes, look: Callable[[bytes], None] = lambda data: None
+        self,
+        peer: Peer,
+        headers: Headers,
+        *filters: StreamFilter,
+        look: Callable[[bytes], None] = lambda data: None,
     ) -> None:
-        """Pass it on as it comes, without the secret; `look` sees the body as it was received.
+        """Pass it on as it comes, without the secret and with these headers. Trailers are left out.
 
-        Headers about cookies and accounts are left out, and those to `drop`.
+        `filters` change what is left of the body; `look` sees the body as it was received.
+
+        :raises httpx2.DecodingError: the body is encoded in a way that cannot be read
         """
-        headers = self._headers(drop)
+        encodings = self.response.headers.get("content-encoding", "").lower().split(",")
+        if not _READABLE.issuperset(map(str.strip, encodings)):
+            raise httpx2.DecodingError("the body cannot be read")
         await peer.send(h11.Response(status_code=self.response.status_code, headers=headers))
-        redactor = Redactor(self._forms)
+        stages: Sequence[StreamFilter] = (Redactor(self._forms), *filters)
         async for data in self.response.aiter_bytes():
             look(data)
-            if clean := redactor.feed(data):
-                await peer.send(h11.Data(data=clean))
-        if rest := redactor.flush():
+            for stage in stages:
+                data = stage.feed(data)
+            if data:
+                await peer.send(h11.Data(data=data))
+        rest = b""
+        for stage in stages:
+            rest = stage.feed(rest) + stage.flush()
+        if rest:
             await peer.send(h11.Data(data=rest))
 
-    def _headers(self, drop: Sequence[bytes]) -> Headers:
+    def headers(self, *drop: bytes) -> Headers:
+        """Its headers without the secret, without those about cookies and accounts, and those to `drop`."""
         drop = (*_NOT_PASSED_ON, *drop)
         if "content-encoding" in self.response.headers:  # it is passed on decoded
             drop = (*drop, b"content-encoding", b"content-length")
@@ -108,3 +199,19 @@ class UpstreamAnswer:
             (name, redactor.whole(value))
             for name, value in end_to_end(self.response.headers.raw, *drop)
         ]
+
+
+@contextmanager
+def answering(peer: Peer, otherwise: str) -> Generator[None, None, None]:
+    """What is done inside answers a request. If the far side fails, the client is told so in these words, or,
+    once its answer has begun, sees it cut off. The libraries' own words may quote what they could not send.
+
+    :raises Refusal: there is no answer
+    :raises anyio.BrokenResourceError: the answer was cut off
+    """
+    try:
+        yield
+    except (httpx2.TransportError, httpx2.DecodingError, h11.LocalProtocolError):
+        if peer.h11.our_state is h11.SEND_RESPONSE:
+            raise Refusal(502, otherwise) from None
+        raise anyio.BrokenResourceError from None

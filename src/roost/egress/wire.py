@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
+from contextlib import aclosing, contextmanager
 
 import anyio
 import h11
@@ -14,6 +15,7 @@ from roost.egress.reports import Refusal
 Headers = list[tuple[bytes, bytes]]
 
 _CHUNK = 65536
+_RETRY_SECONDS = 2
 _HOP_BY_HOP = frozenset(
     (
         b"connection",
@@ -57,6 +59,53 @@ def _check_framing(request: h11.Request) -> None:
     old = b"transfer-encoding" in names and request.http_version < b"1.1"
     if both or old or _named(request.headers) & _NEVER_NAMED:
         raise Refusal(400, "the length of the request is ambiguous")
+
+
+class HeldBytes:
+    """So many bytes at a time, perhaps out of a larger share."""
+
+    def __init__(self, most: int, of: HeldBytes | None = None) -> None:
+        self._most = most
+        self._of = of
+        self._taken = 0
+
+    @contextmanager
+    def holding(self) -> Generator[Holding, None, None]:
+        """What one request holds, until the context ends."""
+        holding = Holding(self)
+        try:
+            yield holding
+        finally:
+            self.give_back(holding.size)
+
+    def take(self, size: int) -> bool:
+        """Whether there is room for so many bytes more; then they are taken."""
+        if self._taken + size > self._most or (self._of is not None and not self._of.take(size)):
+            return False
+        self._taken += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """So many bytes are not held any more."""
+        self._taken -= size
+        if self._of is not None:
+            self._of.give_back(size)
+
+
+class Holding:
+    """What one request holds of a share."""
+
+    def __init__(self, share: HeldBytes) -> None:
+        self.size = 0
+        self._share = share
+
+    def add(self, size: int) -> None:
+        """Hold so many bytes more. :raises Refusal: there is no room for them"""
+        if not self._share.take(size):
+            raise Refusal(
+                429, "too many large requests at the same time", retry_after=_RETRY_SECONDS
+            )
+        self.size += size
 
 
 class HttpStream:
@@ -114,6 +163,7 @@ class Peer(HttpStream):
     def __init__(self, stream: ByteStream, bounds: EgressBounds) -> None:
         super().__init__(stream, h11.SERVER, bounds)
         self._bodiless = False
+        self._whole = anyio.Event()
 
     async def serve(
         self,
@@ -149,6 +199,7 @@ class Peer(HttpStream):
         if not isinstance(event, h11.Request):
             return None
         self._bodiless = event.method == b"HEAD"
+        self._whole = anyio.Event()
         if event.http_version not in (b"1.0", b"1.1"):
             raise Refusal(505, "only HTTP/1.1 is spoken here")
         _check_framing(event)
@@ -169,14 +220,52 @@ class Peer(HttpStream):
         try:
             while isinstance(event := await self.receive(), h11.Data):
                 yield bytes(event.data)
+            self._whole.set()
         except h11.RemoteProtocolError as error:
             raise _malformed(error) from None
+
+    async def no_body(self) -> None:
+        """See to it that the request whose head was read has no body. :raises Refusal: it has"""
+        async with aclosing(self.body()) as parts:
+            async for _ in parts:
+                raise Refusal(400, "such a request has no body")
+
+    def upload(self, request: h11.Request) -> AsyncGenerator[bytes, None]:
+        """The body of a request that may be large, as it comes: no more of it is held than is being sent on.
+
+        :raises Refusal: it says that it is too large; reading it, that it is, or is too slow
+        """
+        said = next((value for name, value in request.headers if name == b"content-length"), b"0")
+        self._check_size(int(said))
+        return self._upload()
+
+    async def _upload(self) -> AsyncGenerator[bytes, None]:
+        patience, size = self._bounds.body_seconds, 0
+        async with aclosing(self.body()) as parts:
+            while True:
+                began = anyio.current_time()
+                try:
+                    # Only the sandbox is hurried: the server's side has a time of its own for each piece.
+                    with anyio.fail_after(patience):
+                        data = await anext(parts, b"")
+                except TimeoutError:
+                    raise Refusal(408, "the request took too long to arrive") from None
+                patience -= anyio.current_time() - began
+                if not data:
+                    return
+                self._check_size(size := size + len(data))
+                yield data
+
+    def _check_size(self, size: int) -> None:
+        if size > self._bounds.body_bytes:
+            raise Refusal(413, f"at most {self._bounds.body_bytes} bytes can be sent")
 
     async def gone(self) -> None:
         """Returns when the client has hung up while it is being answered.
 
         What it sends ahead of its next request is kept, up to a bound; beyond it, it waits.
         """
+        await self._whole.wait()  # until then its hanging up is noticed by whoever reads the body
         while len(self.h11.trailing_data[0]) < _CHUNK:
             if not await self._fill():
                 return
@@ -237,6 +326,22 @@ class Peer(HttpStream):
             return False
         self.h11.start_next_cycle()
         return True
+
+
+async def unless_gone(peer: Peer, answer: Callable[[], Awaitable[None]]) -> None:
+    """Answer, until the client hangs up: then the far side need not go on for it."""
+    try:
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                await peer.gone()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch)
+            await answer()
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
 
 
 def _malformed(error: h11.RemoteProtocolError) -> Refusal:

@@ -135,8 +135,10 @@ class MessagesApi:
     async def at(cls, origin: Origin, client: httpx2.AsyncClient) -> MessagesApi:
         """The one of a server, with the key that it is asked with now."""
         credential = origin.credential
-        key = "none" if credential is None else await credential.secret()
-        return cls(client, origin.url, key, "x-api-key" if credential is None else credential.put)
+        key = None if credential is None else await credential.secret()
+        return cls(
+            client, origin.url, key or "none", "x-api-key" if credential is None else credential.put
+        )
 
     def __init__(self, client: httpx2.AsyncClient, base_url: str, api_key: str, put: Put) -> None:
         self._client = client

@@ -46,15 +46,17 @@ Reason = Literal[
     "model_not_allowed",
     "budget_reached",
     "placeholder_not_replaced",
+    "credential_rejected",
+    "credential_unavailable",
 ]
 
 
 class RefusalReport(msgspec.Struct, frozen=True, kw_only=True):
     """Something inside asked for what it may not have, or sends a placeholder that cannot be replaced.
 
-    `hint` is for a person, in sentences, where the reason alone does not say what happened. A sandbox
-    can ask faster than a log should grow: `unreported` counts the refusals since the last report that
-    were left out for that reason.
+    `hint` is for a person, in sentences, where the reason alone does not say what happened. `server` is the
+    name of the MCP server it is about, if it is about one. A sandbox can ask faster than a log should grow:
+    `unreported` counts the refusals since the last report that were left out for that reason.
     """
 
     session_id: str
@@ -62,6 +64,7 @@ class RefusalReport(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     reason: Reason
     hint: str = ""
+    server: str = ""
     unreported: int = 0
 
 
@@ -82,14 +85,23 @@ Put = Literal["x-api-key", "bearer", "basic"]
 """How a secret is put on a request: as which header. `basic` is for git servers: the secret is the password."""
 
 
+async def _final(secret: str) -> bool:
+    """Nothing takes the place of a secret that is not accepted."""
+    return False
+
+
 class Credential(msgspec.Struct, frozen=True):
     """A secret, and how it is put on a request. It never enters a sandbox.
 
-    `secret` is asked for each request, so that one that is replaced meanwhile is used from then on.
+    `secret` is asked for each request, so that one that is replaced meanwhile is used from then on; None: the
+    request goes without. It may raise a `RoostError`, whose message the session is told. `rejected` is given
+    a secret that the server has answered with 401; it says whether there is another one by now, and then the
+    request is sent once more.
     """
 
-    secret: Callable[[], Awaitable[str]]
+    secret: Callable[[], Awaitable[str | None]]
     put: Put
+    rejected: Callable[[str], Awaitable[bool]] = _final
 
     @classmethod
     def fixed(cls, value: str, put: Put) -> Credential:
@@ -104,13 +116,17 @@ class Credential(msgspec.Struct, frozen=True):
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """A server outside that a session may use, with a credential that it never sees.
 
-    `protocol` is what may be asked of it: `git`, or the name of a model's API (`anthropic`, `openai`). It
-    is reached under its own URL or through a variable of the sandbox, as the programs for it expect.
+    `protocol` is what may be asked of it: `git`, `mcp`, or the name of a model's API (`anthropic`, `openai`).
+    It is reached under its own URL, through a variable of the sandbox, or at its address in
+    `OpenGrant.addresses`, as the programs for it expect. `restricted`: its URL is a client's, so it is reached
+    only at addresses that sandboxes may reach. `name` is what the session calls it, if it has a name.
     """
 
     url: str
     protocol: str
     credential: Credential | None = None
+    restricted: bool = False
+    name: str = ""
 
 
 class Substitution(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +153,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     that brings no origin for the API gets the operator's. `models` are ids, or beginnings of ids that end in `*`; None: any. `spent` is what earlier grants of the
     session have used of the budget. `account` and `refused` are awaited one at a time for each connection,
     are given a few seconds, and may fail: that is logged, and the connection goes on. `origins` can be
-    reached whatever the networking is. `raised` is asked before a request is refused because the budget is
+    reached whatever the networking is, but for MCP servers, for which it holds. `raised` is asked before a request is refused because the budget is
     used up: it says what the budget is by now.
     """
 

@@ -174,7 +174,9 @@ class Brief(msgspec.Struct, frozen=True):
 
     `history` reads the log from its beginning, in order. `sandbox` is where its processes live; a
     harness that starts none is given none. With a `confinement` there are no walls around that sandbox,
-    and the harness itself has to refuse every call of a tool that would leave it.
+    and the harness itself has to refuse every call of a tool that would leave it. `addresses` are those at
+    which its MCP servers are found inside, by their own URLs: their tokens are put on behind it, so a program
+    gives a placeholder. A server that is not among them is reached under its own URL.
     """
 
     session: Session
@@ -182,6 +184,7 @@ class Brief(msgspec.Struct, frozen=True):
     start: StartMode
     sandbox: Sandbox | None = None
     confinement: Confinement | None = None
+    addresses: Mapping[str, str] = {}
 
 
 class Conversation(Protocol):

@@ -182,5 +182,5 @@ def _described(each: ModelUpstream) -> str:
 
 
 async def _address(origin: Origin) -> ModelAddress:
-    key = None if origin.credential is None else SecretStr(await origin.credential.secret())
-    return ModelAddress(url=origin.url, key=key)
+    key = None if origin.credential is None else await origin.credential.secret()
+    return ModelAddress(url=origin.url, key=None if key is None else SecretStr(key))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from roost.core.files.resources import Resources
 from roost.core.records.skills import Skills
 from roost.core.sandbox.networking import networking_of
@@ -49,8 +52,19 @@ class SessionBelongings:
         return Networking()  # the host's own network needs no proxy
 
     async def origins(self, session: Session) -> list[Origin]:
-        """Servers that it may use with a credential: its repositories. :raises CannotUnseal: one cannot be had"""
-        return await self._resources.origins(session)
+        """Servers that it may use with a credential: its repositories, and its agent's MCP servers.
+
+        Without isolation there are no ports of its own at which an MCP server could be reached: the agent
+        then connects to it by itself.
+
+        :raises CannotUnseal: a repository's token cannot be had
+        """
+        servers = session.spec.agent.get("mcp_servers") or ()
+        is_isolated = session.spec.trust_level == "sandboxed"
+        return [
+            *await self._resources.origins(session),
+            *(_mcp(server) for server in servers if is_isolated),
+        ]
 
     async def mounts(self, session: Session, say: OnLack) -> list[Mount]:
         """Its skills, its files and a directory for its outputs, to be shown inside.
@@ -76,3 +90,7 @@ class SessionBelongings:
     async def forget(self, session_id: str) -> None:
         """Forget a session that never was."""
         await self._resources.forget("", session_id)
+
+
+def _mcp(server: Mapping[str, Any]) -> Origin:
+    return Origin(url=server["url"], protocol="mcp", restricted=True, name=server["name"])

@@ -9,10 +9,10 @@ A session whose trust level is not `sandboxed` is not isolated: it works in the 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from roost.core.sandbox.belongings import SessionBelongings
 from roost.core.sandbox.clones import cloned
@@ -36,6 +36,11 @@ _log = logging.getLogger(__name__)
 OnAccount = Callable[[Account], None]
 
 
+class _OpenSandbox(NamedTuple):
+    sandbox: Sandbox
+    addresses: Mapping[str, str]
+
+
 class Sandboxes:
     """Opens sandboxes for sessions. `on_account` is told of each request that went to a model."""
 
@@ -57,7 +62,7 @@ class Sandboxes:
         self._files = files
         self._belongings = belongings
         self._on_account = on_account
-        self._open: dict[str, Sandbox] = {}
+        self._open: dict[str, _OpenSandbox] = {}
 
     async def check(self, spec: Spec) -> None:
         """:raises SandboxUnavailable: such a session cannot have its sandbox now"""
@@ -94,7 +99,7 @@ class Sandboxes:
         async with self._egress.open(grant) as opened:
             plan = self._planner.plan(lease, session, harness, inputs, opened)
             async with self._offered.provider_for(session.spec).open(plan) as bare:
-                self._open[session.id] = bare
+                self._open[session.id] = _OpenSandbox(bare, opened.addresses)
                 sandbox = with_ports(bare, plan.endpoints)
                 try:
                     for lack in await cloned(sandbox, session.spec.resources):
@@ -148,6 +153,10 @@ class Sandboxes:
         """What its harness has to keep the agent's tools in; None where a sandbox does, or nothing does."""
         return self._planner.confinement(session)
 
+    def addresses(self, session_id: str) -> Mapping[str, str]:
+        """Where the servers of its agent are found in a session's open sandbox, by their own URLs."""
+        return self._open[session_id].addresses
+
     async def networking(self, session: Session) -> Networking:
         """What the session may connect to now; see `SessionBelongings.networking`."""
         return await self._belongings.networking(session)
@@ -162,11 +171,11 @@ class Sandboxes:
 
     async def stats(self, session_id: str) -> Stats | None:
         """What a session's sandbox uses now; None if it has none open here."""
-        sandbox = self._open.get(session_id)
-        if sandbox is None:
+        found = self._open.get(session_id)
+        if found is None:
             return None
         try:
-            return await sandbox.stats()
+            return await found.sandbox.stats()
         except SandboxFailed:
             return None  # it is going away just now
 

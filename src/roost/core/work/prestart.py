@@ -35,6 +35,7 @@ from roost.ports.egress import Networking, RefusalReport
 from roost.ports.harness import Brief, Conversation, Harness, StartMode
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier
+from roost.ports.sandbox import Sandbox
 from roost.ports.sessions import Sessions
 
 _log = logging.getLogger(__name__)
@@ -324,7 +325,7 @@ class Prestart:
         try:
             async with (
                 self._sandboxes.open(lease, session, harness, spare) as sandbox,
-                harness.open(replace(brief, sandbox=sandbox)) as conversation,
+                harness.open(self._brief_in(sandbox, brief)) as conversation,
             ):
                 with anyio.fail_after(_COMES_UP_WITHIN):
                     await conversation.up()
@@ -334,6 +335,10 @@ class Prestart:
                 await spare.until_over()
         finally:
             self._limit.end(session.id)
+
+    def _brief_in(self, sandbox: Sandbox, brief: Brief) -> Brief:
+        addresses = self._sandboxes.addresses(brief.session.id)
+        return replace(brief, sandbox=sandbox, addresses=addresses)
 
     async def _sweep(self) -> None:
         """Remove what a server that was killed has left behind."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from roost.core.sandbox.budgets import Budgets
 from roost.core.work.leased_log import LeasedLog
 from roost.domain.budget import Budget, Spent
 from roost.domain.events import Draft
 from roost.domain.ledger import Batch
-from roost.ports.drafts import trouble
+from roost.ports.drafts import new_draft, trouble
 from roost.ports.egress import RefusalReport
 from roost.ports.sessions import Sessions
+
+_NOT_ACCEPTED: Final = {
+    "credential_rejected": "does not accept the credential it was sent, or wants one: the session's vaults "
+    "need one for its address that it accepts",
+    "credential_unavailable": "was not asked, because its credential cannot be opened or renewed",
+}
 
 
 class LoggedReports:
@@ -31,6 +39,8 @@ class LoggedReports:
             error, text = refused.reason, f"a secret cannot be put on requests to {where}"
         hint = f". {refused.hint}" if refused.hint else ""
         said = trouble(error, f"{text}: {refused.reason}{more}{hint}", "retrying")
+        if refused.server and refused.reason in _NOT_ACCEPTED:
+            said = _unauthenticated(refused)
         await self._log.append(Batch(drafts=[said]))
 
     async def spent(self, spent: Spent) -> None:
@@ -44,3 +54,14 @@ class LoggedReports:
     async def allowed(self) -> Budget:
         """Its budget, which may have been raised since the sandbox was opened."""
         return self._budgets.of(await self._sessions.find(self._log.session_id))
+
+
+def _unauthenticated(refused: RefusalReport) -> Draft:
+    why = f" ({refused.hint})" if refused.hint else ""
+    error = {
+        "type": "mcp_authentication_failed_error",
+        "mcp_server_name": refused.server,
+        "message": f"The MCP server {refused.server} {_NOT_ACCEPTED[refused.reason]}{why}.",
+        "retry_status": {"type": "retrying"},
+    }
+    return new_draft("session.error", error=error)

@@ -125,8 +125,13 @@ class AgentStarter:
         """
         behind = self._sandboxes.may_be_behind(brief.session.id)
         start = StartMode.of(resumed=brief.start.resumes, ahead=ahead, behind=behind)
-        confinement = self._sandboxes.confinement(brief.session)
-        return replace(brief, sandbox=sandbox, confinement=confinement, start=start)
+        return replace(
+            brief,
+            sandbox=sandbox,
+            confinement=self._sandboxes.confinement(brief.session),
+            addresses=self._sandboxes.addresses(brief.session.id),
+            start=start,
+        )
 
     async def _see_it_up(self, conversation: Conversation, session_id: str) -> None:
         await conversation.up()

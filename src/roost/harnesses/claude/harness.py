@@ -102,7 +102,9 @@ class ClaudeHarness:
             raise RoostError("the claude harness needs a sandbox, and was given none")
         toolbox = Toolbox(brief.session.spec.agent, confined=brief.confinement is not None)
         command = INSIDE if self._mounted else str(self._program())
-        launch = CliCommand(command, brief.session, toolbox, self._environ, brief.confinement)
+        launch = CliCommand(
+            command, brief.session, toolbox, self._environ, brief.confinement, brief.addresses
+        )
         try:
             async with anyio.create_task_group() as tasks:
                 conversation = ClaudeConversation(brief, brief.sandbox, launch, toolbox, tasks)

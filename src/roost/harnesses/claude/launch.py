@@ -78,6 +78,7 @@ class CliCommand:
         toolbox: Toolbox,
         environ: Mapping[str, str],
         bounds: Confinement | None = None,
+        addresses: Mapping[str, str] = {},
     ) -> None:
         self._command = command
         self._agent = session.spec.agent
@@ -85,6 +86,7 @@ class CliCommand:
         self._environ = environ
         self._conversation = StableIds.of(session).conversation
         self._bounds = bounds
+        self._addresses = addresses
         # Named, all that the CLI keeps is in it, which a workspace can hide. It is the session's own even
         # with full trust, where `HOME` is the person's.
         self.home: Mapping[str, str] = {"CLAUDE_CONFIG_DIR": _CONFIG}
@@ -151,10 +153,17 @@ class CliCommand:
         return [f"Read(./{path}/**)" for path in hidden]
 
     def _servers(self) -> Json:
-        servers: Json = {
-            name: {"type": "http", "url": url} for name, url in self._toolbox.servers.items()
-        }
+        servers: Json = {name: self._server(url) for name, url in self._toolbox.servers.items()}
         if self._toolbox.custom:
             own = self._toolbox.custom_server
             servers[own] = {"type": "sdk", "name": own}
         return servers
+
+    def _server(self, url: str) -> Json:
+        """An MCP server. With a header of ours the CLI does not try to sign in by itself, which would need a
+        person, and would make it pass over the server in later starts.
+        """
+        local = self._addresses.get(url)
+        if local is None:
+            return {"type": "http", "url": url}
+        return {"type": "http", "url": local, "headers": {"Authorization": "Bearer placeholder"}}
