@@ -192,7 +192,7 @@ def limited(*hosts: str, packages: bool = False) -> Networking:
     [
         (Networking(kind="unrestricted"), ["a.example"], None),
         (Networking(kind="none"), ["a.example"], ["a.example"]),
-        (Networking(kind="none"), None, ["*"]),
+        (Networking(kind="none"), None, []),
         (limited(), None, None),
         (limited("a.example"), ["A.example"], None),
         (limited("a.example"), ["a.example", "b.example"], ["b.example"]),

@@ -55,7 +55,7 @@ class Chat:
         key: str | None = None,
         budget: Any = anthropic.omit,
         agent: dict[str, Any] | None = None,
-        **options: str,
+        **options: Any,
     ) -> None:
         self._key = key or server.key
         self.move_to(server)
@@ -69,7 +69,7 @@ class Chat:
         )
         self.session = self.begin(budget, **options)
 
-    def begin(self, budget: Any = anthropic.omit, **options: str) -> Any:
+    def begin(self, budget: Any = anthropic.omit, **options: Any) -> Any:
         """Another session, of the same agent and in the same environment."""
         return self.client.beta.sessions.create(
             agent=self._agent.id,

@@ -223,15 +223,14 @@ def unreachable(
 ) -> dict[str, list[str]]:
     """The hosts of substitutions that the networking does not allow, by the name of the variable.
 
-    A secret for every host lacks none, unless there is no network at all.
+    A secret for every host lacks none, unless there is no network at all: then it names no host.
     """
     found = {}
     allowed = [*networking.allowed_hosts, *(packages if networking.package_managers else ())]
     for each in substitutions:
-        hosts = ["*"] if each.hosts is None else each.hosts
         if networking.kind == "unrestricted" or (each.hosts is None and networking.kind != "none"):
             continue
-        lacking = [host for host in hosts if not _covered(host.lower(), allowed)]
+        lacking = [host for host in each.hosts or () if not _covered(host.lower(), allowed)]
         if networking.kind == "none" or lacking:
             found[each.variable] = lacking
     return found

@@ -9,6 +9,7 @@ from roost.core.files.resources import Resources
 from roost.core.records.skills import Skills
 from roost.core.sandbox.networking import networking_of
 from roost.core.sandbox.reports import OnLack
+from roost.core.sandbox.variables import SessionVariable, SessionVariables
 from roost.core.vaults.secrets import VaultSecrets
 from roost.domain.session import Session
 from roost.errors import NotFound, RoostError
@@ -28,6 +29,7 @@ class SessionBelongings:
         self._skills = skills
         self._resources = resources
         self._secrets = secrets
+        self._variables = SessionVariables(secrets)
 
     async def networking(self, session: Session) -> Networking:
         """What its environment says. An environment that is gone allows nothing.
@@ -65,6 +67,10 @@ class SessionBelongings:
             *await self._resources.origins(session),
             *(_mcp(server) for server in servers if is_isolated),
         ]
+
+    async def variables(self, session: Session, say: OnLack) -> list[SessionVariable]:
+        """Secrets that its programs use by the names of variables; `say` is told what cannot be used."""
+        return await self._variables.of(session, say)
 
     async def mounts(self, session: Session, say: OnLack) -> list[Mount]:
         """Its skills, its files and a directory for its outputs, to be shown inside.

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.loopback import FORWARDER
 from roost.core.sandbox.reports import SandboxReports
+from roost.core.sandbox.variables import SessionVariable
 from roost.domain.budget import Spent, price_of
 from roost.domain.session import Lease, Session
-from roost.ports.egress import Account, Grant, Networking, OpenGrant, Origin, Substitution
+from roost.ports.egress import Account, Grant, Networking, OpenGrant, Origin
 from roost.ports.harness import Confinement, Harness
 from roost.ports.sandbox import Mount, Plan, SandboxLimits, Volume
 from roost.ports.volumes import SessionVolumes
@@ -48,7 +49,7 @@ class SandboxInputs(msgspec.Struct, frozen=True, kw_only=True):
 
     networking: Networking = Networking()
     origins: Sequence[Origin] = ()
-    substitutions: Sequence[Substitution] = ()
+    variables: Sequence[SessionVariable] = ()
     mounts: Sequence[Mount] = ()
     quota_bytes: int | None = None
 
@@ -85,7 +86,7 @@ class SandboxPlanner:
             prices=self._budgets.prices,
             networking=inputs.networking,
             origins=inputs.origins,
-            substitutions=inputs.substitutions,
+            substitutions=[each.substitution for each in inputs.variables],
         )
 
     def plan(

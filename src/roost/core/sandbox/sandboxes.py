@@ -21,6 +21,7 @@ from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.planner import SandboxInputs, SandboxPlanner
 from roost.core.sandbox.reports import OnSpending, SandboxReports
 from roost.core.sandbox.session_files import SessionFiles
+from roost.core.sandbox.variables import lacks_of
 from roost.domain.session import Lease, Session, Spec
 from roost.errors import SandboxFailed
 from roost.ports.egress import Account, Egress, Networking
@@ -97,6 +98,8 @@ class Sandboxes:
         account = partial(self._account, reports.spent)
         grant = self._planner.grant(lease, session, harness, inputs, account, reports)
         async with self._egress.open(grant) as opened:
+            for lack in lacks_of(inputs.variables, opened):
+                await reports.lacks(lack)
             plan = self._planner.plan(lease, session, harness, inputs, opened)
             async with self._offered.provider_for(session.spec).open(plan) as bare:
                 self._open[session.id] = _OpenSandbox(bare, opened.addresses)
@@ -115,6 +118,7 @@ class Sandboxes:
         return SandboxInputs(
             networking=await self.networking(session),
             origins=await self._belongings.origins(session),
+            variables=await self._belongings.variables(session, reports.lacks),
             mounts=[
                 *harness.mounts,
                 *await self._belongings.mounts(session, reports.lacks),

@@ -6,6 +6,7 @@ session that runs. Of several vaults of a session, the first that has a fitting 
 
 from __future__ import annotations
 
+import hmac
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -28,7 +29,7 @@ from roost.errors import CannotUnseal, FieldNotServed, NotFound
 from roost.ports.credentials import Credentials
 from roost.ports.seal import Seal
 
-SERVED: Final[frozenset[Use]] = frozenset()
+SERVED: Final[frozenset[Use]] = frozenset({"environment_variable"})
 """The kinds of credentials that sessions can use here. A session that names a vault with another one is
 refused, so that nobody waits for a credential that nothing puts on.
 """
@@ -39,6 +40,7 @@ replaced or archived is out of use.
 """
 
 _MOST_KEPT: Final = 1024
+_PLACEHOLDER_DIGITS: Final = 32
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(CredentialSecrets).decode
@@ -85,6 +87,16 @@ class VaultSecrets:
         if len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
         return secret
+
+    def placeholder(self, session_id: str, name: str) -> str:
+        """What a session's sandbox has in a variable instead of its secret.
+
+        It is always the same, also on other nodes and after the secret was replaced: processes and files keep
+        it. Nobody can guess that of another session. :raises CannotSeal: there is no master key
+        """
+        key = self._seal.derived("placeholders")
+        digest = hmac.digest(key, f"{session_id} {name}".encode(), "sha256")
+        return f"roost_{digest.hex()[:_PLACEHOLDER_DIGITS]}"
 
     async def _of(self, session: Session) -> list[VaultCredential]:
         """Those of the session's vaults that are not archived, of the first vault first."""
