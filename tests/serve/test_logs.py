@@ -12,10 +12,11 @@ from roost.serve import logs
 
 @pytest.fixture(autouse=True)
 def restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The root logger as it was, after each test."""
+    """The root logger as it was, after each test, and lines counted from the start."""
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", list(root.handlers))
     monkeypatch.setattr(root, "level", root.level)
+    monkeypatch.setattr(logs._Logger, "lines", logs._Logger.lines)
 
 
 def test_what_an_agent_says_cannot_begin_a_line_or_steer_a_terminal(
@@ -71,3 +72,22 @@ def test_lines_of_a_kind_have_a_bound_and_others_are_written(
     written = capsys.readouterr().err
     assert written.count("it broke") == 5
     assert "something else" in written
+
+
+def test_what_was_left_out_is_counted_and_nothing_is_made_of_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(logs, "_LINES_OF_ALL", 5)
+    now = 1000.0
+    monkeypatch.setattr(logs.time, "time", lambda: now)
+    known = logging.getLogger("made.before")
+    logs.configure("text", "info")
+    made: list[logging.LogRecord] = []
+    monkeypatch.setattr(known, "filters", [lambda record: made.append(record) or True])
+    for number in range(20):
+        known.info("it broke: %s", number)
+    assert len(made) == 5
+    now += 60
+    known.info("it broke: %s", 20)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "it broke: 20 (15 more such lines were left out)" in last

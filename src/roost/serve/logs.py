@@ -33,15 +33,20 @@ def configure(form: Literal["auto", "json", "text"], level: str) -> None:
     if form == "auto":
         form = "text" if sys.stderr.isatty() else "json"
     handler = logging.StreamHandler(sys.stderr)
-    handler.filters[:] = [_Seldom(_LINES_OF_ALL)]
     handler.setFormatter(_Json() if form == "json" else _Text())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     logging._srcfile = None
     logging.setLogRecordFactory(_Record)
+    _Logger.lines = _LineCounts(_LINES_OF_ALL)
+    logging.setLoggerClass(_Logger)
+    plain = (logging.Logger, logging.RootLogger)
+    for logger in (root, *logging.Logger.manager.loggerDict.values()):
+        if type(logger) in plain:  # of a module that was loaded before
+            logger.__class__ = _Logger
     from_strangers = logging.getLogger("uvicorn.error")
-    from_strangers.filters[:] = [_Seldom(_LINES_PER_MINUTE)]
+    vars(from_strangers)["lines"] = _LineCounts(_LINES_PER_MINUTE)
     for noisy in ("httpx2", "httpcore2", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
@@ -76,29 +81,41 @@ class _Record(logging.LogRecord):
         self.msecs = int(now % 1 * 1000)
 
 
-class _Seldom(logging.Filter):
-    """Lets some lines of a kind through in a minute, and says of the others how many they were.
-
-    What uvicorn writes is about connections, and anybody can make a connection.
-    """
+class _LineCounts:
+    """Lets so many lines of a kind through in a minute, and knows of the others how many they were."""
 
     def __init__(self, most: int) -> None:
-        super().__init__()
         self._most = most
         self._kinds: dict[str, tuple[float, int]] = {}
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        kind = str(record.msg)[:100]
-        since, count = self._kinds.get(kind, (record.created, 0))
+    def count(self, msg: object, now: float) -> int | None:
+        """Count a line. None: it is one too many; else how many were left out before it, mostly 0."""
+        kind = str(msg)[:100]
+        since, count = self._kinds.get(kind, (now, 0))
         left_out = 0
-        if record.created - since >= _MINUTE:
-            since, left_out, count = record.created, max(0, count - self._most), 0
+        if now - since >= _MINUTE:
+            since, left_out, count = now, max(0, count - self._most), 0
         if len(self._kinds) >= _KINDS and kind not in self._kinds:
             self._kinds.clear()
         self._kinds[kind] = since, count + 1
+        return left_out if count < self._most else None
+
+
+class _Logger(logging.Logger):
+    """Counts a line before a record is made of it: that takes many times as long.
+
+    What uvicorn writes is counted by itself: it is about connections, and anybody can make a connection.
+    """
+
+    lines = _LineCounts(_LINES_OF_ALL)
+
+    def _log(self, level: int, msg: object, *args: Any, **options: Any) -> None:
+        left_out = self.lines.count(msg, time.time())
+        if left_out is None:
+            return
         if left_out:
-            record.msg = f"{record.msg} ({left_out} more such lines were left out)"
-        return count < self._most
+            msg = f"{msg} ({left_out} more such lines were left out)"
+        super()._log(level, msg, *args, **options)
 
 
 def _extras(record: logging.LogRecord) -> dict[str, object]:
