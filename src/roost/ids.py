@@ -14,17 +14,18 @@ OURS: Final = UUID("6f1d6f0e-5d0b-4c53-9d0a-2f4b8a3c7e19")
 
 def mint(prefix: str) -> str:
     """A new id: 48 bits of milliseconds, then 80 random ones. Later ids sort after earlier ones."""
-    return f"{prefix}_{time.time_ns() // 1_000_000:012x}{_random()}"
+    try:
+        random = _unused.pop()
+    except IndexError:
+        random = _random()
+    return f"{prefix}_{time.time_ns() // 1_000_000:012x}{random}"
 
 
 def _random() -> str:
     """80 random bits that nobody else gets. Asking the kernel for each would let other threads in between."""
-    try:
-        return _unused.pop()
-    except IndexError:
-        some = os.urandom(10 * _AT_ONCE).hex()
-        _unused.extend(some[at : at + 20] for at in range(0, len(some), 20))
-        return os.urandom(10).hex()
+    some = os.urandom(10 * _AT_ONCE).hex()
+    _unused.extend(some[at : at + 20] for at in range(0, len(some), 20))
+    return os.urandom(10).hex()
 
 
 _AT_ONCE: Final = 256

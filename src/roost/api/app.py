@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Awaitable
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -39,14 +40,13 @@ class Api:
         self._deps = deps
         self._routes = routes
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one request, refuse one WebSocket, or accompany one lifespan."""
         if scope["type"] == "http":
-            await self._answer_every_error(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000})
-        else:
-            await _lifespan(receive, send)
+            return self._answer_every_error(scope, receive, send)
+        if scope["type"] == "websocket":
+            return send({"type": "websocket.close", "code": 1000})
+        return _lifespan(receive, send)
 
     async def _answer_every_error(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, params, query, body = headers_of(scope), {}, {}, {}  # type: ignore[var-annotated]

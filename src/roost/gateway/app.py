@@ -152,7 +152,7 @@ class ProtocolRouter:
         self._api = api
         self._gateway = gateway
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one request, serve one connection, or accompany one lifespan."""
         answer = self._gateway if scope["type"] == "websocket" else self._api
-        await answer(scope, receive, send)
+        return answer(scope, receive, send)

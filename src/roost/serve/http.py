@@ -47,6 +47,7 @@ async def listening(
     server = _Server(
         uvicorn.Config(
             app,
+            interface="asgi3",
             lifespan="off",
             log_config=None,
             access_log=False,

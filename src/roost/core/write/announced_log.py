@@ -5,7 +5,7 @@ Only a shortcut. Whoever is told may ignore it: the notification comes all the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from roost.domain.events import Draft, Entry
@@ -30,7 +30,7 @@ class AnnouncedLog:
         self.page = log.page
         self.place = log.place
 
-    async def accept(
+    def accept(
         self,
         session_id: str,
         drafts: Sequence[Draft],
@@ -39,7 +39,7 @@ class AnnouncedLog:
         max_queued: int = 1000,
         standby: Standby | None = None,
         ended: AcceptEnded | None = None,
-    ) -> Accepted:
+    ) -> Coroutine[Any, Any, Accepted]:
         """As the port says; what was accepted is announced before its sender is answered. What else it wrote, such as a status, is in the log only."""
 
         def told(accepted: Accepted | None) -> None:
@@ -50,7 +50,7 @@ class AnnouncedLog:
                 if ended is not None:
                     ended(accepted)
 
-        return await self._log.accept(
+        return self._log.accept(
             session_id,
             drafts,
             receipts=receipts,
