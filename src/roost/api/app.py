@@ -118,13 +118,14 @@ class _Answer:
 
     def at_once(self, body: bytes) -> bool:
         """Send a whole answer of JSON, if the server takes one; else it has to be sent as usual."""
-        extensions = self._call.scope.get("extensions")
+        scope = self._call.scope
+        extensions = scope.get("extensions")
         take: TakeWhole | None = extensions and extensions.get(WHOLE_ANSWER)
         if take is None:
             return False
         own = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()])
         head = f"content-length: {len(body)}\r\ncontent-type: application/json\r\n{own}\r\n"
-        if not take(head.encode("latin-1"), body):
+        if not take(scope, head.encode("latin-1"), body):
             return False
         self._count(200)
         return True

@@ -231,7 +231,7 @@ class Socket:
                 await self._check_answered(session_id, message.requestId)
             raise
         if not accepted.repeated:
-            self._deps.meters.accepted.inc()
+            self._deps.meters.accepted(1)
         [entry] = accepted.entries
         ack: dict[str, Any] = {
             "type": "ack",

@@ -11,7 +11,6 @@ import asyncio  # noqa: TID251 - the types of uvicorn's protocols
 import fcntl
 import resource
 import termios
-import weakref
 from array import array
 from contextlib import suppress
 from dataclasses import dataclass
@@ -245,10 +244,12 @@ class HttpLine(Counted, HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
     _head: int | None = 0  # bytes of a head so far; None while a body comes
+    _answering: RequestResponseCycle | None = None  # the request whose turn it is
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The head of the first request is waited for."""
         super().connection_made(transport)
+        self._extensions: dict[str, Any] = {WHOLE_ANSWER: self._answer_whole}
         self._refusal = self.crowd.enter(self)
         if self._refusal is not None:
             self.app = _Refusing(self.app, self._refusal)
@@ -259,6 +260,7 @@ class HttpLine(Counted, HttpToolsProtocol):
         """Nothing is waited for any more."""
         self._disarm()
         self._stop_reading()
+        self._extensions.clear()  # else the connection would refer to itself, and be found late
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -303,24 +305,17 @@ class HttpLine(Counted, HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """The application may give an answer whole."""
-        # Weak: what a request refers to would else refer to the request, and be found late.
-        connection: weakref.ref[HttpLine] = weakref.ref(self)
-        asked = weakref.ref(cycle)
-
-        def take(head: bytes, body: bytes) -> bool:
-            here, request = connection(), asked()
-            if here is None or request is None:
-                return False
-            return here._answer_whole(request, head, body)
-
-        extensions: dict[str, Any] = {WHOLE_ANSWER: take}
-        cycle.scope["extensions"] = extensions
+        self._answering = cycle
+        cycle.scope["extensions"] = self._extensions
         super()._start_asgi_task(cycle, app)
 
-    def _answer_whole(self, cycle: RequestResponseCycle, head: bytes, body: bytes) -> bool:
-        """As `cycle.send` for both messages of an answer, with one write; see `api.framework.replies.TakeWhole`."""
+    def _answer_whole(self, scope: Scope, head: bytes, body: bytes) -> bool:
+        """As `send` for both messages of an answer, with one write; see `api.framework.replies.TakeWhole`."""
+        cycle = self._answering
+        if cycle is None or cycle.scope is not scope:
+            return False
         ended = cycle.disconnected or cycle.response_started or not cycle.keep_alive
-        if ended or cycle.flow.write_paused or cycle.scope["method"] == "HEAD":
+        if ended or cycle.flow.write_paused or scope["method"] == "HEAD":
             return False
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = False

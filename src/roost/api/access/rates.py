@@ -45,7 +45,7 @@ class RateLimiter:
         tokens = self._tokens.get((key.id, kind))
         if tokens is None or tokens.limit != limit:
             tokens = self._tokens[key.id, kind] = _LocalTokens(f"{key.id} {kind}", limit)
-        wait = await tokens.spend(self._buckets)
+        wait = 0.0 if tokens.spend_held() else await tokens.spend(self._buckets)
         headers.update(tokens.headers())
         if wait:
             raise RateLimited(f"this key may make {limit} {kind} a minute", retry_after=wait)
@@ -68,18 +68,21 @@ class _LocalTokens:
         self._left = float(limit)
         self._at = monotonic()
 
-    async def spend(self, buckets: Buckets) -> float:
-        """Use one token. Gives 0, or the seconds until there is one."""
-        if not self._held and (wait := self._wait()):
-            return wait
+    def spend_held(self) -> bool:
+        """Use one token, if one is here; mostly one is."""
         if not self._held:
-            taken = await buckets.take(self._name, self.limit, max(1, self.limit // 60))
-            self._held += taken.tokens
-            self._left, self._at = taken.left, monotonic()
-        if not self._held:
-            return self._wait()
+            return False
         self._held -= 1
-        return 0.0
+        return True
+
+    async def spend(self, buckets: Buckets) -> float:
+        """Use one token of those in the bucket. Gives 0, or the seconds until there is one."""
+        if wait := self._wait():
+            return wait
+        taken = await buckets.take(self._name, self.limit, max(1, self.limit // 60))
+        self._held += taken.tokens
+        self._left, self._at = taken.left, monotonic()
+        return 0.0 if self.spend_held() else self._wait()
 
     def _wait(self) -> float:
         """How long it takes until the bucket has something; 0 if it may have."""

@@ -43,7 +43,7 @@ class ClientGone(Exception):
     """The client hung up before its request was complete."""
 
 
-@dataclass
+@dataclass(slots=True)
 class ApiCall:
     """Filled in as the request passes each step of `api/app.py`; handlers see it complete."""
 

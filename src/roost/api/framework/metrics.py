@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
@@ -24,10 +24,9 @@ class Meters:
         self._requests = _Requests()
         self.answered = self._requests.answered
         """Count a response that has begun: its operation, its status, and after how many seconds."""
+        self.accepted = self._requests.accepted
+        """Count inputs that became durable: how many."""
         registry.register(self._requests)
-        self.accepted = Counter(
-            "roost_inputs_accepted", "Inputs that became durable.", registry=registry
-        )
         streams = Gauge("roost_open_streams", "Event streams open now.", registry=registry)
         streams.set_function(open_streams)
 
@@ -38,8 +37,13 @@ class _Requests(Collector):
     """
 
     def __init__(self) -> None:
+        self._inputs = _Count()
         self._counts: dict[tuple[str, int], _Count] = {}
         self._seconds: dict[str, _Seconds] = {}
+
+    def accepted(self, number: int) -> None:
+        """Count some inputs. Called on the event loop's thread only."""
+        self._inputs.number += number
 
     def answered(self, operation: str, status: int, seconds: float) -> None:
         """Count one. Called on the event loop's thread only."""
@@ -56,6 +60,7 @@ class _Requests(Collector):
     def describe(self) -> Iterator[Metric]:
         """The metrics, without a value: what nobody has counted yet has a name already."""
         labels = ("operation", "status")
+        yield CounterMetricFamily("roost_inputs_accepted", "Inputs that became durable.")
         yield CounterMetricFamily(
             "roost_http_requests", "Requests answered, by operation and status.", labels=labels
         )
@@ -65,9 +70,11 @@ class _Requests(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics as they are now."""
-        requests, seconds = self.describe()
+        inputs, requests, seconds = self.describe()
+        assert isinstance(inputs, CounterMetricFamily)
         assert isinstance(requests, CounterMetricFamily)
         assert isinstance(seconds, HistogramMetricFamily)
+        inputs.add_metric([], self._inputs.number, created=self._inputs.since)
         for (operation, status), count in list(self._counts.items()):
             requests.add_metric([operation, str(status)], count.number, created=count.since)
         for operation, taken in list(self._seconds.items()):
@@ -75,6 +82,7 @@ class _Requests(Collector):
             seconds.add_metric([operation], buckets, taken.sum)
             labels = {"operation": operation}
             seconds.add_sample("roost_http_request_seconds_created", labels, taken.since)
+        yield inputs
         yield requests
         yield seconds
 

@@ -22,9 +22,9 @@ def reply(value: object, status: int = 200) -> Response:
 WHOLE_ANSWER: Final = "roost.whole_answer"
 """The extension of ASGI by which our server takes an answer at once, and not message by message."""
 
-TakeWhole = Callable[[bytes, bytes], bool]
-"""Writes the headers of an answer with status 200, which end with an empty line, and its body. False: it has
-to come as messages, and nothing was written.
+TakeWhole = Callable[[Scope, bytes, bytes], bool]
+"""Writes the headers of an answer with status 200, which end with an empty line, and its body, for the request
+of this scope. False: it has to come as messages, and nothing was written.
 """
 
 

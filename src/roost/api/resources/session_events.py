@@ -86,7 +86,7 @@ async def send(
     async with attachments.kept(call.key, session.id, drafts, "events"):
         accepted = await intake.accept(session.id, drafts, receipts)
     if not accepted.repeated:
-        call.deps.meters.accepted.inc(len(accepted.entries))
+        call.deps.meters.accepted(len(accepted.entries))
     return JsonBytes(b'{"data":[%b]}' % _joined(accepted.entries))
 
 
@@ -196,7 +196,7 @@ def _resumed_at(call: ApiCall, session: Session) -> int | None:
 
 def _joined(entries: Iterable[Entry]) -> bytes:
     """Events with their seq, written without being parsed."""
-    return b",".join(b'%b,"seq":%d}' % (entry.json()[:-1], entry.seq) for entry in entries)
+    return b",".join([b'%b,"seq":%d}' % (entry.json()[:-1], entry.seq) for entry in entries])
 
 
 # Inputs: what is wrong with them beyond their shape, and what is written of them

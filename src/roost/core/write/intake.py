@@ -41,7 +41,8 @@ class Intake:
         Whoever is cancelled meanwhile, because its client hung up, has said it all the same: the store
         commits what it was given, so the runner is told now, and not when it next looks by itself.
         """
-        await self._check_inputs(session_id, drafts)
+        if any(draft.type == "user.tool_confirmation" for draft in drafts):
+            await self._check_inputs(session_id, drafts)
         slot = self._standby.slot_of(session_id)
         slot.expect()
 

@@ -25,6 +25,7 @@ class StandbyRunners:
 
     def __init__(self) -> None:
         self._slots: dict[str, StandbySlot] = {}
+        self._nobody = StandbySlot(None)
 
     @asynccontextmanager
     async def standing_by(
@@ -45,8 +46,8 @@ class StandbyRunners:
         await slot.settled()
 
     def slot_of(self, session_id: str) -> StandbySlot:
-        """The slot of whoever stands by for the session."""
-        return self._slots.get(session_id) or StandbySlot(None)
+        """The slot of whoever stands by for the session. Nobody's takes nothing, whatever it is told."""
+        return self._slots.get(session_id, self._nobody)
 
 
 class StandbySlot:
