@@ -123,6 +123,22 @@ async def test_each_turn_has_its_own_count_of_lost_sandboxes(
             assert texts(await roost.turn(session, text)) == [f"heard {text}"]
 
 
+@pytest.mark.parametrize("times", [4, 5], ids=["mended in time", "given up"])
+async def test_a_sandbox_of_an_earlier_turn_that_is_dead_costs_the_next_turn_none_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+):
+    monkeypatch.setattr("roost.core.work.runner._PAUSES", (0.01, 0.01, 0.01))
+    odd = Odd()
+    odd.breaks_at, odd.breaks_times = "two", times
+    odd.breaks_with = SandboxFailed("it was killed from outside")
+    async with node(tmp_path, harnesses={"odd": odd}) as roost:
+        session = await at_work(roost, "one")
+        await roost.say(session, "two")  # taken in the sandbox that is open
+        entries = await roost.until(session, "session.status_idle")
+        assert odd.told == [(["one"], False), (["two"], False), *[(["two"], True)] * 4]
+        assert texts(entries) == (["heard one", "heard two"] if times == 4 else ["heard one"])
+
+
 async def test_a_turn_that_was_cut_off_waits_for_an_agent_that_cannot_be_opened(tmp_path: Path):
     odd = Odd()
     async with node(tmp_path, harnesses={"odd": odd}, stop_seconds=0.01) as roost:

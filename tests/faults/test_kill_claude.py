@@ -258,10 +258,8 @@ def kill_one(rng: random.Random, workers: Sequence[Worker], at_work: int, victim
         for worker in workers:
             worker.was_killed()
         return [victim]
-    # A turn that is killed again and again comes to its end only when that stops. An agent is started four
-    # times for one turn; a kill that comes just after the turn before counts there, and costs one here.
-    most = 2 if victim == "agent" else 3
-    worker = rng.choice([w for w in workers[:at_work] if w.kills[-1] < most] or [None])
+    # A turn that is killed again and again comes to its end only when that stops: it has four starts.
+    worker = rng.choice([worker for worker in workers[:at_work] if worker.kills[-1] < 3] or [None])
     pids = [] if worker is None else worker.agents() if victim == "agent" else worker.sandboxes()
     for pid in pids:
         with suppress(ProcessLookupError):

@@ -348,6 +348,38 @@ async def test_an_agent_killed_twice_before_the_model_answers_goes_on_all_the_sa
     assert (sandboxed.workspace / "ran.txt").read_text() == "ran\n"
 
 
+async def test_an_agent_that_died_while_idle_costs_the_next_turn_none_of_its_starts(
+    sandboxed: SandboxedHarness, monkeypatch: pytest.MonkeyPatch
+):
+    """Killed in the same instant as the next turn begins, so that nobody can have noticed. The last turn
+    loses the process that it finds, and three of the four that it starts.
+    """
+    monkeypatch.setattr("roost.harnesses.claude.conversation._PAUSES", (0.01, 0.01, 0.01))
+    runner = Board(sandboxed, agent())
+    async with runner.open() as opened:
+        for number in range(2):
+            message = runner.say(script({"text": f"Turn {number}."}, say=f"say-{number}"))
+            sandboxed.kill_agent()
+            assert await runner.turn(opened, [message]) == END
+        waits = "python3 -c 'import time; time.sleep(30)'"
+        steps = [bash(f"echo {n} >> ran.txt; {waits}") for n in range(3)]
+        last = runner.say(script(*steps, {"text": "Survived."}, say="last"))
+        async with anyio.create_task_group() as tasks:
+
+            async def kill_three_times() -> None:
+                for n in range(3):
+                    await appears(sandboxed.workspace / "ran.txt", f"{n}")
+                    sandboxed.kill_agent()
+
+            tasks.start_soon(kill_three_times)
+            with anyio.fail_after(120):
+                sandboxed.kill_agent()
+                assert await runner.turn(opened, [last]) == END
+    assert runner.texts()[-1] == "Survived."
+    assert set(runner.troubles()) == {"retrying"}
+    assert len(runner.troubles()) == 4, "the process it found, and three that it had started"
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(20))
 async def test_whenever_the_agent_is_killed_no_command_runs_twice(

@@ -197,6 +197,7 @@ class SessionRun:
         self._given: _Given  # set when a turn has begun
         self._stop_reason = _END_TURN
         self._was_up = False
+        self._turns_taken = 0  # in the sandbox that is open
         self._error: Exception  # set when it broke
         self._lost: Counter[int] = Counter()  # sandboxes, by the first input of the turn
         self._store_failed = False
@@ -228,7 +229,7 @@ class SessionRun:
         """Start the agent, and go through the phases that need one."""
         session = await self._sessions.find(self._lease.session_id)
         self.log.look(session.state)
-        self._was_up = False
+        self._was_up, self._turns_taken = False, 0
         try:
             async with self._unless_interrupted(session) as conversation:
                 self._move(await self._opened(session, conversation))
@@ -389,6 +390,7 @@ class SessionRun:
 
     async def _take_turn(self, conversation: Conversation) -> Phase:
         session, inputs, again = self._given
+        self._turns_taken += 1
         self._stop_reason = await self._parts.turns.take(
             session, self.log, conversation, inputs, again=again
         )
@@ -466,7 +468,10 @@ class SessionRun:
             return False
         await self.log.fail(Trouble(error.code, error.message, "retrying"))
         await anyio.sleep(_PAUSES[self._lost[turn[0]]])
-        self._lost[turn[0]] += 1
+        # One that an earlier turn has worked in may have died while the session was idle. It is not
+        # counted: nothing says that this turn has broken it.
+        if self._turns_taken < 2:
+            self._lost[turn[0]] += 1
         return True
 
     async def _give_up(self, error: Exception) -> Phase:

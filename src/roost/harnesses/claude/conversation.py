@@ -38,7 +38,7 @@ from roost.ports.harness import Brief, Output, StartMode, Trouble, TurnEnd
 from roost.ports.sandbox import Sandbox
 
 _log = logging.getLogger(__name__)
-_PAUSES: Final = (0.1, 1.0, 5.0)  # seconds before each restart of a CLI that died in one turn
+_PAUSES: Final = (0.1, 1.0, 5.0)  # seconds before each start after the first that one turn makes
 _LOOK_UP = 2.0  # seconds between looks at the clock while the CLI is silent
 _SPEAKS_WITHIN = 60.0  # seconds a CLI that was started has to say anything before it is killed
 _STOPS_WITHIN = 10.0  # seconds a CLI has to heed an interrupt before it is killed
@@ -157,6 +157,7 @@ class ClaudeConversation:
         self._state = ConversationState.ABSENT
         self._since = anyio.current_time()
         self._process: CliProcess | None = None
+        self._starts = 0  # processes that were started for the turn which is under way
         self._starting = anyio.Lock(fast_acquire=True)
         self._up = anyio.Event()
 
@@ -189,8 +190,13 @@ class ClaudeConversation:
         return self._turn(inputs, again or abandoned)
 
     async def _turn(self, inputs: Sequence[Entry], again: bool) -> AsyncGenerator[Output, None]:
-        """Tries until the agent rests, each time in a new process if the last one died."""
-        for pause in (*_PAUSES, None):
+        """Tries until the agent rests, each time in a new process if the last one died.
+
+        A process that was there before the turn is none of its starts: it may have died while nobody
+        looked, and a turn that had no part in that still has all of them.
+        """
+        self._starts = 0
+        while True:
             try:
                 async with aclosing(self._try(inputs, again)) as outputs:
                     async for output in outputs:
@@ -201,12 +207,13 @@ class ClaudeConversation:
             except _Died:
                 again = True
                 self._move(ConversationMove.DIE)
-                left = await self._after_death(last=pause is None)
+                last = self._starts > len(_PAUSES)
+                left = await self._after_death(last=last)
             for output in left:
                 yield output
-            if self._is_interrupted or pause is None:
+            if self._is_interrupted or last:
                 break
-            await anyio.sleep(pause)
+            await anyio.sleep(_PAUSES[self._starts - 1] if self._starts else 0)
             if self._is_interrupted:
                 break
             self._move(ConversationMove.RESTART)
@@ -223,6 +230,7 @@ class ClaudeConversation:
             plan, calls = await self._plan(inputs, again)
             for emit in plan.emits:
                 yield emit
+            self._starts += 1
             process, then = await self._start(plan, calls), plan.then
         else:
             then = await self._hand_over(process, inputs)
