@@ -50,7 +50,7 @@ from roost.core.sessions.forks import Forks
 from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
 from roost.core.sessions.specs import SessionSpecs, SpecRecords
-from roost.core.sessions.task_runs import Runs
+from roost.core.sessions.task_runs import TaskRuns
 from roost.core.sessions.transfer import Transfer
 from roost.core.sessions.trust import Trust
 from roost.core.snapshots.snapshots import Snapshots
@@ -313,7 +313,7 @@ def _deps(
         *(lifecycle, forks, transfer, resources, attachments, browse),
         *(follow, EventPages(store.log), Budgets()),
         Intake(store.log, notifier, StandbyRunners(), max_queued=settings.max_queued),
-        Runs(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
+        TaskRuns(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
         Fleet(store.nodes, notifier, "node_1"),
         Revocations(keyring, logins, notifier, server.streams.openers, server.streams.close),
         LoginAttempts(),

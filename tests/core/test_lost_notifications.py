@@ -115,7 +115,7 @@ async def test_a_warm_agent_is_sent_to_sleep_though_the_notification_was_lost(
         session = await roost.session(harness="in-sandbox")
         await roost.turn(session, "one")
         await until_standing_by(roost, session.id)
-        runner = roost.dispatcher._runner
+        runner = roost.dispatcher._runners
         runner.leaving(True) if cause == "drain" else runner.make_room()
         with anyio.fail_after(SOON):
             await provider.until_open(0)

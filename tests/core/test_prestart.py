@@ -22,7 +22,7 @@ from roost.domain.session import Session, Spec
 from roost.errors import QuotaExceeded
 from roost.ports.egress import Networking, RefusalReport
 from roost.ports.notifier import Notifier
-from roost.testing.null_parts import CollectedReports, runner_of
+from roost.testing.null_parts import CollectedReports, runners_of
 
 SPEC = Spec(agent=AGENT, environment_id="env_1", harness="in-sandbox", title="first")
 
@@ -89,7 +89,7 @@ async def prestart_node(
             room=lambda: room[0],
         )
         warmth = WarmAgents(notifier, seconds=0, most=9)
-        roost.dispatcher._runner = runner_of(
+        roost.dispatcher._runners = runners_of(
             *(store, notifier, harnesses), sandboxes=places, warm=warmth, limit=wakes, prestart=pool
         )
         await tasks.start(pool.run)
@@ -144,7 +144,7 @@ async def test_no_other_session_gets_it(tmp_path: Path, spec: Spec, tenant: str)
 async def test_one_that_is_not_up_yet_is_left_alone(tmp_path: Path):
     async with prestart_node(tmp_path) as prestarting:
         slow = Slow(
-            prestarting.node.dispatcher._runner._parts.starter._harnesses["in-sandbox"]._inner
+            prestarting.node.dispatcher._runners._parts.starter._harnesses["in-sandbox"]._inner
         )  # type: ignore[attr-defined]
         prestarting.pool._harnesses = {"in-sandbox": slow}
         await prestarting.create()

@@ -17,7 +17,7 @@ from roost.core.records.agents import Agents
 from roost.core.records.environments import Environments
 from roost.core.records.tasks import Tasks
 from roost.core.sessions import task_runs as module
-from roost.core.sessions.task_runs import Runs
+from roost.core.sessions.task_runs import TaskRuns
 from roost.core.work.server_tools import ServerTools
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
@@ -89,7 +89,7 @@ class TaskRunsSetup:
         lifecycle = lifecycle_of(store, roost.notifier, {"scripted": scripted}, agents)
         self.agents, self.environments = agents, environments
         self.lifecycle = Fragile(lifecycle, fuse, ("create",))
-        self.runs = Runs(
+        self.runs = TaskRuns(
             catalog,  # type: ignore[arg-type]
             self.board,
             self.lifecycle,  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from roost.ports.notifier import WORK
 from roost.ports.sandbox import Mount
 from roost.sandboxes.volumes import VaultVolumes
 from roost.testing.bare_sandboxes import bare_sandboxes
-from roost.testing.null_parts import runner_of
+from roost.testing.null_parts import runners_of
 
 LIMITED = Networking(kind="limited")
 FREE = Networking(kind="unrestricted")
@@ -145,7 +145,7 @@ async def manor(data: Path) -> AsyncGenerator[tuple[Node, TwoProviders], None]:
         server = TwoProviders(OneEnvironment(), data / "vault", list(EVERY))
         scripted = roost.harnesses["scripted"]
         store = roost.store
-        roost.dispatcher._runner = runner_of(
+        roost.dispatcher._runners = runners_of(
             store,
             roost.notifier,
             {"in-sandbox": SandboxedHarness(scripted)},

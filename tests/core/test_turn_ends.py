@@ -21,7 +21,7 @@ from roost.core.workspaces.sync import SyncPace
 from roost.domain.events import Entry
 from roost.ports.harness import Brief, Conversation, Output
 from roost.sandboxes.tree import LocalTree
-from roost.testing.null_parts import runner_of, workspaces_of
+from roost.testing.null_parts import runners_of, workspaces_of
 
 
 class HeldSnapshots(Snapshots):
@@ -80,7 +80,7 @@ async def writing(
         agent = Writing(roost.harnesses["scripted"])
         agent.homes = homes
         warmth, store = WarmAgents(roost.notifier, seconds=60, most=9), roost.store
-        roost.dispatcher._runner = runner_of(
+        roost.dispatcher._runners = runners_of(
             *(store, roost.notifier, {"in-sandbox": agent}),
             sandboxes=places,
             warm=warmth,

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from roost.domain.budget import Spent
 from roost.domain.events import Draft, Entry, Moment
 from roost.domain.ledger_writer import KEPT_WAITING, Change, LedgerWriter
+from roost.domain.rewinds import Rewind
 from roost.domain.session import Lease, Move, Pending, Spec, State, Status
-from roost.domain.turns import Rewind
 from roost.domain.usage import Usage
 from roost.errors import (
     Conflict,
@@ -73,7 +73,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MOST_ENTRIES = 1_000_000  # of a log that takes messages
-_RESERVE = 100  # places in a queue for interrupts and answers only
+_RESERVE = 100  # slots of a queue for interrupts and answers only
 
 
 def admit(
@@ -253,7 +253,7 @@ def note(state: State, drafts: Sequence[Draft], moment: Moment, *, wakes: bool =
 def rewind(
     state: State, seen: int, to: int, mark: int, was: str | None, draft: Draft, moment: Moment
 ) -> Change:
-    """The conversation goes on from an earlier place; the draft says so. See `domain.turns.Rewind`.
+    """The conversation goes on from an earlier place; the draft says so. See `domain.rewinds.Rewind`.
 
     :raises SessionClosed: it is terminated
     :raises SessionBusy: it runs, or waits for somebody

@@ -25,8 +25,8 @@ KEPT_WAITING = {"user.message", "system.message"}
 """What is said to an agent, and waits until it has time for it."""
 
 PLACE = 64 * 1024
-"""Bytes. A message takes one place in the queue, and one more for each of these that it has: so the
-limit on places bounds what a queue weighs, too. What empties the queue takes one, whatever its size."""
+"""Bytes. A message takes one slot of the queue, and one more for each of these that it has: so the
+limit on slots bounds what a queue weighs, too. What empties the queue takes one, whatever its size."""
 _SHOWN_AS_QUEUED = {
     "user.message",
     "user.interrupt",
@@ -46,7 +46,7 @@ class Change(msgspec.Struct, frozen=True):
     consumed: list[int] = []
 
 
-def _places(event: Draft | Entry) -> int:
+def _slots(event: Draft | Entry) -> int:
     return 1 + (len(event.body) // PLACE if event.type in KEPT_WAITING else 0)
 
 
@@ -94,8 +94,8 @@ class LedgerWriter:
         self.opened.append(entry)
         self.state = replace(
             self.state,
-            queued=self.state.queued + _places(draft),
-            run=entry.seq if first_since_rest else self.state.run,
+            queued=self.state.queued + _slots(draft),
+            first_input=entry.seq if first_since_rest else self.state.first_input,
             sent=entry.seq,
             sent_at=self.now,
         )
@@ -164,7 +164,7 @@ class LedgerWriter:
 
     def _wait_no_longer(self, entry: Entry) -> None:
         self.consumed.append(entry.seq)
-        self.state = replace(self.state, queued=self.state.queued - _places(entry))
+        self.state = replace(self.state, queued=self.state.queued - _slots(entry))
 
     def settle(self, draft: Draft) -> None:
         """What an answer answers.

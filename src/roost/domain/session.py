@@ -22,7 +22,7 @@ import msgspec
 
 from roost.domain.budget import Spent, monetary
 from roost.domain.events import Micros
-from roost.domain.turns import Rewind, Stretch, hidden
+from roost.domain.rewinds import Rewind, Stretch, hidden
 from roost.domain.usage import Usage
 from roost.errors import InvalidRequest
 
@@ -137,8 +137,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Where a session stands: one row, changed only together with the entries that say why.
 
     `turn` has the seqs of the inputs handed to the agent for its current turn, None between turns:
-    after a crash, those are the ones to hand to it again. `run` is the seq of the first input since
-    the session last rested, `queued` the places that waiting inputs take in the queue, `sent` the seq
+    after a crash, those are the ones to hand to it again. `first_input` is the seq of the first input since
+    the session last rested, `queued` the slots that waiting inputs take in the queue, `sent` the seq
     of the newest input, and `sent_at` its moment. `usage` is what the agent says its requests have
     used, `spent` what the way out has counted. `trust_level` and `budget` are the spec's, for entries to say.
     `turned` is the seq at which the last turn ended, 0 while there is another one, or a rewind since.
@@ -157,7 +157,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     spent: Spent = Spent()
     turn: tuple[int, ...] | None = None
-    run: int = 0
+    first_input: int = msgspec.field(default=0, name="run")
     sent: int = 0
     sent_at: Micros = 0
     active_since: Micros = 0

@@ -14,7 +14,7 @@ import msgspec
 from roost.core.read.fanout import AgentStatus
 from roost.core.read.outcome import Outcome
 from roost.core.snapshots.restore import RestoreProgress
-from roost.core.workspaces.local import Phase
+from roost.core.workspaces.local import SyncPhase
 from roost.domain.events import Entry, Preview
 from roost.domain.task import TOOL
 from roost.errors import RateLimited, RoostError
@@ -100,7 +100,7 @@ def connection_status(status: str) -> bytes:
     return frame({"type": "connection_status", "status": status, "sandboxStatus": status})
 
 
-def session_status(phase: Phase, progress: RestoreProgress | None) -> bytes:
+def session_status(phase: SyncPhase, progress: RestoreProgress | None) -> bytes:
     """The `session_status` message: what happens to the session's files."""
     message: Json = {"type": "session_status", "status": phase}
     if phase == "restoring" and progress is not None:

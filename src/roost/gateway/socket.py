@@ -19,7 +19,7 @@ from roost.core.read.large_events import EventPages
 from roost.core.read.outcome import Outcome
 from roost.core.sessions.lifecycle import Lifecycle
 from roost.core.snapshots.restore import RestoreProgress
-from roost.core.workspaces.local import Phase
+from roost.core.workspaces.local import SyncPhase
 from roost.core.write.intake import Intake
 from roost.domain.events import Entry, Preview
 from roost.domain.session import Session
@@ -147,7 +147,7 @@ class Socket:
             before, self._agent = self._agent, status
             self.send(server_messages.agent_status(before, status, cause))
 
-    def files(self, phase: Phase, progress: RestoreProgress | None) -> None:
+    def files(self, phase: SyncPhase, progress: RestoreProgress | None) -> None:
         """Show what happens to the session's files."""
         self.send(server_messages.session_status(phase, progress))
 

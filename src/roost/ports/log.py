@@ -19,8 +19,8 @@ import msgspec
 
 from roost.domain.events import Draft, Entry, Micros
 from roost.domain.ledger import Batch, Standby
+from roost.domain.rewinds import Stretch
 from roost.domain.session import Lease, State
-from roost.domain.turns import Stretch
 
 ANY_SIZE: Final = 2**62
 """No bound in bytes: for readers that take a page apart at once, and know that its entries are small."""
@@ -169,7 +169,7 @@ class Log(Protocol):
         """
         ...
 
-    async def place(self, session_id: str, event_id: str) -> int | None:
+    async def seq_of(self, session_id: str, event_id: str) -> int | None:
         """Where an event stands; if it was queued and taken up, where that was. None: nowhere."""
         ...
 

@@ -8,8 +8,8 @@ from typing import Final, Literal, NamedTuple, Protocol
 import msgspec
 
 from roost.domain.events import Draft, Entry, Micros
+from roost.domain.rewinds import Stretch
 from roost.domain.session import Session, Spec
-from roost.domain.turns import Stretch
 from roost.ports.log import Receipt
 
 MOST_KEPT: Final = 1_000_000
@@ -79,7 +79,7 @@ class Planting(msgspec.Struct, frozen=True):
 
 
 class Rewinding(msgspec.Struct, frozen=True):
-    """Where a conversation goes on from; see `domain.turns.Rewind`. `seen` is the log's end it knows of."""
+    """Where a conversation goes on from; see `domain.rewinds.Rewind`. `seen` is the log's end it knows of."""
 
     seen: int
     to: int

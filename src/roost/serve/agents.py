@@ -62,16 +62,16 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Workforce:
     """The harnesses that can be used here, which one sessions get that name none, what all known ones
-    declare, and the places of those that need one.
+    declare, and the sandboxes of those that need one.
     """
 
     harnesses: Mapping[str, Harness]
     profiles: Mapping[str, HarnessProfile]
     default: str
-    places: Sandboxes
+    sandboxes: Sandboxes
     trust: Trust
     files: LocalWorkspaces
-    commons: SharedWorkspaces
+    shared_workspaces: SharedWorkspaces
     browse: Browse
     archives: Archives
     budgets: Budgets
@@ -79,7 +79,7 @@ class Workforce:
 
 
 @asynccontextmanager
-async def workforce(
+async def open_workforce(
     settings: Settings,
     store: Store,
     blobs: Blobs,
@@ -99,14 +99,14 @@ async def workforce(
         levels = cast(list[TrustLevel], words(settings.trust_levels))
         vault = (settings.vault or settings.data / "vault").absolute()
         volumes = VaultVolumes(vault, settings.data.absolute())
-        files, commons = _files(settings, volumes, store, blobs, notifier, node)
+        files, shared_workspaces = _files(settings, volumes, store, blobs, notifier, node)
         offered = OfferedSandboxes(chosen(settings), others(settings), levels, volumes)
-        places = Sandboxes(
+        sandboxes = Sandboxes(
             offered,
             SandboxPlanner(volumes, _policy(settings), budgets),
             way_out,
             volumes=volumes,
-            files=SessionFiles(files, commons, volumes),
+            files=SessionFiles(files, shared_workspaces, volumes),
             belongings=SessionBelongings(store.catalog, skills, resources, secrets),
             on_account=on_account,
         )
@@ -119,9 +119,11 @@ async def workforce(
         trust = Trust(offered)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(offered.sweep)  # an engine that hangs must not hold up the start
-            browse = _browse(volumes, files, commons, profiles, settings.min_free_disk << 20)
+            browse = _browse(
+                volumes, files, shared_workspaces, profiles, settings.min_free_disk << 20
+            )
             archives = _archives(settings)
-            kept = (places, trust, files, commons, browse, archives)
+            kept = (sandboxes, trust, files, shared_workspaces, browse, archives)
             yield Workforce(harnesses, profiles, default, *kept, budgets, models)
 
 
@@ -182,7 +184,7 @@ def _archives(settings: Settings) -> FolderArchives:
 def _browse(
     volumes: VaultVolumes,
     files: LocalWorkspaces,
-    commons: SharedWorkspaces,
+    shared_workspaces: SharedWorkspaces,
     profiles: Mapping[str, HarnessProfile],
     least_free: int,
 ) -> Browse:
@@ -198,7 +200,7 @@ def _browse(
     def home_of(session: Session) -> LocalFolder:
         return LocalFolder(volumes.of(session.id).path, DEFAULT_UIDS)
 
-    return Browse(files, commons, folder_of, home_of)
+    return Browse(files, shared_workspaces, folder_of, home_of)
 
 
 def _policy(settings: Settings) -> SandboxPolicy:

@@ -87,14 +87,14 @@ class Bounds:
     trusted: tuple[Network, ...] = ()
 
 
-class Line(Protocol):
+class Connection(Protocol):
     """A connection, as it is counted here."""
 
     transport: asyncio.Transport
     client: tuple[str, int] | None
 
 
-class Crowd(ServerState):
+class Connections(ServerState):
     """Who is connected to one server, who of them says nothing, and who takes nothing.
 
     A connection that waits for a request gives way to a new one when there is no room: the oldest first.
@@ -107,19 +107,19 @@ class Crowd(ServerState):
         self.bounds = bounds
         self.most = bounds.connections or max(1, files * 3 // 4)
         self.per_address = bounds.per_address or max(1, self.most // 2)
-        self._places: dict[Line, str] = {}
+        self._addresses: dict[Connection, str] = {}
         self._counts: dict[str, int] = {}
-        self._silent: dict[Line, None] = {}
-        self._silent_of: dict[str, dict[Line, None]] = {}
-        self._unread: dict[Line, int] = {}
+        self._silent: dict[Connection, None] = {}
+        self._silent_of: dict[str, dict[Connection, None]] = {}
+        self._unread: dict[Connection, int] = {}
         self._all_unread = 0
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._addresses)
 
-    def enter(self, line: Line) -> RoostError | None:
+    def enter(self, connection: Connection) -> RoostError | None:
         """Count a connection; gives what all its requests are answered with, if there is no room."""
-        address = self._address_of(line)
+        address = self._address_of(connection)
         error: RoostError | None = None
         if address and self._counts.get(address, 0) >= self.per_address:
             if not self._drop_oldest(self._silent_of.get(address, {})):
@@ -127,76 +127,76 @@ class Crowd(ServerState):
         elif len(self) >= self.most and not self._drop_oldest(self._silent):
             error = Unavailable("this server has too many connections")
         if error is not None and len(self) >= self.most + _RESERVE:
-            line.transport.abort()
-        self._places[line] = address
+            connection.transport.abort()
+        self._addresses[connection] = address
         self._counts[address] = self._counts.get(address, 0) + 1
         return error
 
-    def leave(self, line: Line) -> None:
-        """It is gone, or soon will be. Twice: once."""
-        self.emptied(line)
-        address = self._places.pop(line, None)
+    def leave(self, connection: Connection) -> None:
+        """It is gone, or soon will be. Saying it twice changes nothing."""
+        self.emptied(connection)
+        address = self._addresses.pop(connection, None)
         if address is None:
             return
-        self.heard(line, address)
+        self.heard(connection, address)
         self._counts[address] -= 1
         if not self._counts[address]:
             del self._counts[address]
 
-    def pass_on(self, line: Line, heir: Line) -> None:
+    def pass_on(self, connection: Connection, heir: Connection) -> None:
         """The same connection is another object from now on."""
-        address = self._places.get(line)
+        address = self._addresses.get(connection)
         if address is not None:
-            self.heard(line, address)
-            del self._places[line]
-            self._places[heir] = address
+            self.heard(connection, address)
+            del self._addresses[connection]
+            self._addresses[heir] = address
 
-    def wait(self, line: Line) -> None:
+    def wait(self, connection: Connection) -> None:
         """It has said nothing that is not answered."""
-        address = self._places.get(line)
+        address = self._addresses.get(connection)
         if address is not None:
-            self._silent[line] = None
-            self._silent_of.setdefault(address, {})[line] = None
+            self._silent[connection] = None
+            self._silent_of.setdefault(address, {})[connection] = None
 
-    def heard(self, line: Line, address: str | None = None) -> None:
+    def heard(self, connection: Connection, address: str | None = None) -> None:
         """It has asked for something."""
-        if line not in self._silent:
+        if connection not in self._silent:
             return
-        del self._silent[line]
-        address = self._places[line] if address is None else address
-        del self._silent_of[address][line]
+        del self._silent[connection]
+        address = self._addresses[connection] if address is None else address
+        del self._silent_of[address][connection]
         if not self._silent_of[address]:
             del self._silent_of[address]
 
-    def filled(self, line: Line) -> None:
+    def filled(self, connection: Connection) -> None:
         """It has more to read than it reads. When all have too much together, the most is dropped."""
-        self.emptied(line)
-        self._unread[line] = line.transport.get_write_buffer_size()
-        self._all_unread += self._unread[line]
+        self.emptied(connection)
+        self._unread[connection] = connection.transport.get_write_buffer_size()
+        self._all_unread += self._unread[connection]
         if self._all_unread > self.bounds.unread_bytes:
             self._unread = {each: each.transport.get_write_buffer_size() for each in self._unread}
             self._all_unread = sum(self._unread.values())
         while self._all_unread > self.bounds.unread_bytes:
             self.drop(max(self._unread, key=self._unread.__getitem__))
 
-    def emptied(self, line: Line) -> None:
+    def emptied(self, connection: Connection) -> None:
         """It has read most of it."""
-        self._all_unread -= self._unread.pop(line, 0)
+        self._all_unread -= self._unread.pop(connection, 0)
 
-    def drop(self, line: Line) -> None:
+    def drop(self, connection: Connection) -> None:
         """Cut it off now."""
-        self.leave(line)
-        line.transport.abort()
+        self.leave(connection)
+        connection.transport.abort()
 
-    def _drop_oldest(self, silent: dict[Line, None]) -> bool:
+    def _drop_oldest(self, silent: dict[Connection, None]) -> bool:
         if not silent:
             return False
         self.drop(next(iter(silent)))
         return True
 
-    def _address_of(self, line: Line) -> str:
+    def _address_of(self, connection: Connection) -> str:
         """Whose connections it is counted with; empty: nobody's, because it is a proxy's."""
-        host = line.client[0] if line.client else ""
+        host = connection.client[0] if connection.client else ""
         try:
             address = ip_address(host)
         except ValueError:
@@ -205,8 +205,8 @@ class Crowd(ServerState):
         return "" if trusted else group_of(host)
 
 
-class Counted(asyncio.Protocol):
-    """A `Line`, in front of one of uvicorn's protocols: counted until it is lost, with what it leaves unread."""
+class CountedConnection(asyncio.Protocol):
+    """A `Connection`, in front of one of uvicorn's protocols: counted until it is lost, with what it leaves unread."""
 
     transport: asyncio.Transport
     client: tuple[str, int] | None
@@ -214,30 +214,30 @@ class Counted(asyncio.Protocol):
     def __init__(
         self,
         config: Config,
-        server_state: Crowd,
+        server_state: Connections,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)  # type: ignore[call-arg]
-        self.crowd = server_state
+        self.all_connections = server_state
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is not counted any more."""
-        self.crowd.leave(self)
+        self.all_connections.leave(self)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         """What it leaves unread counts with that of all others."""
         super().pause_writing()
-        self.crowd.filled(self)
+        self.all_connections.filled(self)
 
     def resume_writing(self) -> None:
         """It has read most of it."""
         super().resume_writing()
-        self.crowd.emptied(self)
+        self.all_connections.emptied(self)
 
 
-class HttpLine(Counted, HttpToolsProtocol):
+class HttpConnection(CountedConnection, HttpToolsProtocol):
     """An HTTP connection that is held only as long as its client does its part."""
 
     _refusal: RoostError | None = None
@@ -250,11 +250,11 @@ class HttpLine(Counted, HttpToolsProtocol):
         """The head of the first request is waited for."""
         super().connection_made(transport)
         self._extensions: dict[str, Any] = {WHOLE_ANSWER: self._answer_whole}
-        self._refusal = self.crowd.enter(self)
+        self._refusal = self.all_connections.enter(self)
         if self._refusal is not None:
             self.app = _Refusing(self.app, self._refusal)
-        self.crowd.wait(self)
-        self._within(self.crowd.bounds.head_seconds)
+        self.all_connections.wait(self)
+        self._within(self.all_connections.bounds.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
@@ -276,7 +276,7 @@ class HttpLine(Counted, HttpToolsProtocol):
             if self._head > _LARGEST_HEAD:
                 self._refuse(HeadTooLarge(f"at most {_LARGEST_HEAD} bytes"))
             elif self._deadline is None and not self.transport.is_closing():
-                self._within(self.crowd.bounds.head_seconds)
+                self._within(self.all_connections.bounds.head_seconds)
 
     def on_message_begin(self) -> None:
         """A head has begun, also if it came along with the end of the last request."""
@@ -297,10 +297,10 @@ class HttpLine(Counted, HttpToolsProtocol):
         """The request begins. Its body's deadline is the application's, which asks for it."""
         self._disarm()
         self._head = None
-        self.crowd.heard(self)
+        self.all_connections.heard(self)
         super().on_headers_complete()
         if len(self.pipeline) > _MOST_AHEAD:
-            self.crowd.drop(self)
+            self.all_connections.drop(self)
             raise ValueError("too many requests ahead")  # the parser goes no further
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -339,7 +339,7 @@ class HttpLine(Counted, HttpToolsProtocol):
             self._unset_keepalive_if_required()
             self._within(_LEFTOVER_SECONDS)
         elif self.cycle.response_complete:
-            self.crowd.wait(self)
+            self.all_connections.wait(self)
 
     def handle_websocket_upgrade(self) -> None:
         """It is counted where it was."""
@@ -348,7 +348,7 @@ class HttpLine(Counted, HttpToolsProtocol):
             return
         super().handle_websocket_upgrade()
         heir: Any = self.transport.get_protocol()
-        self.crowd.pass_on(self, heir)
+        self.all_connections.pass_on(self, heir)
 
     def send_400_response(self, msg: str) -> None:
         """In the words of the API."""
@@ -387,18 +387,18 @@ class HttpLine(Counted, HttpToolsProtocol):
     def _too_late(self) -> None:
         self._deadline = None
         if self._is_answering():
-            self._within(self.crowd.bounds.head_seconds)  # half a request ahead of its turn
+            self._within(self.all_connections.bounds.head_seconds)  # half a request ahead of its turn
         elif not self.transport.is_closing():
-            self.crowd.drop(self)
+            self.all_connections.drop(self)
 
     def _look_later(self) -> None:
         self._stop_reading()
-        seconds = self.crowd.bounds.unread_seconds
+        seconds = self.all_connections.bounds.unread_seconds
         self._reading = self.loop.call_later(seconds, self._look, self._unread())
 
     def _look(self, before: int) -> None:
         if before - self._unread() < _LEAST_READ:
-            self.crowd.drop(self)
+            self.all_connections.drop(self)
         else:
             self._look_later()
 

@@ -12,7 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from roost.errors import StartupError
-from roost.serve.connections import IDLE_SECONDS, Bounds, Crowd, HttpLine
+from roost.serve.connections import IDLE_SECONDS, Bounds, Connections, HttpConnection
 from roost.serve.sockets import WebSocketConnection
 
 _BACKLOG = 2048
@@ -52,7 +52,7 @@ async def listening(
             log_config=None,
             access_log=False,
             server_header=False,
-            http=HttpLine,
+            http=HttpConnection,
             timeout_keep_alive=IDLE_SECONDS,
             proxy_headers=bool(bounds.trusted),
             forwarded_allow_ips=[str(network) for network in bounds.trusted],
@@ -61,7 +61,7 @@ async def listening(
             ws_per_message_deflate=False,
             ws_ping_interval=None,
         ),
-        Crowd(bounds),
+        Connections(bounds),
     )
     with closing(bound):
         async with anyio.create_task_group() as tasks:
@@ -74,9 +74,9 @@ async def listening(
 class _Server(uvicorn.Server):
     """uvicorn's, which looks ten times a second whether it is to end; this one is told."""
 
-    def __init__(self, config: uvicorn.Config, crowd: Crowd) -> None:
+    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
         super().__init__(config)
-        self.server_state = crowd
+        self.server_state = connections
         self.accepting = anyio.Event()
         self._ending = anyio.Event()
 

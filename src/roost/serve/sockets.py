@@ -13,7 +13,7 @@ from websockets.protocol import State
 
 from roost.errors import HeadTooLarge, InvalidRequest
 from roost.gateway.connection import EXTENSION
-from roost.serve.connections import Counted, answer
+from roost.serve.connections import CountedConnection, answer
 
 _UPGRADE: Final = 101
 _POLICY: Final = 1008
@@ -24,7 +24,7 @@ _PATIENCE: Final = (
 )
 
 
-class WebSocketConnection(Counted, WebSocketsSansIOProtocol):
+class WebSocketConnection(CountedConnection, WebSocketsSansIOProtocol):
     """A `gateway.connection.ClientConnection`. Built on uvicorn's inside: the version is pinned, and tests hold it."""
 
     _heard = 0.0
@@ -85,7 +85,7 @@ class WebSocketConnection(Counted, WebSocketsSansIOProtocol):
             return 0
         self.transport.write(frames)
         if not self.writable.is_set():
-            self.crowd.filled(self)
+            self.all_connections.filled(self)
         return self.transport.get_write_buffer_size()
 
     def handle_cont(self, event: Frame) -> None:
@@ -100,7 +100,7 @@ class WebSocketConnection(Counted, WebSocketsSansIOProtocol):
         """Whoever asks whether we are there has to read the answers."""
         super().handle_ping()
         if self.transport.get_write_buffer_size() > _MOST_PONGS:
-            self.crowd.drop(self)
+            self.all_connections.drop(self)
 
     def hang_up(self, code: int, reason: str) -> None:
         """A second call does nothing: the first one has closed it."""

@@ -54,7 +54,7 @@ from roost.core.sessions.forks import Forks
 from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
 from roost.core.sessions.specs import SessionSpecs, SpecRecords
-from roost.core.sessions.task_runs import Runs
+from roost.core.sessions.task_runs import TaskRuns
 from roost.core.sessions.transfer import Transfer
 from roost.core.vaults.reseal import Reseal
 from roost.core.vaults.secrets import VaultSecrets
@@ -63,7 +63,7 @@ from roost.core.work.dispatch import Dispatcher
 from roost.core.work.idle import Idle, WarmAgents
 from roost.core.work.nodes import Fleet, NodeLease
 from roost.core.work.prestart import Prestart, PrestartSettings
-from roost.core.work.runner import Runner, RunnerParts
+from roost.core.work.runner import RunnerParts, Runners
 from roost.core.work.server_tools import ServerTools
 from roost.core.work.start_limit import StartLimit
 from roost.core.work.starter import AgentStarter
@@ -87,7 +87,7 @@ from roost.sandboxes.choice import fallbacks
 from roost.sandboxes.file_exchange import FolderExchange
 from roost.sandboxes.machine import Machine
 from roost.serve.accounts import ModelMeters
-from roost.serve.agents import Workforce, workforce
+from roost.serve.agents import Workforce, open_workforce
 from roost.serve.database import SharedStore, opened
 from roost.serve.first_start import ensure_administrator, home_of, token_secret
 from roost.serve.gauges import count_node
@@ -146,10 +146,10 @@ class _Ground:
     skills: Skills
     workspaces: NamedWorkspaces
     filestore: FileStore
-    keeper: FileJanitor
+    janitor: FileJanitor
     resources: Resources
     attachments: Attachments
-    hands: Workforce
+    workforce: Workforce
     machine: Machine
     node: str
     installation: Installation
@@ -161,9 +161,9 @@ class _Ground:
 async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
     """Open everything in order; close it in reverse when the context ends."""
     async with _ground(settings) as ground:
-        store, notifier, hands = ground.store, ground.notifier, ground.hands
+        store, notifier, workforce = ground.store, ground.notifier, ground.workforce
         tasks = Tasks(store.catalog, notifier)
-        fanout = Fanout(store.log, store.sessions, notifier, store.nodes, hands.files.status)
+        fanout = Fanout(store.log, store.sessions, notifier, store.nodes, workforce.files.status)
         log = AnnouncedLog(store.log, fanout.committed)
         standby = StandbyRunners()
         intake = Intake(log, notifier, standby, max_queued=settings.max_queued)
@@ -174,13 +174,13 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         admin_key = await ensure_administrator(keyring, settings)
         secret = await store.share("tokens", token_secret(settings.data))
         deps = _deps(ground, intake, tasks, dispatcher, prestart, keyring, drain, secret)
-        gateway = Gateway(deps, fanout, TaskUpdates(tasks, notifier), hands.places.stats)
+        gateway = Gateway(deps, fanout, TaskUpdates(tasks, notifier), workforce.sandboxes.stats)
         async with anyio.create_task_group() as services:
             await services.start(gateway.run)
-            await services.start(deps.services[Runs].run)
+            await services.start(deps.services[TaskRuns].run)
             await services.start(deps.services[Revocations].run)
             app = Site(ProtocolRouter(build_app(deps), gateway))
-            yield Roost(app, dispatcher, prestart, drain, admin_key, hands.models.description)
+            yield Roost(app, dispatcher, prestart, drain, admin_key, workforce.models.description)
             services.cancel_scope.cancel()
 
 
@@ -198,20 +198,20 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
         workspaces = NamedWorkspaces(store.catalog, store.sessions, store.keys, notifier)
         access = SessionAccess(store.sessions, workspaces)
         filestore = FileStore(store.catalog, kept, access, quota=settings.max_stored_bytes)
-        keeper = FileJanitor(filestore, store.catalog, store.sessions, skills.heed)
+        janitor = FileJanitor(filestore, store.catalog, store.sessions, skills.heed)
         seal = master_keys(settings)
-        resources = _resources(settings, store, filestore, keeper, seal)
+        resources = _resources(settings, store, filestore, janitor, seal)
         sealing = (store.catalog, store.credentials, seal)
         vaults, reseal = Vaults(*sealing), Reseal(*sealing)
         secrets = VaultSecrets(store.credentials, seal)
-        attachments = Attachments(filestore, keeper)
+        attachments = Attachments(filestore, janitor)
         async with (
-            workforce(
+            open_workforce(
                 *(settings, store, kept, notifier, skills, resources, secrets, counts, node)
-            ) as hands,
-            alongside(hands.files.run),
-            alongside(hands.commons.run),
-            alongside(keeper.run),
+            ) as workforce,
+            alongside(workforce.files.run),
+            alongside(workforce.shared_workspaces.run),
+            alongside(janitor.run),
             alongside(installation.run),
         ):
             machine = Machine(
@@ -219,22 +219,22 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
                 least_free=settings.min_free_memory << 20,
                 max_load=settings.max_load,
             )
-            shown = {n: ShowingFiles(h, attachments) for n, h in hands.harnesses.items()}
-            able = changed(hands, harnesses=shown)
-            own = skills, workspaces, filestore, keeper, resources, attachments, able, machine
+            shown = {n: ShowingFiles(h, attachments) for n, h in workforce.harnesses.items()}
+            able = changed(workforce, harnesses=shown)
+            own = skills, workspaces, filestore, janitor, resources, attachments, able, machine
             yield _Ground(
                 settings, store, notifier, registry, *own, node, installation, vaults, reseal
             )
 
 
 def _resources(
-    settings: Settings, store: SharedStore, filestore: FileStore, keeper: FileJanitor, seal: Seal
+    settings: Settings, store: SharedStore, filestore: FileStore, janitor: FileJanitor, seal: Seal
 ) -> Resources:
     shown = FolderExchange(settings.data.absolute() / "session-files", DEFAULT_UIDS)
     bounds = OutputLimits(largest=settings.max_file_bytes)
     outputs = Outputs(filestore, shown, store.sessions, bounds)
     urls = words(settings.git_urls)
-    parts = (filestore, keeper, store.catalog, store.sessions, shown, outputs)
+    parts = (filestore, janitor, store.catalog, store.sessions, shown, outputs)
     return Resources(*parts, seal, urls=urls)
 
 
@@ -256,7 +256,12 @@ def _workers(
     server_tools: ServerTools,
     standby: StandbyRunners,
 ) -> tuple[Dispatcher, Prestart]:
-    settings, store, notifier, hands = ground.settings, ground.store, ground.notifier, ground.hands
+    settings, store, notifier, workforce = (
+        ground.settings,
+        ground.store,
+        ground.notifier,
+        ground.workforce,
+    )
     # What is started ahead counts as kept awake: so there is always room for it.
     most = max(1, settings.max_live - settings.prestart)
     warm = WarmAgents(notifier, seconds=settings.sleep_after, most=most)
@@ -265,8 +270,8 @@ def _workers(
         store.log,
         store.sessions,
         notifier,
-        hands.harnesses,
-        hands.places,
+        workforce.harnesses,
+        workforce.sandboxes,
         limit,
         PrestartSettings(
             size=settings.prestart if settings.sleep_after else 0,
@@ -305,10 +310,10 @@ def _runner(
     idle: Idle,
     limit: StartLimit,
     prestart: Prestart,
-) -> Runner:
-    store, notifier, hands = ground.store, ground.notifier, ground.hands
-    queue = WorkspaceQueue(log, notifier, store.workspaces, hands.commons)
-    return Runner(
+) -> Runners:
+    store, notifier, workforce = ground.store, ground.notifier, ground.workforce
+    queue = WorkspaceQueue(log, notifier, store.workspaces, workforce.shared_workspaces)
+    return Runners(
         RunnerParts(
             log=log,
             sessions=store.sessions,
@@ -317,13 +322,15 @@ def _runner(
                 log,
                 store.sessions,
                 notifier,
-                hands.harnesses,
-                hands.places,
+                workforce.harnesses,
+                workforce.sandboxes,
                 limit,
                 prestart,
-                hands.budgets,
+                workforce.budgets,
             ),
-            turns=Turns(log, store.sessions, notifier, hands.places, queue, hands.budgets),
+            turns=Turns(
+                log, store.sessions, notifier, workforce.sandboxes, queue, workforce.budgets
+            ),
             idle=idle,
             server_tools=server_tools,
         )
@@ -357,13 +364,13 @@ def _lifecycle(
     prestart: Prestart,
     workspaces: NamedWorkspaces,
 ) -> Lifecycle:
-    hands, sessions = ground.hands, ground.store.sessions
+    workforce, sessions = ground.workforce, ground.store.sessions
     specs = SessionSpecs(
         SpecRecords(agents, environments, tasks, ground.vaults),
         workspaces,
-        hands.budgets,
-        hands.trust,
-        HarnessChoice(hands.harnesses, hands.default, hands.models.known),
+        workforce.budgets,
+        workforce.trust,
+        HarnessChoice(workforce.harnesses, workforce.default, workforce.models.known),
     )
     return Lifecycle(
         sessions,
@@ -372,8 +379,8 @@ def _lifecycle(
         specs,
         SessionQuota(ground.settings.max_sessions),
         prestart,
-        GivenFiles(ground.resources, ground.attachments, ground.keeper),
-        hands.budgets,
+        GivenFiles(ground.resources, ground.attachments, ground.janitor),
+        workforce.budgets,
     )
 
 
@@ -387,9 +394,14 @@ def _deps(
     drain: Drain,
     secret: bytes,
 ) -> Deps:
-    settings, store, notifier, hands = ground.settings, ground.store, ground.notifier, ground.hands
+    settings, store, notifier, workforce = (
+        ground.settings,
+        ground.store,
+        ground.notifier,
+        ground.workforce,
+    )
     agents, environments = (
-        Agents(store.catalog, ground.skills, hands.models.known),
+        Agents(store.catalog, ground.skills, workforce.models.known),
         Environments(store.catalog, fallbacks()),
     )
     workspaces = ground.workspaces
@@ -406,12 +418,12 @@ def _deps(
     logins = Logins(store.catalog, keyring, seconds=settings.login_seconds)
     streams = drain.streams
     services = Services(
-        Models(hands.models.known, UpstreamModelLists(hands.models.served)),
+        Models(workforce.models.known, UpstreamModelLists(workforce.models.served)),
         *(agents, environments, ground.skills, tasks, workspaces, ground.filestore),
         *(ground.vaults, ground.reseal),
-        *(lifecycle, forks, transfer, ground.resources, ground.attachments, hands.browse),
-        *(intake, hands.budgets, _follow(ground), EventPages(store.log)),
-        Runs(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
+        *(lifecycle, forks, transfer, ground.resources, ground.attachments, workforce.browse),
+        *(intake, workforce.budgets, _follow(ground), EventPages(store.log)),
+        TaskRuns(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
         Fleet(store.nodes, notifier, dispatcher.node),
         Revocations(keyring, logins, notifier, streams.openers, streams.close),
         LoginAttempts(),
@@ -457,8 +469,10 @@ def _follow(ground: _Ground) -> Follow:
 
 
 def _ways_back(ground: _Ground, lifecycle: Lifecycle) -> tuple[Forks, Transfer]:
-    store, hands = ground.store, ground.hands
+    store, workforce = ground.store, ground.workforce
     ways = (store.sessions, store.log, ground.notifier, lifecycle)
-    forks = Forks(*ways, profiles=hands.profiles, trust=hands.trust, files=hands.files)
-    archives = hands.archives
-    return forks, Transfer(*ways, forks, archives, harnesses=hands.harnesses, files=hands.files)
+    forks = Forks(*ways, profiles=workforce.profiles, trust=workforce.trust, files=workforce.files)
+    archives = workforce.archives
+    return forks, Transfer(
+        *ways, forks, archives, harnesses=workforce.harnesses, files=workforce.files
+    )

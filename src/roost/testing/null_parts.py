@@ -25,7 +25,7 @@ from roost.core.vaults.vaults import Vaults
 from roost.core.work.idle import Idle, WarmAgents
 from roost.core.work.leased_log import LeasedLog
 from roost.core.work.prestart import Offer, Prestart
-from roost.core.work.runner import Runner, RunnerParts
+from roost.core.work.runner import RunnerParts, Runners
 from roost.core.work.server_tools import ServerTools
 from roost.core.work.start_limit import StartLimit
 from roost.core.work.starter import AgentStarter
@@ -317,7 +317,7 @@ def lifecycle_of(
     )
 
 
-def runner_of(
+def runners_of(
     store: Store,
     notifier: Notifier,
     harnesses: Mapping[str, Harness],
@@ -328,7 +328,7 @@ def runner_of(
     prestart: Prestart | None = None,
     queue: WorkspaceQueue | None = None,
     standby: StandbyRunners | None = None,
-) -> Runner:
+) -> Runners:
     """A runner; whichever of its parts is not given does nothing."""
     log, sessions, budgets = store.log, store.sessions, Budgets()
     places = NoSandboxes() if sandboxes is None else sandboxes
@@ -340,7 +340,7 @@ def runner_of(
     )
     admit = NoWorkspaceQueue() if queue is None else queue
     kept = WarmAgents(notifier, seconds=0, most=1) if warm is None else warm
-    return Runner(
+    return Runners(
         RunnerParts(
             log=log,
             sessions=sessions,

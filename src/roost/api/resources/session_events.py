@@ -22,8 +22,8 @@ from roost.core.read.large_events import EventPages
 from roost.core.sandbox.budgets import Budgets
 from roost.core.write.intake import Intake
 from roost.domain.events import Draft, Entry
+from roost.domain.rewinds import hidden
 from roost.domain.session import Session
-from roost.domain.turns import hidden
 from roost.errors import InvalidRequest, Unavailable
 from roost.ports.drafts import new_event_id
 from roost.ports.log import EventQuery, Receipt, is_full

@@ -13,7 +13,7 @@ from roost.api.framework.paging import record_page, record_query
 from roost.api.framework.replies import reply
 from roost.api.framework.resource import Resource
 from roost.core.records.tasks import Tasks
-from roost.core.sessions.task_runs import Runs
+from roost.core.sessions.task_runs import TaskRuns
 from roost.domain import task
 from roost.domain.events import iso
 from roost.domain.session import MountScope, TrustLevel
@@ -105,7 +105,7 @@ async def delete(call: ApiCall, tasks: Tasks) -> ASGIApp:
 
 
 @RESOURCE.post("roost.tasks.runs.create", "/roost/v1/tasks/{task_id}/runs", RunCreateParams)
-async def start_run(call: ApiCall, runs: Runs) -> ASGIApp:
+async def start_run(call: ApiCall, runs: TaskRuns) -> ASGIApp:
     """A session works on the task to the end."""
     task_id = call.params["task_id"]
     run = await runs.start(call.key, task_id, call.body, call.idempotency_key)

@@ -20,7 +20,7 @@ from roost.core.read.follow import Merge
 from roost.core.read.large_events import LargeEvents
 from roost.core.read.outcome import Outcome, is_rest, outcome_of
 from roost.core.snapshots.restore import RestoreProgress
-from roost.core.workspaces.local import Phase, topic
+from roost.core.workspaces.local import SyncPhase, topic
 from roost.core.workspaces.local import SyncStatus as Files
 from roost.domain.events import WITHDRAWABLE, Entry, Preview
 from roost.domain.session import Session, Status
@@ -61,7 +61,7 @@ class Follower(Protocol):
         """What the session's agent does now, and the entry that says so, if one does."""
         ...
 
-    def files(self, phase: Phase, progress: RestoreProgress | None) -> None:
+    def files(self, phase: SyncPhase, progress: RestoreProgress | None) -> None:
         """What becomes of the session's files."""
         ...
 

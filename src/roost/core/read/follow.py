@@ -76,7 +76,7 @@ class Follow:
         shown = self._seen.up_to(session.id)
         if state.sent > shown:
             shown = max(shown, await self._marks.up_to(session.id))
-        return state.head if state.sent <= shown else max(state.run - 1, shown)
+        return state.head if state.sent <= shown else max(state.first_input - 1, shown)
 
     async def looked(self, session: Session) -> None:
         """Somebody has read the session, and saw that it rests: its turn needs no showing again.

@@ -22,7 +22,7 @@ class LargeEvents:
 
     def __init__(self, over: int = _LARGE) -> None:
         self._over = over
-        self._places = anyio.Semaphore(_AT_ONCE)
+        self._reading = anyio.Semaphore(_AT_ONCE)
 
     @asynccontextmanager
     async def page(
@@ -34,7 +34,7 @@ class LargeEvents:
             yield entries
             return
         del entries
-        async with self._places:
+        async with self._reading:
             yield await read()
 
 

@@ -30,9 +30,7 @@ from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.write.intake import inbox
 from roost.domain import ledger
 from roost.domain.events import Entry, iso
-from roost.domain.session import Session, Spec
-from roost.domain.snapshot import BEGINNING, Snapshot
-from roost.domain.turns import (
+from roost.domain.rewinds import (
     TELLING,
     ConversationTurn,
     branch_of,
@@ -41,6 +39,8 @@ from roost.domain.turns import (
     stretches,
     turns_in,
 )
+from roost.domain.session import Session, Spec
+from roost.domain.snapshot import BEGINNING, Snapshot
 from roost.errors import InvalidRequest, NotFound, SnapshotGone
 from roost.ids import conversation_id, mint
 from roost.ports.drafts import new_draft
@@ -247,7 +247,7 @@ class Forks:
         return turns[number - 1]
 
     async def _turn_with(self, session: Session, event_id: str, field: str) -> ConversationTurn:
-        seq = await self._log.place(session.id, event_id)
+        seq = await self._log.seq_of(session.id, event_id)
         if seq is None:
             raise NotFound(f"{field}: the session has no event {event_id}")
         state = session.state

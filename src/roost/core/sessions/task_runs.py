@@ -58,7 +58,7 @@ _OPTIONS: Final = ("trust_level", "workspace", "mount_scope", "harness", "sandbo
 _log = logging.getLogger(__name__)
 
 
-class Runs:
+class TaskRuns:
     """Starts runs and sees them to their end."""
 
     def __init__(

@@ -21,8 +21,8 @@ from roost.core.workspaces.local import LocalWorkspaces
 from roost.domain.archive import Card
 from roost.domain.environment import RESERVED
 from roost.domain.events import Entry
+from roost.domain.rewinds import hidden, name_at
 from roost.domain.session import Session, Spec
-from roost.domain.turns import hidden, name_at
 from roost.errors import InvalidRequest, NotFound, SandboxUnavailable
 from roost.ids import mint
 from roost.ports.archives import Archives, Bench

@@ -14,7 +14,7 @@ from anyio import CancelScope
 from anyio.abc import TaskGroup
 
 from roost.core.work.nodes import NodeLease
-from roost.core.work.runner import Runner
+from roost.core.work.runner import Runners
 from roost.domain.session import Lease
 from roost.errors import LeaseLost, RoostError
 from roost.ports.log import Log
@@ -54,7 +54,7 @@ class Dispatcher:
         member: NodeLease,
         log: Log,
         notifier: Notifier,
-        runner: Runner,
+        runners: Runners,
         *,
         max_runners: int,
         drain_seconds: float = 0,
@@ -65,7 +65,7 @@ class Dispatcher:
         self.member = member
         self._log = log
         self._notifier = notifier
-        self._runner = runner
+        self._runners = runners
         self._max_runners = max_runners
         self._drain_seconds = drain_seconds
         self._machine = machine or _Plenty()
@@ -78,11 +78,11 @@ class Dispatcher:
         async with anyio.create_task_group() as alive:
             alive.start_soon(self.member.run)
             alive.start_soon(self._drain_whenever_asked)
-            async with anyio.create_task_group() as runners:
+            async with anyio.create_task_group() as tasks:
                 task_status.started()
-                await self._claim_while_wanted(runners)
+                await self._claim_while_wanted(tasks)
                 await self._hand_over(stop_seconds, lambda: True)
-                runners.cancel_scope.cancel()
+                tasks.cancel_scope.cancel()
             alive.cancel_scope.cancel()
         await self.member.leave()
 
@@ -91,27 +91,27 @@ class Dispatcher:
         """How many sessions are worked on now: not those whose agent is only kept warm, nor those that
         only wait. Of the latter there may be as many again, and no more: each has a process.
         """
-        waiting = min(self._runner.waiting, self._max_runners)
-        return self.running - self._runner.resting - waiting
+        waiting = min(self._runners.waiting, self._max_runners)
+        return self.running - self._runners.resting - waiting
 
     @property
     def starting(self) -> int:
         """How many agents are being started now."""
-        return len(self._runner.start_limit)
+        return len(self._runners.start_limit)
 
     def stop(self) -> None:
         """Claim nothing more; `run` winds down."""
         self._stopping = True
         self._notifier.notify(WORK)
 
-    async def _claim_while_wanted(self, runners: TaskGroup) -> None:
+    async def _claim_while_wanted(self, tasks: TaskGroup) -> None:
         heard = False
         with self._notifier.subscribe(WORK) as subscription:
             while not self._stopping:
                 for lease in await self._claim():
                     self.running += 1
-                    self._runner.start_limit.expect(lease.session_id)
-                    runners.start_soon(self._run, lease)
+                    self._runners.start_limit.expect(lease.session_id)
+                    tasks.start_soon(self._run, lease)
                 # What was just notified of may be left to another node, for a moment.
                 heard = await subscription.wait(2 * HEAD_START if heard else _LOOK_AGAIN)
                 subscription.notified()
@@ -123,12 +123,12 @@ class Dispatcher:
         """
         if self.member.draining or self._stopping:
             return 0
-        wanted = min(self._max_runners - self.busy, self._runner.start_limit.free)
+        wanted = min(self._max_runners - self.busy, self._runners.start_limit.free)
         return min(wanted, max(self._machine.room(), 1 - self.busy)) if wanted > 0 else 0
 
     async def _claim(self) -> list[Lease]:
         if self._machine.short():
-            self._runner.make_room()
+            self._runners.make_room()
         room = self.room
         if not room:
             return []
@@ -147,14 +147,14 @@ class Dispatcher:
         self._leases.add(scope)
         try:
             with scope:
-                await self._runner.run(lease)
+                await self._runners.run(lease)
         except Exception:  # noqa: BLE001 - one session's fault must not end the others
             _log.exception("runner failed", extra={"action": "fail", **about})
             await anyio.sleep(_BREATHE)
         finally:
             self.running -= 1
             self._leases.discard(scope)
-            self._runner.start_limit.end(lease.session_id)
+            self._runners.start_limit.end(lease.session_id)
             with anyio.CancelScope(shield=True):
                 await self._hand_back(lease)
             # Whoever follows it may show that its agent was ended.
@@ -184,7 +184,7 @@ class Dispatcher:
                     drained = self.member.draining
                 elif drained and not self.member.draining:
                     drained = False
-                    self._runner.leaving(False)
+                    self._runners.leaving(False)
                 await subscription.wait(_LOOK_AGAIN)
                 subscription.notified()
 
@@ -193,13 +193,13 @@ class Dispatcher:
 
         The next claim of these sessions, here or at another node, goes on from the log.
         """
-        self._runner.leaving(True)
+        self._runners.leaving(True)
         with anyio.move_on_after(seconds), self._notifier.subscribe(WORK) as subscription:
-            while wanted() and (self.busy or self._runner.resting):
+            while wanted() and (self.busy or self._runners.resting):
                 await subscription.wait(_LOOK_AGAIN)
                 subscription.notified()
         if not wanted():
-            self._runner.leaving(False)
+            self._runners.leaving(False)
             return
         for scope in list(self._leases):
             scope.cancel()

@@ -6,8 +6,8 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 
 from roost.domain.events import Entry
+from roost.domain.rewinds import stretches
 from roost.domain.session import Session
-from roost.domain.turns import stretches
 from roost.ports.log import Log
 
 _PAGE = 1000

@@ -1,6 +1,6 @@
 """WORK, second: one session, owned under one lease, until nothing is left to do.
 
-A run is in one phase at a time, and `PHASES` has every move between them. Killed at any point, the
+A runner is in one phase at a time, and `PHASES` has every move between them. Killed at any point, the
 session is claimed again and this same code goes on: the log says which inputs wait, and which had been
 handed over for a turn that did not end.
 """
@@ -57,8 +57,8 @@ _STORE_LOOKS: Final = 5.0  # seconds between two tries to have the files while t
 _END_TURN: Final[dict[str, Any]] = {"type": "end_turn"}
 
 
-class Phase(StrEnum):
-    """Where a run is."""
+class RunnerPhase(StrEnum):
+    """Where a runner is."""
 
     OPENING = "opening"
     TAKING_UP = "taking_up"
@@ -70,46 +70,51 @@ class Phase(StrEnum):
     LEFT = "left"
 
 
-PHASES: Final[Mapping[Phase, Mapping[Phase, str]]] = {
-    Phase.OPENING: {
-        Phase.TAKING_UP: "its agent is up",
-        Phase.OPENING: "the session was changed meanwhile",
-        Phase.INTERRUPTED: "an interrupt came first",
-        Phase.BROKEN: "its agent cannot be started",
+PHASES: Final[Mapping[RunnerPhase, Mapping[RunnerPhase, str]]] = {
+    RunnerPhase.OPENING: {
+        RunnerPhase.TAKING_UP: "its agent is up",
+        RunnerPhase.OPENING: "the session was changed meanwhile",
+        RunnerPhase.INTERRUPTED: "an interrupt came first",
+        RunnerPhase.BROKEN: "its agent cannot be started",
     },
-    Phase.TAKING_UP: {
-        Phase.IN_TURN: "a turn has begun already",
-        Phase.FEEDING: "none has",
-        Phase.BROKEN: "its agent or sandbox fails",
+    RunnerPhase.TAKING_UP: {
+        RunnerPhase.IN_TURN: "a turn has begun already",
+        RunnerPhase.FEEDING: "none has",
+        RunnerPhase.BROKEN: "its agent or sandbox fails",
     },
-    Phase.FEEDING: {
-        Phase.IN_TURN: "inputs are ready",
-        Phase.FEEDING: "something changed; look again",
-        Phase.IDLE: "there is nothing to do",
-        Phase.BROKEN: "its agent or sandbox fails",
+    RunnerPhase.FEEDING: {
+        RunnerPhase.IN_TURN: "inputs are ready",
+        RunnerPhase.FEEDING: "something changed; look again",
+        RunnerPhase.IDLE: "there is nothing to do",
+        RunnerPhase.BROKEN: "its agent or sandbox fails",
     },
-    Phase.IN_TURN: {
-        Phase.FEEDING: "the turn is over",
-        Phase.BROKEN: "its agent or sandbox fails",
+    RunnerPhase.IN_TURN: {
+        RunnerPhase.FEEDING: "the turn is over",
+        RunnerPhase.BROKEN: "its agent or sandbox fails",
     },
-    Phase.IDLE: {
-        Phase.TAKING_UP: "an input arrives",
-        Phase.LEFT: "its agent is ended",
+    RunnerPhase.IDLE: {
+        RunnerPhase.TAKING_UP: "an input arrives",
+        RunnerPhase.LEFT: "its agent is ended",
     },
-    Phase.INTERRUPTED: {
-        Phase.OPENING: "an input follows the interrupt",
-        Phase.LEFT: "nothing follows",
+    RunnerPhase.INTERRUPTED: {
+        RunnerPhase.OPENING: "an input follows the interrupt",
+        RunnerPhase.LEFT: "nothing follows",
     },
-    Phase.BROKEN: {
-        Phase.OPENING: "it is tried again",
-        Phase.INTERRUPTED: "an interrupt comes while it waits",
-        Phase.LEFT: "it waits for the next input",
+    RunnerPhase.BROKEN: {
+        RunnerPhase.OPENING: "it is tried again",
+        RunnerPhase.INTERRUPTED: "an interrupt comes while it waits",
+        RunnerPhase.LEFT: "it waits for the next input",
     },
-    Phase.LEFT: {},
+    RunnerPhase.LEFT: {},
 }
-"""From each phase, where a run may go, and why. `docs/architecture.md` draws it."""
+"""From each phase, where a runner may go, and why. `docs/architecture.md` draws it."""
 
-_WITH_AGENT: Final = {Phase.TAKING_UP, Phase.FEEDING, Phase.IN_TURN, Phase.IDLE}
+_WITH_AGENT: Final = {
+    RunnerPhase.TAKING_UP,
+    RunnerPhase.FEEDING,
+    RunnerPhase.IN_TURN,
+    RunnerPhase.IDLE,
+}
 
 
 class HandedOver(Exception):
@@ -118,7 +123,7 @@ class HandedOver(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerParts:
-    """What runs need, the same for all of a node."""
+    """What runners need, the same for all of a node."""
 
     log: Log
     sessions: Sessions
@@ -129,14 +134,14 @@ class RunnerParts:
     server_tools: ServerTools
 
 
-class Runner:
-    """Works on sessions that were claimed, each in a run of its own."""
+class Runners:
+    """Works on sessions that were claimed, each with a runner of its own."""
 
     def __init__(self, parts: RunnerParts) -> None:
         self.start_limit = parts.starter.limit
         self._parts = parts
         self._warm = parts.idle.warm
-        self._runs: set[SessionRun] = set()
+        self._running: set[Runner] = set()
         self._leaving = False
 
     def leaving(self, leaving: bool) -> None:
@@ -150,20 +155,20 @@ class Runner:
 
     @property
     def resting(self) -> int:
-        """How many of its runs only keep an agent warm."""
+        """How many of its sessions only keep an agent warm."""
         return len(self._warm)
 
     @property
     def waiting(self) -> int:
-        """How many of its runs only wait: for a model that asked for a pause, or for a sandbox."""
-        return sum(run.log.waits for run in self._runs)
+        """How many of its sessions only wait: for a model that asked for a pause, or for a sandbox."""
+        return sum(runner.log.waits for runner in self._running)
 
     async def run(self, lease: Lease) -> None:
         """Work until the session rests, ends, or is somebody else's."""
-        run = SessionRun(self._parts, lease, lambda: self._leaving)
-        self._runs.add(run)
+        runner = Runner(self._parts, lease, lambda: self._leaving)
+        self._running.add(runner)
         try:
-            await run.until_left()
+            await runner.until_left()
         except (LeaseLost, NotFound, Terminated, HandedOver) as reason:
             _log.info(
                 "runner leaves: %s",
@@ -171,7 +176,7 @@ class Runner:
                 extra={"action": "leave", "session": lease.session_id},
             )
         finally:
-            self._runs.discard(run)
+            self._running.discard(runner)
 
 
 class _Given(NamedTuple):
@@ -182,11 +187,11 @@ class _Given(NamedTuple):
     again: bool
 
 
-class SessionRun:
+class Runner:
     """One session under one lease. `phase` says where it is; the methods stand in the order of phases."""
 
     def __init__(self, parts: RunnerParts, lease: Lease, leaving: Callable[[], bool]) -> None:
-        self.phase = Phase.OPENING
+        self.phase = RunnerPhase.OPENING
         self.log = LeasedLog(parts.log, parts.notifier, lease)
         self._parts = parts
         self._sessions = parts.sessions
@@ -208,19 +213,19 @@ class SessionRun:
         :raises LeaseLost: :raises NotFound: the session was deleted :raises Terminated: it is over
         :raises HandedOver: another runner is to go on
         """
-        while self.phase is not Phase.LEFT:
+        while self.phase is not RunnerPhase.LEFT:
             match self.phase:
-                case Phase.OPENING:
+                case RunnerPhase.OPENING:
                     await self._with_agent()
                     self._resumed = True
-                case Phase.INTERRUPTED:
+                case RunnerPhase.INTERRUPTED:
                     self._move(await self._stop_without_agent())
                 case _:
                     self._move(await self._recover())
 
-    def _move(self, to: Phase) -> None:
+    def _move(self, to: RunnerPhase) -> None:
         if to not in PHASES[self.phase]:
-            raise RuntimeError(f"a run cannot go from {self.phase} to {to}")
+            raise RuntimeError(f"a runner cannot go from {self.phase} to {to}")
         self.phase = to
 
     # Opening
@@ -272,48 +277,48 @@ class SessionRun:
                 await subscription.wait(_LOOK_AGAIN)
                 subscription.notified()
 
-    async def _opened(self, session: Session, conversation: Conversation | None) -> Phase:
+    async def _opened(self, session: Session, conversation: Conversation | None) -> RunnerPhase:
         if conversation is None:
-            return Phase.INTERRUPTED
+            return RunnerPhase.INTERRUPTED
         self._was_up = True
         found, inputs = await self._sessions.with_inputs(session.id)
         if is_changed(session, found):  # it rested meanwhile, and became another one
-            return Phase.OPENING
+            return RunnerPhase.OPENING
         self._work = Work(found, inputs)
-        return Phase.TAKING_UP
+        return RunnerPhase.TAKING_UP
 
-    async def _step(self, session: Session, conversation: Conversation) -> Phase:
+    async def _step(self, session: Session, conversation: Conversation) -> RunnerPhase:
         match self.phase:
-            case Phase.TAKING_UP:
+            case RunnerPhase.TAKING_UP:
                 return await self._take_up()
-            case Phase.FEEDING:
+            case RunnerPhase.FEEDING:
                 return await self._feed()
-            case Phase.IN_TURN:
+            case RunnerPhase.IN_TURN:
                 return await self._take_turn(conversation)
             case _:
                 return await self._idle(session)
 
     # Taking up
 
-    async def _take_up(self) -> Phase:
+    async def _take_up(self) -> RunnerPhase:
         """A turn that has begun goes on: with what woke the session, or in a server that is gone."""
         session, inputs, begun = self._work or Work(*await self._look())
         self.log.look(session.state)
         self._stop_reason = _END_TURN
         if session.state.turn is None or interrupts_in(inputs):
-            return Phase.FEEDING
+            return RunnerPhase.FEEDING
         self._work = None
         if begun:
             self._given = _Given(session, inputs, again=False)
         elif await self._parts.turns.queue.reopened(session, self.log):
             self._given = _Given(session, await handed_over(self._parts.log, session), again=True)
         else:
-            return Phase.FEEDING
-        return Phase.IN_TURN
+            return RunnerPhase.FEEDING
+        return RunnerPhase.IN_TURN
 
     # Feeding
 
-    async def _feed(self) -> Phase:
+    async def _feed(self) -> RunnerPhase:
         """What to do next. An interrupt comes before everything else."""
         session, inputs = await self._look()
         stopped = self._stop_reason == BUDGET_REACHED
@@ -324,13 +329,13 @@ class SessionRun:
             await self._stay_for_another_turn(over=not stopped)
             if await self._may_begin(session, ready, again=stopped):
                 self._given = _Given(session, ready, again=stopped)
-                return Phase.IN_TURN
+                return RunnerPhase.IN_TURN
         elif not await self._parts.server_tools.carry_out(session) and (
             await self._go_idle(session, Batch(), self._stop_reason)
         ):
             await self._parts.turns.keep_outputs(session, self.log)
-            return Phase.IDLE
-        return Phase.FEEDING
+            return RunnerPhase.IDLE
+        return RunnerPhase.FEEDING
 
     async def _look(self) -> tuple[Session, Sequence[Entry]]:
         if (work := self._work) is not None:
@@ -388,46 +393,49 @@ class SessionRun:
 
     # In a turn, and idle after it
 
-    async def _take_turn(self, conversation: Conversation) -> Phase:
+    async def _take_turn(self, conversation: Conversation) -> RunnerPhase:
         session, inputs, again = self._given
         self._turns_taken += 1
         self._stop_reason = await self._parts.turns.take(
             session, self.log, conversation, inputs, again=again
         )
-        return Phase.FEEDING
+        return RunnerPhase.FEEDING
 
-    async def _idle(self, session: Session) -> Phase:
+    async def _idle(self, session: Session) -> RunnerPhase:
         """Wait for the next input beside the agent, which was started for the session as it was then."""
         self._store_failed = False
         idle = self._parts.idle
         if not self._parts.starter.is_program(session) or not idle.warm.seconds:
-            return Phase.LEFT
+            return RunnerPhase.LEFT
         self._work = await idle.until_work(self._lease, session)
-        return Phase.LEFT if self._work is None else Phase.TAKING_UP
+        return RunnerPhase.LEFT if self._work is None else RunnerPhase.TAKING_UP
 
     # Interrupted before its agent was up
 
-    async def _stop_without_agent(self) -> Phase:
+    async def _stop_without_agent(self) -> RunnerPhase:
         while True:
             session, inputs = await self._sessions.with_inputs(self._lease.session_id)
             if interrupts := interrupts_in(inputs):
                 await self._close_what_waits(session, interrupts)
             elif ready_of(session, inputs):
-                return Phase.OPENING
+                return RunnerPhase.OPENING
             elif await self._go_idle(session, Batch(), _END_TURN):
-                return Phase.LEFT
+                return RunnerPhase.LEFT
 
     # Broken
 
     def _broke(self, error: Exception) -> None:
-        if self.phase in (Phase.IDLE, Phase.LEFT):  # the session rests: nobody has to be told
+        if self.phase in (
+            RunnerPhase.IDLE,
+            RunnerPhase.LEFT,
+        ):  # the session rests: nobody has to be told
             _log.error("harness failed", exc_info=error, extra={"session": self._lease.session_id})
-            self.phase = Phase.LEFT
+            self.phase = RunnerPhase.LEFT
             return
         self._error = error
-        self._move(Phase.BROKEN)
+        self._move(RunnerPhase.BROKEN)
 
-    async def _recover(self) -> Phase:
+    async def _recover(self) -> RunnerPhase:
         """What becomes of a session whose agent, sandbox or files failed."""
         error = self._error
         del self._error  # it holds on to the agent that failed
@@ -435,10 +443,10 @@ class SessionRun:
             return await self._wait_for_store(error)
         _log.error("harness failed", exc_info=error, extra={"session": self._lease.session_id})
         if isinstance(error, SandboxFailed) and await self._may_try_again(error):
-            return Phase.OPENING
+            return RunnerPhase.OPENING
         return await self._give_up(error)
 
-    async def _wait_for_store(self, error: BlobsFailed) -> Phase:
+    async def _wait_for_store(self, error: BlobsFailed) -> RunnerPhase:
         """Wait some time before the files are tried again, unless it is interrupted.
 
         That is said once. Until the store is right again the inputs wait in the queue, and a turn that
@@ -447,7 +455,7 @@ class SessionRun:
         with self._parts.notifier.subscribe(inbox(self._lease.session_id)) as subscription:
             session, inputs = await self._sessions.with_inputs(self._lease.session_id)
             if session.state.status is Status.IDLE or interrupts_in(inputs):
-                return Phase.INTERRUPTED
+                return RunnerPhase.INTERRUPTED
             if not self._store_failed:
                 text = f"{error.message}. {error.hint or ''}".strip()
                 await self.log.fail(Trouble(error.code, text, "retrying"))
@@ -456,7 +464,7 @@ class SessionRun:
             self._parts.starter.limit.end(session.id)  # others need not wait with it
             await self._stay_for_another_turn(over=False)
             await subscription.wait(_STORE_LOOKS)
-        return Phase.OPENING
+        return RunnerPhase.OPENING
 
     async def _may_try_again(self, error: SandboxFailed) -> bool:
         """Whether it is tried again in a new sandbox: the old one broke at work, or was not to be had
@@ -474,7 +482,7 @@ class SessionRun:
             self._lost[turn[0]] += 1
         return True
 
-    async def _give_up(self, error: Exception) -> Phase:
+    async def _give_up(self, error: Exception) -> RunnerPhase:
         """Say that the agent cannot be driven, and wait; unless there is something to go on with.
 
         If it broke at work, its turn is lost, and what is queued behind that is not. If it could not
@@ -493,10 +501,10 @@ class SessionRun:
                 await self._close_what_waits(session, interrupts)
                 continue
             if self._was_up and ready_of(session, inputs):
-                return Phase.OPENING
+                return RunnerPhase.OPENING
             waits = Batch(turn=TurnMark.END if self._was_up else TurnMark.SUSPEND)
             if await self._go_idle(session, waits, {"type": "retries_exhausted"}):
-                return Phase.LEFT
+                return RunnerPhase.LEFT
 
 
 def _is_store_away(error: Exception) -> TypeGuard[BlobsFailed]:

@@ -57,7 +57,7 @@ _LOOK_ELSEWHERE = 0.2  # seconds between two looks at what another node is stori
 _LOOK_AGAIN = 300.0  # seconds between two looks for what is left to store or to remove
 _TRY_AGAIN = 30.0  # seconds between two tries to store what could not be stored
 
-Phase = Literal[
+SyncPhase = Literal[
     "restore_started",
     "restoring",
     "restored",
@@ -67,7 +67,7 @@ Phase = Literal[
     "sync_failed",
     "sync_recovered",
 ]
-_TROUBLES: Final[dict[SyncState, Phase]] = {
+_TROUBLES: Final[dict[SyncState, SyncPhase]] = {
     SyncState.RETRYING: "sync_retrying",
     SyncState.ERROR: "sync_failed",
 }
@@ -76,7 +76,7 @@ _TROUBLES: Final[dict[SyncState, Phase]] = {
 class SyncStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What is going on with a workspace's files on this node. A hint, kept in memory only."""
 
-    phase: Phase = "restore_skipped"
+    phase: SyncPhase = "restore_skipped"
     progress: RestoreProgress | None = None
     sync: SyncState = SyncState.IDLE
 

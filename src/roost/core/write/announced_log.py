@@ -28,7 +28,7 @@ class AnnouncedLog:
         self.inputs = log.inputs
         self.read = log.read
         self.page = log.page
-        self.place = log.place
+        self.seq_of = log.seq_of
 
     def accept(
         self,

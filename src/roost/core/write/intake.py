@@ -73,7 +73,7 @@ class Intake:
             if draft.type != "user.tool_confirmation" or b'"modified_input"' not in draft.body:
                 continue
             fields = msgspec.json.decode(draft.body)
-            at = await self._log.place(session_id, fields["tool_use_id"])
+            at = await self._log.seq_of(session_id, fields["tool_use_id"])
             for call in await self._log.read(session_id, at - 1, 1) if at else ():
                 name, asked = call.fields.get("name", ""), call.fields.get("input") or {}
                 if wrong := misfit(name, asked, fields.get("modified_input") or {}):

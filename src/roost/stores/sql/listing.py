@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from roost.domain.turns import Stretch
+from roost.domain.rewinds import Stretch
 from roost.errors import InvalidRequest
 from roost.stores.sql.rows import Row
 

@@ -79,7 +79,7 @@ class SqlLog(ABC):
             )
         )
 
-    async def place(self, session_id: str, event_id: str) -> int | None:
+    async def seq_of(self, session_id: str, event_id: str) -> int | None:
         [(found,)] = await rows_of(self._reader, _WHERE_IS, session_id, event_id)
         return None if found is None else int(found)
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from roost.domain.events import Entry
 from roost.domain.ledger import Batch
+from roost.domain.rewinds import Rewind
 from roost.domain.session import Session, Status
-from roost.domain.turns import Rewind
 from roost.errors import (
     Conflict,
     IdempotencyMismatch,
@@ -194,9 +194,9 @@ class Forking(StoreContract):
         entries = await stage.all(source)
         taken = [entry for entry in entries if entry.type == "user.message"]
         assert len(taken) == 2
-        assert await stage.log.place(source, taken[0].id) == taken[1].seq
-        assert await stage.log.place(source, "sevt_none") is None
-        assert await stage.log.place(await stage.session(), taken[0].id) is None
+        assert await stage.log.seq_of(source, taken[0].id) == taken[1].seq
+        assert await stage.log.seq_of(source, "sevt_none") is None
+        assert await stage.log.seq_of(await stage.session(), taken[0].id) is None
 
     async def test_a_turn_that_is_over_leaves_its_place(self, stage: Stage) -> None:
         source = await stage.idle()

@@ -66,7 +66,7 @@ class Withdrawing(StoreContract):
         assert [entry.id for entry in await stage.log.inputs(session_id)] == [after.id]
         state = await stage.state(session_id)
         assert (state.status, state.queued) == (Status.RUNNING, 1)
-        assert state.run == accepted.entries[2].seq
+        assert state.first_input == accepted.entries[2].seq
         [lease] = await stage.claim()
         assert len(await stage.take_all(lease)) == 1
 

@@ -1,4 +1,4 @@
-"""The turns of a conversation, and which part of a log the conversation is.
+"""Rewinds: which part of a log is the conversation, and which turns it has.
 
 A rewind takes nothing out of a log: it is an entry that says where the conversation goes on from. So a log
 is a tree whose branches lie one after the other, and the conversation is the branch that its end is on:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roost.domain.events import Entry
-from roost.domain.turns import Rewind, branch_of, hidden, holds, name_at, stretches, turns_in
+from roost.domain.rewinds import Rewind, branch_of, hidden, holds, name_at, stretches, turns_in
 from roost.ports.drafts import new_draft
 
 END = {"stop_reason": {"type": "end_turn"}}
