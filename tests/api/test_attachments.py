@@ -19,7 +19,8 @@ from roost.core.files.store import FileStore
 from roost.domain.attachment import MOST_IMAGE, MOST_TEXT, MOST_TOGETHER
 from roost.domain.events import Entry
 from roost.ports.drafts import new_draft
-from roost.ports.harness import Brief, HarnessProfile, Output, StartMode, TurnEnd
+from roost.ports.harness import Brief, Output, StartMode, TurnEnd
+from roost.ports.harness_profile import HarnessProfile
 from roost.testing.fake_harness import IN_SANDBOX, FakeHarness
 from roost.testing.in_memory_runner import AGENT
 

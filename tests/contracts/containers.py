@@ -27,7 +27,8 @@ from tests.hostile.probed_sandbox import (
 )
 
 from roost.errors import SandboxFailed, SandboxUnavailable
-from roost.ports.sandbox import Mount, SandboxProvider
+from roost.ports.sandbox import SandboxProvider
+from roost.ports.sandbox_plan import Mount
 from roost.sandboxes.docker import DockerProvider
 from roost.sandboxes.docker.engine import LABEL, Engine
 from roost.testing.sandbox_contract.kit import (

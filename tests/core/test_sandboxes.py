@@ -35,7 +35,8 @@ from roost.ports.drafts import new_draft
 from roost.ports.egress import Account, Grant, OpenGrant
 from roost.ports.harness import Brief, Conversation
 from roost.ports.notifier import WORK, Notifier
-from roost.ports.sandbox import Endpoint, Plan, Process, Stats, UnixAddress
+from roost.ports.sandbox import Process, Stats
+from roost.ports.sandbox_plan import Endpoint, Plan, UnixAddress
 from roost.sandboxes.tree import LocalTree
 from roost.sandboxes.volumes import VaultVolumes
 from roost.testing.bare_sandboxes import bare_sandboxes

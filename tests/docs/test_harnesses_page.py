@@ -10,7 +10,8 @@ from roost.config import Settings
 from roost.harnesses import HARNESSES, HarnessContext, ModelAddress
 from roost.harnesses.claude.conversation import TABLE, ConversationState
 from roost.ports.egress import Origin
-from roost.ports.harness import Abilities, Harness
+from roost.ports.harness import Harness
+from roost.ports.harness_profile import Abilities
 
 PAGE = "docs/harnesses.md"
 

@@ -18,7 +18,8 @@ from tests.hostile.probed_sandbox import MIB, hostile_place, hostile_plan
 from tests.parts import need
 
 from roost.errors import SandboxFailed
-from roost.ports.sandbox import Sandbox, SandboxLimits
+from roost.ports.sandbox import Sandbox
+from roost.ports.sandbox_plan import SandboxLimits
 from roost.sandboxes import cgroups
 from roost.sandboxes.docker.sandbox import DockerSandbox
 from roost.sandboxes.paths import walk_beneath

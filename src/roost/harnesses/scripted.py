@@ -31,18 +31,8 @@ from roost.harnesses.messages_api import AnswerPart, Json, MessagesApi, ModelAns
 from roost.harnesses.retries import ModelFailure, pause
 from roost.ports.drafts import new_draft
 from roost.ports.egress import Origin
-from roost.ports.harness import (
-    Abilities,
-    Brief,
-    Conversation,
-    Emit,
-    Harness,
-    HarnessProfile,
-    Output,
-    Show,
-    Trouble,
-    TurnEnd,
-)
+from roost.ports.harness import Brief, Conversation, Emit, Harness, Output, Show, Trouble, TurnEnd
+from roost.ports.harness_profile import Abilities, HarnessProfile
 
 _MAX_TOKENS = 16_384
 _MAX_REQUESTS = 200  # in a row: a model that only ever calls tools it does not have must not go on

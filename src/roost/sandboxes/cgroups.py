@@ -18,7 +18,8 @@ from typing import Final
 import msgspec
 
 from roost.errors import SandboxFailed
-from roost.ports.sandbox import SandboxLimits, Stats
+from roost.ports.sandbox import Stats
+from roost.ports.sandbox_plan import SandboxLimits
 from roost.sandboxes import procfs, sandbox_names
 
 UNIFIED: Final = "unified"

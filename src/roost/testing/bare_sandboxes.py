@@ -17,7 +17,7 @@ from roost.core.sandbox.session_files import SessionFiles
 from roost.domain.session import Session
 from roost.ports.catalog import Catalog
 from roost.ports.egress import Egress, Origin
-from roost.ports.sandbox import Mount
+from roost.ports.sandbox_plan import Mount
 from roost.ports.volumes import SessionVolumes
 
 

@@ -44,9 +44,10 @@ from roost.domain.file import file_of
 from roost.domain.session import Session
 from roost.errors import InvalidRequest, NotFound
 from roost.ports.catalog import Record
-from roost.ports.harness import Brief, Conversation, Harness, HarnessProfile, Output
+from roost.ports.harness import Brief, Conversation, Harness, Output
+from roost.ports.harness_profile import HarnessProfile
 from roost.ports.keys import Key
-from roost.ports.sandbox import Mount
+from roost.ports.sandbox_plan import Mount
 
 _Told = Callable[[Entry], Awaitable[Entry]]
 _NOTHING_NAMED: Final = nullcontext()

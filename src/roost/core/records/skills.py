@@ -29,9 +29,9 @@ from roost.domain.skill import MOST_VERSIONS, Bundle, zipped
 from roost.errors import InvalidRequest, NotFound, RoostError
 from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
-from roost.ports.harness import SKILLS
+from roost.ports.harness_profile import SKILLS
 from roost.ports.keys import Key
-from roost.ports.sandbox import Mount
+from roost.ports.sandbox_plan import Mount
 from roost.ports.skills import SkillFiles
 
 Version = dict[str, Any]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from roost.ports.sandbox import Endpoint, Process, Sandbox, Stats
+from roost.ports.sandbox import Process, Sandbox, Stats
+from roost.ports.sandbox_plan import Endpoint
 
 FORWARDER: Final = "/run/roost/forward.py"
 """Where a sandbox shows the program that opens the ports (`roost/guest/forward.py`)."""

@@ -26,7 +26,8 @@ from roost.domain.session import Lease, Session, Spec
 from roost.errors import SandboxFailed
 from roost.ports.egress import Account, Egress, Networking
 from roost.ports.harness import Confinement, Harness
-from roost.ports.sandbox import Mount, Sandbox, Stats
+from roost.ports.sandbox import Sandbox, Stats
+from roost.ports.sandbox_plan import Mount
 from roost.ports.volumes import SessionVolumes
 
 VAULT: Final = "/vault"

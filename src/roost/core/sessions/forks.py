@@ -44,7 +44,7 @@ from roost.domain.snapshot import BEGINNING, Snapshot
 from roost.errors import InvalidRequest, NotFound, SnapshotGone
 from roost.ids import conversation_id, mint
 from roost.ports.drafts import new_draft
-from roost.ports.harness import HarnessProfile
+from roost.ports.harness_profile import HarnessProfile
 from roost.ports.keys import Key
 from roost.ports.log import EventQuery, Log, Receipt
 from roost.ports.notifier import Notifier

@@ -7,7 +7,8 @@ from typing import Any
 
 from roost.domain.upstream import Upstreams
 from roost.errors import InvalidRequest
-from roost.ports.harness import Harness, HarnessProfile
+from roost.ports.harness import Harness
+from roost.ports.harness_profile import HarnessProfile
 
 
 class HarnessChoice:

@@ -22,8 +22,9 @@ from roost.harnesses import HarnessContext
 from roost.harnesses.claude.conversation import ClaudeConversation
 from roost.harnesses.claude.launch import PINNED, CliCommand, bundled_cli
 from roost.harnesses.claude.tools import Toolbox
-from roost.ports.harness import Abilities, Brief, Conversation, Harness, HarnessProfile
-from roost.ports.sandbox import Mount
+from roost.ports.harness import Brief, Conversation, Harness
+from roost.ports.harness_profile import Abilities, HarnessProfile
+from roost.ports.sandbox_plan import Mount
 
 INSIDE: Final = "/run/roost/claude"
 """Where a sandbox shows the CLI."""

@@ -19,7 +19,8 @@ from roost.errors import RoostError
 from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.tools import BUILT_IN, QUESTION, SKILL, Toolbox
 from roost.harnesses.claude.wire import Json
-from roost.ports.harness import SKILLS, Confinement
+from roost.ports.harness import Confinement
+from roost.ports.harness_profile import SKILLS
 
 PINNED: Final = "2.1.325"
 """The CLI this code was tried with. It relies on variables that are documented nowhere."""

@@ -18,7 +18,8 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from roost.errors import SandboxFailed, SandboxUnavailable
-from roost.ports.sandbox import LocalVolume, Plan, Sandbox
+from roost.ports.sandbox import Sandbox
+from roost.ports.sandbox_plan import LocalVolume, Plan
 from roost.sandboxes import sandbox_names
 from roost.sandboxes.bubblewrap.disk import DiskWatch
 from roost.sandboxes.bubblewrap.identity import SandboxIdentity, Uids, settle

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 import anyio
 import pytest
 
-from roost.ports.sandbox import LocalVolume, Plan, Process, Sandbox, SandboxProvider
+from roost.ports.sandbox import Process, Sandbox, SandboxProvider
+from roost.ports.sandbox_plan import LocalVolume, Plan
 from roost.testing.cancelling import Work, cancelled_at_each_step
 
 MIB = 1024**2

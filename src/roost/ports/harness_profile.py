@@ -1,0 +1,66 @@
+"""What a harness declares of itself: the model API it speaks, and what its agents can do.
+
+The API refuses by it what a session asks for in vain, the docs list it, and `roost.testing.harness_contract`
+holds a harness to it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+SKILLS: Final = "/run/roost/agent/skills"
+"""Where a sandbox shows the agent's skills, each in a directory of its name, read-only."""
+
+
+class Abilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agents of a harness can do. Each yes is a promise, proved by
+    `roost.testing.harness_contract` where a kit can prove it.
+    """
+
+    approvals: bool = False
+    """A person is asked before a tool runs, where the agent's permission policy says so."""
+    questions: bool = False
+    """The agent can put a question to a person, as a custom tool call that a client answers."""
+    custom_tools: bool = False
+    """The agent can call tools that a client carries out."""
+    skills: bool = False
+    """The agent finds the skills that are shown at `SKILLS`."""
+    mcp: bool = False
+    """The agent can use the MCP servers of its definition."""
+    files: bool = False
+    """The agent can read documents that are part of a message."""
+    images: bool = False
+    """The agent can see images that are part of a message."""
+    subagents: bool = False
+    """The agent can start agents of its own, whose events say who they are from."""
+    interrupts: bool = False
+    """A running turn can be stopped, and the conversation goes on after it."""
+    deltas: bool = False
+    """Text is shown while the model writes it."""
+    effort: bool = False
+    """The effort that the agent's definition names is passed on to the model."""
+    budget: bool = False
+    """All its model requests go through the egress of its sandbox, so that they are counted."""
+    prestart: bool = False
+    """Its program can be started before there is anything to tell it."""
+    fork: bool = False
+    """A session can begin with the past of another one, as of any of its turns."""
+    rewind: bool = False
+    """A session can go back to any of its turns."""
+
+
+class HarnessProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """What a harness declares of itself, whether or not its program is installed here.
+
+    `needs_sandbox`: its program lives in a sandbox, which is opened before a conversation; without, a
+    session has no files and nothing is started for it. `upstream` names the model API that it speaks, as
+    `ports.egress.Grant` does. `own_directories` are the directories in a session's home that belong to the
+    program itself: its transcript and its settings. They are hidden where the home is also the workspace.
+    """
+
+    abilities: Abilities
+    needs_sandbox: bool
+    upstream: str
+    own_directories: frozenset[str] = frozenset()
