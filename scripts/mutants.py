@@ -71,6 +71,7 @@ GUARDS: Final[dict[str, list[str]]] = {
         "tests/core/test_turn_ends.py",
         "tests/core/test_shared_workspaces.py",
     ],
+    "core/work/failures.py": [*_WORK, *_RUNS],
     "core/work/turn.py": _WORK,
     "core/work/leased_log.py": _WORK,
     "core/work/starter.py": [*_WORK, *_RUNS],

@@ -25,7 +25,7 @@ from roost.ports.notifier import WORK, Notifier
 from roost.serve.http import listening
 from roost.stores.notifier import LocalNotifier
 from roost.stores.sqlite import SqliteStore
-from roost.testing.null_parts import model_at, runners_of
+from roost.testing.null_parts import UnlimitedCapacity, model_at, runners_of
 from roost.testing.scripted_model import ScriptedModel, scripted_model
 
 TENANT = "tenant_1"
@@ -107,7 +107,7 @@ async def node(
         scripted = ScriptedHarness(model_at(url, "no key"), retries=2, retry_seconds=0.01)
         standby = StandbyRunners()
         known = {"scripted": scripted, **(harnesses or {})}
-        runner = runners_of(
+        runners = runners_of(
             store,
             notifier,
             known,
@@ -120,9 +120,10 @@ async def node(
             member,
             store.log,
             notifier,
-            runner,
+            runners,
             max_runners=max_runners,
             drain_seconds=drain_seconds,
+            machine=UnlimitedCapacity(),
         )
         if working:
             await tasks.start(dispatcher.run, stop_seconds)

@@ -94,7 +94,7 @@ async def test_what_is_queued_behind_a_turn_that_breaks_the_agent_is_gone_on_wit
 async def test_a_turn_is_taken_again_in_new_sandboxes_until_it_has_lost_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ):
-    monkeypatch.setattr("roost.core.work.runner._PAUSES", (0.01, 0.01, 0.01))
+    monkeypatch.setattr("roost.core.work.failures._PAUSES", (0.01, 0.01, 0.01))
     odd = Odd()
     odd.breaks_at, odd.breaks_times = "one", times
     odd.breaks_with = SandboxFailed("it was killed from outside")
@@ -113,7 +113,7 @@ async def test_a_turn_is_taken_again_in_new_sandboxes_until_it_has_lost_too_many
 async def test_each_turn_has_its_own_count_of_lost_sandboxes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.work.runner._PAUSES", (0.01, 0.01, 0.01))
+    monkeypatch.setattr("roost.core.work.failures._PAUSES", (0.01, 0.01, 0.01))
     odd = Odd()
     odd.breaks_with = SandboxFailed("it was killed from outside")
     async with node(tmp_path, harnesses={"odd": odd}) as roost:
@@ -127,7 +127,7 @@ async def test_each_turn_has_its_own_count_of_lost_sandboxes(
 async def test_a_sandbox_of_an_earlier_turn_that_is_dead_costs_the_next_turn_none_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ):
-    monkeypatch.setattr("roost.core.work.runner._PAUSES", (0.01, 0.01, 0.01))
+    monkeypatch.setattr("roost.core.work.failures._PAUSES", (0.01, 0.01, 0.01))
     odd = Odd()
     odd.breaks_at, odd.breaks_times = "two", times
     odd.breaks_with = SandboxFailed("it was killed from outside")

@@ -117,7 +117,7 @@ async def test_large_events_are_read_for_a_few_followers_at_a_time(tmp_path: Pat
         await roost.say(large, "x" * 2_000_000)
         await roost.say(small, "hello")
         waiting, quick = Watcher(), Watcher()
-        places = fanout._large._places
+        places = fanout._large._reading
         for _ in range(places.value):
             await places.acquire()
         async with anyio.create_task_group() as tasks:

@@ -14,7 +14,6 @@ from tests.core.node import AGENT, TENANT, Node, node, texts
 from tests.core.test_sandboxes import FakeEgress, FakeProvider, SandboxedHarness, sandboxes
 from tests.core.test_start_limit import Slow
 
-from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.work.idle import WarmAgents
 from roost.core.work.prestart import Prestart, PrestartSettings
 from roost.core.work.start_limit import StartLimit
@@ -22,13 +21,14 @@ from roost.domain.session import Session, Spec
 from roost.errors import QuotaExceeded
 from roost.ports.egress import Networking, RefusalReport
 from roost.ports.notifier import Notifier
+from roost.testing.bare_sandboxes import NoBelongings
 from roost.testing.null_parts import CollectedReports, runners_of
 
 SPEC = Spec(agent=AGENT, environment_id="env_1", harness="in-sandbox", title="first")
 
 
-class FixedNetworking(Sandboxes):
-    """Sandboxes whose environments have no catalog."""
+class FixedNetworking(NoBelongings):
+    """Sessions whose environments are in no catalog."""
 
     reach = Networking()
 
@@ -41,7 +41,7 @@ class PrestartNode:
     node: Node
     pool: Prestart
     provider: FakeProvider
-    places: FixedNetworking
+    belongings: FixedNetworking
     room: list[int]
 
     async def create(self, spec: Spec = SPEC, tenant: str = TENANT) -> Session:
@@ -75,7 +75,8 @@ async def prestart_node(
         anyio.create_task_group() as tasks,
     ):
         store, notifier = roost.store, roost.notifier
-        places = sandboxes(data / "vault", provider, FakeEgress(), roost, cls=FixedNetworking)
+        fixed = FixedNetworking(store.catalog)
+        places = sandboxes(data / "vault", provider, FakeEgress(), roost, belongings=fixed)
         harnesses = {"in-sandbox": SandboxedHarness(roost.harnesses["scripted"])}
         wakes = StartLimit(notifier, 9)
         pool = Prestart(
@@ -93,7 +94,7 @@ async def prestart_node(
             *(store, notifier, harnesses), sandboxes=places, warm=warmth, limit=wakes, prestart=pool
         )
         await tasks.start(pool.run)
-        yield PrestartNode(roost, pool, provider, places, room)
+        yield PrestartNode(roost, pool, provider, fixed, room)
         tasks.cancel_scope.cancel()
 
 
@@ -160,12 +161,12 @@ async def test_an_environment_that_changed_ends_what_was_started_for_it(tmp_path
     async with prestart_node(tmp_path) as prestarting:
         await prestarting.create()
         waiting = await prestarting.ready()
-        prestarting.places.reach = Networking(kind="unrestricted")
+        prestarting.belongings.reach = Networking(kind="unrestricted")
         assert (await prestarting.create()).id != waiting
         waiting = await prestarting.ready()
         second = await prestarting.create()
         assert second.id == waiting
-        prestarting.places.reach = Networking()
+        prestarting.belongings.reach = Networking()
         assert len(texts(await prestarting.node.turn(second, "Hello"))) == 1
         opened = [plan.session_id for plan in prestarting.provider.plans]
         assert opened.count(second.id) == 2

@@ -243,7 +243,7 @@ async def test_an_agent_is_not_forgotten_when_it_cannot_be_looked_at(
         async def away(session: Session) -> None:
             raise Unavailable("the database is away")
 
-        monkeypatch.setattr(past.prestarting.places, "networking", away)
+        monkeypatch.setattr(past.prestarting.belongings, "networking", away)
         with pytest.raises(Unavailable):
             await past.create()
         monkeypatch.undo()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import pytest
@@ -14,6 +14,7 @@ from tests.core.node import TENANT, Node, message, node, texts, types
 
 from roost.blobs.folder import FolderBlobs
 from roost.core.files.attachments import ShowingFiles
+from roost.core.sandbox.belongings import SessionBelongings
 from roost.core.sandbox.networking import networking_of
 from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.sandboxes import Sandboxes
@@ -162,9 +163,6 @@ async def sandboxed_node(
         yield roost
 
 
-S = TypeVar("S", bound=Sandboxes)
-
-
 def sandboxes(
     vault: Path,
     provider: FakeProvider,
@@ -173,8 +171,8 @@ def sandboxes(
     *,
     others: Sequence[FakeProvider] = (),
     files: LocalWorkspaces | None = None,
-    cls: type[S] = Sandboxes,  # type: ignore[assignment]
-) -> S:
+    belongings: SessionBelongings | None = None,
+) -> Sandboxes:
     """Sandboxes of this provider; `files`, if they are to be kept."""
     volumes = VaultVolumes(vault, vault.parent / "data")
     kept = None
@@ -184,7 +182,9 @@ def sandboxes(
         shared = SharedWorkspaces(*parts, node="n")
         kept = SessionFiles(files, shared, volumes)
     offered = OfferedSandboxes(provider, others, SANDBOXED_ONLY, volumes)
-    return bare_sandboxes(cls, offered, door, roost.store.catalog, volumes, kept)
+    return bare_sandboxes(
+        offered, door, roost.store.catalog, volumes, files=kept, belongings=belongings
+    )
 
 
 def _files(data: Path, roost: Node, blobs: Blobs) -> LocalWorkspaces:
@@ -198,7 +198,7 @@ def _files(data: Path, roost: Node, blobs: Blobs) -> LocalWorkspaces:
 async def test_while_the_store_is_wrong_the_input_waits_and_goes_on_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ):
-    monkeypatch.setattr("roost.core.work.runner._STORE_LOOKS", 0.05)
+    monkeypatch.setattr("roost.core.work.failures._STORE_LOOKS", 0.05)
     right, is_right = FolderBlobs(tmp_path / "blobs"), True
     away = FaultyBlobs(right, lambda _: None if is_right else "refused")
     empty = FolderBlobs(tmp_path / "empty")
@@ -237,7 +237,7 @@ async def test_while_the_store_is_wrong_the_input_waits_and_goes_on_by_itself(
 async def test_waiting_for_the_store_can_be_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.work.runner._STORE_LOOKS", 0.05)
+    monkeypatch.setattr("roost.core.work.failures._STORE_LOOKS", 0.05)
     async with sandboxed_node(
         tmp_path, FakeProvider(), blobs=FolderBlobs(tmp_path / "empty")
     ) as roost:
@@ -272,7 +272,7 @@ class Unreadable:
 async def test_a_message_whose_files_cannot_be_read_waits_with_its_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harness: str, interrupted: bool
 ):
-    monkeypatch.setattr("roost.core.work.runner._STORE_LOOKS", 0.02)
+    monkeypatch.setattr("roost.core.work.failures._STORE_LOOKS", 0.02)
     store = Unreadable()
     opened = sandboxed_node(tmp_path, FakeProvider()) if harness == "in-sandbox" else node(tmp_path)
     async with opened as roost:
@@ -369,7 +369,7 @@ async def test_where_there_is_no_room_the_input_waits_and_goes_on_by_itself(
 async def test_a_room_that_is_gone_when_it_is_opened_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.work.runner._PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("roost.core.work.failures._PAUSES", (0.0, 0.0, 0.0))
     provider = FakeProvider()
     async with sandboxed_node(tmp_path, provider) as roost:
         provider.taken = 2
@@ -383,7 +383,7 @@ async def test_a_room_that_is_gone_when_it_is_opened_is_asked_for_again(
 async def test_a_room_that_never_opens_leaves_the_input_in_the_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.work.runner._PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("roost.core.work.failures._PAUSES", (0.0, 0.0, 0.0))
     provider = FakeProvider()
     async with sandboxed_node(tmp_path, provider) as roost:
         provider.taken = 4

@@ -146,7 +146,7 @@ async def test_sessions_that_wait_for_a_room_keep_nobody_else_from_starting(tmp_
 async def test_a_start_that_failed_keeps_nobody_else_from_starting_until_it_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.work.runner._PAUSES", (600,))
+    monkeypatch.setattr("roost.core.work.failures._PAUSES", (600,))
     provider = FakeProvider()
     provider.taken = 1
     async with slow_node(tmp_path, provider, most=1) as (roost, slow):

@@ -13,7 +13,6 @@ from tests.core.node import AGENT, TENANT, Node, message, node, texts, types
 from tests.core.test_sandboxes import FakeEgress, FakeProvider, SandboxedHarness
 
 from roost.core.sandbox.offered import OfferedSandboxes
-from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.sessions.trust import Trust
 from roost.domain.session import Session, Spec, TrustLevel
 from roost.errors import Forbidden, InvalidRequest, SandboxUnavailable
@@ -59,7 +58,7 @@ class TwoProviders:
         self.volumes = volumes = VaultVolumes(vault, vault.parent / "data")
         others = [self.bubblewrap, self.host]
         self.offered = OfferedSandboxes(self.docker, others, levels, volumes)
-        self.places = bare_sandboxes(Sandboxes, self.offered, FakeEgress(), catalog, volumes)
+        self.places = bare_sandboxes(self.offered, FakeEgress(), catalog, volumes)
         self.trust = Trust(self.offered)
 
 
@@ -190,7 +189,7 @@ async def test_a_host_session_works_in_the_vault_and_lives_in_a_home_of_its_own(
             assert plan.workspace.path == tmp_path / "vault"
             assert not plan.hidden
             assert plan.environ.get("HOME") == home
-            bounds = server.places.confinement(session)
+            bounds = server.places.planner.confinement(session)
             assert (bounds is None) == (level == "full")
 
 

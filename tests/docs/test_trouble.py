@@ -30,7 +30,7 @@ def told() -> set[str]:
 def test_only_what_nobody_knows_is_an_unknown_error() -> None:
     places = [name for name, text in sources() for _ in re.findall("unknown_error", text)]
     # One says so of an exception that it does not know, one to clients that know official names only.
-    assert sorted(places) == ["core/work/runner.py", "ports/drafts.py"], (
+    assert sorted(places) == ["core/work/failures.py", "ports/drafts.py"], (
         "name it: a code in errors.py, or a row in docs/errors.md"
     )
 

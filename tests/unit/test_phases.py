@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from roost.core.work.runner import PHASES, RunnerPhase
+from roost.core.work.phases import PHASES, RunnerPhase
 
 
 def test_every_phase_has_its_moves_and_a_way_to_leave():

@@ -280,14 +280,14 @@ def _workers(
         ),
         room=lambda: 0 if member.draining else settings.max_live - len(warm),
     )
-    runner = _runner(
+    runners = _runners(
         ground, log, server_tools, Idle(store.sessions, notifier, warm, standby), limit, prestart
     )
     dispatcher = Dispatcher(
         member,
         store.log,
         notifier,
-        runner,
+        runners,
         max_runners=settings.max_runners,
         drain_seconds=settings.drain_seconds,
         machine=ground.machine,
@@ -303,7 +303,7 @@ def _workers(
     return dispatcher, prestart
 
 
-def _runner(
+def _runners(
     ground: _Ground,
     log: Log,
     server_tools: ServerTools,

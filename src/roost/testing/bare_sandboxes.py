@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
 
 from roost.core.sandbox.belongings import SessionBelongings
 from roost.core.sandbox.budgets import Budgets
@@ -78,25 +77,23 @@ class NoBelongings(SessionBelongings):
         """Nothing is known of it."""
 
 
-S = TypeVar("S", bound=Sandboxes)
-
-
 def bare_sandboxes(
-    cls: type[S],
     offered: OfferedSandboxes,
     egress: Egress,
     catalog: Catalog,
     volumes: SessionVolumes,
+    *,
     files: SessionFiles | None = None,
-) -> S:
-    """Sandboxes with the usual limits and no budget; `cls` may be a subclass that behaves otherwise."""
+    belongings: SessionBelongings | None = None,
+) -> Sandboxes:
+    """Sandboxes with the usual limits and no budget."""
     policy = SandboxPolicy(forwarder=Path("/forward"), person=Path("/home/me"))
-    return cls(
+    return Sandboxes(
         offered,
         SandboxPlanner(volumes, policy, Budgets()),
         egress,
         volumes=volumes,
         files=files or NoFiles(),
-        belongings=NoBelongings(catalog),
+        belongings=belongings or NoBelongings(catalog),
         on_account=lambda account: None,
     )

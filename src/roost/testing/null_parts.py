@@ -42,6 +42,7 @@ from roost.domain.session import SANDBOXED_ONLY, Lease, Session, Spec, TrustLeve
 from roost.domain.upstream import Upstreams
 from roost.errors import CannotSeal, CannotUnseal, SandboxUnavailable
 from roost.ids import mint
+from roost.ports.catalog import Catalog
 from roost.ports.egress import Credential, Origin, RefusalReport
 from roost.ports.harness import Conversation, Harness
 from roost.ports.keys import Key
@@ -50,31 +51,19 @@ from roost.ports.notifier import Notifier
 from roost.ports.store import Store
 from roost.ports.tree import Tree
 from roost.ports.workspaces import Workspaces
+from roost.testing.bare_sandboxes import NoBelongings, NoFiles
 
 
 class NoSandboxes(Sandboxes):
     """A node without sandboxes: only harnesses that start no process can work there."""
 
-    def __init__(self) -> None:
-        """Without any part."""
+    def __init__(self, catalog: Catalog) -> None:
+        self.files = NoFiles()
+        self.belongings = NoBelongings(catalog)
 
     async def check(self, spec: Spec) -> None:
-        """:raises SandboxUnavailable: always"""
+        """Refuse whoever needs a sandbox. :raises SandboxUnavailable: always"""
         raise SandboxUnavailable("this server has no sandboxes")
-
-    async def gone_from(self, session: Session) -> list[str]:
-        """Nothing is missing."""
-        return []
-
-    async def captured(self, session: Session) -> str | None:
-        """There are no outputs."""
-        return None
-
-    async def begun(self, session: Session) -> None:
-        """There are no files to store."""
-
-    def rested(self, session_id: str, seq: int) -> None:
-        """There are no files to store."""
 
 
 class NoOfferedSandboxes(OfferedSandboxes):
@@ -183,6 +172,18 @@ class CollectedReports:
     async def allowed(self) -> Budget:
         """Any amount."""
         return Budget()
+
+
+class UnlimitedCapacity:
+    """A machine that always has room for another agent."""
+
+    def room(self) -> int:
+        """Room for more agents than a test starts."""
+        return 1_000_000
+
+    def short(self) -> bool:
+        """There is always memory."""
+        return False
 
 
 class NoPrestart(Prestart):
@@ -331,9 +332,9 @@ def runners_of(
 ) -> Runners:
     """A runner; whichever of its parts is not given does nothing."""
     log, sessions, budgets = store.log, store.sessions, Budgets()
-    places = NoSandboxes() if sandboxes is None else sandboxes
+    given = NoSandboxes(store.catalog) if sandboxes is None else sandboxes
     starter = AgentStarter(
-        *(log, sessions, notifier, harnesses, places),
+        *(log, sessions, notifier, harnesses, given),
         StartLimit(notifier, most=64) if limit is None else limit,
         NoPrestart() if prestart is None else prestart,
         budgets,
@@ -346,7 +347,7 @@ def runners_of(
             sessions=sessions,
             notifier=notifier,
             starter=starter,
-            turns=Turns(log, sessions, notifier, places, admit, budgets),
+            turns=Turns(log, sessions, notifier, given, admit, budgets),
             idle=Idle(sessions, notifier, kept, standby or StandbyRunners()),
             server_tools=NoServerTools(),
         )

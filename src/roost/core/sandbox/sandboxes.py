@@ -24,8 +24,8 @@ from roost.core.sandbox.session_files import SessionFiles
 from roost.core.sandbox.variables import lacks_of
 from roost.domain.session import Lease, Session, Spec
 from roost.errors import SandboxFailed
-from roost.ports.egress import Account, Egress, Networking
-from roost.ports.harness import Confinement, Harness
+from roost.ports.egress import Account, Egress
+from roost.ports.harness import Harness
 from roost.ports.sandbox import Sandbox, Stats
 from roost.ports.sandbox_plan import Mount
 from roost.ports.volumes import SessionVolumes
@@ -58,11 +58,11 @@ class Sandboxes:
         on_account: OnAccount,
     ) -> None:
         self._offered = offered
-        self._planner = planner
+        self.planner = planner
         self._egress = egress
         self._volumes = volumes
-        self._files = files
-        self._belongings = belongings
+        self.files = files
+        self.belongings = belongings
         self._on_account = on_account
         self._open: dict[str, _OpenSandbox] = {}
 
@@ -86,7 +86,7 @@ class Sandboxes:
         """
         self._volumes.make(session.id)
         async with (
-            self._files.open(session, lease.generation, reports.lacks),
+            self.files.open(session, lease.generation, reports.lacks),
             self._opened(lease, session, harness, reports) as sandbox,
         ):
             yield sandbox
@@ -97,11 +97,11 @@ class Sandboxes:
     ) -> AsyncGenerator[Sandbox, None]:
         inputs = await self._inputs(session, harness, reports)
         account = partial(self._account, reports.spent)
-        grant = self._planner.grant(lease, session, harness, inputs, account, reports)
+        grant = self.planner.grant(lease, session, harness, inputs, account, reports)
         async with self._egress.open(grant) as opened:
             for lack in lacks_of(inputs.variables, opened):
                 await reports.lacks(lack)
-            plan = self._planner.plan(lease, session, harness, inputs, opened)
+            plan = self.planner.plan(lease, session, harness, inputs, opened)
             async with self._offered.provider_for(session.spec).open(plan) as bare:
                 self._open[session.id] = _OpenSandbox(bare, opened.addresses)
                 sandbox = with_ports(bare, plan.endpoints)
@@ -117,15 +117,15 @@ class Sandboxes:
     ) -> SandboxInputs:
         """What has to be known of a session before its sandbox can be planned."""
         return SandboxInputs(
-            networking=await self.networking(session),
-            origins=await self._belongings.origins(session),
-            variables=await self._belongings.variables(session, reports.lacks),
+            networking=await self.belongings.networking(session),
+            origins=await self.belongings.origins(session),
+            variables=await self.belongings.variables(session, reports.lacks),
             mounts=[
                 *harness.mounts,
-                *await self._belongings.mounts(session, reports.lacks),
+                *await self.belongings.mounts(session, reports.lacks),
                 *self._vault_of(session.spec),
             ],
-            quota_bytes=await self._files.quota(session),
+            quota_bytes=await self.files.quota(session),
         )
 
     def _vault_of(self, spec: Spec) -> list[Mount]:
@@ -140,39 +140,11 @@ class Sandboxes:
             extra={"action": "model", "session": account.session_id, "model": account.model},
         )
         self._on_account(account)
-        await on_spending(self._planner.cost(account))
-
-    async def begun(self, session: Session) -> None:
-        """A turn begins: returns when the files are stored as the one before has left them."""
-        await self._files.begun(session)
-
-    def rested(self, session_id: str, seq: int) -> None:
-        """A turn is over, with this entry of the log: its files are stored now; 0: it only waits."""
-        self._files.rested(session_id, seq)
-
-    def may_be_behind(self, session_id: str) -> bool:
-        """Whether the files of an open sandbox may be older than the session's log."""
-        return self._files.may_be_behind(session_id)
-
-    def confinement(self, session: Session) -> Confinement | None:
-        """What its harness has to keep the agent's tools in; None where a sandbox does, or nothing does."""
-        return self._planner.confinement(session)
+        await on_spending(self.planner.cost(account))
 
     def addresses(self, session_id: str) -> Mapping[str, str]:
         """Where the servers of its agent are found in a session's open sandbox, by their own URLs."""
         return self._open[session_id].addresses
-
-    async def networking(self, session: Session) -> Networking:
-        """What the session may connect to now; see `SessionBelongings.networking`."""
-        return await self._belongings.networking(session)
-
-    async def gone_from(self, session: Session) -> list[str]:
-        """Which of its skills and files no longer exist, in words."""
-        return await self._belongings.gone(session)
-
-    async def captured(self, session: Session) -> str | None:
-        """Store what its agent has put into its outputs; gives in words what was left out."""
-        return await self._belongings.captured(session)
 
     async def stats(self, session_id: str) -> Stats | None:
         """What a session's sandbox uses now; None if it has none open here."""
@@ -186,6 +158,6 @@ class Sandboxes:
 
     async def remove(self, session_id: str) -> None:
         """Remove the directory of a session that never was. :raises OSError: it stays"""
-        await self._files.forget(session_id)
-        await self._belongings.forget(session_id)
+        await self.files.forget(session_id)
+        await self.belongings.forget(session_id)
         await self._volumes.remove(session_id)

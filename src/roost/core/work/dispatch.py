@@ -38,14 +38,6 @@ class Capacity(Protocol):
         ...
 
 
-class _Plenty:
-    def room(self) -> int:
-        return 1_000_000
-
-    def short(self) -> bool:
-        return False
-
-
 class Dispatcher:
     """The work of one node, as far as the machine has memory and time for it."""
 
@@ -57,8 +49,8 @@ class Dispatcher:
         runners: Runners,
         *,
         max_runners: int,
-        drain_seconds: float = 0,
-        machine: Capacity | None = None,
+        drain_seconds: float,
+        machine: Capacity,
     ) -> None:
         self.node = member.node
         self.running = 0
@@ -68,7 +60,7 @@ class Dispatcher:
         self._runners = runners
         self._max_runners = max_runners
         self._drain_seconds = drain_seconds
-        self._machine = machine or _Plenty()
+        self._machine = machine
         self._leases: set[CancelScope] = set()
         self._stopping = False
 

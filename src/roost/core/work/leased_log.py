@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 from roost.domain.events import Entry, Preview
 from roost.domain.ledger import Batch, TurnMark
-from roost.domain.session import Lease, Move, State, Status
+from roost.domain.session import Lease, Move, Session, State, Status
+from roost.errors import NotWaiting
 from roost.ports import drafts
 from roost.ports.harness import Emit, Show, Trouble
 from roost.ports.log import Log
@@ -18,6 +21,10 @@ _log = logging.getLogger(__name__)
 
 class Terminated(Exception):
     """The session is over; there is nothing left to do for its runner."""
+
+
+class HandedOver(Exception):
+    """The session has work, and another runner is to do it."""
 
 
 class LeasedLog:
@@ -59,6 +66,12 @@ class LeasedLog:
         """Take the inputs off the queue: from here on they are the agent's, also after a crash."""
         await self.append(Batch(takes=inputs, turn=TurnMark.BEGIN))
 
+    async def interrupted(self, session: Session, interrupts: Sequence[Entry]) -> None:
+        """End the turn that these interrupts are for, and all that it waits for."""
+        waiting = [pending.event_id for pending in session.state.pending]
+        with suppress(NotWaiting):  # another interrupt has ended all of it in the meantime
+            await self.append(Batch(takes=interrupts, unblocks=waiting, turn=TurnMark.END))
+
     def show(self, show: Show) -> None:
         """Show text of an event to come to whoever watches now; it is not in the log."""
         preview = Preview(show.event_id, show.type, show.text, self.head)
@@ -77,6 +90,17 @@ class LeasedLog:
                 move=Move.RECOVER if recovered else None,
             )
         )
+
+    async def finish(self, seen: int, batch: Batch, stop_reason: dict[str, Any]) -> bool:
+        """Make the session idle, unless something was written since `seen`; whether it is idle now.
+
+        The lease is kept until the agent is closed: nobody may open another one beside it.
+        """
+        written = await self._log.finish(self._lease, seen, batch, stop_reason, keep=True)
+        if written is None:
+            return False
+        self._notifier.notify(self._lease.session_id)
+        return True
 
     async def fail(self, trouble: Trouble) -> None:
         """Write a failure, and what it means for the session. :raises Terminated: the end of it"""

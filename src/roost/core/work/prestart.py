@@ -251,7 +251,10 @@ class Prestart:
     async def _fits(self, spare: PrestartedAgent, session: Session) -> bool:
         if not _alike(spare.session, session):
             return False
-        return spare.networking == await self._sandboxes.networking(session) and await spare.is_up()
+        return (
+            spare.networking == await self._sandboxes.belongings.networking(session)
+            and await spare.is_up()
+        )
 
     def _tidy(self) -> None:
         """Let go of what is too old, or more than there is room for."""
@@ -300,7 +303,7 @@ class Prestart:
         """Start an agent and keep it until it is over."""
         session = spare.session
         try:
-            spare.networking = await self._sandboxes.networking(session)
+            spare.networking = await self._sandboxes.belongings.networking(session)
             self._note(session.id).touch()
             await self._keep_open(spare)
         except Exception as error:  # noqa: BLE001 - nobody waits for it; a session finds out why

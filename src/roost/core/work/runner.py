@@ -1,6 +1,6 @@
 """WORK, second: one session, owned under one lease, until nothing is left to do.
 
-A runner is in one phase at a time, and `PHASES` has every move between them. Killed at any point, the
+A runner is in one phase at a time; `core/work/phases` has every move between them. Killed at any point, the
 session is claimed again and this same code goes on: the log says which inputs wait, and which had been
 handed over for a turn that did not end.
 """
@@ -8,117 +8,36 @@ handed over for a turn that did not end.
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple
 
-import anyio
 from anyio import CancelScope
-from msgspec.structs import replace
 
 from roost.core.concurrency import alongside
 from roost.core.sandbox.budgets import BUDGET_REACHED
+from roost.core.work.failures import Failure, FailureHandler
 from roost.core.work.idle import Idle, Work
 from roost.core.work.inputs import handed_over, interrupts_in, is_changed, ready_of
-from roost.core.work.leased_log import LeasedLog, Terminated
+from roost.core.work.leased_log import HandedOver, LeasedLog, Terminated
+from roost.core.work.phases import PHASES, WITH_AGENT, RunnerPhase
 from roost.core.work.server_tools import ServerTools
 from roost.core.work.starter import AgentStarter
 from roost.core.work.turn import Turns
 from roost.core.write.intake import inbox
 from roost.domain.events import Entry
-from roost.domain.ledger import Batch, TurnMark, requires_action
+from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Session, Status
-from roost.errors import (
-    BlobsFailed,
-    FilesElsewhere,
-    LeaseLost,
-    NotFound,
-    NotWaiting,
-    RoostError,
-    SandboxFailed,
-    SnapshotCorrupt,
-    Unavailable,
-    WorkspaceDeleted,
-)
-from roost.ports.drafts import trouble
+from roost.errors import FilesElsewhere, LeaseLost, NotFound, Unavailable
 from roost.ports.harness import Conversation, Trouble
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier
 from roost.ports.sessions import Sessions
 
 _log = logging.getLogger(__name__)
-_PAUSES: Final = (0.1, 1.0, 5.0)  # seconds before a turn whose sandbox broke is taken again
 _LOOK_AGAIN: Final = 5.0  # seconds; an interrupt whose notification was lost is found this late
-_OPENING: Final = 0  # no input's seq: what is counted is sandboxes that could not be opened
-_STORE_LOOKS: Final = 5.0  # seconds between two tries to have the files while the blob store fails
 _END_TURN: Final[dict[str, Any]] = {"type": "end_turn"}
-
-
-class RunnerPhase(StrEnum):
-    """Where a runner is."""
-
-    OPENING = "opening"
-    TAKING_UP = "taking_up"
-    FEEDING = "feeding"
-    IN_TURN = "in_turn"
-    IDLE = "idle"
-    INTERRUPTED = "interrupted"
-    BROKEN = "broken"
-    LEFT = "left"
-
-
-PHASES: Final[Mapping[RunnerPhase, Mapping[RunnerPhase, str]]] = {
-    RunnerPhase.OPENING: {
-        RunnerPhase.TAKING_UP: "its agent is up",
-        RunnerPhase.OPENING: "the session was changed meanwhile",
-        RunnerPhase.INTERRUPTED: "an interrupt came first",
-        RunnerPhase.BROKEN: "its agent cannot be started",
-    },
-    RunnerPhase.TAKING_UP: {
-        RunnerPhase.IN_TURN: "a turn has begun already",
-        RunnerPhase.FEEDING: "none has",
-        RunnerPhase.BROKEN: "its agent or sandbox fails",
-    },
-    RunnerPhase.FEEDING: {
-        RunnerPhase.IN_TURN: "inputs are ready",
-        RunnerPhase.FEEDING: "something changed; look again",
-        RunnerPhase.IDLE: "there is nothing to do",
-        RunnerPhase.BROKEN: "its agent or sandbox fails",
-    },
-    RunnerPhase.IN_TURN: {
-        RunnerPhase.FEEDING: "the turn is over",
-        RunnerPhase.BROKEN: "its agent or sandbox fails",
-    },
-    RunnerPhase.IDLE: {
-        RunnerPhase.TAKING_UP: "an input arrives",
-        RunnerPhase.LEFT: "its agent is ended",
-    },
-    RunnerPhase.INTERRUPTED: {
-        RunnerPhase.OPENING: "an input follows the interrupt",
-        RunnerPhase.LEFT: "nothing follows",
-    },
-    RunnerPhase.BROKEN: {
-        RunnerPhase.OPENING: "it is tried again",
-        RunnerPhase.INTERRUPTED: "an interrupt comes while it waits",
-        RunnerPhase.LEFT: "it waits for the next input",
-    },
-    RunnerPhase.LEFT: {},
-}
-"""From each phase, where a runner may go, and why. `docs/architecture.md` draws it."""
-
-_WITH_AGENT: Final = {
-    RunnerPhase.TAKING_UP,
-    RunnerPhase.FEEDING,
-    RunnerPhase.IN_TURN,
-    RunnerPhase.IDLE,
-}
-
-
-class HandedOver(Exception):
-    """The session has work, and another runner is to do it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,9 +122,10 @@ class Runner:
         self._stop_reason = _END_TURN
         self._was_up = False
         self._turns_taken = 0  # in the sandbox that is open
-        self._error: Exception  # set when it broke
-        self._lost: Counter[int] = Counter()  # sandboxes, by the first input of the turn
-        self._store_failed = False
+        self._failure: Failure  # set when it broke
+        self._failures = FailureHandler(
+            parts.sessions, parts.notifier, parts.turns, parts.starter.limit, self.log, leaving
+        )
 
     async def until_left(self) -> None:
         """Go from phase to phase.
@@ -219,7 +139,8 @@ class Runner:
                     await self._with_agent()
                     self._resumed = True
                 case RunnerPhase.INTERRUPTED:
-                    self._move(await self._stop_without_agent())
+                    is_idle = await self._parts.turns.rest_unless_ready(self.log, _END_TURN)
+                    self._move(RunnerPhase.LEFT if is_idle else RunnerPhase.OPENING)
                 case _:
                     self._move(await self._recover())
 
@@ -238,7 +159,7 @@ class Runner:
         try:
             async with self._unless_interrupted(session) as conversation:
                 self._move(await self._opened(session, conversation))
-                while conversation is not None and self.phase in _WITH_AGENT:
+                while conversation is not None and self.phase in WITH_AGENT:
                     self._move(await self._step(session, conversation))
         except (LeaseLost, NotFound, Terminated, HandedOver, Unavailable):
             raise
@@ -324,14 +245,14 @@ class Runner:
         stopped = self._stop_reason == BUDGET_REACHED
         if interrupts := interrupts_in(inputs):
             self._stop_reason = _END_TURN
-            await self._close_what_waits(session, interrupts)
+            await self.log.interrupted(session, interrupts)
         elif ready := await self._ready(session, inputs, stopped=stopped):
-            await self._stay_for_another_turn(over=not stopped)
+            await self._stay_for_another_turn(is_over=not stopped)
             if await self._may_begin(session, ready, again=stopped):
                 self._given = _Given(session, ready, again=stopped)
                 return RunnerPhase.IN_TURN
         elif not await self._parts.server_tools.carry_out(session) and (
-            await self._go_idle(session, Batch(), self._stop_reason)
+            await self._parts.turns.rest(session, self.log, self._stop_reason)
         ):
             await self._parts.turns.keep_outputs(session, self.log)
             return RunnerPhase.IDLE
@@ -356,40 +277,19 @@ class Runner:
             return []
         return await handed_over(self._parts.log, session)
 
-    async def _stay_for_another_turn(self, *, over: bool) -> None:
+    async def _stay_for_another_turn(self, *, is_over: bool) -> None:
         """Begin no turn on a node that hands its sessions over: end the turn, if it is over, and leave.
 
         :raises HandedOver: another node takes the next turn
         """
         if self._leaving():
-            await self.log.append(Batch(turn=TurnMark.END if over else TurnMark.NONE))
+            await self.log.append(Batch(turn=TurnMark.END if is_over else TurnMark.NONE))
             raise HandedOver("others go on with the session")
 
     async def _may_begin(self, session: Session, inputs: Sequence[Entry], *, again: bool) -> bool:
         if again:
             return await self._parts.turns.queue.reopened(session, self.log)
         return await self._parts.turns.may_begin(session, self.log, inputs)
-
-    async def _close_what_waits(self, session: Session, interrupts: Sequence[Entry]) -> None:
-        waiting = [pending.event_id for pending in session.state.pending]
-        with suppress(NotWaiting):  # another interrupt has ended all of it in the meantime
-            await self.log.append(Batch(takes=interrupts, unblocks=waiting, turn=TurnMark.END))
-
-    async def _go_idle(self, session: Session, batch: Batch, stop_reason: dict[str, Any]) -> bool:
-        """Whether it rests now; not if something was said since it was looked at."""
-        batch = replace(batch, budget=session.spec.budget)
-        if pending := session.state.pending:
-            stop_reason = requires_action(pending)
-        elif stop_reason == BUDGET_REACHED:
-            batch = replace(batch, turn=TurnMark.SUSPEND)  # it goes on when that is raised
-        await self._parts.turns.queue.gave_up(session)
-        # The lease is kept until the agent is closed: nobody may open another one beside it.
-        head = session.state.head
-        written = await self._parts.log.finish(self._lease, head, batch, stop_reason, keep=True)
-        if written is None:
-            return False
-        self._parts.notifier.notify(session.id)
-        return True
 
     # In a turn, and idle after it
 
@@ -403,121 +303,25 @@ class Runner:
 
     async def _idle(self, session: Session) -> RunnerPhase:
         """Wait for the next input beside the agent, which was started for the session as it was then."""
-        self._store_failed = False
+        self._failures.rested()
         idle = self._parts.idle
         if not self._parts.starter.is_program(session) or not idle.warm.seconds:
             return RunnerPhase.LEFT
         self._work = await idle.until_work(self._lease, session)
         return RunnerPhase.LEFT if self._work is None else RunnerPhase.TAKING_UP
 
-    # Interrupted before its agent was up
-
-    async def _stop_without_agent(self) -> RunnerPhase:
-        while True:
-            session, inputs = await self._sessions.with_inputs(self._lease.session_id)
-            if interrupts := interrupts_in(inputs):
-                await self._close_what_waits(session, interrupts)
-            elif ready_of(session, inputs):
-                return RunnerPhase.OPENING
-            elif await self._go_idle(session, Batch(), _END_TURN):
-                return RunnerPhase.LEFT
-
     # Broken
 
     def _broke(self, error: Exception) -> None:
-        if self.phase in (
-            RunnerPhase.IDLE,
-            RunnerPhase.LEFT,
-        ):  # the session rests: nobody has to be told
+        # If the session rests, nobody has to be told.
+        if self.phase in (RunnerPhase.IDLE, RunnerPhase.LEFT):
             _log.error("harness failed", exc_info=error, extra={"session": self._lease.session_id})
             self.phase = RunnerPhase.LEFT
             return
-        self._error = error
+        self._failure = Failure(error, self._was_up, self._turns_taken)
         self._move(RunnerPhase.BROKEN)
 
     async def _recover(self) -> RunnerPhase:
-        """What becomes of a session whose agent, sandbox or files failed."""
-        error = self._error
-        del self._error  # it holds on to the agent that failed
-        if _is_store_away(error):
-            return await self._wait_for_store(error)
-        _log.error("harness failed", exc_info=error, extra={"session": self._lease.session_id})
-        if isinstance(error, SandboxFailed) and await self._may_try_again(error):
-            return RunnerPhase.OPENING
-        return await self._give_up(error)
-
-    async def _wait_for_store(self, error: BlobsFailed) -> RunnerPhase:
-        """Wait some time before the files are tried again, unless it is interrupted.
-
-        That is said once. Until the store is right again the inputs wait in the queue, and a turn that
-        names files is under way: an agent without its files will not do.
-        """
-        with self._parts.notifier.subscribe(inbox(self._lease.session_id)) as subscription:
-            session, inputs = await self._sessions.with_inputs(self._lease.session_id)
-            if session.state.status is Status.IDLE or interrupts_in(inputs):
-                return RunnerPhase.INTERRUPTED
-            if not self._store_failed:
-                text = f"{error.message}. {error.hint or ''}".strip()
-                await self.log.fail(Trouble(error.code, text, "retrying"))
-            self._store_failed = True
-            self.log.waits = True
-            self._parts.starter.limit.end(session.id)  # others need not wait with it
-            await self._stay_for_another_turn(over=False)
-            await subscription.wait(_STORE_LOOKS)
-        return RunnerPhase.OPENING
-
-    async def _may_try_again(self, error: SandboxFailed) -> bool:
-        """Whether it is tried again in a new sandbox: the old one broke at work, or was not to be had
-        though it could be a moment before. If it still cannot, the starter waits.
-        """
-        found = await self._sessions.find(self._lease.session_id)
-        turn = found.state.turn if self._was_up else [_OPENING]
-        if not turn or self._lost[turn[0]] == len(_PAUSES):
-            return False
-        await self.log.fail(Trouble(error.code, error.message, "retrying"))
-        await anyio.sleep(_PAUSES[self._lost[turn[0]]])
-        # One that an earlier turn has worked in may have died while the session was idle. It is not
-        # counted: nothing says that this turn has broken it.
-        if self._turns_taken < 2:
-            self._lost[turn[0]] += 1
-        return True
-
-    async def _give_up(self, error: Exception) -> RunnerPhase:
-        """Say that the agent cannot be driven, and wait; unless there is something to go on with.
-
-        If it broke at work, its turn is lost, and what is queued behind that is not. If it could not
-        even be started, everything waits for the next input: the queue, and a turn that was cut off.
-
-        :raises Terminated: it can never go on
-        """
-        if isinstance(error, WorkspaceDeleted):  # for good: there is nothing to wait for
-            await self.log.fail(Trouble(error.code, _in_words(error), "terminal"))
-        said = trouble(_name_of(error), _in_words(error), "exhausted")
-        mark = TurnMark.END if self._was_up else TurnMark.NONE
-        await self.log.append(Batch(drafts=[said], turn=mark))
-        while True:
-            session, inputs = await self._sessions.with_inputs(self._lease.session_id)
-            if interrupts := interrupts_in(inputs):
-                await self._close_what_waits(session, interrupts)
-                continue
-            if self._was_up and ready_of(session, inputs):
-                return RunnerPhase.OPENING
-            waits = Batch(turn=TurnMark.END if self._was_up else TurnMark.SUSPEND)
-            if await self._go_idle(session, waits, {"type": "retries_exhausted"}):
-                return RunnerPhase.LEFT
-
-
-def _is_store_away(error: Exception) -> TypeGuard[BlobsFailed]:
-    """Whether its files can be had later; what is damaged in the store stays so."""
-    return isinstance(error, BlobsFailed) and not isinstance(error, SnapshotCorrupt)
-
-
-def _name_of(error: Exception) -> str:
-    """What a `session.error` calls it: by its code, unless nobody knows what it is."""
-    known = isinstance(error, RoostError) and error.code != RoostError.code
-    return error.code if isinstance(error, RoostError) and known else "unknown_error"
-
-
-def _in_words(error: Exception) -> str:
-    hint = error.hint if isinstance(error, RoostError) else None
-    return f"{str(error).removesuffix('.')}. {hint}" if hint else str(error) or type(error).__name__
+        failure = self._failure
+        del self._failure  # it holds on to the agent that failed
+        return await self._failures.phase_after(failure)

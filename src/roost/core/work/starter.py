@@ -97,7 +97,7 @@ class AgentStarter:
 
     async def _log_what_is_gone(self, log: LeasedLog, session: Session) -> None:
         """Log a warning for each skill and file that no longer exists."""
-        for text in await self._sandboxes.gone_from(session):
+        for text in await self._sandboxes.belongings.gone(session):
             said = trouble("resource_gone", f"{text}; the agent works without it", "retrying")
             await log.append(Batch(drafts=[said]))
 
@@ -123,12 +123,12 @@ class AgentStarter:
         """With the sandbox it has. An agent whose files may be behind the log does not start ahead of
         what it has to be told.
         """
-        behind = self._sandboxes.may_be_behind(brief.session.id)
+        behind = self._sandboxes.files.may_be_behind(brief.session.id)
         start = StartMode.of(resumed=brief.start.resumes, ahead=ahead, behind=behind)
         return replace(
             brief,
             sandbox=sandbox,
-            confinement=self._sandboxes.confinement(brief.session),
+            confinement=self._sandboxes.planner.confinement(brief.session),
             addresses=self._sandboxes.addresses(brief.session.id),
             start=start,
         )

@@ -11,11 +11,12 @@ from msgspec.structs import replace
 from roost.core.concurrency import alongside
 from roost.core.sandbox.budgets import BUDGET_REACHED, Budgets
 from roost.core.sandbox.sandboxes import Sandboxes
+from roost.core.work.inputs import interrupts_in, ready_of
 from roost.core.work.leased_log import LeasedLog
 from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.core.write.intake import inbox
 from roost.domain.events import Entry
-from roost.domain.ledger import Batch
+from roost.domain.ledger import Batch, TurnMark, requires_action
 from roost.domain.session import Session
 from roost.errors import NotWaiting
 from roost.ports.drafts import trouble
@@ -46,7 +47,8 @@ class Turns:
         self._log = log
         self._sessions = sessions
         self._notifier = notifier
-        self._sandboxes = sandboxes
+        self._files = sandboxes.files
+        self._belongings = sandboxes.belongings
         self._budgets = budgets
 
     async def may_begin(self, session: Session, log: LeasedLog, inputs: Sequence[Entry]) -> bool:
@@ -78,18 +80,52 @@ class Turns:
 
         :raises LeaseLost: another runner has the session :raises Terminated: the session is over
         """
-        await self._sandboxes.begun(session)
+        await self._files.begun(session)
         stop_reason = await _Turn(self._log, self._notifier, log, conversation).take(inputs, again)
         end = 0 if stop_reason["type"] == "requires_action" else log.head
-        self._sandboxes.rested(session.id, end)
+        self._files.rested(session.id, end)
         await self.queue.left(session, log, end)
         spent = stop_reason["type"] == "retries_exhausted" and await self._is_spent(session)
         return BUDGET_REACHED if spent else stop_reason
 
     async def keep_outputs(self, session: Session, log: LeasedLog) -> None:
         """Keep what its agent has put out as files, and log what was left behind."""
-        if left := await self._sandboxes.captured(session):
+        if left := await self._belongings.captured(session):
             await log.append(Batch(drafts=[trouble("outputs_left_out", left, "retrying")]))
+
+    async def rest(
+        self,
+        session: Session,
+        log: LeasedLog,
+        stop_reason: dict[str, Any],
+        turn: TurnMark = TurnMark.NONE,
+    ) -> bool:
+        """Make the session idle; whether it is. It is not if something was said since it was looked at."""
+        if pending := session.state.pending:
+            stop_reason = requires_action(pending)
+        elif stop_reason == BUDGET_REACHED:
+            turn = TurnMark.SUSPEND  # it goes on when that is raised
+        await self.queue.gave_up(session)
+        batch = Batch(budget=session.spec.budget, turn=turn)
+        return await log.finish(session.state.head, batch, stop_reason)
+
+    async def rest_unless_ready(
+        self,
+        log: LeasedLog,
+        stop_reason: dict[str, Any],
+        turn: TurnMark = TurnMark.NONE,
+        *,
+        goes_on: bool = True,
+    ) -> bool:
+        """Make the session idle without an agent; whether it is. It is not if it `goes_on` with inputs."""
+        while True:
+            session, inputs = await self._sessions.with_inputs(log.session_id)
+            if interrupts := interrupts_in(inputs):
+                await log.interrupted(session, interrupts)
+            elif goes_on and ready_of(session, inputs):
+                return False
+            elif await self.rest(session, log, stop_reason, turn):
+                return True
 
     async def _is_spent(self, before: Session) -> bool:
         """Whether a turn had nothing left to spend, as its budget was when it began."""

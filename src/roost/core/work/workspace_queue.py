@@ -8,17 +8,15 @@ it is claimed again, and one that came to rest is passed over. The row goes befo
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Final
 
 from roost.core.work.leased_log import LeasedLog
 from roost.core.workspaces.shared import SharedWorkspaces
 from roost.core.write.intake import inbox
 from roost.domain.events import Micros
-from roost.domain.ledger import Batch, TurnMark
+from roost.domain.ledger import Batch
 from roost.domain.session import Session
 from roost.domain.workspace import WorkspacePolicy
-from roost.errors import NotWaiting
 from roost.ports.drafts import trouble
 from roost.ports.harness import Trouble
 from roost.ports.log import Log
@@ -69,9 +67,7 @@ class WorkspaceQueue:
         """Whether a turn that was cut off is taken again, once it may be; not if it is interrupted."""
         while not await self.passed(session, log, 0):
             if interrupts := await self._log.inputs(session.id, ["user.interrupt"]):
-                waiting = [pending.event_id for pending in session.state.pending]
-                with suppress(NotWaiting):  # another interrupt has ended all of it in the meantime
-                    await log.append(Batch(takes=interrupts, unblocks=waiting, turn=TurnMark.END))
+                await log.interrupted(session, interrupts)
                 return False
         return True
 
