@@ -34,6 +34,7 @@ PHASES: Final[Mapping[RunnerPhase, Mapping[RunnerPhase, str]]] = {
     },
     RunnerPhase.FEEDING: {
         RunnerPhase.IN_TURN: "inputs are ready",
+        RunnerPhase.TAKING_UP: "the budget that stopped its turn is raised",
         RunnerPhase.FEEDING: "something changed; look again",
         RunnerPhase.IDLE: "there is nothing to do",
         RunnerPhase.BROKEN: "its agent or sandbox fails",

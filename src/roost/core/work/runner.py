@@ -222,7 +222,9 @@ class Runner:
     # Taking up
 
     async def _take_up(self) -> RunnerPhase:
-        """A turn that has begun goes on: with what woke the session, or in a server that is gone."""
+        """A turn that has begun goes on: with what woke the session, after the server that began it has
+        died, or after its budget was raised.
+        """
         session, inputs, begun = self._work or Work(*await self._look())
         self.log.look(session.state)
         self._stop_reason = _END_TURN
@@ -242,19 +244,22 @@ class Runner:
     async def _feed(self) -> RunnerPhase:
         """What to do next. An interrupt comes before everything else."""
         session, inputs = await self._look()
-        stopped = self._stop_reason == BUDGET_REACHED
+        turns, stopped = self._parts.turns, self._stop_reason == BUDGET_REACHED
         if interrupts := interrupts_in(inputs):
             self._stop_reason = _END_TURN
             await self.log.interrupted(session, interrupts)
-        elif ready := await self._ready(session, inputs, stopped=stopped):
-            await self._stay_for_another_turn(is_over=not stopped)
-            if await self._may_begin(session, ready, again=stopped):
-                self._given = _Given(session, ready, again=stopped)
+        elif stopped and session.state.turn and turns.may_spend(session):
+            await self._stay_for_another_turn(is_over=False)
+            return RunnerPhase.TAKING_UP
+        elif not stopped and (ready := ready_of(session, inputs)):
+            await self._stay_for_another_turn(is_over=True)
+            if await turns.may_begin(session, self.log, ready):
+                self._given = _Given(session, ready, again=False)
                 return RunnerPhase.IN_TURN
         elif not await self._parts.server_tools.carry_out(session) and (
-            await self._parts.turns.rest(session, self.log, self._stop_reason)
+            await turns.rest(session, self.log, self._stop_reason)
         ):
-            await self._parts.turns.keep_outputs(session, self.log)
+            await turns.keep_outputs(session, self.log)
             return RunnerPhase.IDLE
         return RunnerPhase.FEEDING
 
@@ -267,16 +272,6 @@ class Runner:
             self.log.waits = False  # it was interrupted and woken: what it waits for is said again
         return session, inputs
 
-    async def _ready(
-        self, session: Session, inputs: Sequence[Entry], *, stopped: bool
-    ) -> list[Entry]:
-        """What to hand over now. A turn that the budget has `stopped` comes first, once that is raised."""
-        if not stopped:
-            return ready_of(session, inputs)
-        if not self._parts.turns.may_spend(session):
-            return []
-        return await handed_over(self._parts.log, session)
-
     async def _stay_for_another_turn(self, *, is_over: bool) -> None:
         """Begin no turn on a node that hands its sessions over: end the turn, if it is over, and leave.
 
@@ -285,11 +280,6 @@ class Runner:
         if self._leaving():
             await self.log.append(Batch(turn=TurnMark.END if is_over else TurnMark.NONE))
             raise HandedOver("others go on with the session")
-
-    async def _may_begin(self, session: Session, inputs: Sequence[Entry], *, again: bool) -> bool:
-        if again:
-            return await self._parts.turns.queue.reopened(session, self.log)
-        return await self._parts.turns.may_begin(session, self.log, inputs)
 
     # In a turn, and idle after it
 
