@@ -31,7 +31,7 @@ from anyio.from_thread import start_blocking_portal
 from starlette.types import Receive, Scope, Send
 
 from roost.harnesses.claude import bundled_cli
-from roost.ports.sandbox_plan import LocalVolume, Plan
+from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes import procfs
 from roost.sandboxes.bubblewrap import BubblewrapProvider
 from roost.serve.http import listening

@@ -27,8 +27,7 @@ from tests.hostile.probed_sandbox import (
 )
 
 from roost.errors import SandboxFailed, SandboxUnavailable
-from roost.ports.sandbox import SandboxProvider
-from roost.ports.sandbox_plan import Mount
+from roost.ports.sandbox_provider import Mount, SandboxProvider
 from roost.sandboxes.docker import DockerProvider
 from roost.sandboxes.docker.engine import LABEL, Engine
 from roost.testing.sandbox_contract.kit import (

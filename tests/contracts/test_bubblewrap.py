@@ -17,7 +17,7 @@ from tests.hostile.probed_sandbox import need_bubblewrap
 from tests.parts import need
 
 from roost.errors import SandboxUnavailable
-from roost.ports.sandbox import SandboxProvider
+from roost.ports.sandbox_provider import SandboxProvider
 from roost.sandboxes import cgroups
 from roost.sandboxes.bubblewrap import BubblewrapProvider, tools
 from roost.sandboxes.bubblewrap.stage import is_reachable

@@ -13,7 +13,7 @@ from tests.engines import IMAGE, LiveEngine, need_gvisor
 
 from roost.cli import doctor
 from roost.config import Settings
-from roost.ports.sandbox_plan import Mount
+from roost.ports.sandbox_provider import Mount
 from roost.sandboxes.bubblewrap import seccomp
 from roost.sandboxes.bubblewrap.syscalls import NUMBERS
 from roost.sandboxes.docker import DockerProvider

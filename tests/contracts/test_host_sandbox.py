@@ -10,8 +10,7 @@ from typing import ClassVar
 import pytest
 from tests.parts import need
 
-from roost.ports.sandbox import SandboxProvider
-from roost.ports.sandbox_plan import LocalVolume, Mount
+from roost.ports.sandbox_provider import LocalVolume, Mount, SandboxProvider
 from roost.sandboxes import cgroups
 from roost.sandboxes.host import HostProvider
 from roost.testing.sandbox_contract import SandboxContract

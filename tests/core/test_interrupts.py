@@ -16,7 +16,7 @@ from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Session, Status
 from roost.ports.drafts import new_draft
 from roost.ports.log import EventQuery
-from roost.ports.sandbox_plan import Plan
+from roost.ports.sandbox_provider import Plan
 from roost.ports.sessions import Revised
 
 

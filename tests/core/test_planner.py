@@ -18,7 +18,14 @@ from roost.domain.session import Lease, Session, Spec, State
 from roost.domain.usage import Usage
 from roost.ports.egress import Account, Grant, Networking, OpenGrant
 from roost.ports.harness import Brief, Conversation
-from roost.ports.sandbox_plan import Endpoint, LocalVolume, Mount, Plan, SandboxLimits, UnixAddress
+from roost.ports.sandbox_provider import (
+    Endpoint,
+    LocalVolume,
+    Mount,
+    Plan,
+    SandboxLimits,
+    UnixAddress,
+)
 from roost.sandboxes.volumes import VaultVolumes
 from roost.testing.fake_harness import IN_SANDBOX, FakeHarness
 from roost.testing.null_parts import CollectedReports

@@ -26,7 +26,7 @@ from roost.core.work.prestart import PrestartedAgent
 from roost.domain.session import Lease, Session, Spec
 from roost.errors import QuotaExceeded, Unavailable
 from roost.ids import mint
-from roost.ports.sandbox_plan import Plan
+from roost.ports.sandbox_provider import Plan
 from roost.testing.null_parts import CollectedReports
 
 OTHER = "tenant_2"

@@ -37,7 +37,7 @@ from roost.ports.egress import Account, Grant, OpenGrant
 from roost.ports.harness import Brief, Conversation
 from roost.ports.notifier import WORK, Notifier
 from roost.ports.sandbox import Process, Stats
-from roost.ports.sandbox_plan import Endpoint, Plan, UnixAddress
+from roost.ports.sandbox_provider import Endpoint, Plan, UnixAddress
 from roost.sandboxes.tree import LocalTree
 from roost.sandboxes.volumes import VaultVolumes
 from roost.testing.bare_sandboxes import bare_sandboxes

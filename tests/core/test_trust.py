@@ -21,7 +21,7 @@ from roost.ports.catalog import Record
 from roost.ports.egress import Networking
 from roost.ports.keys import Key
 from roost.ports.notifier import WORK
-from roost.ports.sandbox_plan import Mount
+from roost.ports.sandbox_provider import Mount
 from roost.sandboxes.volumes import VaultVolumes
 from roost.testing.bare_sandboxes import bare_sandboxes
 from roost.testing.null_parts import runners_of

@@ -21,7 +21,7 @@ from roost.domain.vault import (
     VaultCredential,
 )
 from roost.errors import NotFound
-from roost.ports.sandbox import Mount
+from roost.ports.sandbox_provider import Mount
 from roost.stores.seal import MasterKeys
 from roost.testing.null_parts import CollectedReports
 

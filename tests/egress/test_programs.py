@@ -26,7 +26,7 @@ from roost.egress.host import serving
 from roost.egress.tls import CertificateAuthority, merged
 from roost.ports.egress import Networking, OpenGrant
 from roost.ports.sandbox import Sandbox
-from roost.ports.sandbox_plan import LocalVolume, Mount, Plan
+from roost.ports.sandbox_provider import LocalVolume, Mount, Plan
 from roost.testing.sandbox_contract.kit import run, shell
 from tests.egress.both_sides import EgressSetup
 from tests.egress.secured import (

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from roost.ports.harness import Brief, Conversation, Harness
-from roost.ports.sandbox_plan import LocalVolume, Plan
+from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes.host import HostProvider
 
 

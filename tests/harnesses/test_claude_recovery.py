@@ -33,7 +33,7 @@ from roost.harnesses.claude.recovery import CALLS
 from roost.harnesses.claude.transcript import TranscriptFile
 from roost.harnesses.claude.wire import Json
 from roost.ports.harness import Conversation
-from roost.ports.sandbox_plan import LocalVolume, Plan
+from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes.host import HostProvider
 from roost.serve.http import listening
 from roost.testing.in_memory_runner import script

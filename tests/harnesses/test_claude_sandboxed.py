@@ -19,7 +19,7 @@ from tests.parts import need
 from roost.errors import SandboxUnavailable
 from roost.harnesses.claude import ClaudeHarness
 from roost.ports.harness import Brief, Conversation
-from roost.ports.sandbox_plan import LocalVolume, Mount, Plan
+from roost.ports.sandbox_provider import LocalVolume, Mount, Plan
 from roost.sandboxes.bubblewrap import BubblewrapProvider
 from roost.testing.in_memory_runner import script
 

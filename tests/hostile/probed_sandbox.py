@@ -18,7 +18,7 @@ from tests.parts import need
 
 import roost.testing.probes
 from roost.errors import SandboxUnavailable
-from roost.ports.sandbox_plan import LocalVolume, Mount, Plan, SandboxLimits
+from roost.ports.sandbox_provider import LocalVolume, Mount, Plan, SandboxLimits
 from roost.sandboxes.bubblewrap import BubblewrapProvider
 from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox
 from roost.testing.reachable import reachable

@@ -19,7 +19,7 @@ from tests.parts import need
 
 from roost.errors import SandboxFailed
 from roost.ports.sandbox import Sandbox
-from roost.ports.sandbox_plan import SandboxLimits
+from roost.ports.sandbox_provider import SandboxLimits
 from roost.sandboxes import cgroups
 from roost.sandboxes.docker.sandbox import DockerSandbox
 from roost.sandboxes.paths import walk_beneath

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from roost.ports.sandbox_plan import LocalVolume, Plan, SandboxLimits
+from roost.ports.sandbox_provider import LocalVolume, Plan, SandboxLimits
 from roost.sandboxes import cgroups, sandbox_names
 from roost.sandboxes.cgroups import UNIFIED, Cgroups, Group, read_mounts
 

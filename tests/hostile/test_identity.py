@@ -13,7 +13,7 @@ from tests.parts import need
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Sandbox
-from roost.ports.sandbox_plan import LocalVolume, Plan
+from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes import procfs
 from roost.sandboxes.bubblewrap.identity import Uids
 from roost.testing.sandbox_contract.kit import run

@@ -18,7 +18,7 @@ import pytest
 from tests.hostile.probed_sandbox import hostile_place, need_bubblewrap, provider
 
 from roost.errors import SandboxFailed
-from roost.ports.sandbox_plan import LocalVolume, Plan
+from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes import cgroups, leftovers, procfs, sandbox_names
 from roost.sandboxes.bubblewrap import BubblewrapProvider
 from roost.sandboxes.host import HostProvider

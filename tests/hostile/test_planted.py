@@ -15,7 +15,7 @@ from tests.hostile.probed_sandbox import hostile_place, provider
 from tests.parts import need
 
 from roost.errors import SandboxUnavailable
-from roost.ports.sandbox_plan import LocalVolume, Mount, Plan
+from roost.ports.sandbox_provider import LocalVolume, Mount, Plan
 from roost.sandboxes.paths import open_at, open_by_steps, walk_beneath
 from roost.testing.sandbox_contract.kit import run
 

@@ -13,7 +13,7 @@ from tests.hostile.probed_sandbox import PROBES, hostile_plan, provider
 from tests.parts import need
 
 from roost.errors import SandboxFailed
-from roost.ports.sandbox_plan import Endpoint, Plan, Take, UnixAddress
+from roost.ports.sandbox_provider import Endpoint, Plan, Take, UnixAddress
 from roost.sandboxes.bubblewrap import ports
 from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox
 from roost.testing.sandbox_contract.kit import run

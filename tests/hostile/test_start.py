@@ -16,7 +16,7 @@ from tests.hostile.probed_sandbox import hostile_place, provider
 from tests.parts import need
 
 from roost.errors import SandboxFailed, SandboxUnavailable
-from roost.ports.sandbox_plan import LocalVolume, Plan
+from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes.bubblewrap import etc
 from roost.sandboxes.bubblewrap.sandbox import kill_marked, marked
 from roost.testing.sandbox_contract.kit import run

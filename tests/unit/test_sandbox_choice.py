@@ -13,8 +13,8 @@ import pytest
 from roost import registry
 from roost.config import Settings
 from roost.errors import StartupError
-from roost.ports.sandbox import Sandbox, SandboxProvider
-from roost.ports.sandbox_plan import Plan
+from roost.ports.sandbox import Sandbox
+from roost.ports.sandbox_provider import Plan, SandboxProvider
 from roost.sandboxes import HOST, SANDBOXES
 from roost.sandboxes.choice import chosen, fallbacks, others
 

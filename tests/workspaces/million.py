@@ -16,7 +16,7 @@ from tests.workspaces.trees import put_back, tree
 from roost.blobs.folder import FolderBlobs
 from roost.core.snapshots.snapshots import Snapshots
 from roost.errors import WorkspaceTooLarge
-from roost.ports.sandbox_plan import LocalVolume, Plan
+from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes.bubblewrap import BubblewrapProvider
 from roost.testing.sandbox_contract.kit import run
 

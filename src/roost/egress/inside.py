@@ -11,7 +11,7 @@ import httpx2
 
 from roost.egress.dialects import MODEL_SOCKET, Dialect
 from roost.ports.egress import OpenGrant, Origin, Substitution
-from roost.ports.sandbox_plan import Endpoint, Mount, Take, UnixAddress
+from roost.ports.sandbox_provider import Endpoint, Mount, Take, UnixAddress
 
 PROXY_SOCKET: Final = "/run/roost/proxy.sock"
 GIT_SOCKET: Final = "/run/roost/git.sock"

@@ -24,7 +24,7 @@ import httpx2
 from anyio.abc import ByteStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
-from roost.ports.sandbox_plan import SYSTEM_CERTIFICATES
+from roost.ports.sandbox_provider import SYSTEM_CERTIFICATES
 
 if TYPE_CHECKING:
     from cryptography import x509

@@ -16,7 +16,7 @@ import msgspec
 
 from roost.domain.budget import Budget, Prices, Spent
 from roost.domain.usage import Usage
-from roost.ports.sandbox_plan import Endpoint, Mount
+from roost.ports.sandbox_provider import Endpoint, Mount
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):

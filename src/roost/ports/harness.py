@@ -21,7 +21,7 @@ from roost.domain.session import Pending, Session
 from roost.domain.usage import Usage
 from roost.ports.harness_profile import HarnessProfile
 from roost.ports.sandbox import Sandbox
-from roost.ports.sandbox_plan import Mount
+from roost.ports.sandbox_provider import Mount
 
 
 class Emit(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
-"""Where an agent's process lives.
+"""Where an agent's process lives, as whoever uses it sees it.
 
-Opening a sandbox (`SandboxProvider`) is apart from using one (`Sandbox`). A command that fails is a
+Opening one is apart from that: see `ports/sandbox_provider`. A command that fails is a
 result; a sandbox that fails is an error (`SandboxFailed`), and must never be shown as the output of a
 command. Nothing that comes out of a sandbox is believed: it is bounded, and it is data.
 """
@@ -8,12 +8,9 @@ command. Nothing that comes out of a sandbox is believed: it is bounded, and it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import msgspec
-
-from roost.ports.sandbox_plan import Plan
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,55 +85,4 @@ class Sandbox(Protocol):
 
     async def stop(self) -> None:
         """Kill everything inside, whatever it does against it, and wait until it is gone."""
-        ...
-
-
-class SandboxProvider(Protocol):
-    """Opens sandboxes of one kind. Each kind is found by name in `roost.sandboxes.SANDBOXES`."""
-
-    @property
-    def name(self) -> str:
-        """The word settings name it by."""
-        ...
-
-    @property
-    def isolates(self) -> bool:
-        """Whether it keeps what runs inside from the machine, as a sandboxed session is promised.
-
-        If not, only sessions whose trust level asks for no isolation get it.
-        """
-        ...
-
-    async def check(self) -> None:
-        """Called before a sandbox is asked for, and by `roost doctor`.
-
-        :raises SandboxUnavailable: this machine cannot give one now; the hint says what to do
-        """
-        ...
-
-    def open(self, plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
-        """A sandbox according to the plan; everything inside is dead when the context ends.
-
-        It dies with this process too, whatever kills it: at once, or when the next server sweeps.
-
-        :raises SandboxUnavailable: it cannot be made
-        """
-        ...
-
-    async def sweep(self) -> None:
-        """End every sandbox on this machine whose server is dead; those of living servers are left alone.
-
-        Called when a server starts. Nothing is given to find them by: servers keep no list of their
-        sandboxes, because they can die before they have written to it.
-
-        :raises SandboxUnavailable: what holds the sandboxes does not answer
-        :raises SandboxFailed: something does not die
-        """
-        ...
-
-    async def limits_report(self) -> Mapping[str, str]:
-        """How each limit is in force, in words. Called by `roost doctor`, once `check` has passed.
-
-        :raises SandboxUnavailable: this machine cannot give a sandbox now
-        """
         ...

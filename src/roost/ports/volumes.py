@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from roost.ports.sandbox_plan import LocalVolume, Mount
+from roost.ports.sandbox_provider import LocalVolume, Mount
 
 
 class SessionVolumes(Protocol):

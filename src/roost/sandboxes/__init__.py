@@ -1,4 +1,4 @@
-"""Adapters that open sandboxes (`ports/sandbox`): one file or folder for each kind, and what they share.
+"""Adapters that open sandboxes (`ports/sandbox_provider`): one file or folder for each kind, and what they share.
 
 A sandbox is found by its name in `SANDBOXES`. Its factory is given the settings and makes the provider
 without looking at the machine: whether it can be used here, `SandboxProvider.check` says. Packages add
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from roost.config import Settings
-from roost.ports.sandbox import SandboxProvider
+from roost.ports.sandbox_provider import SandboxProvider
 from roost.registry import Registry
 
 SandboxFactory = Callable[[Settings], SandboxProvider]

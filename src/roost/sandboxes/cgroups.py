@@ -19,7 +19,7 @@ import msgspec
 
 from roost.errors import SandboxFailed
 from roost.ports.sandbox import Stats
-from roost.ports.sandbox_plan import SandboxLimits
+from roost.ports.sandbox_provider import SandboxLimits
 from roost.sandboxes import procfs, sandbox_names
 
 UNIFIED: Final = "unified"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from roost.config import Settings, words
 from roost.errors import StartupError
-from roost.ports.sandbox import SandboxProvider
+from roost.ports.sandbox_provider import SandboxProvider
 from roost.sandboxes import HOST, SANDBOXES
 
 

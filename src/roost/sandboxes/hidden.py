@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from roost.ports.sandbox_plan import Plan
+from roost.ports.sandbox_provider import Plan
 
 _TOP = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 

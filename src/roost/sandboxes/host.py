@@ -32,7 +32,7 @@ from anyio.abc import TaskGroup
 from roost.config import Settings
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Sandbox, Stats
-from roost.ports.sandbox_plan import Plan, SandboxLimits
+from roost.ports.sandbox_provider import Plan, SandboxLimits
 from roost.sandboxes import cgroups, leftovers, procfs, sandbox_names
 from roost.sandboxes.cgroups import Cgroups, Group
 from roost.sandboxes.open_sandboxes import Ending, OpenSandboxes

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 import anyio
 
 from roost.errors import SandboxUnavailable
-from roost.ports.sandbox_plan import Plan
+from roost.ports.sandbox_provider import Plan
 
 
 class _Stoppable(Protocol):

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from roost.ports.sandbox_plan import Plan
+from roost.ports.sandbox_provider import Plan
 from roost.sandboxes import procfs
 
 VARIABLE: Final = "ROOST_PLACE"

@@ -9,7 +9,7 @@ from anyio import to_thread
 
 from roost.disk import remove
 from roost.errors import SandboxUnavailable
-from roost.ports.sandbox_plan import LocalVolume, Mount
+from roost.ports.sandbox_provider import LocalVolume, Mount
 
 _FOLDER: Final = ".workspaces"
 

@@ -46,7 +46,7 @@ from roost.ports.blobs import Blobs
 from roost.ports.harness import Harness
 from roost.ports.harness_profile import HarnessProfile
 from roost.ports.notifier import Notifier
-from roost.ports.sandbox_plan import SandboxLimits
+from roost.ports.sandbox_provider import SandboxLimits
 from roost.ports.store import Store
 from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.choice import chosen, others

@@ -16,7 +16,7 @@ from roost.core.sandbox.session_files import SessionFiles
 from roost.domain.session import Session
 from roost.ports.catalog import Catalog
 from roost.ports.egress import Egress, Origin
-from roost.ports.sandbox_plan import Mount
+from roost.ports.sandbox_provider import Mount
 from roost.ports.volumes import SessionVolumes
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from roost.ports.harness_profile import Abilities, HarnessProfile
-from roost.ports.sandbox_plan import Mount
+from roost.ports.sandbox_provider import Mount
 
 ALL_ABILITIES = Abilities(**dict.fromkeys(Abilities.__struct_fields__, True))
 

@@ -47,7 +47,7 @@ from roost.ports.catalog import Record
 from roost.ports.harness import Brief, Conversation, Harness, Output
 from roost.ports.harness_profile import HarnessProfile
 from roost.ports.keys import Key
-from roost.ports.sandbox_plan import Mount
+from roost.ports.sandbox_provider import Mount
 
 _Told = Callable[[Entry], Awaitable[Entry]]
 _NOTHING_NAMED: Final = nullcontext()

@@ -40,7 +40,7 @@ from roost.ports.drafts import new_draft
 from roost.ports.egress import Credential, Origin
 from roost.ports.file_exchange import FileExchange
 from roost.ports.keys import Key
-from roost.ports.sandbox_plan import Mount
+from roost.ports.sandbox_provider import Mount
 from roost.ports.seal import Seal
 from roost.ports.sessions import Revised, Sessions
 

@@ -31,7 +31,7 @@ from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.harness_profile import SKILLS
 from roost.ports.keys import Key
-from roost.ports.sandbox_plan import Mount
+from roost.ports.sandbox_provider import Mount
 from roost.ports.skills import SkillFiles
 
 Version = dict[str, Any]

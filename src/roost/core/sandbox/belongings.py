@@ -16,7 +16,7 @@ from roost.errors import NotFound, RoostError
 from roost.ports.catalog import Catalog
 from roost.ports.drafts import trouble
 from roost.ports.egress import Networking, Origin
-from roost.ports.sandbox_plan import Mount
+from roost.ports.sandbox_provider import Mount
 
 
 class SessionBelongings:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from roost.ports.sandbox import Process, Sandbox, Stats
-from roost.ports.sandbox_plan import Endpoint
+from roost.ports.sandbox_provider import Endpoint
 
 FORWARDER: Final = "/run/roost/forward.py"
 """Where a sandbox shows the program that opens the ports (`roost/guest/forward.py`)."""

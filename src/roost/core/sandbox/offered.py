@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from roost.domain.session import Spec, TrustLevel
 from roost.errors import InvalidRequest, SandboxFailed, SandboxUnavailable
-from roost.ports.sandbox import SandboxProvider
+from roost.ports.sandbox_provider import SandboxProvider
 from roost.ports.volumes import SessionVolumes
 
 _log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from roost.domain.budget import Spent, price_of
 from roost.domain.session import Lease, Session
 from roost.ports.egress import Account, Grant, Networking, OpenGrant, Origin
 from roost.ports.harness import Confinement, Harness
-from roost.ports.sandbox_plan import Mount, Plan, SandboxLimits, Volume
+from roost.ports.sandbox_provider import Mount, Plan, SandboxLimits, Volume
 from roost.ports.volumes import SessionVolumes
 
 _HOME_BYTES: Final = 256 * 1024**2  # of disk, for the home beside a workspace that has a quota

@@ -27,7 +27,7 @@ from roost.errors import SandboxFailed
 from roost.ports.egress import Account, Egress
 from roost.ports.harness import Harness
 from roost.ports.sandbox import Sandbox, Stats
-from roost.ports.sandbox_plan import Mount
+from roost.ports.sandbox_provider import Mount
 from roost.ports.volumes import SessionVolumes
 
 VAULT: Final = "/vault"

@@ -24,7 +24,7 @@ from roost.harnesses.claude.launch import PINNED, CliCommand, bundled_cli
 from roost.harnesses.claude.tools import Toolbox
 from roost.ports.harness import Brief, Conversation, Harness
 from roost.ports.harness_profile import Abilities, HarnessProfile
-from roost.ports.sandbox_plan import Mount
+from roost.ports.sandbox_provider import Mount
 
 INSIDE: Final = "/run/roost/claude"
 """Where a sandbox shows the CLI."""

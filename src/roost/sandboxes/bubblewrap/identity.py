@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from roost.errors import SandboxUnavailable
-from roost.ports.sandbox_plan import Plan
+from roost.ports.sandbox_provider import Plan
 from roost.sandboxes.paths import PathEntry, walk_beneath
 
 # Another session of the same workspace is at work while this one is being opened.

@@ -27,7 +27,7 @@ from typing import Final
 import msgspec
 
 from roost.errors import SandboxFailed
-from roost.ports.sandbox_plan import Plan, SandboxLimits
+from roost.ports.sandbox_provider import Plan, SandboxLimits
 from roost.sandboxes.bubblewrap import recipe
 from roost.sandboxes.bubblewrap.identity import SandboxIdentity
 from roost.sandboxes.bubblewrap.stage import MountStage

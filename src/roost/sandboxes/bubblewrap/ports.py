@@ -19,7 +19,7 @@ from typing import Final
 
 import anyio
 
-from roost.ports.sandbox_plan import Take
+from roost.ports.sandbox_provider import Take
 from roost.sandboxes import procfs
 
 _NETWORK: Final = 0x40000000  # CLONE_NEWNET

@@ -16,7 +16,7 @@ import anyio
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Sandbox
-from roost.ports.sandbox_plan import LocalVolume, Plan
+from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes import cgroups, leftovers, sandbox_names
 from roost.sandboxes.bubblewrap import etc, recipe, seccomp, tools
 from roost.sandboxes.bubblewrap.disk import DiskWatch

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from roost.errors import SandboxUnavailable
-from roost.ports.sandbox_plan import SYSTEM_CERTIFICATES, Mount, Plan
+from roost.ports.sandbox_provider import SYSTEM_CERTIFICATES, Mount, Plan
 
 HOME: Final = "/home/sandbox"
 WORKSPACE: Final = "/workspace"

@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Sandbox
-from roost.ports.sandbox_plan import LocalVolume, Plan
+from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes import sandbox_names
 from roost.sandboxes.bubblewrap.disk import DiskWatch
 from roost.sandboxes.bubblewrap.identity import SandboxIdentity, Uids, settle

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from roost.errors import SandboxFailed
-from roost.ports.sandbox_plan import SYSTEM_CERTIFICATES, Plan, SandboxLimits
+from roost.ports.sandbox_provider import SYSTEM_CERTIFICATES, Plan, SandboxLimits
 from roost.sandboxes import sandbox_names
 from roost.sandboxes.bubblewrap.identity import SandboxIdentity
 from roost.sandboxes.bubblewrap.recipe import BASE_ENVIRON, HOME, MASKED, SCRATCH, WORKSPACE

@@ -5,8 +5,13 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from roost.ports.sandbox import SandboxProvider
-from roost.ports.sandbox_plan import Endpoint, Mount, SandboxLimits, UnixAddress
+from roost.ports.sandbox_provider import (
+    Endpoint,
+    Mount,
+    SandboxLimits,
+    SandboxProvider,
+    UnixAddress,
+)
 from roost.testing.sandbox_contract.kit import Kit, Plans, run, shell
 
 _LISTEN = """

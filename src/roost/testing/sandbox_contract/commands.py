@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from roost.errors import SandboxFailed
-from roost.ports.sandbox import SandboxProvider
+from roost.ports.sandbox_provider import SandboxProvider
 from roost.testing.sandbox_contract.kit import MIB, Kit, Plans, finish, run, shell
 
 _ADDED = {"PWD", "_", "ROOST_PLACE"}  # by shells; by sandboxes that do not isolate

@@ -15,7 +15,7 @@ import pytest
 from anyio.abc import Process as Child
 
 from roost.errors import SandboxFailed, SandboxUnavailable
-from roost.ports.sandbox import SandboxProvider
+from roost.ports.sandbox_provider import SandboxProvider
 from roost.testing.sandbox_contract.kit import Heart, Kit, Plans, make_provider, run, shell
 
 

@@ -7,8 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from roost.ports.sandbox import SandboxProvider
-from roost.ports.sandbox_plan import SYSTEM_CERTIFICATES, LocalVolume, Mount
+from roost.ports.sandbox_provider import SYSTEM_CERTIFICATES, LocalVolume, Mount, SandboxProvider
 from roost.testing.sandbox_contract.kit import Kit, Plans, shell
 
 

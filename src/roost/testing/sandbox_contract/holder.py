@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 
-from roost.ports.sandbox_plan import LocalVolume, Plan
+from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.testing.sandbox_contract.kit import make_provider
 
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 import anyio
 import pytest
 
-from roost.ports.sandbox import Process, Sandbox, SandboxProvider
-from roost.ports.sandbox_plan import LocalVolume, Plan
+from roost.ports.sandbox import Process, Sandbox
+from roost.ports.sandbox_provider import LocalVolume, Plan, SandboxProvider
 from roost.testing.cancelling import Work, cancelled_at_each_step
 
 MIB = 1024**2

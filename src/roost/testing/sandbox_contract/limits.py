@@ -8,8 +8,7 @@ import anyio
 import pytest
 
 from roost.errors import SandboxFailed
-from roost.ports.sandbox import SandboxProvider
-from roost.ports.sandbox_plan import SandboxLimits
+from roost.ports.sandbox_provider import SandboxLimits, SandboxProvider
 from roost.testing.sandbox_contract.kit import MIB, Kit, Plans, run, shell
 
 _TAKE_MEMORY = "b = bytearray(int(__import__('sys').argv[1])); b[::4096] = b'x' * len(b[::4096])"

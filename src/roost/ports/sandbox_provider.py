@@ -1,4 +1,4 @@
-"""What a sandbox is to be: volumes, mounts, endpoints and limits.
+"""Opening a sandbox: what it is to be, and who makes it.
 
 `core/sandbox/planner` makes a plan of a session, and a provider makes a sandbox of the plan, here or on another
 machine. See `docs/decisions/051-plans-have-no-host-in-them.md`.
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
+
+from roost.ports.sandbox import Sandbox
 
 
 class Mount(msgspec.Struct, frozen=True):
@@ -123,3 +126,54 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """All that a sandbox on this machine mounts: the mounts, and the sockets of the endpoints."""
         sockets = [Mount(each.address.path, each.socket) for each in self.endpoints]
         return [*self.mounts, *sockets]
+
+
+class SandboxProvider(Protocol):
+    """Opens sandboxes of one kind. Each kind is found by name in `roost.sandboxes.SANDBOXES`."""
+
+    @property
+    def name(self) -> str:
+        """The word settings name it by."""
+        ...
+
+    @property
+    def isolates(self) -> bool:
+        """Whether it keeps what runs inside from the machine, as a sandboxed session is promised.
+
+        If not, only sessions whose trust level asks for no isolation get it.
+        """
+        ...
+
+    async def check(self) -> None:
+        """Called before a sandbox is asked for, and by `roost doctor`.
+
+        :raises SandboxUnavailable: this machine cannot give one now; the hint says what to do
+        """
+        ...
+
+    def open(self, plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
+        """A sandbox according to the plan; everything inside is dead when the context ends.
+
+        It dies with this process too, whatever kills it: at once, or when the next server sweeps.
+
+        :raises SandboxUnavailable: it cannot be made
+        """
+        ...
+
+    async def sweep(self) -> None:
+        """End every sandbox on this machine whose server is dead; those of living servers are left alone.
+
+        Called when a server starts. Nothing is given to find them by: servers keep no list of their
+        sandboxes, because they can die before they have written to it.
+
+        :raises SandboxUnavailable: what holds the sandboxes does not answer
+        :raises SandboxFailed: something does not die
+        """
+        ...
+
+    async def limits_report(self) -> Mapping[str, str]:
+        """How each limit is in force, in words. Called by `roost doctor`, once `check` has passed.
+
+        :raises SandboxUnavailable: this machine cannot give a sandbox now
+        """
+        ...
