@@ -39,7 +39,10 @@ class Registry(Generic[T]):
         return name in self._places()
 
     def check(self, name: str, setting: str) -> None:
-        """:raises StartupError: nothing has the name that this setting has"""
+        """Refuse a setting that names something nobody has registered.
+
+        :raises StartupError: nothing has the name that this setting has
+        """
         if name not in self:
             raise StartupError(
                 f"{setting}: there is no {self._what} {name!r}",

@@ -49,12 +49,12 @@ class MessagesDialect:
         ]
 
     def whole(self, step: Step, body: Json) -> Json:
-        """See `ModelDialect`."""
+        """The answer in one piece (`ModelDialect`)."""
         content = _content(step)
         return _message(step, body) | {"content": content, **_stop(step)}
 
     def frames(self, step: Step, body: Json) -> Iterator[Frame]:
-        """See `ModelDialect`."""
+        """The answer as a stream of events (`ModelDialect`)."""
         message = _message(step, body)
         usage = message["usage"]
         opening = message | {"usage": usage | {"output_tokens": 1}}
@@ -65,7 +65,7 @@ class MessagesDialect:
         yield frame({"type": "message_stop"})
 
     def error(self, status: int, kind: str | None, message: str) -> Json:
-        """See `ModelDialect`."""
+        """A failure in the API's shape (`ModelDialect`)."""
         kind = kind or KINDS.get(status, "api_error" if status >= 500 else KINDS[400])
         error = {"type": kind, "message": message}
         return {"type": "error", "error": error, "request_id": mint("req")}

@@ -16,7 +16,7 @@ class ResponsesDialect:
     """Requests and answers of the Responses API."""
 
     def problem(self, body: Json) -> str | None:
-        """See `ModelDialect`."""
+        """What is wrong with a request, if anything is (`ModelDialect`)."""
         if body.get("previous_response_id"):
             return (
                 "previous_response_id: nothing is kept here; send the whole conversation as `input`"
@@ -39,7 +39,7 @@ class ResponsesDialect:
         return turns
 
     def whole(self, step: Step, body: Json) -> Json:
-        """See `ModelDialect`."""
+        """The answer in one piece (`ModelDialect`)."""
         return _response(body) | _ending(step, body, _items(step))
 
     def frames(self, step: Step, body: Json) -> Iterator[Frame]:
@@ -48,7 +48,7 @@ class ResponsesDialect:
             yield frame(event | {"sequence_number": number}, text=text)
 
     def error(self, status: int, kind: str | None, message: str) -> Json:
-        """See `ModelDialect`."""
+        """A failure in the API's shape (`ModelDialect`)."""
         kind = kind or ("server_error" if status >= 500 else "invalid_request_error")
         return {"error": {"message": message, "type": kind, "param": None, "code": None}}
 

@@ -1,4 +1,4 @@
-"""`roost image`."""
+"""The command `roost image`, which builds the image that containers are made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`roost key`."""
+"""The command `roost key`, which makes, lists and revokes API keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`roost node`."""
+"""The command `roost node`, which lists nodes and drains them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NODES = "/roost/v1/nodes"
 
 
 def print_nodes(client: ApiClient, *, as_json: bool) -> None:
-    """All nodes."""
+    """Print a table of all nodes."""
     nodes = client.get(_NODES)["data"]
     if as_json:
         print_json(nodes)

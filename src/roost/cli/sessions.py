@@ -14,7 +14,7 @@ from roost.cli.table import print_json, print_table, when
 
 
 def print_sessions(client: ApiClient, *, archived: bool, limit: int, as_json: bool) -> None:
-    """The newest sessions."""
+    """Print a table of the newest sessions."""
     params: dict[str, str | int | list[str]] = {"limit": min(limit, 100)}
     if archived:
         params["include_archived"] = "true"

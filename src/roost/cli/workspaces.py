@@ -1,4 +1,4 @@
-"""`roost workspaces`."""
+"""The command `roost workspaces`, which lists, makes and deletes named workspaces."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def settings_given(
 
 
 def print_workspaces(client: ApiClient, *, limit: int, as_json: bool) -> None:
-    """The newest workspaces."""
+    """Print a table of the newest workspaces."""
     found = list(islice(client.pages(_ALL, {"limit": min(limit, 100)}), limit))
     if as_json:
         print_json(found)

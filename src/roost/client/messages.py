@@ -33,14 +33,14 @@ class SdkMessage(_Shown, frozen=True, tag="sdk_message"):
 
 
 class StreamStart(_Shown, frozen=True, tag="stream_start"):
-    """Text begins."""
+    """The agent begins to write a text."""
 
     message_id: str
     kind: str = "message"
 
 
 class Chunk(_Shown, frozen=True, tag="chunk"):
-    """More of it."""
+    """A further piece of the text that the agent writes."""
 
     message_id: str
     content: str
@@ -55,7 +55,7 @@ class StreamEnd(_Shown, frozen=True, tag="stream_end"):
 
 
 class Done(_Shown, frozen=True, tag="done"):
-    """The agent rests."""
+    """The turn is over, and the agent rests."""
 
     seq: int
     message_id: str | None
@@ -63,7 +63,7 @@ class Done(_Shown, frozen=True, tag="done"):
 
 
 class Error(_Shown, frozen=True, tag="error"):
-    """Something went wrong."""
+    """Something went wrong; the message says what."""
 
     message: str
     code: str
@@ -104,7 +104,7 @@ class ToolPermissionRequest(_Shown, frozen=True, tag="tool_permission_request"):
 
 
 class AskUserQuestion(_Shown, frozen=True, tag="ask_user_question"):
-    """The agent asks."""
+    """The agent asks a person something, and waits for the answer."""
 
     seq: int
     request_id: str

@@ -120,7 +120,7 @@ def entry_of(line: bytes, seq: int, latest: int, now: int) -> Entry:
 
 
 def line_of(entry: Entry) -> bytes:
-    """What `entry_of` reads."""
+    """The line of an archive that `entry_of` reads."""
     head = {"type": entry.type, "id": entry.id, "at": entry.at}
     return msgspec.json.encode({**entry.fields, **head}) + b"\n"
 

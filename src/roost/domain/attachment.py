@@ -46,7 +46,10 @@ def named_in(fields: Mapping[str, Any]) -> Iterator[tuple[int, Block, str]]:
 
 
 def check_size(block: Block, size: int, at: str) -> None:
-    """:raises InvalidRequest: it is more than a model takes"""
+    """Refuse a file that is larger than what models take.
+
+    :raises InvalidRequest: it is more than a model takes
+    """
     thing, most = ("image", MOST_IMAGE) if block["type"] == "image" else ("PDF", MOST_DOCUMENT)
     if size > most:
         raise InvalidRequest(

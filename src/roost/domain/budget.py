@@ -57,7 +57,7 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return cls(requests=requests, tokens=fresh, cost=cost)
 
     def plus(self, other: Spent) -> Spent:
-        """Both together."""
+        """The sum of both, field by field."""
         return Spent(
             requests=self.requests + other.requests,
             tokens=self.tokens + other.tokens,

@@ -47,7 +47,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """How many bytes the file has."""
         return sum(part.size for part in self.parts)
 
     @property

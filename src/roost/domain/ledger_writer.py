@@ -68,7 +68,7 @@ class LedgerWriter:
         return Change(state, self.entries, self.opened, self.consumed)
 
     def write(self, draft: Draft, *, queued: bool = False) -> Entry:
-        """One entry."""
+        """Add one entry to the log."""
         self.head += 1
         entry = Entry(self.head, draft.id, draft.type, draft.body, self.now, queued)
         self.entries.append(entry)
@@ -212,7 +212,7 @@ class LedgerWriter:
         self.say("session.status_idle", stop_reason=stop_reason, trust_level=trust)
 
     def end(self) -> None:
-        """Terminated."""
+        """The session is terminated, and waits for nobody."""
         self.move(Move.END)
         self._thread("terminated")
         self.say("session.status_terminated")

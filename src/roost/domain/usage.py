@@ -14,7 +14,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     cache_creation_input_tokens: int = 0
 
     def plus(self, other: Usage) -> Usage:
-        """Both together."""
+        """The sum of both, field by field."""
         return Usage(
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,

@@ -119,7 +119,7 @@ class UnixStream(ByteStream):
         self._socket.setblocking(False)
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        """Some bytes. :raises anyio.EndOfStream: there will be no more"""
+        """Wait for some bytes. :raises anyio.EndOfStream: there will be no more"""
         # A client that always has more must not keep everybody else from running.
         await anyio.lowlevel.checkpoint()
         while (data := self._read(max_bytes)) is None:
@@ -164,7 +164,7 @@ class UnixStream(ByteStream):
 
 
 async def accept(listening: socket.socket) -> UnixStream:
-    """The next connection. :raises OSError: the system cannot give one now"""
+    """Wait for the next connection. :raises OSError: the system cannot give one now"""
     while True:
         try:
             return UnixStream(listening.accept()[0])

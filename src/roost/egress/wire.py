@@ -130,7 +130,10 @@ class HttpStream:
                 await self._stream.send(data)
 
     async def receive(self) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
-        """The next event. :raises h11.RemoteProtocolError: what came is not HTTP, or was cut off"""
+        """Wait for the next event of the connection.
+
+        :raises h11.RemoteProtocolError: what came is not HTTP, or was cut off
+        """
         while (event := self.h11.next_event()) is h11.NEED_DATA:
             if self.h11.they_are_waiting_for_100_continue:
                 await self.send(h11.InformationalResponse(status_code=100, headers=[]))

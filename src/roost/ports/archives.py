@@ -16,7 +16,7 @@ class Bench(Protocol):
 
     @property
     def tree(self) -> Tree:
-        """The session's files."""
+        """The session's files, as a tree."""
         ...
 
     def log(self, entries: Iterable[Entry]) -> None:

@@ -56,7 +56,7 @@ class Content(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; what was written is in it."""
         ...
 
 

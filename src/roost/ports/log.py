@@ -80,7 +80,7 @@ def is_full(page: Sequence[Entry], limit: int, most_bytes: int) -> bool:
 
 
 class Log(Protocol):
-    """Ordered, durable, fenced."""
+    """The logs of all sessions: ordered, durable, and writable only for whoever holds the lease."""
 
     async def accept(
         self,

@@ -164,7 +164,7 @@ class Sessions(Protocol):
         ...
 
     async def get(self, tenant: str, session_id: str) -> Session:
-        """:raises NotFound: absent, or another tenant's"""
+        """The session of that id, if it is the tenant's. :raises NotFound: absent, or another tenant's"""
         ...
 
     async def find(self, session_id: str) -> Session:

@@ -54,7 +54,7 @@ class Group:
         return [file if file.exists() else file.with_name("cgroup.procs") for file in found]
 
     def limit(self, limits: SandboxLimits) -> None:
-        """:raises OSError: a limit cannot be set"""
+        """Set the limits of all that is in the group together. :raises OSError: a limit cannot be set"""
         for controller, file, value in self._wanted(limits):
             directory = self.directories.get(controller, self.directories.get(UNIFIED))
             if directory is not None and (directory / file).exists():

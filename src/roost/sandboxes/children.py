@@ -25,7 +25,11 @@ class Output:
         self._descriptor: int | None = descriptor
 
     async def receive(self, limit: int = 65536) -> bytes:
-        """The next bytes. :raises EndOfStream: :raises ClosedResourceError: closed on our side"""
+        """Wait for the next bytes.
+
+        :raises EndOfStream:
+        :raises ClosedResourceError: closed on our side
+        """
         await checkpoint()
         while self._descriptor is not None:
             try:
@@ -119,7 +123,7 @@ class Child:
         return code
 
     def send_signal(self, number: signal.Signals) -> None:
-        """:raises ProcessLookupError: it is gone"""
+        """Send the process a signal. :raises ProcessLookupError: it is gone"""
         self._process.send_signal(number)
 
     def close(self) -> None:

@@ -360,7 +360,7 @@ class HttpConnection(CountedConnection, HttpToolsProtocol):
         self._look_later()
 
     def resume_writing(self) -> None:
-        """It did."""
+        """The client has read most of what was waiting for it."""
         super().resume_writing()
         self._stop_reading()
 

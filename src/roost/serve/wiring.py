@@ -447,7 +447,10 @@ def _deps(
 
 
 def _check_room(settings: Settings) -> None:
-    """:raises Unavailable: there is too little room on one of the disks that are written to"""
+    """Refuse to be ready while a disk is nearly full.
+
+    :raises Unavailable: there is too little room on one of the disks that are written to
+    """
     vault = settings.vault or settings.data / "vault"
     for folder in (settings.data, vault, blobs.folder_of(settings)):
         left = settings.min_free_disk if folder is None else free(folder.absolute()) >> 20

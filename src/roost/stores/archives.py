@@ -91,7 +91,7 @@ def _remove(path: Path) -> None:
 
 
 class FolderBench:
-    """`ports.archives.Bench`."""
+    """A `ports.archives.Bench` in a directory of this machine."""
 
     def __init__(self, path: Path, tree: Tree, most: int) -> None:
         self.tree = tree
@@ -203,7 +203,10 @@ class _Members:
         self._names = 0
 
     def add(self, name: str, size: int, digest: str) -> None:
-        """:raises TooLarge: there are too many, or their names are too long"""
+        """Add an entry to the list that is held in memory, which is bounded.
+
+        :raises TooLarge: there are too many, or their names are too long
+        """
         written = quote(os.fsencode(name))  # a name of any bytes, as text
         self._names += len(written)
         if len(self.listed) >= _MOST_MEMBERS:

@@ -8,7 +8,7 @@ _MOST_REMEMBERED = 10_000
 
 
 class LocalMarks:
-    """`ports.marks.Marks`."""
+    """The `ports.marks.Marks` of a server that has its database for itself."""
 
     def __init__(self) -> None:
         self._up_to: OrderedDict[str, int] = OrderedDict()

@@ -52,7 +52,7 @@ class BlobSkills:
         return await self._here.where(key)
 
     async def read(self, key: str) -> list[SkillFile]:
-        """:raises SnapshotCorrupt: it is not what was kept"""
+        """The files of a stored skill. :raises SnapshotCorrupt: it is not what was kept"""
         return await to_thread.run_sync(_unpacked, await self._blobs.get(skill_key(key)))
 
     async def check(self) -> None:
@@ -73,7 +73,7 @@ class FolderSkills:
             _remove(left)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget everything that is kept here."""
         for left in self._root.iterdir():
             _remove(left)
 
@@ -124,7 +124,10 @@ def _remove(place: Path) -> None:
 
 
 def _unpacked(packed: bytes) -> list[SkillFile]:
-    """:raises SnapshotCorrupt: it is not what was kept, or leads out of its directory"""
+    """The files of a stored skill, checked.
+
+    :raises SnapshotCorrupt: it is not what was kept, or leads out of its directory
+    """
     try:
         files = msgspec.msgpack.decode(packed, type=list[SkillFile])
     except msgspec.DecodeError:

@@ -24,7 +24,7 @@ class NoFiles(SessionFiles):
     """Stores and restores nothing: the sessions' directories stay as they are."""
 
     def __init__(self) -> None:
-        """It needs nothing."""
+        """Without any part of the real one."""
 
     @asynccontextmanager
     async def open(
@@ -58,11 +58,11 @@ class NoBelongings(SessionBelongings):
         self._catalog = catalog
 
     async def origins(self, session: Session) -> list[Origin]:
-        """There are none."""
+        """There are no repositories to reach."""
         return []
 
     async def mounts(self, session: Session, say: OnLack) -> list[Mount]:
-        """There are none."""
+        """There is nothing to show inside."""
         return []
 
     async def gone(self, session: Session) -> list[str]:

@@ -27,7 +27,7 @@ class BlobsContract:
 
     @pytest.fixture
     async def blobs(self) -> Blobs:
-        """A store."""
+        """The store that is tested, empty."""
         raise NotImplementedError
 
     @pytest.fixture

@@ -130,7 +130,7 @@ class HarnessContract:
         assert not any(name == "claude-*" for name in harness.models(pattern))
 
     async def test_a_message_is_answered_and_the_turn_ends(self, harness: Harness) -> None:
-        """The simplest turn."""
+        """The simplest turn there is."""
         runner = InMemoryRunner(harness)
         rest = await runner.run(runner.say(script({"text": "Good morning."})))
         assert rest == {"type": "end_turn"}
@@ -352,7 +352,7 @@ class HarnessContract:
     async def test_a_result_is_delivered_once_wherever_its_turn_is_cut_off(
         self, harness: Harness, model: ScriptedModel
     ) -> None:
-        """As for messages."""
+        """The same holds for results of custom tools as for messages."""
         prompt = script({"tool": "lookup"}, {"text": "It rains."})
         cut = 0
         while True:

@@ -110,7 +110,7 @@ class LiveServer:
             raise
 
     def kill(self) -> None:
-        """SIGKILL: no goodbye."""
+        """End it by SIGKILL, as a crash would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -15,7 +15,7 @@ def every_notification(topic: str) -> bool:
 
 
 def no_notification(topic: str) -> bool:
-    """Lose none."""
+    """Lose no notification at all."""
     return False
 
 

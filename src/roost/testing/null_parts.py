@@ -73,22 +73,22 @@ class NoOfferedSandboxes(OfferedSandboxes):
         self.levels = levels
 
     def assigned(self, spec: Spec) -> Spec:
-        """As it is."""
+        """The spec as it is."""
         return spec
 
     def check_kind(self, kind: str) -> None:
         """Anything may be named."""
 
     async def check(self, spec: Spec) -> None:
-        """:raises SandboxUnavailable: always"""
+        """Refuse whoever needs a sandbox. :raises SandboxUnavailable: always"""
         raise SandboxUnavailable("this server has no sandboxes")
 
 
 class NoWorkspaces(LocalWorkspaces):
-    """Sessions without files."""
+    """The files of sessions that have none."""
 
     def __init__(self) -> None:
-        """Without any part."""
+        """Without any part of the real one."""
 
 
 async def _no_past(workspace_id: str) -> WorkspacePast:
@@ -118,10 +118,10 @@ def workspaces_of(
 
 
 class NoGivenFiles(GivenFiles):
-    """Gives sessions nothing."""
+    """Gives new sessions neither files nor repositories."""
 
     def __init__(self) -> None:
-        """Without any part."""
+        """Without any part of the real one."""
 
     def check(self, spec: Spec, asked: Sequence[Mapping[str, Any]]) -> None:
         """Nothing may be asked for."""
@@ -135,14 +135,14 @@ class NoGivenFiles(GivenFiles):
         asked: Sequence[Mapping[str, Any]],
         drafts: Sequence[Draft],
     ) -> AsyncGenerator[list[dict[str, Any]], None]:
-        """Nothing."""
+        """The session is given nothing."""
         yield []
 
     @asynccontextmanager
     async def to_fork(
         self, caller: Key, session: Session, target: str, until: Micros
     ) -> AsyncGenerator[list[dict[str, Any]], None]:
-        """Nothing."""
+        """The fork is given nothing."""
         yield []
 
     @asynccontextmanager
@@ -158,19 +158,19 @@ class CollectedReports:
         self.told: list[RefusalReport | Spent | Draft] = []
 
     async def refused(self, refused: RefusalReport) -> None:
-        """Kept."""
+        """Keep it for the test to look at."""
         self.told.append(refused)
 
     async def spent(self, spent: Spent) -> None:
-        """Kept."""
+        """Keep it for the test to look at."""
         self.told.append(spent)
 
     async def lacks(self, lack: Draft) -> None:
-        """Kept."""
+        """Keep it for the test to look at."""
         self.told.append(lack)
 
     async def allowed(self) -> Budget:
-        """Any amount."""
+        """Any amount may be spent."""
         return Budget()
 
 
@@ -190,7 +190,7 @@ class NoPrestart(Prestart):
     """Starts no agent before its session is made."""
 
     def __init__(self) -> None:
-        """Without any part."""
+        """Without any part of the real one."""
 
     def __len__(self) -> int:
         return 0
@@ -207,7 +207,7 @@ class NoPrestart(Prestart):
     async def taken(
         self, lease: Lease, session: Session, reports: SandboxReports
     ) -> AsyncGenerator[Conversation | None, None]:
-        """No agent."""
+        """There is no prestarted agent."""
         yield None
 
     def drop(self, session_id: str) -> None:
@@ -218,7 +218,7 @@ class NoServerTools(ServerTools):
     """Answers no call of an agent."""
 
     def __init__(self) -> None:
-        """Without any part."""
+        """Without any part of the real one."""
 
     async def carry_out(self, session: Session) -> bool:
         """Nothing was to do."""
@@ -229,10 +229,10 @@ class NoWorkspaceQueue(WorkspaceQueue):
     """Lets every turn begin at once."""
 
     def __init__(self) -> None:
-        """Without any part."""
+        """Without any part of the real one."""
 
     async def passed(self, session: Session, log: LeasedLog, since: Micros) -> bool:
-        """It may begin."""
+        """Every turn may begin."""
         return True
 
     async def reopened(self, session: Session, log: LeasedLog) -> bool:

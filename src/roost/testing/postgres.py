@@ -159,7 +159,7 @@ class PostgresServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, database: str = "postgres", password: str = PASSWORD) -> str:
-        """How to connect."""
+        """How to connect to the database."""
         return f"postgresql://roost:{quote(password, safe='')}@/{database}?host={self.folder}"
 
     def url_at(self, address: str, url: str) -> str:

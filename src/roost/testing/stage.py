@@ -40,17 +40,17 @@ def answer(text: str = "hello yourself") -> Draft:
 
 
 def allow(tool_use_id: str) -> Draft:
-    """A person's permission."""
+    """A person's permission for a call."""
     return new_draft("user.tool_confirmation", tool_use_id=tool_use_id, result="allow")
 
 
 def numbers(entries: Sequence[Entry]) -> list[int]:
-    """Where entries stand."""
+    """The seqs of entries, in order."""
     return [entry.seq for entry in entries]
 
 
 def types(entries: Sequence[Entry]) -> list[str]:
-    """What entries are."""
+    """The types of entries, in order."""
     return [entry.type for entry in entries]
 
 
@@ -79,7 +79,7 @@ class Stage:
         return await self.log.accept(session_id, [message(text) for text in texts or ("hello",)])
 
     async def all(self, session_id: str) -> list[Entry]:
-        """The whole log."""
+        """The whole log of a session."""
         return await self.log.read(session_id, 0, 1_000_000)
 
     async def claim(self, node: str = NODE, limit: int = 1000) -> list[Lease]:

@@ -18,7 +18,7 @@ class StoreContract:
 
     @pytest.fixture
     async def store(self) -> Store:
-        """An empty store."""
+        """The store that is tested, empty."""
         raise NotImplementedError
 
     @pytest.fixture

@@ -45,7 +45,10 @@ class LoginAttempts:
         self._wrong: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def check(self, address: str, secret: str) -> None:
-        """:raises RateLimited: too many were wrong; says when another may be tried"""
+        """Refuse another attempt from an address that was wrong too often.
+
+        :raises RateLimited: too many were wrong; says when another may be tried
+        """
         for name, most in _names(address, secret):
             over = self._lately(name, most) - (most - 1)
             if over > 0:

@@ -78,7 +78,10 @@ class SocketTokens:
 
 
 def _claims(claims: dict[str, Any]) -> TokenClaims:
-    """:raises msgspec.ValidationError: a claim is not a short text"""
+    """The claims of a token whose signature was checked.
+
+    :raises msgspec.ValidationError: a claim is not a short text
+    """
     names = {"key_id": "sub", "tenant": "tenant", "login_id": "login", "session_id": "session"}
     return msgspec.convert({name: claims.get(claim) for name, claim in names.items()}, TokenClaims)
 

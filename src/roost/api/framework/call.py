@@ -114,7 +114,7 @@ class ApiCall:
 
 
 def administrators_only(call: ApiCall) -> None:
-    """:raises Forbidden: the caller's key is not an administrator's"""
+    """Let only administrators go on. :raises Forbidden: the caller's key is not an administrator's"""
     if call.key.role != "admin":
         raise Forbidden("Only an administrator's key may do that.")
 
@@ -128,7 +128,10 @@ class _Body:
     """The body of a request, taken piece by piece, and each piece into account."""
 
     def __init__(self, call: ApiCall, receive: Receive, limit: int, held: HeldBody) -> None:
-        """:raises TooLarge: it says itself that it is"""
+        """Check the length that the request declares, before anything is read.
+
+        :raises TooLarge: it says itself that it is
+        """
         said = call.headers.get("content-length", "0")
         if said.isdecimal() and (len(said) > 18 or int(said) > limit):
             raise TooLarge(f"the body has {said[:19]} bytes; at most {limit} are accepted")
@@ -204,7 +207,10 @@ def decoded(raw: bytes, headers: Mapping[str, str]) -> Any:
 
 
 def _check_count(raw: bytes) -> None:
-    """:raises TooLarge: there are too many values in it, whatever they are"""
+    """Refuse a body with more values than anybody needs, before any of them is looked at.
+
+    :raises TooLarge: there are too many values in it, whatever they are
+    """
     if _count(raw) > _MOST_VALUES and _count(_STRINGS.sub(b"", raw)) > _MOST_VALUES:
         raise TooLarge(f"the body has more than {_MOST_VALUES} values")
 

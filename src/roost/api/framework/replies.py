@@ -37,7 +37,7 @@ class JsonBytes:
         self.body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response."""
+        """Send the response, as ASGI asks for it."""
         length = b"content-length", b"%d" % len(self.body)
         headers = [length, (b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -26,7 +26,7 @@ H = TypeVar("H", bound=Handler)
 
 
 class Nothing(TypedDict):
-    """An empty body."""
+    """The body of a request that needs none."""
 
 
 class Resource:

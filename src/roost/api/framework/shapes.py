@@ -70,7 +70,10 @@ class Shape:
         return TypeAdapter(derived(source_of(self.source), self._path))
 
     def parse(self, value: object) -> dict[str, Any]:
-        """The value, checked. :raises InvalidRequest: names up to five fields that are wrong"""
+        """The value, checked against its shape.
+
+        :raises InvalidRequest: names up to five fields that are wrong
+        """
         try:
             return self._checked(value)
         except ValidationError as error:

@@ -1,4 +1,4 @@
-"""`/v1/agents`."""
+"""The resource `/v1/agents`: what clients can do with agents and their versions."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def list_versions(call: ApiCall, agents: Agents) -> ASGIApp:
 
 
 def _view(record: Record) -> dict[str, Any]:
-    """The `agent` object."""
+    """The `agent` object, as clients see it."""
     return {
         "type": "agent",
         "id": record.id,

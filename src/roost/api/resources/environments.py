@@ -1,4 +1,4 @@
-"""`/v1/environments`."""
+"""The resource `/v1/environments`: where sessions run, and what they may reach."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def archive(call: ApiCall, environments: Environments) -> ASGIApp:
 
 
 def _view(record: Record) -> dict[str, Any]:
-    """The `environment` object."""
+    """The `environment` object, as clients see it."""
     return {
         "type": "environment",
         "id": record.id,

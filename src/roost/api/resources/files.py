@@ -185,7 +185,7 @@ def _check_scope(call: ApiCall) -> None:
 
 
 def _view(record: Record) -> dict[str, Any]:
-    """The `file` object."""
+    """The `file` object, as clients see it."""
     found = file_of(record.body)
     return {
         "type": "file",

@@ -50,7 +50,11 @@ async def login(call: ApiCall, attempts: LoginAttempts, lifecycle: Lifecycle) ->
 
 
 async def _begin(call: ApiCall, attempts: LoginAttempts, api_key: str) -> tuple[Login, str]:
-    """A new login. :raises Unauthenticated: :raises RateLimited: too many wrong keys"""
+    """Make a new login for the key that was sent.
+
+    :raises Unauthenticated:
+    :raises RateLimited: too many wrong keys
+    """
     client = call.scope.get("client")
     address = client[0] if client else ""
     attempts.check(address, api_key)

@@ -1,4 +1,4 @@
-"""`/v1/sessions/{session_id}/resources`."""
+"""The resource `/v1/sessions/{session_id}/resources`: files and repositories of a session."""
 
 from __future__ import annotations
 

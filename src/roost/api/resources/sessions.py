@@ -1,4 +1,4 @@
-"""`/v1/sessions`."""
+"""The resource `/v1/sessions`: making, changing, listing and ending sessions."""
 
 from __future__ import annotations
 

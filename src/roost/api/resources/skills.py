@@ -1,4 +1,4 @@
-"""`/v1/skills`."""
+"""The resource `/v1/skills`: skills and their versions, uploaded as files."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def download(call: ApiCall, skills: Skills) -> ASGIApp:
 
 
 def _view(record: Record) -> dict[str, Any]:
-    """The `skill` object."""
+    """The `skill` object, as clients see it."""
     versions = record.body["versions"]
     return {
         "type": "skill",
@@ -155,7 +155,7 @@ def _view(record: Record) -> dict[str, Any]:
 
 
 def _version_view(record: Record, version: dict[str, Any]) -> dict[str, Any]:
-    """The `skill_version` object."""
+    """The `skill_version` object, as clients see it."""
     return {
         "type": "skill_version",
         "id": version["id"],

@@ -49,7 +49,7 @@ class Revocations:
         self._notifier.notify(_KEYS)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Listen, until cancelled."""
+        """Listen for revoked keys and forget them here, until cancelled."""
         with self._notifier.subscribe(_KEYS) as subscription:
             task_status.started()
             while True:

@@ -39,7 +39,11 @@ class SessionAccess:
         return session
 
     async def check(self, caller: Key, session: Session, act: Act) -> None:
-        """:raises NotFound: not the caller's to see :raises Forbidden: to be seen, and no more"""
+        """Refuse what the caller may not do with the session.
+
+        :raises NotFound: not the caller's to see
+        :raises Forbidden: to be seen, and no more
+        """
         workspace = None if session.spec.workspace is None else await self._workspace(session)
         created_by = session.spec.created_by
         # Whoever shares a workspace shares the sessions in it, whoever has made them.

@@ -145,7 +145,10 @@ class NamedWorkspaces:
         return {**given, **asked, "workspace": record.id}
 
     async def check_trust(self, tenant: str, spec: Spec) -> None:
-        """:raises InvalidRequest: the session's workspace does not let its trust level in"""
+        """Refuse a session that is trusted with more than its workspace allows.
+
+        :raises InvalidRequest: the session's workspace does not let its trust level in
+        """
         if spec.workspace is None:
             return
         record = await self._catalog.get("workspace", tenant, spec.workspace)

@@ -219,25 +219,25 @@ class ShowingFiles:
 
     @property
     def name(self) -> str:
-        """As its own."""
+        """That of the harness inside."""
         return self._inner.name
 
     @property
     def profile(self) -> HarnessProfile:
-        """As its own."""
+        """That of the harness inside."""
         return self._inner.profile
 
     @property
     def mounts(self) -> Sequence[Mount]:
-        """As its own."""
+        """Those of the harness inside."""
         return self._inner.mounts
 
     def check(self) -> str:
-        """As its own."""
+        """That of the harness inside."""
         return self._inner.check()
 
     def models(self, agent: Mapping[str, Any]) -> Sequence[str]:
-        """As its own."""
+        """Those of the harness inside."""
         return self._inner.models(agent)
 
     @asynccontextmanager
@@ -256,7 +256,7 @@ async def _retold(history: Callable[[], AsyncIterator[Entry]], told: _Told) -> A
 
 
 class _Conversation:
-    """`ports.harness.Conversation`."""
+    """The `ports.harness.Conversation` of a harness, with the files that its inputs name in them."""
 
     def __init__(self, inner: Conversation, told: _Told) -> None:
         self._inner = inner

@@ -25,7 +25,10 @@ class GivenFiles:
         self._janitor = janitor
 
     def check(self, spec: Spec, asked: Sequence[Mapping[str, Any]]) -> None:
-        """:raises InvalidRequest: such a session cannot have what is asked for"""
+        """Refuse files and repositories that such a session cannot have.
+
+        :raises InvalidRequest: such a session cannot have what is asked for
+        """
         self._resources.check(asked, spec)
 
     @asynccontextmanager

@@ -186,7 +186,10 @@ class Installation:
                 _log.error("the blob store: %s", error.message, extra={"action": "blobs"})
 
     def ready(self) -> None:
-        """:raises Unavailable: the store is not known to be the right one"""
+        """Refuse to use a blob store that may be another one's, or empty by mistake.
+
+        :raises Unavailable: the store is not known to be the right one
+        """
         if self._unknown is not None:
             raise Unavailable(self._unknown, hint=WrongBlobs.hint)
 

@@ -73,7 +73,10 @@ class Resources:
         keeper.also.append(self.forget)
 
     def check(self, params: Sequence[Mapping[str, Any]], spec: Spec) -> None:
-        """:raises InvalidRequest: such a session cannot have them"""
+        """Refuse resources that such a session cannot have.
+
+        :raises InvalidRequest: such a session cannot have them
+        """
         if params and (spec.trust_level != "sandboxed" or spec.sandbox is None):
             raise InvalidRequest(
                 "resources: they are shown in sandboxes, and this session has none",
@@ -132,7 +135,12 @@ class Resources:
         return made
 
     async def remove(self, tenant: str, session: Session, resource_id: str) -> None:
-        """:raises NotFound: :raises InvalidRequest: a repository stays :raises SessionClosed:"""
+        """Take a file away from the session.
+
+        :raises NotFound:
+        :raises InvalidRequest: a repository stays
+        :raises SessionClosed:
+        """
         gone = found(session, resource_id)
         if gone["type"] != "file":
             raise InvalidRequest("only files can be removed; a repository is the session's to keep")

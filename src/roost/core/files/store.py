@@ -182,7 +182,11 @@ class FileStore:
         return [record async for record in self.walk(query)]
 
     async def delete(self, tenant: str, file_id: str) -> None:
-        """Remove it. :raises NotFound: :raises BlobsFailed: nothing is removed"""
+        """Remove the file. That is noted first, so that a crash leaves no bytes behind.
+
+        :raises NotFound:
+        :raises BlobsFailed: nothing is removed
+        """
         await self.get(tenant, file_id)
         await self._blobs.delete([])  # a store that is away, or a wrong one, refuses
         note = await self.shelf.note(tenant, file=file_id, deleted=True)
@@ -190,7 +194,11 @@ class FileStore:
         await self.shelf.settle(note)
 
     async def part(self, record: Record, index: int) -> bytes:
-        """A part's bytes. :raises BlobsFailed: :raises SnapshotCorrupt: not what was stored"""
+        """The bytes of one part, checked against their digest.
+
+        :raises BlobsFailed:
+        :raises SnapshotCorrupt: not what was stored
+        """
         part = file_of(record.body).parts[index]
         data = await self._blobs.get(part_key(record.body.get("held") or record.id, index))
         if len(data) != part.size or _digest(data) != part.digest:

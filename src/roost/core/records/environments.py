@@ -40,7 +40,10 @@ class Environments:
         )
 
     async def get(self, tenant: str, environment_id: str) -> Record:
-        """:raises EnvironmentNotFound: absent, or another tenant's"""
+        """The environment of that id, if it is the tenant's.
+
+        :raises EnvironmentNotFound: absent, or another tenant's
+        """
         try:
             return await self._catalog.get("environment", tenant, environment_id)
         except NotFound:
@@ -79,6 +82,11 @@ class Environments:
         return await self._catalog.archive("environment", caller.tenant, environment_id)
 
     async def delete(self, caller: Key, environment_id: str) -> None:
-        """:raises EnvironmentNotFound: :raises NotTheOwner: :raises Conflict: a session uses it"""
+        """Remove an environment that no session uses.
+
+        :raises EnvironmentNotFound:
+        :raises NotTheOwner:
+        :raises Conflict: a session uses it
+        """
         check_owner(caller, await self.get(caller.tenant, environment_id))
         await self._catalog.delete("environment", caller.tenant, environment_id)

@@ -65,7 +65,7 @@ class Skills:
             )
 
     async def get(self, tenant: str, skill_id: str) -> Record:
-        """:raises NotFound: absent, or another tenant's"""
+        """The skill of that id, if it is the tenant's. :raises NotFound: absent, or another tenant's"""
         with suppress(NotFound):
             record = await self._catalog.get("skill", tenant, skill_id)
             if record.archived_at is None:
@@ -92,7 +92,12 @@ class Skills:
     async def add_version(
         self, caller: Key, skill_id: str, bundle: Bundle
     ) -> tuple[Record, Version]:
-        """A newer version. :raises NotFound: :raises NotTheOwner: :raises InvalidRequest: another name"""
+        """Add a newer version of a skill.
+
+        :raises NotFound:
+        :raises NotTheOwner:
+        :raises InvalidRequest: another name
+        """
         tenant, record = caller.tenant, await self.get(caller.tenant, skill_id)
         check_owner(caller, record)
         _check_same(record, bundle)

@@ -91,7 +91,12 @@ class Tasks:
         )
 
     async def delete(self, caller: Key, task_id: str) -> None:
-        """:raises NotFound: :raises NotTheOwner: :raises Conflict: it runs"""
+        """Remove a task that does not run.
+
+        :raises NotFound:
+        :raises NotTheOwner:
+        :raises Conflict: it runs
+        """
         record = await self.seen(caller, task_id)
         check_owner(caller, record)
         if record.body["status"] == "running":

@@ -40,7 +40,10 @@ class OfferedSandboxes:
         return replace(spec, sandbox=self._kind(spec))
 
     def check_kind(self, kind: str) -> None:
-        """:raises InvalidRequest: the operator does not let sessions fall back to that"""
+        """Refuse a fallback that the operator does not offer.
+
+        :raises InvalidRequest: the operator does not let sessions fall back to that
+        """
         if kind not in self._providers or not self._providers[kind].isolates:
             known = ", ".join(
                 sorted(each.name for each in self._providers.values() if each.isolates)
@@ -51,7 +54,10 @@ class OfferedSandboxes:
             )
 
     async def check(self, spec: Spec) -> None:
-        """:raises SandboxUnavailable: such a session cannot have its sandbox now"""
+        """See whether such a session can have its sandbox now.
+
+        :raises SandboxUnavailable: such a session cannot have its sandbox now
+        """
         kind, level = self._kind(spec), spec.trust_level
         if level not in self.levels:
             raise SandboxUnavailable(

@@ -67,7 +67,10 @@ class Sandboxes:
         self._open: dict[str, _OpenSandbox] = {}
 
     async def check(self, spec: Spec) -> None:
-        """:raises SandboxUnavailable: such a session cannot have its sandbox now"""
+        """See whether such a session can have its sandbox now.
+
+        :raises SandboxUnavailable: such a session cannot have its sandbox now
+        """
         await self._offered.check(spec)
 
     @asynccontextmanager

@@ -235,7 +235,11 @@ class Forks:
         return bool(said) and turn.last < said[0].seq <= turn.last + _REST_AND_WORD
 
     async def turn(self, session: Session, place: Place, field: str) -> ConversationTurn:
-        """:raises NotFound: there is no such turn :raises InvalidRequest: no turn has ended"""
+        """The turn that a request names, or the last one that has ended.
+
+        :raises NotFound: there is no such turn
+        :raises InvalidRequest: no turn has ended
+        """
         if isinstance(place, str):
             return await self._turn_with(session, place, field)
         turns = await self._turns(session, session.state.head)

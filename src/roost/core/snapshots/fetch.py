@@ -45,7 +45,7 @@ class Fetch:
         return await _again_if_corrupt(partial(self._head, workspace))
 
     async def manifest(self, snapshot: Snapshot) -> Manifest:
-        """A snapshot's manifest. :raises SnapshotCorrupt: it is gone or damaged"""
+        """Read the manifest of a snapshot. :raises SnapshotCorrupt: it is gone or damaged"""
         return await _again_if_corrupt(partial(self._manifest, snapshot))
 
     async def entries(self, manifest: Manifest) -> AsyncGenerator[TreeEntry, None]:

@@ -77,7 +77,7 @@ class Known:
         return self._parts.get(digest)
 
     def add(self, parts: Sequence[SnapshotPart]) -> None:
-        """Some more."""
+        """Note where more parts are stored, as far as there is room for it."""
         if len(self._parts) < _MOST_KNOWN:
             self._parts.update((part.digest, part) for part in parts if part.digest)
 

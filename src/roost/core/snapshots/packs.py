@@ -111,7 +111,10 @@ def seal(thing: Manifest | Head) -> bytes:
 
 
 def unseal(data: bytes, kind: type[T]) -> T:
-    """What was sealed. :raises SnapshotCorrupt: not one byte may differ"""
+    """The value that was sealed, once its digest was checked.
+
+    :raises SnapshotCorrupt: not one byte may differ
+    """
     body = len(_MAGIC) + DIGEST
     packed = data[body:]
     if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : body] != digest_of(packed):

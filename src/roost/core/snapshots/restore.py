@@ -96,7 +96,7 @@ class _Restore:
         self._files = self._bytes = 0
 
     async def run(self, entries: Sequence[TreeEntry] | None) -> None:
-        """All of it."""
+        """Restore the whole snapshot, and report how far it is."""
         if entries is None:
             entries = [entry async for entry in self._fetch.entries(self._manifest)]
         await to_thread.run_sync(self._prepare, entries)

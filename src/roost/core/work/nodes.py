@@ -46,7 +46,10 @@ class NodeLease:
         self._lease_seconds = lease_seconds
 
     async def join(self) -> None:
-        """Live. :raises RoostError: the store does not take it"""
+        """Begin to live: the store knows the node from now on.
+
+        :raises RoostError: the store does not take it
+        """
         await self._log.renew(self.node, self._lease_seconds)
         await self._tell()
 
@@ -93,7 +96,7 @@ class Fleet:
         self._notifier = notifier
 
     async def all(self) -> list[Node]:
-        """Every node."""
+        """Every node that the store knows, alive or not."""
         return list(await self._nodes.all())
 
     async def mark(self, name: str, *, draining: bool) -> Node:

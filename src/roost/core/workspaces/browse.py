@@ -89,13 +89,23 @@ class Browse:
         return made
 
     async def make(self, session: Session, path: str) -> Item:
-        """Make a directory. :raises Conflict: :raises SessionClosed: :raises FilesElsewhere:"""
+        """Make a directory in a session's files.
+
+        :raises Conflict:
+        :raises SessionClosed:
+        :raises FilesElsewhere:
+        """
         made: list[Item] = []
         await self._change(session, lambda folder: made.append(folder.make(path)))
         return made[0]
 
     async def remove(self, session: Session, path: str, *, recursive: bool) -> None:
-        """Remove something. :raises NotFound: :raises SessionClosed: :raises FilesElsewhere:"""
+        """Remove a file or directory from a session's files.
+
+        :raises NotFound:
+        :raises SessionClosed:
+        :raises FilesElsewhere:
+        """
         await self._change(session, lambda folder: folder.remove(path, recursive=recursive))
 
     async def _change(self, session: Session, change: Callable[[Folder], None]) -> None:

@@ -38,7 +38,10 @@ class SnapshotQuota:
         return self._full() if await self._over(tenant) >= 0 else None
 
     async def check(self, tenant: str) -> None:
-        """:raises TenantStorageFull: a new workspace with files would be too much"""
+        """Refuse another workspace with files for a tenant that has stored as much as it may.
+
+        :raises TenantStorageFull: a new workspace with files would be too much
+        """
         if self._most and await self._over(tenant) >= 0:
             raise self._full()
 

@@ -24,7 +24,7 @@ from roost.ports.workspaces import Workspaces
 
 
 class Seeding:
-    """Begins workspaces."""
+    """Gives new workspaces the files that they begin with."""
 
     def __init__(self, snapshots: Snapshots, rows: Workspaces, room: SnapshotQuota) -> None:
         self._room = room

@@ -61,7 +61,7 @@ Say = Callable[[Draft], Awaitable[None]]
 
 
 async def to_nobody(draft: Draft) -> None:
-    """Nobody is told."""
+    """Take a report that nobody wants to hear."""
 
 
 class SyncParts(NamedTuple):

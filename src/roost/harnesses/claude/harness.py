@@ -121,5 +121,8 @@ class ClaudeHarness:
             raise group.exceptions[0] from None
 
     def _program(self) -> Path:
-        """:raises RoostError: there is no CLI, or not the one that is known to work"""
+        """The CLI to use: the one that was given, or the bundled one.
+
+        :raises RoostError: there is no CLI, or not the one that is known to work
+        """
         return self._cli or bundled_cli()

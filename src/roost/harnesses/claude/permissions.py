@@ -73,7 +73,7 @@ def _domains(source: Json, field: str) -> list[str]:
 
 
 def _host_of(url: object) -> str:
-    """:raises ToolRefused: it is not certain which host that is"""
+    """The host that a tool would connect to. :raises ToolRefused: it is not certain which host that is"""
     try:
         host = urlsplit(url if isinstance(url, str) and not _ODD.search(url) else "").hostname
     except ValueError:

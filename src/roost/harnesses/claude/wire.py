@@ -270,7 +270,7 @@ class CliPipe:
                 _log.error("the agent printed a line of more than %d bytes; skipped", MAX_LINE)
 
     async def next(self, seconds: float) -> Json:
-        """The next frame.
+        """Wait for the next frame.
 
         :raises TimeoutError: none came for that long
         :raises EndOfStream: there are no more

@@ -1,4 +1,4 @@
-"""Gives bubblewrap sandboxes."""
+"""The provider of bubblewrap sandboxes: opens them, and ends what dead servers have left."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Prover:
         self._hash = hashlib.sha256()
 
     def show(self, row: Row) -> None:
-        """The next row."""
+        """Take the next row into account."""
         part = tuple(row[place] for place in self._places)
         if part != self._part:
             self._close()

@@ -31,7 +31,7 @@ _LAST_NUMBER = "SELECT seq FROM sqlite_sequence WHERE name = ?"
 
 
 class SqliteSource:
-    """An open file."""
+    """An SQLite database that is open to be copied."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db

@@ -54,7 +54,7 @@ class PostgresTarget:
         self.tables = tables
 
     async def check_alone(self) -> None:
-        """:raises StartupError: servers use it"""
+        """Refuse a database that running servers use. :raises StartupError: servers use it"""
         if await self._connection.fetchval(_OTHERS, _NAME):
             raise StartupError(
                 "a Roost server uses the target database",

@@ -22,7 +22,7 @@ RETURNING took, tokens
 
 
 class PostgresBuckets:
-    """`ports.buckets.Buckets`."""
+    """The `ports.buckets.Buckets` that all nodes of a PostgreSQL share."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

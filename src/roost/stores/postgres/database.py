@@ -187,7 +187,7 @@ SELECT seq, id, type, body, at, queued FROM (
 
 
 class _PostgresRows:
-    """`sql.database.Rows`."""
+    """The `sql.database.Rows` of a PostgreSQL connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -18,7 +18,7 @@ _LONGEST_PAUSE: Final = 1.0
 
 
 class KeptConnection:
-    """Where to connect."""
+    """A connection that is made again, to the same address, whenever it is lost."""
 
     def __init__(self, url: str) -> None:
         self._url = url

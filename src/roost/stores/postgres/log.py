@@ -10,7 +10,7 @@ from roost.stores.sql.log import SqlLog
 
 
 class PostgresLog(SqlLog):
-    """`ports.log.Log`."""
+    """The `ports.log.Log` on PostgreSQL."""
 
     def __init__(self, writer: PostgresWriter, database: Database, nodes: NodeLeases) -> None:
         super().__init__(writer, database)

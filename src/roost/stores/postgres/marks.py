@@ -14,7 +14,7 @@ _UP_TO: Final = "SELECT seq FROM shown WHERE session = $1"
 
 
 class PostgresMarks:
-    """`ports.marks.Marks`."""
+    """The `ports.marks.Marks` that all nodes of a PostgreSQL share."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -31,7 +31,7 @@ WHERE id = $1 AND expires > {NOW} RETURNING id
 
 
 class PostgresNodes:
-    """`ports.nodes.Nodes`."""
+    """The `ports.nodes.Nodes` of all that share a PostgreSQL."""
 
     def __init__(self, writer: PostgresWriter, database: Database) -> None:
         self._writer = writer

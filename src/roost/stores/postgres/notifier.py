@@ -29,7 +29,7 @@ _MOST_EVENTS: Final = 4096
 
 
 class PostgresNotifier(LocalNotifier):
-    """`ports.notifier.Notifier`."""
+    """The `ports.notifier.Notifier` that carries notifications between nodes, by `NOTIFY`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from roost.stores.sql.sessions import WHOLE, SqlSessions
 
 
 class PostgresSessions(SqlSessions):
-    """`ports.sessions.Sessions`."""
+    """The `ports.sessions.Sessions` on PostgreSQL."""
 
     SELECT = f"SELECT {SESSION_COLUMNS}, p.spec, {NOW} FROM {WHOLE}"
     WAITS = f"position('{PENDING}'::bytea IN s.rest) > 0"

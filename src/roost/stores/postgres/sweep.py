@@ -50,7 +50,7 @@ class Sweeper:
         self._wanted.set()
 
     async def run(self) -> None:
-        """For ever."""
+        """Look again and again, until cancelled."""
         while True:
             try:
                 await self._database.write(_forget)

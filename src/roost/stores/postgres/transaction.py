@@ -258,7 +258,10 @@ class PostgresTransaction(SqlTransaction):
         raise AssertionError("an operation that takes inputs must say so in its needs")
 
     def inputs(self, session: CachedSession) -> list[Entry]:
-        """:raises AssertionError: the operation has not said so in its needs"""
+        """The waiting inputs of a session, which were read before the operation began.
+
+        :raises AssertionError: the operation has not said so in its needs
+        """
         assert session.waiting is not None
         written = [
             Entry(seq, id, type, body, at, bool(queued))

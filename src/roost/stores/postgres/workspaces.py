@@ -19,7 +19,7 @@ SELECT EXISTS (
 
 
 class PostgresWorkspaces(SqlWorkspaces):
-    """`ports.workspaces.Workspaces`."""
+    """The `ports.workspaces.Workspaces` on PostgreSQL."""
 
     async def elsewhere(self, session_id: str, node: str) -> bool:
         [(found,)] = await rows_of(self._reader, _ELSEWHERE, session_id, node)

@@ -52,7 +52,7 @@ class StoreOperation(Protocol[T_co]):
         ...
 
     def on(self, batch: WriteBatch, /) -> T_co:
-        """Do it."""
+        """Carry it out in this batch, and give what came of it."""
         ...
 
 
@@ -65,7 +65,7 @@ class Procedure(Protocol[T_co]):
         ...
 
     def on(self, tx: SqlTransaction, /) -> Coroutine[Any, Any, T_co]:
-        """Do it."""
+        """Carry it out in this batch, and give what came of it."""
         ...
 
 
@@ -104,7 +104,7 @@ class WriteBatch(ABC):
 
     @abstractmethod
     def session(self, session_id: str) -> CachedSession:
-        """:raises NotFound: no such session"""
+        """The session as this batch sees it. :raises NotFound: no such session"""
 
     @abstractmethod
     def _waiting(self, session: CachedSession) -> set[int]:
@@ -121,7 +121,10 @@ class WriteBatch(ABC):
     # What operations do
 
     def session_of(self, tenant: str, session_id: str) -> CachedSession:
-        """:raises NotFound: no such session, or another tenant's"""
+        """The session as this batch sees it, if it is the tenant's.
+
+        :raises NotFound: no such session, or another tenant's
+        """
         found = self.session(session_id)
         if found.tenant != tenant:
             raise NotFound(f"there is no session {session_id}")
@@ -200,7 +203,7 @@ class SqlTransaction(WriteBatch):
 
     @abstractmethod
     async def ask(self, sql: str, *values: Any) -> list[Row]:
-        """Run one statement."""
+        """Run one statement, and give its rows."""
 
     @abstractmethod
     async def ask_locked(self, sql: str, *values: Any, shared: bool = False) -> list[Row]:

@@ -113,7 +113,7 @@ _NO_VERSION: Final = 2**62
 
 
 class SqlCatalog:
-    """`ports.catalog.Catalog`."""
+    """The `ports.catalog.Catalog` on an SQL database."""
 
     def __init__(self, writer: SqlWriter, reader: SqlReader) -> None:
         self._writer = writer
@@ -199,7 +199,7 @@ class SqlCatalog:
 
 
 class RecordKey(msgspec.Struct, frozen=True):
-    """One record."""
+    """What names one record: its kind, its tenant and its id."""
 
     kind: Kind
     tenant: str
@@ -370,7 +370,10 @@ def _too_many(kind: Kind) -> QuotaExceeded:
 
 
 def _check_versions(record: Record) -> None:
-    """:raises QuotaExceeded: it has as many versions as a record may"""
+    """Refuse another version of a record that has as many as it may.
+
+    :raises QuotaExceeded: it has as many versions as a record may
+    """
     unlimited = catalog.COUNTED_BY_OWNER | {"task"}
     if record.kind not in unlimited and record.version >= catalog.MOST_VERSIONS:
         raise QuotaExceeded(
@@ -418,7 +421,7 @@ def _in_use(kind: Kind) -> Conflict:
 
 
 def _check_version(record: Record, expected: int | None) -> None:
-    """:raises Conflict: it is another one"""
+    """Refuse a change that was made to another version. :raises Conflict: it is another one"""
     if expected is not None and record.version != expected:
         raise Conflict(f"the {record.kind} is at version {record.version}, not {expected}")
 

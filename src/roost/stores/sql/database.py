@@ -36,7 +36,7 @@ class Rows(Protocol):
         ...
 
     async def now(self) -> Micros:
-        """The store's time."""
+        """The time by the store's clock, in microseconds."""
         ...
 
 
@@ -80,7 +80,7 @@ class SqlWriter(Protocol):
         ...
 
     def execute(self, sql: str, *values: Any) -> Awaitable[None]:
-        """Run one statement."""
+        """Run one statement that has no answer."""
         ...
 
 

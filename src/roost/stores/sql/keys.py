@@ -41,7 +41,7 @@ _REVOCABLE: Final = f"{_SELECT} WHERE id = ?1 OR revoked_at IS NULL ORDER BY id"
 
 
 class SqlKeys:
-    """`ports.keys.Keys`."""
+    """The `ports.keys.Keys` on an SQL database."""
 
     def __init__(self, writer: SqlWriter, reader: SqlReader) -> None:
         self._writer = writer
@@ -68,7 +68,7 @@ class SqlKeys:
 
 
 class AddKey(msgspec.Struct, frozen=True):
-    """A new key."""
+    """Stores a new key."""
 
     key: Key
     needs: Sequence[Needs] = ()
@@ -128,7 +128,7 @@ def _to_revoke(key_id: str, rows: Iterable[Row]) -> Key:
 
 
 def _columns_of(key: Key) -> Row:
-    """What `_ADD` takes."""
+    """The values of a key, in the order in which `_ADD` takes them."""
     fields = asdict(key)
     columns = [fields.pop(name) for name in _IN_COLUMNS]
     return (*columns, encode(fields))

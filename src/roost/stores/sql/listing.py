@@ -46,7 +46,7 @@ class Filter:
         return " AND ".join(self._conditions)
 
     def equal(self, column: str, value: Value) -> Filter:
-        """Exactly this value."""
+        """Only rows that have exactly this value."""
         return self._add(f"{column} = ?", value)
 
     def at_least(self, column: str, value: Value) -> Filter:

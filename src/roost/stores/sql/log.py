@@ -25,7 +25,7 @@ from roost.stores.sql.rows import ENTRY_COLUMNS, SESSIONS, CachedSession, entry_
 
 
 class SqlLog(ABC):
-    """`ports.log.Log`."""
+    """The `ports.log.Log` on an SQL database."""
 
     def __init__(self, writer: SqlWriter, reader: SqlReader) -> None:
         self._writer = writer

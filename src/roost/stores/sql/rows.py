@@ -164,7 +164,7 @@ def session_of(row: Row, now: Micros) -> Session:
 
 
 def spec_of(spec: bytes) -> Spec:
-    """From its column."""
+    """A session's spec, from its column."""
     return _decode_spec(spec)
 
 

@@ -56,7 +56,7 @@ SLICES: Final = (
 
 
 class SqlSessions(ABC):
-    """`ports.sessions.Sessions`."""
+    """The `ports.sessions.Sessions` on an SQL database."""
 
     SELECT: ClassVar[str]
     """Whole sessions, for `session_of`."""
@@ -402,7 +402,7 @@ class ArchiveSession(msgspec.Struct, frozen=True):
 
 
 class DeleteSession(msgspec.Struct, frozen=True):
-    """Gone for good."""
+    """Deletes a session with its log, for good."""
 
     tenant: str
     session_id: str

@@ -106,7 +106,7 @@ SET copy = excluded.copy, generation = excluded.generation, state = excluded.sta
 
 
 class SqlWorkspaces(ABC):
-    """`ports.workspaces.Workspaces`."""
+    """The `ports.workspaces.Workspaces` on an SQL database."""
 
     def __init__(self, writer: SqlWriter, reader: SqlReader) -> None:
         self._writer = writer

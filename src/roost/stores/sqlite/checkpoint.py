@@ -21,7 +21,7 @@ _AT_LAST: Final = 16_000
 
 
 class Checkpoints:
-    """Of one connection."""
+    """Moves what one connection has written from the WAL into the database file."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db

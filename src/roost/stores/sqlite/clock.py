@@ -32,5 +32,5 @@ class Clock:
         return self.last
 
     def now(self) -> Micros:
-        """The time."""
+        """The time in microseconds, which never runs backwards."""
         return max(time.time_ns() // 1000, self.last)

@@ -35,7 +35,7 @@ WHERE owner = ? AND active_since > 0 ORDER BY active_since, num LIMIT ?
 
 
 class SqliteLog(SqlLog):
-    """`ports.log.Log`."""
+    """The `ports.log.Log` on SQLite."""
 
     def __init__(self, writer: SqliteWriter, readers: SqliteReaders) -> None:
         super().__init__(writer, readers)

@@ -16,7 +16,7 @@ _WORK = "SELECT owner, count(*) FROM sessions WHERE active_since > 0 GROUP BY ow
 
 
 class SqliteNodes:
-    """`ports.nodes.Nodes`."""
+    """The `ports.nodes.Nodes` of the one server that has the file."""
 
     def __init__(self, writer: SqliteWriter) -> None:
         self._writer = writer

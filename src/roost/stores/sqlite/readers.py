@@ -90,7 +90,7 @@ class SqliteReaders:
 
 
 class _SqliteRows:
-    """`sql.database.Rows`."""
+    """The `sql.database.Rows` of an SQLite connection."""
 
     def __init__(self, db: apsw.Connection, clock: Clock) -> None:
         self._db = db

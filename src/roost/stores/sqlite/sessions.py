@@ -30,7 +30,7 @@ class _SeenSession(NamedTuple):
 
 
 class SqliteSessions(SqlSessions):
-    """`ports.sessions.Sessions`."""
+    """The `ports.sessions.Sessions` on SQLite."""
 
     SELECT = f"SELECT {SESSION_COLUMNS}, p.spec FROM {WHOLE}"
     WAITS = f"instr(s.rest, CAST('{PENDING}' AS BLOB)) > 0"

@@ -111,7 +111,7 @@ class _Beat(msgspec.Struct, frozen=True):
 
 
 class SqliteWorkspaces(SqlWorkspaces):
-    """`ports.workspaces.Workspaces`."""
+    """The `ports.workspaces.Workspaces` on SQLite."""
 
     async def elsewhere(self, session_id: str, node: str) -> bool:
         """One server has this database, and it is the one that asks."""

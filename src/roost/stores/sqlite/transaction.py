@@ -148,7 +148,7 @@ class SqliteOperation(Protocol[T_co]):
     """What the writer does: `sql.batch.StoreOperation`, or one that only this database has."""
 
     def on(self, tx: SqliteTransaction, /) -> T_co:
-        """Do it."""
+        """Carry it out in this transaction, and give what came of it."""
         ...
 
 
@@ -250,7 +250,7 @@ class SqliteTransaction(SqlTransaction):
         return session
 
     def session(self, session_id: str) -> CachedSession:
-        """:raises NotFound: no such session"""
+        """The session as this transaction sees it. :raises NotFound: no such session"""
         known = self._sessions.get(session_id)
         if known is not None:
             self._sessions.move_to_end(session_id)

@@ -1,4 +1,4 @@
-"""Everything at once."""
+"""The log under everything at once: many writers, claims and interrupts."""
 
 # ruff: noqa: D102 - the names are sentences
 

@@ -20,7 +20,7 @@ from roost.testing.store_contract import StoreContract
 
 
 def interrupt() -> Draft:
-    """Stop."""
+    """An interrupt, as a client sends it."""
     return new_draft("user.interrupt")
 
 

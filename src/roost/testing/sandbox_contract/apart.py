@@ -47,7 +47,7 @@ class ApartContract(Kit):
     async def test_two_places_do_not_see_each_others_files(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
-        """Under no path."""
+        """They are visible under no path."""
         ours, theirs = plan("sesn_a"), plan("sesn_b")
         async with provider.open(ours) as a, provider.open(theirs) as b:
             await shell(a, "echo secret >note; echo secret >/tmp/roost-contract-note")
@@ -92,7 +92,7 @@ class ApartContract(Kit):
         assert tried.output == b"refused\nrefused\n"
 
     async def test_an_endpoint_is_the_way_out(self, provider: SandboxProvider, plan: Plans) -> None:
-        """The only one."""
+        """It is the only one."""
         given = plan()
         path = given.home.path.parent / "way-out.sock"
         with socket.socket(socket.AF_UNIX) as server:

@@ -79,7 +79,7 @@ class LimitContract(Kit):
     async def test_files_over_the_limit_are_not_opened(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
-        """Of each process."""
+        """The limit is that of each process."""
         async with provider.open(plan(limits=SandboxLimits(open_files=64))) as sandbox:
             script = (
                 "import os\nn = 0\ntry:\n  while 1: os.dup(0); n += 1\nexcept OSError: print(n)"

@@ -1,4 +1,4 @@
-"""The file system."""
+"""Probes of the file system, from inside a sandbox."""
 
 from __future__ import annotations
 
