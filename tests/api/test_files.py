@@ -16,9 +16,8 @@ from anthropic.types import beta
 from tests.api.api_server import TENANT, ApiServer, api_server, client_of, error_of, official
 from tests.api.dying import HOUR, Killed, Later, Writes, notes
 
-from roost.core.files.allowance import Allowance
 from roost.core.files.resources import Resources
-from roost.core.files.store import FileStore
+from roost.core.files.store import Allowance, FileStore
 from roost.domain.file import PART, StoredFile, named
 from roost.errors import (
     BlobsFailed,

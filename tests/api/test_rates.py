@@ -11,7 +11,7 @@ from roost.config import Settings
 from roost.errors import RateLimited
 from roost.ports.buckets import TokensTaken
 from roost.ports.keys import Key, UsageLimits
-from roost.stores.buckets import LocalBuckets
+from roost.stores.local import LocalBuckets
 
 KEY = Key(id="key_1", tenant="t", name="k", role="user", digest=b"", hint="", created_at=0)
 
@@ -30,7 +30,7 @@ class Counted(LocalBuckets):
 
 @pytest.fixture(autouse=True)
 def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for clock in ("roost.api.access.rates.monotonic", "roost.stores.buckets.anyio.current_time"):
+    for clock in ("roost.api.access.rates.monotonic", "roost.stores.local.anyio.current_time"):
         monkeypatch.setattr(clock, lambda: 1000.0)
 
 

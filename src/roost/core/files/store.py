@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import IO, Final
@@ -27,7 +27,6 @@ from anyio import to_thread
 from msgspec.structs import replace
 
 from roost.core.access.sessions import Act, SessionAccess
-from roost.core.files.allowance import Allowance
 from roost.core.files.intents import Intents
 from roost.domain.events import Micros
 from roost.domain.file import PART, FilePart, StoredFile, file_of, part_key, prefix_of
@@ -44,12 +43,37 @@ from roost.ports.catalog import Catalog, Kind, Record, RecordQuery
 from roost.ports.keys import Key
 
 _PAGE: Final = 1000
+_SHARE: Final = 16  # servers that may each take a share of the room before one counts again
 _LEAST: Final = 1024  # bytes that a file counts in a quota, however small it is
 
 
 def now() -> Micros:
     """By this machine's clock, which only files that expire go by."""
     return time.time_ns() // 1000
+
+
+class Allowance:
+    """How much of something there may be under each name; `most` 0: any amount.
+
+    Counting takes long, so it is done seldom while there is much room.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._free: dict[str, int] = {}
+
+    async def take(self, name: str, size: int, count: Callable[[], Awaitable[int]]) -> int | None:
+        """None if there is room for so much more, which is then taken; else how much there is."""
+        if not self.most:
+            return None
+        if size > self._free.get(name, 0):
+            used = await count()
+            if used + size > self.most:
+                self._free.pop(name, None)
+                return used
+            self._free[name] = max(size, (self.most - used) // _SHARE)
+        self._free[name] -= size
+        return None
 
 
 class FileStore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import heapq
 import os
 import stat
@@ -12,11 +13,10 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from roost.disk import free
-from roost.errors import Conflict, DiskFull, InvalidRequest, NotFound
+from roost.errors import Conflict, DiskFull, InvalidRequest, NotFound, RoostError, TooLarge
 from roost.ports.folder import Item, Kind, Listing, ListingPosition
 from roost.sandboxes.paths import open_at
 from roost.sandboxes.tree.incoming import Incoming
-from roost.sandboxes.tree.refusals import in_words
 
 _TOP: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY
@@ -78,7 +78,7 @@ class LocalFolder:
 
     def open(self, path: str) -> LocalContent:
         self._check(path)
-        with self._top() as top, in_words(path):
+        with self._top() as top, _in_words(path):
             descriptor = open_at(top, path, os.O_RDONLY)
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode):
@@ -91,7 +91,7 @@ class LocalFolder:
         if free(self._root) < self._least_free:
             raise DiskFull(f"there are fewer than {self._least_free} bytes free for files")
         folder, _, name = path.rpartition("/")
-        with self._top() as top, in_words(path):
+        with self._top() as top, _in_words(path):
             at = self._made(top, folder)
             try:
                 self._incoming.put(at, name, data, overwrite=overwrite)
@@ -101,7 +101,7 @@ class LocalFolder:
 
     def make(self, path: str) -> Item:
         self._check(path)
-        with self._top() as top, in_words(path):
+        with self._top() as top, _in_words(path):
             at = self._made(top, path)
             try:
                 return _item(path.rpartition("/")[2], path, os.fstat(at))
@@ -111,7 +111,7 @@ class LocalFolder:
     def remove(self, path: str, *, recursive: bool) -> None:
         self._check(path)
         folder, _, name = path.rpartition("/")
-        with in_words(path):
+        with _in_words(path):
             at = self._directory(folder)
             try:
                 status = os.stat(name, dir_fd=at, follow_symlinks=False)
@@ -137,7 +137,7 @@ class LocalFolder:
     def _directory(self, path: str) -> int:
         if path:
             self._check(path)
-        with self._top() as top, in_words(path):
+        with self._top() as top, _in_words(path):
             return open_at(top, path, _DIRECTORY) if path else os.dup(top)
 
     @contextmanager
@@ -219,3 +219,34 @@ def _item(name: str, path: str, status: os.stat_result) -> Item:
         size=status.st_size if stat.S_ISREG(status.st_mode) else 0,
         modified_at=status.st_mtime_ns // 1000,
     )
+
+
+_THERE = "Choose another name, or send `overwrite` to replace a file."
+_FULL = "Send `recursive=true` to remove all of it."
+_WORDS: Final[dict[int, tuple[type[RoostError], str, str | None]]] = {
+    errno.ENOENT: (NotFound, "there is nothing at {}", None),
+    errno.EEXIST: (Conflict, "something is at {} already", _THERE),
+    errno.EISDIR: (Conflict, "something is at {} already", _THERE),
+    errno.ENOTEMPTY: (Conflict, "{} is not empty", _FULL),
+    errno.ENOSPC: (DiskFull, "there is no room for {}", DiskFull.hint),
+    errno.EDQUOT: (DiskFull, "there is no room for {}", DiskFull.hint),
+    errno.EFBIG: (TooLarge, "there is no room for {}", None),
+    errno.ENOTDIR: (InvalidRequest, "path: {} is not a directory, or leads through a file", None),
+    errno.ELOOP: (InvalidRequest, "path: {} leads over a link", None),
+    errno.EXDEV: (InvalidRequest, "path: {} leads out of the directory", None),
+    errno.ENAMETOOLONG: (InvalidRequest, "path: {} is too long", None),
+    errno.EINVAL: (InvalidRequest, "path: {} cannot be", None),
+    errno.ENXIO: (InvalidRequest, "path: {} is not a file", None),
+}
+
+
+@contextmanager
+def _in_words(path: str) -> Iterator[None]:
+    """What the system says of a path that a person gave becomes an error in the person's words."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _WORDS:
+            raise
+        kind, message, hint = _WORDS[error.errno]
+        raise kind(message.format(path[:200] or "the directory"), hint=hint) from None

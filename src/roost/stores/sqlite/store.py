@@ -12,8 +12,7 @@ import msgspec
 from anyio import CancelScope, to_thread
 
 from roost.errors import StartupError
-from roost.stores.buckets import LocalBuckets
-from roost.stores.marks import LocalMarks
+from roost.stores.local import LocalBuckets, LocalMarks
 from roost.stores.sql.catalog import SqlCatalog
 from roost.stores.sql.credentials import SqlCredentials
 from roost.stores.sql.keys import SqlKeys
