@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from roost.core.concurrency import alongside
 from roost.core.sandbox.budgets import Budgets
+from roost.core.sandbox.reports import LoggedReports
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.work.inputs import can_start_ahead, history
 from roost.core.work.leased_log import LeasedLog
 from roost.core.work.prestart import Prestart
-from roost.core.work.reports import LoggedReports
 from roost.core.work.start_limit import StartLimit
 from roost.core.write.intake import inbox
 from roost.domain.ledger import Batch
@@ -76,7 +76,7 @@ class AgentStarter:
                 yield conversation
             return
         await self._log_what_is_gone(log, session)
-        reports = LoggedReports(log, self._sessions, self._budgets)
+        reports = LoggedReports(log.append, session.id, self._sessions, self._budgets)
         async with self._prestart.taken(lease, session, reports) as prestarted:
             if prestarted is not None:
                 self.limit.end(session.id)
