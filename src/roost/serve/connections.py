@@ -387,7 +387,8 @@ class HttpConnection(CountedConnection, HttpToolsProtocol):
     def _too_late(self) -> None:
         self._deadline = None
         if self._is_answering():
-            self._within(self.all_connections.bounds.head_seconds)  # half a request ahead of its turn
+            # Half a request has come ahead of its turn.
+            self._within(self.all_connections.bounds.head_seconds)
         elif not self.transport.is_closing():
             self.all_connections.drop(self)
 
