@@ -21,7 +21,7 @@ from roost.testing.postgres import PostgresServer
 from roost.testing.sessions_contract import SessionsContract
 from roost.testing.workspaces_contract import WorkspacesContract
 
-TABLES = "sessions specs entries receipts creations graves records versions keys nodes commits shared workspaces buckets shown"
+TABLES = "credentials sessions specs entries receipts creations graves records versions keys nodes commits shared workspaces buckets shown"
 
 
 async def emptied(server: PostgresServer) -> str:
