@@ -38,10 +38,12 @@ from roost.egress.wire import Headers, HeldBytes, Holding, HttpStream, Peer, end
 _log = logging.getLogger(__name__)
 
 _CHUNK: Final = 65536
+_SOON: Final = 0.05
 _SWITCHING: Final = 101
 _ABSOLUTE: Final = re.compile(rb"https://([^/?#@]+)([/?][!-~]*)?", re.IGNORECASE)
 
 Step = Coroutine[Any, Any, None]
+Head = h11.Response | h11.InformationalResponse
 
 Gone = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
 """What a stream raises whose other side hung up, or took too long."""
@@ -82,8 +84,17 @@ class Relay:
             first = [head] if body is None else [head, h11.Data(data=body), h11.EndOfMessage()]
             await self._server.send(*first)
         left = replacer if body is None else None
+        answer: Head | None = None
+        if left is None:
+            # Most answers come at once, and to watch the client meanwhile costs more than to wait for them.
+            with anyio.move_on_after(_SOON):
+                answer = await self._head()
+        if answer is not None and _is_short(answer):
+            await self._answer(answer, keep=keep)
+            return
         await _while(
-            partial(self._download, keep=keep), beside=partial(self._upload, left, watch=keep)
+            partial(self._download, answer, keep=keep),
+            beside=partial(self._upload, left, watch=keep),
         )
 
     def _headers(self, request: h11.Request, secrets: RequestSecrets, *, keep: bool) -> Headers:
@@ -163,19 +174,22 @@ class Relay:
         finally:
             self._given.note_replaced(replacer, "a body")
 
-    async def _download(self, *, keep: bool) -> None:
-        while True:
+    async def _download(self, head: Head | None, *, keep: bool) -> None:
+        if head is None:
             with anyio.fail_after(self._how.bounds.idle_seconds):
-                event = await self._server.receive()
-            if isinstance(event, h11.InformationalResponse):
-                if event.status_code == _SWITCHING:
-                    await self._switch(event)
-                    return
-            elif isinstance(event, h11.Response):
-                await self._answer(event, keep=keep)
-                return
-            else:
+                head = await self._head()
+        await self._answer(head, keep=keep)
+
+    async def _head(self) -> Head:
+        """How the answer begins, or the end of HTTP; what a server says before it is not passed on."""
+        while True:
+            event = await self._server.receive()
+            if isinstance(event, h11.Response):
+                return event
+            if not isinstance(event, h11.InformationalResponse):
                 raise anyio.BrokenResourceError  # it hung up without an answer
+            if event.status_code == _SWITCHING:
+                return event
 
     async def _switch(self, event: h11.InformationalResponse) -> None:
         """To another protocol, as the client has asked for."""
@@ -183,7 +197,10 @@ class Relay:
         headers = [*self._redacted(end_to_end(event.headers)), *said]
         await self._peer.send(h11.InformationalResponse(status_code=_SWITCHING, headers=headers))
 
-    async def _answer(self, event: h11.Response, *, keep: bool) -> None:
+    async def _answer(self, event: Head, *, keep: bool) -> None:
+        if isinstance(event, h11.InformationalResponse):
+            await self._switch(event)
+            return
         decoded = bool(self._given) and _is_encoded(event)
         # It is passed on decoded. What it says about other protocols is not true behind a proxy.
         drop = [b"alt-svc"] if self._given else []
@@ -191,14 +208,44 @@ class Relay:
         headers = self._redacted(end_to_end(event.headers, *drop))
         if not keep or _closes(event):
             headers.append((b"connection", b"close"))
-        await self._peer.send(h11.Response(status_code=event.status_code, headers=headers))
-        parts = self._parts()
-        async with aclosing(_decoded(event, parts) if decoded else parts) as pieces:
-            async for data in pieces:
-                await self._how.spend(len(data))
-                if clean := self._redactor.feed(data):
-                    await self._peer.send(h11.Data(data=clean))
-        await self._peer.send(h11.Data(data=self._redactor.flush()), h11.EndOfMessage())
+        head = h11.Response(status_code=event.status_code, headers=headers)
+        if decoded:
+            await self._peer.send(head)
+            async with aclosing(_decoded(event, self._parts())) as pieces:
+                async for data in pieces:
+                    await self._pass(data)
+            await self._peer.send(*self._rest())
+        else:
+            await self._pass_all([head])
+
+    async def _pass(self, data: bytes) -> None:
+        if sent := await self._clean(data):
+            await self._peer.send(*sent)
+
+    async def _pass_all(self, sent: list[h11.Event]) -> None:
+        """The body as it comes: what is there together goes out together, and nothing waits for more."""
+        while True:
+            event = self._server.h11.next_event()
+            if event is h11.NEED_DATA:
+                if sent:
+                    await self._peer.send(*sent)
+                with anyio.fail_after(self._how.bounds.idle_seconds):
+                    event, sent = await self._server.receive(), []
+            if not isinstance(event, h11.Data):
+                await self._peer.send(*sent, *self._rest())
+                return
+            sent += await self._clean(bytes(event.data))
+
+    async def _clean(self, data: bytes) -> list[h11.Event]:
+        """What can be passed on of a piece, without the secrets."""
+        await self._how.spend(len(data))
+        clean = self._redactor.feed(data)
+        return [h11.Data(data=clean)] if clean else []
+
+    def _rest(self) -> list[h11.Event]:
+        """How a body ends."""
+        rest = self._redactor.flush()
+        return [*([h11.Data(data=rest)] if rest else []), h11.EndOfMessage()]
 
     def _redacted(self, headers: Headers) -> Headers:
         return [(name, self._redactor.whole(value)) for name, value in headers]
@@ -217,6 +264,12 @@ def _upgrade(request: h11.Request) -> bytes | None:
     """The protocol that a client asks to go on with: WebSockets, or nothing that can be passed on."""
     asked = next((value for name, value in request.headers if name == b"upgrade"), b"")
     return asked if asked.lower() == b"websocket" else None
+
+
+def _is_short(head: Head) -> bool:
+    """Whether an answer will be over in a moment."""
+    size = next((value for name, value in head.headers if name == b"content-length"), None)
+    return size is not None and int(size) <= _CHUNK
 
 
 def _closes(event: h11.Response) -> bool:
@@ -418,6 +471,11 @@ def _is_over(server: HttpStream) -> bool:
 async def _next_request(peer: Peer, server: HttpStream) -> h11.Request | None:
     """The next request; None if one of the two has hung up, or the server speaks without being asked."""
     request: h11.Request | None = None
+    # Most come at once, and to watch the server meanwhile costs more than to wait for them.
+    with anyio.move_on_after(_SOON) as soon:
+        request = await peer.request()
+    if not soon.cancelled_caught:
+        return None if server.has_surplus else request
 
     async def watch(scope: anyio.CancelScope) -> None:
         with suppress(*Gone):

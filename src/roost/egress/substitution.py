@@ -113,16 +113,23 @@ class HostSubstitutions:
         self._of = of
         self._chosen = chosen
         self._variables = {each.placeholder.encode(): each.variable for each in chosen}
+        self._values: Sequence[str | None] = ()
+        self._given = RequestSecrets({}, {}, ())
 
     def __bool__(self) -> bool:
         return bool(self._chosen)
 
     async def secrets(self) -> RequestSecrets:
         """What they are now. One that cannot be had is left out: its placeholder goes out as it is."""
+        values = [await self._of.secret(each) for each in self._chosen]
+        if values != self._values:
+            self._values, self._given = values, self._given_with(values)
+        return self._given
+
+    def _given_with(self, values: Sequence[str | None]) -> RequestSecrets:
         header, body = {}, {}
         forms: set[bytes] = set()
-        for each in self._chosen:
-            secret = await self._of.secret(each)
+        for each, secret in zip(self._chosen, values, strict=True):
             forms.update(self._of.forms(each))
             if not secret:
                 continue
