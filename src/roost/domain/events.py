@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -20,7 +20,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-class Moment(NamedTuple):
+class Moment(msgspec.Struct, frozen=True):
     """When a change happens, and where the ids of the entries come from that the rules add to it."""
 
     now: Micros

@@ -56,7 +56,8 @@ class LedgerWriter:
     def __init__(self, state: State, moment: Moment) -> None:
         self.state = state
         self.head = state.head  # counted here, and put into the state once, at the end
-        self.now, self._new_id = moment
+        self.now = moment.now
+        self._new_id = moment.new_id
         self.entries: list[Entry] = []
         self.opened: list[Entry] = []
         self.consumed: list[int] = []

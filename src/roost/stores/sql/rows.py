@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -70,7 +70,7 @@ class NewSession(msgspec.Struct, frozen=True):
         return cls(tenant, session_id, spec, state, drafts, receipt, max_sessions)
 
 
-class Settled(NamedTuple):
+class Settled(msgspec.Struct, frozen=True):
     """A session as it is committed; `spec_version` is another one after each change of its spec."""
 
     state: State

@@ -73,9 +73,10 @@ class SqliteSessions(SqlSessions):
         if seen is None or settled is None or seen.spec_version != settled.spec_version:
             return None
         self._last_seen.move_to_end(session_id)
-        state, updated_at, _ = settled
         now = self._clock.now()
-        return replace(seen.session, state=state, updated_at=updated_at, read_at=now)
+        return replace(
+            seen.session, state=settled.state, updated_at=settled.updated_at, read_at=now
+        )
 
     def _seen(self, before: Settled | None, found: Session, size: int) -> Session:
         """Remember its spec under the version that was committed `before` it was read: if it was changed
