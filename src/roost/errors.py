@@ -61,6 +61,7 @@
     - SnapshotsMissing              there should be snapshots, and there are none: a wrong store?
     - WrongBlobs                    the blob store is another installation's, or is empty
   + CannotUnseal                    sealed with another master key, or damaged
+  + ModelKeyMissing                 the session's LLM vault has no key for its model
   + WorkspaceTooLarge               more files than a snapshot may hold
   + HarnessUnavailable              no such harness here, or none of the sandboxes that it needs
   + AgentFailed                     the agent's program cannot be started, or ended
@@ -526,6 +527,13 @@ class CannotUnseal(RoostError):
     hint = (
         "Give every server the ROOST_MASTER_KEY that the secret was sealed with, or set it again."
     )
+
+
+class ModelKeyMissing(RoostError):
+    """The session's LLM vault has no key for its model."""
+
+    code = "model_key_missing"
+    hint = "Add a credential with a key to the vault; a deleted vault needs another session."
 
 
 class WorkspaceTooLarge(RoostError):

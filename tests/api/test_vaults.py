@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tests.api.api_server import MASTER_KEY, TENANT, ApiServer, api_server, error_of, official
 from tests.api.test_forks import talked_to
 
+from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.vaults import secrets
 from roost.core.vaults.secrets import VaultSecrets, opened_parts
 from roost.domain.vault import CredentialSecrets, key_of
@@ -472,6 +473,8 @@ async def test_the_first_vault_with_a_fitting_credential_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(secrets, "SERVED", {"static_bearer", "environment_variable", "model"})
+    # The only harness here is none that can use the key of a vault.
+    monkeypatch.setattr(HarnessChoice, "_engine", lambda *_: "scripted")
     async with api_server(tmp_path) as roost:
         first, second = await vault(roost), await vault(roost, metadata={"roost.role": "llm"})
         one = await added(roost, first, BEARER)

@@ -149,5 +149,5 @@ def test_the_harness_says_which_api_its_agent_speaks():
 
 def test_a_request_without_a_list_price_costs_tokens_only():
     account = Account(session_id="s", model="m", usage=Usage(3, 4), status=200, seconds=1)
-    spent = planner().cost(account)
+    spent = planner().cost(session(), account)
     assert (spent.requests, spent.tokens, spent.cost) == (1, 7, 0)

@@ -128,6 +128,8 @@ async def test_the_next_session_of_the_same_kind_gets_the_agent_that_waits(tmp_p
         (replace(SPEC, mount_scope="workspace+vault"), TENANT),
         (replace(SPEC, budget={"max_list_cost": {"amount": "1", "currency": "USD"}}), TENANT),
         (replace(SPEC, task_id="task_1"), TENANT),
+        (replace(SPEC, vault_ids=["vlt_1"]), TENANT),
+        (replace(SPEC, vault_ids=["vlt_1"], model_vault="vlt_1"), TENANT),
         (replace(SPEC, agent={**AGENT, "skills": [{"skill_id": "s", "version": "v"}]}), TENANT),
         (replace(SPEC, agent={**AGENT, "model": {"id": "another"}}), TENANT),
         (replace(SPEC, agent={**AGENT, "mcp_servers": [{"name": "m", "url": "u"}]}), TENANT),
@@ -187,7 +189,11 @@ async def test_an_id_whose_session_was_not_made_waits_for_the_next_one(tmp_path:
 
 async def test_sessions_with_something_of_their_own_are_not_foreseen(tmp_path: Path):
     async with prestart_node(tmp_path) as prestarting:
-        for own in ({"trust_level": "full"}, {"resources": [{"type": "file"}]}):
+        for own in (
+            {"trust_level": "full"},
+            {"resources": [{"type": "file"}]},
+            {"vault_ids": ["vlt_1"], "model_vault": "vlt_1"},
+        ):
             await prestarting.create(replace(SPEC, **own))
         await anyio.sleep(0.1)
         assert prestarting.provider.plans == []

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import anyio
+import anyio.lowlevel
 import h11
 import hypothesis.strategies as st
 import msgspec
@@ -30,11 +31,21 @@ from roost.egress import host
 from roost.egress.host import HostEgress, serving
 from roost.egress.options import EgressBounds, EgressOptions, ModelUpstream, anthropic
 from roost.egress.unix import UnixStream
-from roost.ports.egress import Account, Grant, Networking, OpenGrant, RefusalReport
+from roost.ports.egress import (
+    Account,
+    Credential,
+    Grant,
+    Networking,
+    OpenGrant,
+    Origin,
+    RefusalReport,
+)
 from roost.testing.cancelling import cancelled_at_step
 from tests.egress.both_sides import LOOPBACK, chunk, repository, until
 
 SESSIONS = 3
+OPERATORS = 2
+"""The session that has the operator's key for the model; the others bring their own."""
 KEY = "sk-ant-0123456789-0123456789"
 MARK = re.compile(rb"\[(\d+)\.(\d+)\]")
 TOLD = re.compile(rb"way/(\w+)\.(\d+)\.(\d+)")
@@ -128,10 +139,17 @@ class FarSide:
         found = TOLD.fullmatch(head[b"content-type"])
         assert found is not None
         session = int(found[2])
-        if b"authorization" in head:
-            token = b64decode(head[b"authorization"].partition(b" ")[2]).decode()
-            if token != f"x-access-token:{token_of(session)}":
-                self.mixed.append(f"the token of another session for {session}")
+        scheme, _, given = head.get(b"authorization", b"").partition(b" ")
+        if (
+            scheme == b"Basic"
+            and b64decode(given).decode() != f"x-access-token:{token_of(session)}"
+        ):
+            self.mixed.append(f"the token of another session for {session}")
+        is_own = given.decode().startswith(f"{key_of(session)}-")
+        if scheme == b"Bearer" and (session == OPERATORS or not is_own):
+            self.mixed.append(f"the key of another session for {session}")
+        if b"x-api-key" in head and session != OPERATORS:
+            self.mixed.append(f"the operator's key for {session}")
         return found[1], session, int(found[3])
 
     async def _answer(self, stream: SocketStream, way: str, session: int, number: int) -> bool:
@@ -170,6 +188,22 @@ def answered(session: int, number: int) -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
+def key_of(session: int) -> str:
+    return f"sk-0123456789-of-session-{session}"
+
+
+def own_model(url: str, session: int) -> Origin:
+    """The server of models that a session brings, whose key is another one for each request."""
+    versions = count()
+
+    async def secret() -> str:
+        await anyio.lowlevel.checkpoint()  # as if it was looked up: it can be cancelled here
+        return f"{key_of(session)}-{next(versions)}"
+
+    credential = Credential(secret, "bearer")
+    return Origin(url=url, protocol="anthropic", credential=credential, restricted=True)
+
+
 def token_of(session: int) -> str:
     return f"ghp_0123456789-of-session-{session}"
 
@@ -193,16 +227,16 @@ class History:
         async def ignore(_: Account | RefusalReport) -> None:
             return
 
+        url = f"http://127.0.0.1:{self.far.port}"
         for session in range(SESSIONS):
+            own = [] if session == OPERATORS else [own_model(url, session)]
             grant = Grant(
                 session_id=f"sesn_{session}",
                 generation=1,
                 account=ignore,
                 refused=ignore,
                 networking=Networking(kind="unrestricted"),
-                origins=[
-                    repository(f"http://127.0.0.1:{self.far.port}/{session}", token_of(session))
-                ],
+                origins=[repository(f"{url}/{session}", token_of(session)), *own],
             )
             self._inside.append(await self._stack.enter_async_context(self._egress.open(grant)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ipaddress import ip_network
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from roost.egress.host import serving
 from roost.egress.listing import ModelListFailed, UpstreamModelLists, models_at
 from roost.egress.options import ModelUpstream, anthropic, openai
 from roost.ports.egress import Credential, Origin
-from tests.egress.both_sides import KEY, EgressSetup, Far, Inside, Seen, answer
+from tests.egress.both_sides import KEY, LOOPBACK, EgressSetup, Far, Inside, Seen, answer
 
 OWN = "sk-own-0123456789-abcdefghijkl"
 
@@ -38,6 +39,7 @@ def own(far: Far, secret: str = OWN, **changes: Any) -> Origin:
         "url": f"{far.url}/own",
         "protocol": "anthropic",
         "credential": Credential.fixed(secret, "bearer"),
+        "restricted": True,
     }
     return Origin(**fields | changes)
 
@@ -88,6 +90,36 @@ async def test_a_session_that_brings_a_server_asks_it_for_every_model_and_no_oth
     ]
     assert [asked(seen) for seen in far.seen] == both * 2
     assert [each.upstream for each in egress_setup.accounts] == ["vault", "operators"] * 2
+
+
+@pytest.mark.parametrize(
+    ("networks", "url", "status", "said"),
+    [
+        (LOOPBACK, "", 200, ""),
+        ((), "", 403, "is at an address that is not public"),
+        ((ip_network("10.0.0.0/8"),), "", 403, "is at an address that is not public"),
+        ((), "http://169.254.169.254", 403, "is at an address that is not public"),
+        ((), "http://inside.test", 403, "is at an address that is not public"),
+        (LOOPBACK, "http://0x7f000001", 400, "not an address"),
+    ],
+)
+async def test_an_address_that_a_client_gave_is_held_against_the_rules_for_addresses(
+    egress_setup: EgressSetup, networks: Any, url: str, status: int, said: str
+):
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    origin = own(egress_setup.far, url=url or egress_setup.far.url)
+    options = {"allow_networks": networks, "resolve": resolve}
+    async with egress_setup.opened(options, origins=[origin]) as inside:
+        answered = await inside.ask()
+    assert (answered.status_code, said in answered.text) == (status, True), answered.text
+    assert len(egress_setup.far.seen) == (status == 200)
+    if status == 403:
+        [refusal] = egress_setup.refusals
+        assert refusal.reason == "address_not_allowed"
+        assert refusal.host in url or refusal.host == "127.0.0.1"
+        assert egress_setup.accounts[0].usage.input_tokens == 0
 
 
 async def test_the_operators_own_servers_may_be_anywhere(egress_setup: EgressSetup):

@@ -48,10 +48,10 @@ def test_the_least_that_anybody_allows_holds():
 
 def test_a_new_session_has_the_budget_it_was_given_if_its_model_has_a_price():
     budgets = Budgets(None, PRICES)
-    assert budgets.new(limit(150), "m-20260101") == limit(150)
-    assert budgets.new(None, "another") is None
+    assert budgets.new(limit(150), "m-20260101", None) == limit(150)
+    assert budgets.new(None, "another", None) is None
     with pytest.raises(BudgetRefused):
-        budgets.new(limit(150), "another")
+        budgets.new(limit(150), "another", None)
 
 
 def test_of_two_counts_the_larger_one_holds():
@@ -117,6 +117,6 @@ def test_a_limit_in_dollars_needs_prices(tmp_path: Path):
     budgets = priced(
         Settings.model_validate({"budget_dollars": "1.5", "prices": path}), Upstreams([])
     )
-    assert budgets.prices["m"].cache_write == Decimal("6.25")
+    assert budgets.prices_for(None)["m"].cache_write == Decimal("6.25")
     assert budgets.of(session(None)).max_cost == Decimal("1.5")
     assert replace(budgets.of(session(None)), max_cost=None) == Budget()

@@ -119,7 +119,9 @@ def test_prices_are_those_of_the_server_that_a_model_is_asked_at(tmp_path: Path)
         f'[y]\nurl = "http://y"\nmodels = ["*"]\n[y.prices.b]\n{prices.replace("1", "5")}',
     )
     budgets = priced(Settings.model_validate({"prices": path, "budget_dollars": 1}), servers.known)
-    assert (budgets.prices["a"].input, budgets.prices["b"]) == (9, PRICE)
+    prices_of = budgets.prices_for(None)
+    assert (prices_of["a"].input, prices_of["b"]) == (9, PRICE)
+    assert list(budgets.prices_for("vlt_1")) == ["a"], "of somebody else's account, only the list's"
 
 
 TABLE = 'url = "http://a.example"\nmodels = ["m"]\n'

@@ -95,6 +95,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     if there had been none.
     `sdk_session_id` is what the agent's own program calls the session, and is resumed by. `forked_from`
     is the session and the event it began at, `origin` the session whose names its agent's things have.
+    `model_vault` is the one of its vaults whose key its requests to the model have; None: the operator's.
     `created_by` is whose it is (`Key.principal`), "" if it was made before that was noted.
     """
 
@@ -116,6 +117,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     forked_from: dict[str, str] | None = None
     origin: str | None = None
     created_by: str = ""
+    model_vault: str | None = None
 
     @property
     def fell_back(self) -> bool:

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from roost.domain import address
 from roost.domain.agent import merged
-from roost.domain.environment import RESERVED
 from roost.domain.events import Micros
+from roost.domain.llm_vault import ROLE, check_metadata
 from roost.errors import InvalidRequest
 
 MOST_CREDENTIALS: Final = 20
@@ -61,40 +61,6 @@ def updated(body: Body, params: Mapping[str, Any]) -> Body:
         after["display_name"] = params["display_name"]
     after["metadata"] = check_metadata(merged(body["metadata"], params.get("metadata")))
     return after
-
-
-ROLE: Final = f"{RESERVED}role"
-ENGINE: Final = f"{RESERVED}engine"
-BASE_URL: Final = f"{RESERVED}base_url"
-
-_SANDBOX0: Final = "sandbox0.managed_agents."
-_ALSO: Final = {
-    ROLE: f"{_SANDBOX0}role",
-    ENGINE: f"{_SANDBOX0}engine",
-    BASE_URL: f"{_SANDBOX0}llm_base_url",
-}
-"""Our own keys, and those of sandbox0, whose clients need not change them."""
-
-
-def noted(metadata: Mapping[str, str], key: str) -> str | None:
-    """What a vault's metadata says under one of our keys, or under the one that sandbox0 has for it."""
-    return metadata.get(key, metadata.get(_ALSO[key]))
-
-
-def is_for_models(metadata: Mapping[str, str]) -> bool:
-    """Whether a vault has the key for a model's API, and not credentials for an agent's tools."""
-    return noted(metadata, ROLE) == "llm"
-
-
-def check_metadata(metadata: dict[str, str]) -> dict[str, str]:
-    """A vault's metadata. :raises InvalidRequest: a reserved key has no meaning, or not this one"""
-    for key in metadata:
-        if key.startswith(RESERVED) and key not in _ALSO:
-            raise InvalidRequest(f"metadata.{key}: unknown; `{RESERVED}` is reserved")
-    role = metadata.get(ROLE)
-    if role is not None and role != "llm":
-        raise InvalidRequest(f"metadata.{ROLE}: Input should be 'llm'")
-    return metadata
 
 
 # The public part of a credential

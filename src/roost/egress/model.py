@@ -33,6 +33,7 @@ _FASTEST = 100
 
 _ERROR_TYPES = {
     402: "billing_error",
+    403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
     429: "rate_limit_error",

@@ -29,7 +29,7 @@ from roost.egress.secrets import (
     put_on,
 )
 from roost.egress.wire import Headers, Peer, end_to_end
-from roost.errors import RoostError
+from roost.errors import ModelKeyMissing, RoostError
 from roost.ports.egress import Origin
 
 _NOT_PASSED_ON = (
@@ -130,8 +130,9 @@ class UpstreamClient:
         try:
             return await credential
         except RoostError as error:
+            # Whoever gets a 5xx tries again, and a key that is not there does not come by itself.
             raise Refusal(
-                502,
+                403 if isinstance(error, ModelKeyMissing) else 502,
                 f"the credential for {self.host} cannot be used: {error.message}",
                 reason="credential_unavailable",
                 host=self.host,

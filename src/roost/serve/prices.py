@@ -26,7 +26,7 @@ def priced(settings: Settings, upstreams: Upstreams) -> Budgets:
         max_tokens=settings.budget_tokens or None,
         max_cost=settings.budget_dollars or None,
     )
-    return Budgets(limits, prices)
+    return Budgets(limits, prices, listed)
 
 
 def price_problem(prices: Prices) -> str | None:

@@ -57,7 +57,7 @@ class NoBelongings(SessionBelongings):
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    async def origins(self, session: Session) -> list[Origin]:
+    async def origins(self, session: Session, api: str) -> list[Origin]:
         """There are no repositories to reach."""
         return []
 

@@ -10,6 +10,7 @@ from roost.core.records.skills import Skills
 from roost.core.sandbox.networking import networking_of
 from roost.core.sandbox.reports import OnLack
 from roost.core.sandbox.variables import SessionVariable, SessionVariables
+from roost.core.vaults.llm import model_origin
 from roost.core.vaults.secrets import VaultSecrets
 from roost.domain.session import Session
 from roost.errors import NotFound, RoostError
@@ -53,19 +54,23 @@ class SessionBelongings:
             )
         return Networking()  # the host's own network needs no proxy
 
-    async def origins(self, session: Session) -> list[Origin]:
-        """Servers that it may use with a credential: its repositories, and its agent's MCP servers.
+    async def origins(self, session: Session, api: str) -> list[Origin]:
+        """Servers that it may use with a credential: its repositories, its agent's MCP servers, and its own server
+        of models, which its agent asks by this API.
 
         Without isolation there are no ports of its own at which an MCP server could be reached: the agent
         then connects to it by itself.
 
         :raises CannotUnseal: a repository's token cannot be had
+        :raises ModelKeyMissing: its LLM vault is gone
         """
+        model = await model_origin(self._catalog, self._secrets, session, api)
         servers = session.spec.agent.get("mcp_servers") or ()
         is_isolated = session.spec.trust_level == "sandboxed"
         return [
             *await self._resources.origins(session),
             *(_mcp(server) for server in servers if is_isolated),
+            *([] if model is None else [model]),
         ]
 
     async def variables(self, session: Session, say: OnLack) -> list[SessionVariable]:

@@ -24,16 +24,33 @@ _LET_THROUGH = {"user.interrupt", "user.tool_confirmation", "user.custom_tool_re
 
 
 class Budgets:
-    """`default` holds for every session; `prices` are list prices by model."""
+    """`default` holds for every session; `prices` are list prices by model, and `listed` those that no server
+    of the operator's has of its own.
 
-    def __init__(self, default: Budget | None = None, prices: Prices | None = None) -> None:
-        self.prices = prices or {}
+    A session with an LLM vault spends somebody else's money: the operator's limit in dollars does not hold for
+    it, and the operator's own prices are not its. Limits in requests and tokens, and its own budget, do hold.
+    """
+
+    def __init__(
+        self,
+        default: Budget | None = None,
+        prices: Prices | None = None,
+        listed: Prices | None = None,
+    ) -> None:
+        self._prices = prices or {}
+        self._listed = self._prices if listed is None else listed
         self._default = default or Budget()
 
-    def new(self, given: dict[str, Any] | None, model: str) -> dict[str, Any] | None:
+    def prices_for(self, model_vault: str | None) -> Prices:
+        """The prices that a session's requests are counted by."""
+        return self._prices if model_vault is None else self._listed
+
+    def new(
+        self, given: dict[str, Any] | None, model: str, model_vault: str | None
+    ) -> dict[str, Any] | None:
         """The budget of a new session. :raises BudgetRefused: its model has no list price"""
         if given is not None:
-            self._check_price(model)
+            self._check_price(model, model_vault)
         return given
 
     def changed(self, session: Session, params: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -48,22 +65,26 @@ class Budgets:
             return given
         if before is None:
             raise BudgetCreateOnly()
-        self._check_price(session.spec.agent["model"]["id"])
+        self._check_price(session.spec.agent["model"]["id"], session.spec.model_vault)
         if dollars(given["max_list_cost"]) <= self.spent(session).cost:
             raise BudgetNotRaised()
         return given
 
     def of(self, session: Session) -> Budget:
         """What a session may spend: the least that anybody allows."""
+        default = self._default
+        if session.spec.model_vault is not None:
+            default = replace(default, max_cost=None)
         if session.spec.budget is None:
-            return self._default
+            return default
         own = dollars(session.spec.budget["max_list_cost"])
-        most = self._default.max_cost
-        return replace(self._default, max_cost=own if most is None else min(own, most))
+        most = default.max_cost
+        return replace(default, max_cost=own if most is None else min(own, most))
 
     def spent(self, session: Session) -> Spent:
         """What a session has spent: the larger one of the two counts."""
-        price = price_of(self.prices, session.spec.agent["model"]["id"])
+        prices = self.prices_for(session.spec.model_vault)
+        price = price_of(prices, session.spec.agent["model"]["id"])
         told = Spent.on(session.state.usage, price, requests=0)
         return session.state.spent.at_least(told)
 
@@ -84,6 +105,6 @@ class Budgets:
         if limit and not all(draft.type in _LET_THROUGH for draft in drafts):
             raise BudgetReached(f"the session's budget of {limit} is used up")
 
-    def _check_price(self, model: str) -> None:
-        if price_of(self.prices, model) is None:
+    def _check_price(self, model: str, model_vault: str | None) -> None:
+        if price_of(self.prices_for(model_vault), model) is None:
             raise BudgetRefused(f"budget: {model!r} has no list price here (model_not_budgetable)")

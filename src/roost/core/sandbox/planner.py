@@ -83,7 +83,7 @@ class SandboxPlanner:
             budget=self._budgets.of(session),
             raised=reports.allowed,
             spent=self._budgets.spent(session),
-            prices=self._budgets.prices,
+            prices=self._budgets.prices_for(session.spec.model_vault),
             networking=inputs.networking,
             origins=inputs.origins,
             substitutions=[each.substitution for each in inputs.variables],
@@ -126,9 +126,10 @@ class SandboxPlanner:
         is_apart = session.spec.trust_level == "sandboxed"
         return self._volumes.of(session.id) if is_apart else self._volumes.vault
 
-    def cost(self, account: Account) -> Spent:
+    def cost(self, session: Session, account: Account) -> Spent:
         """What one request to the model has spent, at list prices."""
-        return Spent.on(account.usage, price_of(self._budgets.prices, account.model))
+        prices = self._budgets.prices_for(session.spec.model_vault)
+        return Spent.on(account.usage, price_of(prices, account.model))
 
     def _models(self, session: Session, harness: Harness) -> list[str] | None:
         """What it may ask its model's server for: the operator's models, and those its agent needs."""

@@ -99,7 +99,7 @@ class Sandboxes:
         self, lease: Lease, session: Session, harness: Harness, reports: SandboxReports
     ) -> AsyncGenerator[Sandbox, None]:
         inputs = await self._inputs(session, harness, reports)
-        account = partial(self._account, reports.spent)
+        account = partial(self._account, session, reports.spent)
         grant = self.planner.grant(lease, session, harness, inputs, account, reports)
         async with self._egress.open(grant) as opened:
             for lack in lacks_of(inputs.variables, opened):
@@ -121,7 +121,7 @@ class Sandboxes:
         """What has to be known of a session before its sandbox can be planned."""
         return SandboxInputs(
             networking=await self.belongings.networking(session),
-            origins=await self.belongings.origins(session),
+            origins=await self.belongings.origins(session, harness.profile.upstream),
             variables=await self.belongings.variables(session, reports.lacks),
             mounts=[
                 *harness.mounts,
@@ -135,7 +135,7 @@ class Sandboxes:
         is_shown = spec.mount_scope == "workspace+vault" and spec.trust_level == "sandboxed"
         return [self._volumes.vault_mount(VAULT)] if is_shown else []
 
-    async def _account(self, on_spending: OnSpending, account: Account) -> None:
+    async def _account(self, session: Session, on_spending: OnSpending, account: Account) -> None:
         _log.info(
             "model request: %d in %.1f s",
             account.status,
@@ -143,7 +143,7 @@ class Sandboxes:
             extra={"action": "model", "session": account.session_id, "model": account.model},
         )
         self._on_account(account)
-        await on_spending(self.planner.cost(account))
+        await on_spending(self.planner.cost(session, account))
 
     def addresses(self, session_id: str) -> Mapping[str, str]:
         """Where the servers of its agent are found in a session's open sandbox, by their own URLs."""

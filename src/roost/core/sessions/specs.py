@@ -17,9 +17,11 @@ from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.networking import networking_of
 from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.sessions.trust import Trust
+from roost.core.vaults.llm import llm_vault_among
 from roost.core.vaults.vaults import Vaults
 from roost.domain.agent import overridden, snapshot
 from roost.domain.environment import RESERVED, defaults_of
+from roost.domain.llm_vault import LlmVault
 from roost.domain.session import MountScope, Spec, TrustLevel
 from roost.domain.task import TOOL
 from roost.errors import BudgetRefused, EnvironmentArchived, InvalidRequest
@@ -65,12 +67,14 @@ class SessionSpecs:
         :raises Forbidden: more trust than the key may ask for
         :raises SandboxUnavailable: it needs a sandbox, and there is none to be had
         """
-        asked = await self._workspaces.joined(caller, self._options(params))
-        record, agent = await self._agent(caller.tenant, params["agent"])
-        environment = await self._environment(caller.tenant, params["environment_id"])
-        self._choice.check_model(asked["harness"], agent)
         vault_ids = list(params.get("vault_ids") or ())
         vaults = await self._records.vaults.given(caller, vault_ids)
+        model_vault, llm_vault = llm_vault_among(vaults)
+        asked = await self._workspaces.joined(caller, self._options(params, llm_vault))
+        record, agent = await self._agent(caller.tenant, params["agent"])
+        environment = await self._environment(caller.tenant, params["environment_id"])
+        if llm_vault is None:  # what a server of its own has, only that server knows
+            self._choice.check_model(asked["harness"], agent)
         made_from = {"agent": record, "environment_id": environment, **vaults}
         if "task_id" in asked:
             made_from["task_id"] = await self._records.tasks.seen(caller, asked["task_id"])
@@ -81,7 +85,8 @@ class SessionSpecs:
             title=params.get("title"),
             metadata=dict(params.get("metadata") or {}),
             vault_ids=vault_ids,
-            budget=self._budget(params.get("budget"), agent, asked),
+            model_vault=model_vault,
+            budget=self._budget(params.get("budget"), agent, asked, model_vault),
             resources=[{"type": each["type"]} for each in params.get("resources") or ()],
             created_by=caller.principal,
             **{**defaults_of(environment.body), **asked},
@@ -97,12 +102,15 @@ class SessionSpecs:
     async def copied(self, caller: Key, spec: Spec) -> Spec:
         """The spec for the caller's own copy of a session: without vaults that are not for the caller.
 
-        Else whoever was let into a session for an hour would have its credentials for good.
+        Else whoever was let into a session for an hour would have its credentials for good. A copy without
+        the LLM vault asks the operator's servers.
         """
+        kept = await self._records.vaults.kept(caller, spec.vault_ids)
         return replace(
             spec,
             created_by=caller.principal,
-            vault_ids=await self._records.vaults.kept(caller, spec.vault_ids),
+            vault_ids=kept,
+            model_vault=spec.model_vault if spec.model_vault in kept else None,
         )
 
     def named(self, spec: Spec, session_id: str) -> Spec:
@@ -111,15 +119,19 @@ class SessionSpecs:
             return spec
         return replace(spec, sdk_session_id=conversation_id(session_id))
 
-    def _options(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    def _options(self, params: Mapping[str, Any], vault: LlmVault | None) -> dict[str, Any]:
         options = _options_of(params)
-        return {**options, "harness": self._choice.chosen(options.get("harness"))}
+        return {**options, "harness": self._choice.chosen(options.get("harness"), vault)}
 
     def _budget(
-        self, given: dict[str, Any] | None, agent: Mapping[str, Any], options: Mapping[str, Any]
+        self,
+        given: dict[str, Any] | None,
+        agent: Mapping[str, Any],
+        options: Mapping[str, Any],
+        model_vault: str | None,
     ) -> dict[str, Any] | None:
         """Budgets are kept on the way out of a sandbox: an agent without one cannot have any."""
-        budget = self._budgets.new(given, agent["model"]["id"])
+        budget = self._budgets.new(given, agent["model"]["id"], model_vault)
         counted = self._choice.profile(options["harness"]).abilities.budget
         if budget is not None and not counted:
             raise BudgetRefused(

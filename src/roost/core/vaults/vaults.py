@@ -19,7 +19,8 @@ from roost.core.vaults.secrets import check_served, opened_parts, sealed
 from roost.domain import vault
 from roost.domain.agent import merged
 from roost.domain.events import Micros
-from roost.domain.vault import VaultCredential, changed_auth, is_for_models, new_auth
+from roost.domain.llm_vault import is_for_models
+from roost.domain.vault import VaultCredential, changed_auth, new_auth
 from roost.errors import InvalidRequest, NotFound
 from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
