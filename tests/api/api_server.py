@@ -54,6 +54,8 @@ from roost.core.sessions.task_runs import TaskRuns
 from roost.core.sessions.transfer import Transfer
 from roost.core.sessions.trust import Trust
 from roost.core.snapshots.snapshots import Snapshots
+from roost.core.vaults.mcp import McpValidation
+from roost.core.vaults.refresh import OAuthRefresh
 from roost.core.vaults.reseal import Reseal
 from roost.core.vaults.vaults import Vaults
 from roost.core.work.nodes import Fleet
@@ -63,6 +65,9 @@ from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Session
+from roost.egress.dial import Dialer, resolve
+from roost.egress.options import EgressBounds
+from roost.egress.outbound import RestrictedHttp
 from roost.errors import Unavailable
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.blobs import Blobs
@@ -248,6 +253,7 @@ def _deps(
     urls = words(settings.git_urls)
     seal = MasterKeys([MASTER_KEY])
     vaults = Vaults(store.catalog, store.credentials, seal)
+    outbound = RestrictedHttp(Dialer(resolve, (), 5), EgressBounds())
     resources = Resources(
         *(filestore, keeper, store.catalog, store.sessions, shown, outputs),
         seal,
@@ -309,6 +315,7 @@ def _deps(
     services = Services(
         *(agents, environments, skills, tasks, workspaces, filestore, vaults),
         Reseal(store.catalog, store.credentials, seal),
+        McpValidation(OAuthRefresh(store.credentials, seal, outbound), outbound, seal),
         Models(EveryModel(), NoModelLists()),
         *(lifecycle, forks, transfer, resources, attachments, browse),
         *(follow, EventPages(store.log), Budgets()),

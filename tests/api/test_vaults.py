@@ -535,3 +535,17 @@ async def test_a_sealed_secret_does_not_open_as_anothers(tmp_path: Path):
         with pytest.raises(CannotUnseal, match=mine["id"]):
             await door.opened(mine["id"])
         assert (await door.opened(theirs["id"])).value == "value-1"
+
+
+async def test_a_token_that_cannot_be_tried_is_of_unknown_worth_and_others_are_refused(
+    tmp_path: Path,
+):
+    async with api_server(tmp_path) as roost:
+        at = await vault(roost)
+        inside = {**OAUTH, "mcp_server_url": "http://127.0.0.1:9/mcp"}
+        oauth, bearer = await added(roost, at, inside), await added(roost, at, BEARER)
+        found = await roost.post(f"{at}/credentials/{oauth['id']}/mcp_oauth_validate", {})
+        assert (found["status"], found["refresh"]) == ("unknown", None)
+        assert found["mcp_probe"] == {"method": "initialize", "http_response": None}
+        tried = await roost.client.post(f"{at}/credentials/{bearer['id']}/mcp_oauth_validate")
+        assert "mcp_oauth" in error_of(tried, 400)["message"]

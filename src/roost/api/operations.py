@@ -123,9 +123,6 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "user_profiles.create_enrollment_url POST /v1/user_profiles/{user_profile_id}/enrollment_url",
         "user_profiles.action_urls.create POST /v1/user_profiles/{user_profile_id}/action_urls",
     ),
-    "tokens of MCP servers cannot be tried yet.": (
-        "vaults.credentials.mcp_oauth_validate POST /v1/vaults/{vault_id}/credentials/{credential_id}/mcp_oauth_validate",
-    ),
 }
 
 

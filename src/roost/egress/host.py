@@ -38,6 +38,7 @@ from roost.egress.mcp import McpProxy
 from roost.egress.model import ModelProxy
 from roost.egress.network import NetworkProxy
 from roost.egress.options import EgressOptions, ModelUpstream
+from roost.egress.outbound import RestrictedHttp
 from roost.egress.reports import Reports
 from roost.egress.routes import OWN, ModelRoute, ModelRoutes
 from roost.egress.substitution import SessionSubstitutions, unreachable
@@ -95,7 +96,10 @@ class _Opened:
 
 
 class HostEgress:
-    """`ports.egress.Egress`: serves the grants of this process; made by `serving`."""
+    """`ports.egress.Egress`: serves the grants of this process; made by `serving`.
+
+    `outbound` sends the server's own requests to addresses that clients gave.
+    """
 
     def __init__(self, options: EgressOptions, tasks: TaskGroup) -> None:
         self._options = options
@@ -104,6 +108,7 @@ class HostEgress:
         self._dialer = Dialer(options.resolve, options.allow_networks, bounds.connect_seconds)
         self._held = HeldBytes(bounds.all_held_bytes)
         self._opened: dict[str, _Opened] = {}
+        self.outbound = RestrictedHttp(self._dialer, bounds)
 
     @asynccontextmanager
     async def open(self, grant: Grant) -> AsyncGenerator[OpenGrant, None]:

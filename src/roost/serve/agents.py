@@ -23,6 +23,8 @@ from roost.core.sandbox.sandboxes import OnAccount, Sandboxes
 from roost.core.sandbox.session_files import SessionFiles
 from roost.core.sessions.trust import Trust
 from roost.core.snapshots.snapshots import Snapshots
+from roost.core.vaults.mcp import McpCredentials, McpValidation
+from roost.core.vaults.refresh import OAuthRefresh
 from roost.core.vaults.secrets import VaultSecrets
 from roost.core.workspaces.browse import Browse
 from roost.core.workspaces.copies import WorkspacePast, copies_in
@@ -47,6 +49,7 @@ from roost.ports.harness import Harness
 from roost.ports.harness_profile import HarnessProfile
 from roost.ports.notifier import Notifier
 from roost.ports.sandbox_provider import SandboxLimits
+from roost.ports.seal import Seal
 from roost.ports.store import Store
 from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.choice import chosen, others
@@ -77,6 +80,7 @@ class Workforce:
     archives: Archives
     budgets: Budgets
     models: ModelServers
+    validation: McpValidation
 
 
 @asynccontextmanager
@@ -88,6 +92,7 @@ async def open_workforce(
     skills: Skills,
     resources: Resources,
     secrets: VaultSecrets,
+    seal: Seal,
     on_account: OnAccount,
     node: str,
 ) -> AsyncGenerator[Workforce, None]:
@@ -102,13 +107,16 @@ async def open_workforce(
         volumes = VaultVolumes(vault, settings.data.absolute())
         files, shared_workspaces = _files(settings, volumes, store, blobs, notifier, node)
         offered = OfferedSandboxes(chosen(settings), others(settings), levels, volumes)
+        refresh = OAuthRefresh(store.credentials, seal, way_out.outbound)
         sandboxes = Sandboxes(
             offered,
             SandboxPlanner(volumes, _policy(settings), budgets),
             way_out,
             volumes=volumes,
             files=SessionFiles(files, shared_workspaces, volumes),
-            belongings=SessionBelongings(store.catalog, skills, resources, secrets),
+            belongings=SessionBelongings(
+                store.catalog, skills, resources, secrets, McpCredentials(secrets, refresh)
+            ),
             on_account=on_account,
         )
         context = HarnessContext(
@@ -125,7 +133,8 @@ async def open_workforce(
             )
             archives = _archives(settings)
             kept = (sandboxes, trust, files, shared_workspaces, browse, archives)
-            yield Workforce(harnesses, profiles, default, *kept, budgets, models)
+            validation = McpValidation(refresh, way_out.outbound, seal)
+            yield Workforce(harnesses, profiles, default, *kept, budgets, models, validation)
 
 
 def _egress(settings: Settings, models: ModelServers) -> EgressOptions:

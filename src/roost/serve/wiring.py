@@ -207,7 +207,7 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
         attachments = Attachments(filestore, janitor)
         async with (
             open_workforce(
-                *(settings, store, kept, notifier, skills, resources, secrets, counts, node)
+                *(settings, store, kept, notifier, skills, resources, secrets, seal, counts, node)
             ) as workforce,
             alongside(workforce.files.run),
             alongside(workforce.shared_workspaces.run),
@@ -420,7 +420,7 @@ def _deps(
     services = Services(
         Models(workforce.models.known, UpstreamModelLists(workforce.models.served)),
         *(agents, environments, ground.skills, tasks, workspaces, ground.filestore),
-        *(ground.vaults, ground.reseal),
+        *(ground.vaults, ground.reseal, workforce.validation),
         *(lifecycle, forks, transfer, ground.resources, ground.attachments, workforce.browse),
         *(intake, workforce.budgets, _follow(ground), EventPages(store.log)),
         TaskRuns(store.catalog, tasks, lifecycle, keyring, store.log, notifier),

@@ -21,6 +21,7 @@ from roost.api.framework.paging import (
 )
 from roost.api.framework.replies import reply, times
 from roost.api.framework.resource import Resource
+from roost.core.vaults.mcp import McpValidation
 from roost.core.vaults.vaults import Vaults
 from roost.domain.vault import VaultCredential
 from roost.ports.catalog import Record
@@ -181,6 +182,17 @@ async def delete_credential(call: ApiCall, vaults: Vaults) -> ASGIApp:
 async def archive_credential(call: ApiCall, vaults: Vaults) -> ASGIApp:
     """No session has it any more, and its secret is gone."""
     return reply(_credential_view(await vaults.archive_credential(call.key, *_which(call))))
+
+
+@RESOURCE.post(
+    "vaults.credentials.mcp_oauth_validate",
+    "/v1/vaults/{vault_id}/credentials/{credential_id}/mcp_oauth_validate",
+    reply="beta.vaults.BetaManagedAgentsCredentialValidation",
+)
+async def validate_credential(call: ApiCall, vaults: Vaults, validation: McpValidation) -> ASGIApp:
+    """Whether its MCP server accepts it; one that is not accepted is renewed, and tried again."""
+    credential = await vaults.owned_credential(call.key, *_which(call))
+    return reply(await validation.validated(credential))
 
 
 def _which(call: ApiCall) -> tuple[str, str]:

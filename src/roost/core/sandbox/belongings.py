@@ -11,6 +11,7 @@ from roost.core.sandbox.networking import networking_of
 from roost.core.sandbox.reports import OnLack
 from roost.core.sandbox.variables import SessionVariable, SessionVariables
 from roost.core.vaults.llm import model_origin
+from roost.core.vaults.mcp import McpCredentials
 from roost.core.vaults.secrets import VaultSecrets
 from roost.domain.session import Session
 from roost.errors import NotFound, RoostError
@@ -24,13 +25,19 @@ class SessionBelongings:
     """Looks up what is a session's own, each time its sandbox is opened."""
 
     def __init__(
-        self, catalog: Catalog, skills: Skills, resources: Resources, secrets: VaultSecrets
+        self,
+        catalog: Catalog,
+        skills: Skills,
+        resources: Resources,
+        secrets: VaultSecrets,
+        mcp: McpCredentials,
     ) -> None:
         self._catalog = catalog
         self._skills = skills
         self._resources = resources
         self._secrets = secrets
         self._variables = SessionVariables(secrets)
+        self._mcp = mcp
 
     async def networking(self, session: Session) -> Networking:
         """What its environment says. An environment that is gone allows nothing.
@@ -69,9 +76,18 @@ class SessionBelongings:
         is_isolated = session.spec.trust_level == "sandboxed"
         return [
             *await self._resources.origins(session),
-            *(_mcp(server) for server in servers if is_isolated),
+            *(self._server(session, server) for server in servers if is_isolated),
             *([] if model is None else [model]),
         ]
+
+    def _server(self, session: Session, server: Mapping[str, Any]) -> Origin:
+        return Origin(
+            url=server["url"],
+            protocol="mcp",
+            credential=self._mcp.of(session, server["url"]),
+            restricted=True,
+            name=server["name"],
+        )
 
     async def variables(self, session: Session, say: OnLack) -> list[SessionVariable]:
         """Secrets that its programs use by the names of variables; `say` is told what cannot be used."""
@@ -101,7 +117,3 @@ class SessionBelongings:
     async def forget(self, session_id: str) -> None:
         """Forget a session that never was."""
         await self._resources.forget("", session_id)
-
-
-def _mcp(server: Mapping[str, Any]) -> Origin:
-    return Origin(url=server["url"], protocol="mcp", restricted=True, name=server["name"])

@@ -29,7 +29,9 @@ from roost.errors import CannotUnseal, FieldNotServed, NotFound
 from roost.ports.credentials import Credentials
 from roost.ports.seal import Seal
 
-SERVED: Final[frozenset[Use]] = frozenset({"environment_variable", "model"})
+SERVED: Final[frozenset[Use]] = frozenset(
+    {"environment_variable", "model", "static_bearer", "mcp_oauth"}
+)
 """The kinds of credentials that sessions can use here. A session that names a vault with another one is
 refused, so that nobody waits for a credential that nothing puts on.
 """

@@ -130,7 +130,7 @@ class Vaults:
         :raises NotFound: :raises NotTheOwner: :raises InvalidRequest: it is archived, or naming the field
         :raises CannotUnseal: only a part of its secrets is replaced, and the others cannot be read
         """
-        before = await self._owned_credential(caller, vault_id, credential_id)
+        before = await self.owned_credential(caller, vault_id, credential_id)
 
         def change(now: VaultCredential, moment: Micros) -> VaultCredential:
             if now.archived_at is not None:
@@ -153,14 +153,12 @@ class Vaults:
     ) -> VaultCredential:
         """No session has it any more, and its secret is gone; one way. :raises NotFound: :raises NotTheOwner:"""
         return await self._credentials.archive(
-            await self._owned_credential(caller, vault_id, credential_id)
+            await self.owned_credential(caller, vault_id, credential_id)
         )
 
     async def delete_credential(self, caller: Key, vault_id: str, credential_id: str) -> None:
         """Gone. :raises NotFound: :raises NotTheOwner:"""
-        await self._credentials.delete(
-            await self._owned_credential(caller, vault_id, credential_id)
-        )
+        await self._credentials.delete(await self.owned_credential(caller, vault_id, credential_id))
 
     async def given(self, caller: Key, vault_ids: Sequence[str]) -> dict[str, Record]:
         """The vaults that a new session is to have, by the field that names each.
@@ -189,9 +187,10 @@ class Vaults:
         check_owner(caller, record)
         return record
 
-    async def _owned_credential(
+    async def owned_credential(
         self, caller: Key, vault_id: str, credential_id: str
     ) -> VaultCredential:
+        """A credential that the caller may change. :raises NotFound: :raises NotTheOwner:"""
         await self._owned(caller, vault_id)
         return await self._credentials.get(caller.tenant, vault_id, credential_id)
 
