@@ -123,6 +123,12 @@ GUARDS: Final[dict[str, list[str]]] = {
     "egress/metering.py": ["tests/egress/test_budget.py", *_EGRESS],
     "egress/secrets.py": ["tests/egress/test_secrets.py", "tests/egress/test_git.py", *_EGRESS],
     "egress/upstream.py": ["tests/egress/test_secrets.py", "tests/egress/test_git.py", *_EGRESS],
+    "egress/substitution.py": [
+        "tests/egress/test_substitution.py",
+        "tests/egress/test_intercept.py",
+    ],
+    "egress/intercept.py": ["tests/egress/test_intercept.py"],
+    "egress/tls.py": ["tests/egress/test_intercept.py"],
     "egress/dial.py": ["tests/egress/test_network.py", "tests/egress/test_hosts.py"],
     "egress/hosts.py": ["tests/egress/test_hosts.py", "tests/egress/test_network.py"],
     "blobs/folder.py": ["tests/contracts/test_blobs.py", "tests/workspaces/test_snapshots.py"],

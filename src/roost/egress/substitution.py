@@ -18,14 +18,12 @@ from typing import Final, NamedTuple
 import anyio
 
 from roost.egress.hosts import HostList, ProxyTarget
-from roost.egress.secrets import forms_of
+from roost.egress.secrets import SHORTEST_SECRET, forms_of
 from roost.egress.tls import CertificateAuthority
 from roost.ports.egress import Networking, Substitution
 
 _log = logging.getLogger(__name__)
 
-_SHORTEST: Final = 6
-"""A secret of fewer letters is likely to be a part of some word in an answer, which it would make unreadable."""
 _MOST_VALUES: Final = 4
 """How many values of one secret are looked for in answers: the newest, and those it had before."""
 _MOST_NOTED: Final = 1000
@@ -196,7 +194,7 @@ class SessionSubstitutions:
     def _remember(self, placeholder: str, secret: str) -> None:
         values = self._values.setdefault(placeholder, {})
         if secret not in values:
-            values[secret] = forms_of(secret.encode(), [], shortest=_SHORTEST)
+            values[secret] = forms_of(secret.encode(), [], shortest=SHORTEST_SECRET)
             if len(values) > _MOST_VALUES:
                 del values[next(iter(values))]
 
