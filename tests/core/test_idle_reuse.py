@@ -33,7 +33,7 @@ async def test_a_runner_at_rest_that_is_cancelled_leaves_nothing_to_the_next(
                     tasks.start_soon(anyio.sleep, 0.01)
                 with anyio.move_on_after(1):
                     end = await cancelled(rest.until_work(lease, session), at, "scope")
-            assert (len(warmth), standby._slots) == (0, {})
+            assert (len(warmth), standby._handoffs) == (0, {})
             work = end.value or await _next(rest, roost, lease, session, at, said=speaks)
             begun = work.session.state.turn is not None and not work.begun  # for who was cancelled
             inputs = await handed_over(roost.store.log, work.session) if begun else work.inputs

@@ -37,7 +37,7 @@ SESSION = Session(
 
 async def until_standing_by(roost: Node, session_id: str) -> None:
     with anyio.fail_after(60):
-        while session_id not in roost.standby._slots:  # noqa: ASYNC110 - it has no notifier
+        while session_id not in roost.standby._handoffs:  # noqa: ASYNC110 - it has no notifier
             await anyio.sleep(0.005)
 
 
@@ -138,29 +138,29 @@ async def test_a_runner_that_leaves_waits_for_what_is_on_its_way_to_it(begins: b
     on_its_way, may_commit = anyio.Event(), anyio.Event()
 
     async def give() -> None:
-        hands = handover.slot_of(SESSION.id)
-        hands.expect()
-        assert hands.standby == Standby(LEASE, SESSION.state.head)
+        handoff = handover.handoff_of(SESSION.id)
+        handoff.expect()
+        assert handoff.standby == Standby(LEASE, SESSION.state.head)
         on_its_way.set()
         await may_commit.wait()
-        hands.take(Accepted([], woke=True, begun=SESSION.state if begins else None))
-        hands.end()
+        handoff.take(Accepted([], woke=True, begun=SESSION.state if begins else None))
+        handoff.end()
 
     async with anyio.create_task_group() as tasks:
-        async with handover.standing_by(LEASE, SESSION) as hands:
+        async with handover.standing_by(LEASE, SESSION) as handoff:
             tasks.start_soon(give)
             await on_its_way.wait()
-            assert hands.begun is None
+            assert handoff.begun is None
             may_commit.set()
-        assert hands.begun == (SESSION.state if begins else None)
-    assert handover.slot_of(SESSION.id).standby is None
+        assert handoff.begun == (SESSION.state if begins else None)
+    assert handover.handoff_of(SESSION.id).standby is None
 
 
 async def test_nobody_stands_by_in_a_shared_workspace():
     handover = StandbyRunners()
     shared = replace(SESSION, spec=spec(workspace="wksp_1"))
     async with handover.standing_by(LEASE, shared):
-        assert handover.slot_of(shared.id).standby is None
+        assert handover.handoff_of(shared.id).standby is None
 
 
 async def test_a_turn_that_was_begun_for_a_server_that_died_is_taken_by_the_next(tmp_path: Path):

@@ -174,7 +174,7 @@ class TlsEnd(ByteStream):
         self._secured = secured
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        """Some bytes. :raises anyio.EndOfStream: there will be no more"""
+        """Wait for some bytes. :raises anyio.EndOfStream: there will be no more"""
         try:
             return await self._secured.receive(max_bytes)
         except ssl.SSLError as error:

@@ -39,7 +39,10 @@ class Credentials(Protocol):
         ...
 
     async def get(self, tenant: str, vault_id: str, credential_id: str) -> VaultCredential:
-        """:raises NotFound: absent, or another vault's or tenant's"""
+        """The credential of that id, if it is the vault's.
+
+        :raises NotFound: absent, or another vault's or tenant's
+        """
         ...
 
     async def find(self, credential_id: str) -> VaultCredential:
@@ -95,7 +98,7 @@ class Credentials(Protocol):
         ...
 
     async def delete(self, credential: VaultCredential) -> None:
-        """:raises NotFound:"""
+        """Remove a credential with its secrets. :raises NotFound:"""
         ...
 
     async def archive_vault(self, tenant: str, vault_id: str) -> Record:

@@ -43,7 +43,7 @@ class ModelServers:
 
     @property
     def known(self) -> Upstreams:
-        """What they serve."""
+        """The models that the upstreams serve."""
         return Upstreams([each.upstream for each in self.served])
 
     def origin_of(self, api: str, model: str) -> Origin:

@@ -260,7 +260,7 @@ class NoModelLists:
     """Servers of models that list none."""
 
     async def listed(self, name: str) -> Sequence[ListedModel]:
-        """Nothing."""
+        """There is no list of models."""
         return ()
 
 
@@ -271,24 +271,24 @@ def model_at(url: str, key: str) -> Callable[[str], Origin]:
 
 
 class NoSeal:
-    """Keeps no secret."""
+    """A server without a master key, which can keep no secret."""
 
     key: str | None = None
 
     def key_of(self, sealed: str) -> str:
-        """Nobody knows."""
+        """Nobody knows which key sealed it."""
         return "unknown"
 
     def derived(self, purpose: str) -> bytes:
-        """:raises CannotSeal: always"""
+        """Refuse to derive a key. :raises CannotSeal: always"""
         raise CannotSeal
 
     def seal(self, secret: str, about: str) -> str:
-        """:raises CannotSeal: always"""
+        """Refuse to seal anything. :raises CannotSeal: always"""
         raise CannotSeal
 
     def open(self, sealed: str, about: str) -> str:
-        """:raises CannotUnseal: always"""
+        """Refuse to open anything. :raises CannotUnseal: always"""
         raise CannotUnseal
 
 

@@ -71,7 +71,7 @@ def _page(found: list[dict[str, Any]], query: dict[str, Any]) -> dict[str, Any]:
 
 
 def _view(model: ListedModel) -> dict[str, Any]:
-    """The `model` object."""
+    """The `model` object, as clients see it."""
     return {
         "type": "model",
         "id": model.id,

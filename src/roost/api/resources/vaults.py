@@ -200,7 +200,7 @@ def _which(call: ApiCall) -> tuple[str, str]:
 
 
 def _view(record: Record) -> dict[str, Any]:
-    """The `vault` object."""
+    """The `vault` object, as clients see it."""
     return {
         "type": "vault",
         "id": record.id,

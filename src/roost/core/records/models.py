@@ -35,7 +35,7 @@ class Models:
         return list(found.values())
 
     async def get(self, model_id: str) -> ListedModel:
-        """One of them. :raises NotFound: it is not listed"""
+        """The model of that name, if it is listed. :raises NotFound: it is not listed"""
         for model in await self.all():
             if model.id == model_id:
                 return model

@@ -105,9 +105,9 @@ class Idle:
                     return None
                 if session.state.status is not Status.IDLE:
                     return Work(session, inputs)
-                async with self._standby.standing_by(lease, session) as slot:
+                async with self._standby.standing_by(lease, session) as handoff:
                     await subscription.wait(min(_LOOK_AGAIN, until - anyio.current_time()))
                     subscription.notified()
-                if slot.begun is not None:
-                    return Work(replace(session, state=slot.begun), slot.inputs, begun=True)
+                if handoff.begun is not None:
+                    return Work(replace(session, state=handoff.begun), handoff.inputs, begun=True)
         return None

@@ -43,24 +43,24 @@ class Intake:
         """
         if any(draft.type == "user.tool_confirmation" for draft in drafts):
             await self._check_inputs(session_id, drafts)
-        slot = self._standby.slot_of(session_id)
-        slot.expect()
+        handoff = self._standby.handoff_of(session_id)
+        handoff.expect()
 
         def ended(accepted: Accepted | None) -> None:
             try:
                 if accepted is not None:
-                    slot.take(accepted)
+                    handoff.take(accepted)
                     if not accepted.repeated:
                         self._notify(session_id, accepted)
             finally:
-                slot.end()
+                handoff.end()
 
         accepted = await self._log.accept(
             session_id,
             drafts,
             receipts=receipts,
             max_queued=self._max_queued,
-            standby=slot.standby,
+            standby=handoff.standby,
             ended=ended,
         )
         if accepted.begun is not None:

@@ -24,33 +24,33 @@ class StandbyRunners:
     """The runners of this node that stand by for their session's next input."""
 
     def __init__(self) -> None:
-        self._slots: dict[str, StandbySlot] = {}
-        self._nobody = StandbySlot(None)
+        self._handoffs: dict[str, StandbyHandoff] = {}
+        self._nobody = StandbyHandoff(None)
 
     @asynccontextmanager
     async def standing_by(
         self, lease: Lease, session: Session
-    ) -> AsyncGenerator[StandbySlot, None]:
+    ) -> AsyncGenerator[StandbyHandoff, None]:
         """While a runner waits. Afterwards it has what was on its way to it, if anything was.
 
         In a shared workspace it gets nothing: there, its turn has to be let in first (`WorkspaceQueue`).
         """
         alone = session.spec.workspace is None
         standby = Standby(lease, session.state.head) if alone else None
-        slot = self._slots[session.id] = StandbySlot(standby)
+        handoff = self._handoffs[session.id] = StandbyHandoff(standby)
         try:
-            yield slot
+            yield handoff
         finally:
-            if self._slots.get(session.id) is slot:  # else a newer runner stands by
-                del self._slots[session.id]
-        await slot.settled()
+            if self._handoffs.get(session.id) is handoff:  # else a newer runner stands by
+                del self._handoffs[session.id]
+        await handoff.settled()
 
-    def slot_of(self, session_id: str) -> StandbySlot:
-        """The slot of whoever stands by for the session. Nobody's takes nothing, whatever it is told."""
-        return self._slots.get(session_id, self._nobody)
+    def handoff_of(self, session_id: str) -> StandbyHandoff:
+        """The handoff of whoever stands by for the session. Nobody's takes nothing, whatever it is told."""
+        return self._handoffs.get(session_id, self._nobody)
 
 
-class StandbySlot:
+class StandbyHandoff:
     """What one runner is given."""
 
     def __init__(self, standby: Standby | None) -> None:
@@ -58,7 +58,7 @@ class StandbySlot:
         self.begun: State | None = None
         self.inputs: list[Entry] = []
         self._under_way = 0
-        self._settled: anyio.Event | None = None  # made by who waits: most slots nobody waits for
+        self._settled: anyio.Event | None = None  # made only if somebody waits for it
 
     def expect(self) -> None:
         """Something is on its way that may be for its runner. Its `end` follows, whatever happens."""

@@ -73,7 +73,7 @@ _DELETE_ALL: Final = "DELETE FROM credentials WHERE vault = ?"
 
 
 class SqlCredentials:
-    """`ports.credentials.Credentials`."""
+    """The `ports.credentials.Credentials` on an SQL database."""
 
     def __init__(self, writer: SqlWriter, reader: SqlReader) -> None:
         self._writer = writer
