@@ -13,6 +13,7 @@ from roost.core.sandbox.planner import SandboxPlanner, SandboxPolicy
 from roost.core.sandbox.reports import OnLack
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.sandbox.session_files import SessionFiles
+from roost.core.sandbox.variables import SessionVariable
 from roost.domain.session import Session
 from roost.ports.catalog import Catalog
 from roost.ports.egress import Egress, Origin
@@ -59,6 +60,10 @@ class NoBelongings(SessionBelongings):
 
     async def origins(self, session: Session, api: str) -> list[Origin]:
         """There are no repositories to reach."""
+        return []
+
+    async def variables(self, session: Session, say: OnLack) -> list[SessionVariable]:
+        """There are no vaults."""
         return []
 
     async def mounts(self, session: Session, say: OnLack) -> list[Mount]:
