@@ -371,10 +371,7 @@ async def test_a_vault_is_its_makers_and_for_keys_that_see_the_tenant(tmp_path: 
 # Sessions with vaults
 
 
-async def test_a_session_keeps_its_vaults_in_their_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(secrets, "SERVED", {"static_bearer"})
+async def test_a_session_keeps_its_vaults_in_their_order(tmp_path: Path):
     async with api_server(tmp_path) as roost:
         vaults = [(await vault(roost)).rpartition("/")[2] for _ in range(2)]
         await added(roost, f"/v1/vaults/{vaults[0]}", BEARER)
@@ -407,20 +404,6 @@ async def test_a_session_is_refused_that_names_a_vault_it_cannot_have(tmp_path: 
         assert (await roost.get("/v1/sessions"))["data"] == []
 
 
-@pytest.mark.parametrize("auth", [BEARER, VARIABLE, OAUTH, None], ids=str)
-async def test_a_session_is_refused_whose_credentials_nothing_would_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auth: Any
-):
-    monkeypatch.setattr(secrets, "SERVED", frozenset())
-    async with api_server(tmp_path) as roost:
-        at = await vault(roost, metadata={} if auth else {"roost.role": "llm"})
-        await added(roost, at, auth or {"type": "static_bearer", "token": "sk"})
-        body = {"agent": (await roost.agent())["id"], "vault_ids": [at.rpartition("/")[2]]}
-        body["environment_id"] = (await roost.environment())["id"]
-        error = error_of(await roost.client.post("/v1/sessions", json=body), 400)
-        assert error["details"]["error_code"] == "field_not_served"
-
-
 async def test_a_vault_of_a_key_with_less_trust_is_not_for_a_session_with_more(tmp_path: Path):
     async with api_server(tmp_path, trust_levels="sandboxed,full") as roost:
         async with await roost.user() as low:
@@ -434,10 +417,7 @@ async def test_a_vault_of_a_key_with_less_trust_is_not_for_a_session_with_more(t
         assert error["message"].startswith("vault_ids.0: ")
 
 
-async def test_a_fork_has_those_vaults_that_its_maker_may_see(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(secrets, "SERVED", {"static_bearer"})
+async def test_a_fork_has_those_vaults_that_its_maker_may_see(tmp_path: Path):
     async with api_server(tmp_path) as roost, await roost.user() as other:
         made = await roost.post("/roost/v1/workspaces", {"name": "shared"})
         who = (await other.get("/auth/me")).json()
@@ -472,7 +452,6 @@ async def test_an_import_has_no_vaults_and_says_so(tmp_path: Path):
 async def test_the_first_vault_with_a_fitting_credential_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(secrets, "SERVED", {"static_bearer", "environment_variable", "model"})
     # The only harness here is none that can use the key of a vault.
     monkeypatch.setattr(HarnessChoice, "_engine", lambda *_: "scripted")
     async with api_server(tmp_path) as roost:

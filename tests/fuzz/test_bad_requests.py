@@ -30,13 +30,13 @@ SEED = int(os.environ.get("ROOST_TEST_SEED") or random.SystemRandom().randrange(
 
 OAUTH: dict[str, Any] = {
     "type": "mcp_oauth",
-    "mcp_server_url": "https://a.example/mcp",
+    "mcp_server_url": "http://127.0.0.1:9/mcp",  # no server may ask that, so nothing goes out
     "access_token": "t",
     "expires_at": "2099-01-01T00:00:00Z",
     "refresh": {
         "client_id": "c",
         "refresh_token": "r",
-        "token_endpoint": "https://a.example/token",
+        "token_endpoint": "http://127.0.0.1:9/token",
         "token_endpoint_auth": {"type": "client_secret_post", "client_secret": "s"},
         "scope": "s",
     },

@@ -71,13 +71,13 @@ async function vaultsWalked() {
     },
     {
       type: "mcp_oauth",
-      mcp_server_url: "https://oauth.example/mcp",
+      mcp_server_url: "http://127.0.0.1:9/mcp",
       access_token: "a",
       expires_at: "2099-01-31T12:00:00Z",
       refresh: {
         client_id: "c",
         refresh_token: "r",
-        token_endpoint: "https://oauth.example/token",
+        token_endpoint: "http://127.0.0.1:9/token",
         token_endpoint_auth: { type: "client_secret_post", client_secret: "s" },
       },
     },
@@ -94,6 +94,8 @@ async function vaultsWalked() {
   const other = { type: "mcp_oauth", access_token: "x" };
   walked.other_type = await statusOf(vaults.credentials.update(made[0].id, { ...of, auth: other }));
   walked.types = (await all(vaults.credentials.list(vault.id, { limit: 2 }))).map((each) => each.auth.type);
+  const tried = await validated(vault.id, made[2].id);
+  walked.validation = [tried.type, tried.status, tried.has_refresh_token];
   await vaults.credentials.archive(made[0].id, of);
   walked.one_archived = (await vaults.credentials.retrieve(made[0].id, of)).archived_at != null;
   walked.one_deleted = (await vaults.credentials.delete(made[1].id, of)).type;
@@ -104,6 +106,14 @@ async function vaultsWalked() {
   walked.deleted = (await vaults.delete(vault.id)).type;
   walked.gone = await statusOf(vaults.retrieve(vault.id));
   return walked;
+}
+
+// Older versions have no method for it.
+async function validated(vaultId, id) {
+  const credentials = client.beta.vaults.credentials;
+  if (credentials.mcpOAuthValidate) return credentials.mcpOAuthValidate(id, { vault_id: vaultId });
+  const headers = { "anthropic-beta": "managed-agents-2026-04-01" };
+  return client.post(`/v1/vaults/${vaultId}/credentials/${id}/mcp_oauth_validate`, { headers });
 }
 
 async function statusOf(promise) {

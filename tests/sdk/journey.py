@@ -62,13 +62,13 @@ AUTHS = [
     },
     {
         "type": "mcp_oauth",
-        "mcp_server_url": "https://oauth.example/mcp",
+        "mcp_server_url": "http://127.0.0.1:9/mcp",
         "access_token": "a",
         "expires_at": "2099-01-31T12:00:00Z",
         "refresh": {
             "client_id": "c",
             "refresh_token": "r",
-            "token_endpoint": "https://oauth.example/token",
+            "token_endpoint": "http://127.0.0.1:9/token",
             "token_endpoint_auth": {"type": "client_secret_post", "client_secret": "s"},
         },
     },
@@ -92,6 +92,8 @@ def vaults(client):
     )
     listed = list(vaults.credentials.list(vault.id, limit=2))
     report["types"] = [credential.auth.type for credential in listed]
+    tried = vaults.credentials.mcp_oauth_validate(made[2].id, vault_id=vault.id)
+    report["validation"] = [tried.type, tried.status, tried.has_refresh_token]
     vaults.credentials.archive(made[0].id, vault_id=vault.id)
     again = vaults.credentials.retrieve(made[0].id, vault_id=vault.id)
     report["one_archived"] = again.archived_at is not None

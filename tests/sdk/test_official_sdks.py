@@ -89,6 +89,7 @@ def check(report: dict[str, Any], version: str) -> None:
         "conflict": 409,
         "other_type": 400,
         "types": ["mcp_oauth", "environment_variable", "static_bearer"],
+        "validation": ["vault_credential_validation", "unknown", True],
         "one_archived": True,
         "one_deleted": "vault_credential_deleted",
         "archived": True,

@@ -19,22 +19,14 @@ from roost.domain.vault import (
     CredentialSecrets,
     EnvironmentVariable,
     OpenedSecret,
-    Use,
     VaultCredential,
     key_of,
     normalised,
     use_of,
 )
-from roost.errors import CannotUnseal, FieldNotServed, NotFound
+from roost.errors import CannotUnseal, NotFound
 from roost.ports.credentials import Credentials
 from roost.ports.seal import Seal
-
-SERVED: Final[frozenset[Use]] = frozenset(
-    {"environment_variable", "model", "static_bearer", "mcp_oauth"}
-)
-"""The kinds of credentials that sessions can use here. A session that names a vault with another one is
-refused, so that nobody waits for a credential that nothing puts on.
-"""
 
 KEPT_SECONDS: Final = 5.0
 """How long an opened secret is used without looking at its row again: as long as it takes until one that was
@@ -103,18 +95,6 @@ class VaultSecrets:
     async def _of(self, session: Session) -> list[VaultCredential]:
         """Those of the session's vaults that are not archived, of the first vault first."""
         return await self._credentials.active(session.tenant, session.spec.vault_ids)
-
-
-def check_served(credentials: Iterable[VaultCredential]) -> None:
-    """:raises FieldNotServed: sessions cannot use one of them here"""
-    for each in credentials:
-        if (use := use_of(each.auth)) not in SERVED:
-            what = "the keys of models" if use == "model" else f"credentials of the type {use!r}"
-            raise FieldNotServed(
-                f"vault_ids: vault {each.vault_id} has {each.id}, and {what} cannot be used in "
-                "sessions yet",
-                hint="Archive that credential, or create the session without the vault.",
-            )
 
 
 def sealed(seal: Seal, credential: VaultCredential, secrets: CredentialSecrets) -> str:
