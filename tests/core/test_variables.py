@@ -143,3 +143,20 @@ def test_what_programs_are_to_trust_is_shown_inside():
     )
     plan = planner().plan(LEASE, session(), Agent(), SandboxInputs(), opened)
     assert plan.mounts[-1].target == "/run/roost/ca.pem" and plan.certificates == Path("/x/all")
+
+
+async def test_a_secret_that_is_narrowed_is_not_used_until_the_next_sandbox():
+    reports, first = CollectedReports(), variable("A", KEYS[0], "a.example", "b.example")
+    for hosts, is_used in (
+        (["a.example", "b.example", "c.example"], True),
+        (None, True),
+        (["a.example"], False),
+    ):
+        vault = OneVault(first)
+        (found,) = await variables(vault).of(session(vault_ids=["vlt_1"]), reports.lacks)
+        changed = variable("A", KEYS[0], *(hosts or ()))
+        vault.credentials = {first.id: msgspec.structs.replace(changed, version=2)}
+        for _ in range(2):
+            assert await found.substitution.secret() == (SECRET if is_used else None), hosts
+    (error,) = errors(reports.told)
+    assert "narrowed" in error["message"] and error["credential_id"] == "vcrd_A"

@@ -15,7 +15,7 @@ from roost.core.sandbox.reports import OnLack
 from roost.core.vaults.secrets import VaultSecrets
 from roost.domain.events import Draft
 from roost.domain.session import Session
-from roost.domain.vault import EnvironmentVariable, VaultCredential
+from roost.domain.vault import Auth, EnvironmentVariable, VaultCredential
 from roost.errors import CannotUnseal, NotFound
 from roost.ports.drafts import new_draft, trouble
 from roost.ports.egress import OpenGrant, Substitution
@@ -65,22 +65,46 @@ class SessionVariables:
     def _secret(
         self, credential: VaultCredential, say: OnLack
     ) -> Callable[[], Awaitable[str | None]]:
-        """Asked for each request. One that is archived is not used any more; one that cannot be read is said."""
-        was_said = False
+        """Asked for each request. One that is archived, or was narrowed since, is not used in this sandbox."""
+        checked, fits, was_said = credential.version, True, False
+
+        async def say_once(lack: Draft) -> None:
+            nonlocal was_said
+            if not was_said:
+                was_said = True
+                await say(lack)
 
         async def secret() -> str | None:
-            nonlocal was_said
+            nonlocal checked, fits
             try:
-                return (await self._secrets.opened(credential.id)).value
+                opened = await self._secrets.opened(credential.id)
+                if opened.version != checked:
+                    current = await self._secrets.found(credential.id)
+                    checked, fits = opened.version, _allows(current.auth, credential.auth)
             except NotFound:
                 return None
             except CannotUnseal as closed:
-                if not was_said:
-                    was_said = True
-                    await say(trouble("credential_unreadable", closed.message, "retrying"))
+                await say_once(trouble("credential_unreadable", closed.message, "retrying"))
                 return None
+            if not fits:
+                why = "its networking or injection_location was narrowed; it is used again in the session's next sandbox"
+                await say_once(_unreachable(credential, why))
+            return opened.value if fits else None
 
         return secret
+
+
+def _allows(now: Auth, before: Auth) -> bool:
+    """Whether a variable may still be used wherever it could be when its sandbox was opened."""
+    if not isinstance(now, EnvironmentVariable) or not isinstance(before, EnvironmentVariable):
+        return False
+    was, place = before.networking, now.injection_location
+    hosts = now.networking.type == "unrestricted" or (
+        was.type == "limited"
+        and set(was.allowed_hosts or ()) <= set(now.networking.allowed_hosts or ())
+    )
+    header = place.header or not before.injection_location.header
+    return hosts and header and (place.body or not before.injection_location.body)
 
 
 def lacks_of(variables: Sequence[SessionVariable], opened: OpenGrant) -> list[Draft]:

@@ -82,6 +82,10 @@ class VaultSecrets:
             self._kept.popitem(last=False)
         return secret
 
+    async def found(self, credential_id: str) -> VaultCredential:
+        """The credential as it is now, without its secret being opened. :raises NotFound:"""
+        return await self._credentials.find(credential_id)
+
     def placeholder(self, session_id: str, name: str) -> str:
         """What a session's sandbox has in a variable instead of its secret.
 
