@@ -128,8 +128,6 @@ async def test_the_next_session_of_the_same_kind_gets_the_agent_that_waits(tmp_p
         (replace(SPEC, mount_scope="workspace+vault"), TENANT),
         (replace(SPEC, budget={"max_list_cost": {"amount": "1", "currency": "USD"}}), TENANT),
         (replace(SPEC, task_id="task_1"), TENANT),
-        (replace(SPEC, vault_ids=["vlt_1"]), TENANT),
-        (replace(SPEC, vault_ids=["vlt_1"], model_vault="vlt_1"), TENANT),
         (replace(SPEC, agent={**AGENT, "skills": [{"skill_id": "s", "version": "v"}]}), TENANT),
         (replace(SPEC, agent={**AGENT, "model": {"id": "another"}}), TENANT),
         (replace(SPEC, agent={**AGENT, "mcp_servers": [{"name": "m", "url": "u"}]}), TENANT),
@@ -142,6 +140,18 @@ async def test_no_other_session_gets_it(tmp_path: Path, spec: Spec, tenant: str)
         assert (await prestarting.create(spec, tenant)).id != waiting
         await until_gone(tmp_path / "vault" / ".workspaces" / waiting)
         assert await prestarting.ready() != waiting
+
+
+@pytest.mark.parametrize("vaults", [{}, {"model_vault": "vlt_1"}])
+async def test_a_session_with_vaults_does_not_get_it_and_leaves_it_to_others(
+    tmp_path: Path, vaults: dict[str, str]
+):
+    async with prestart_node(tmp_path) as prestarting:
+        await prestarting.create()
+        waiting = await prestarting.ready()
+        with_vaults = replace(SPEC, vault_ids=["vlt_1"], **vaults)
+        assert (await prestarting.create(with_vaults)).id != waiting
+        assert (await prestarting.create()).id == waiting
 
 
 async def test_one_that_is_not_up_yet_is_left_alone(tmp_path: Path):
