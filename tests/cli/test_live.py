@@ -10,13 +10,16 @@ import subprocess
 import sys
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import httpx2
 import pytest
 from tests.cli.conftest import Roost
 
+from roost.api.access.auth import MANAGED_AGENTS
 from roost.testing.live import LiveServer
 
 SLOW = 'SCRIPT[{"text":"one two three four five six","chunk_delay":0.2}]'
@@ -195,3 +198,36 @@ class Follower:
                 self.events.append(json.loads(line))
                 if self.events[-1]["type"] == "session.status_idle":
                     self._rested.release()
+
+
+def test_the_master_key_is_rotated_while_the_server_runs(
+    roost: Roost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "rotated"
+    monkeypatch.setenv("ROOST_DATA", str(data))
+    headers = {"anthropic-beta": MANAGED_AGENTS, "anthropic-version": "2023-06-01"}
+    with LiveServer(data) as before:
+        headers["x-api-key"] = before.key
+        at = f"{before.url}/v1/vaults"
+        vault = httpx2.post(at, headers=headers, json={"display_name": "v"}).json()["id"]
+        auth = {"type": "static_bearer", "mcp_server_url": "https://a.example", "token": "t"}
+        made = httpx2.post(f"{at}/{vault}/credentials", headers=headers, json={"auth": auth})
+        assert made.status_code == 200
+    with LiveServer(data, ROOST_MASTER_KEY=b64encode(bytes(32)).decode()):
+        code, out, _ = roost("key", "rotate-master")
+        assert (code, out.splitlines()[0][:30]) == (0, "1 of 1 secrets sealed anew wit")
+        code, out, _ = roost("key", "rotate-master", "--json")
+        told = json.loads(out)
+        assert (code, told["resealed"], told["sealed_with"]) == (0, 0, {told["key"]: 1})
+    (data / "keys" / "master.key").unlink()
+    with LiveServer(data, ROOST_MASTER_KEY=b64encode(bytes(32)).decode()) as after:
+        at = f"{after.url}/v1/vaults/{vault}/credentials/{made.json()['id']}"
+        patch = {"auth": {"type": "static_bearer", "token": "u"}}  # it is opened for that
+        assert httpx2.post(at, headers=headers, json=patch).status_code == 200
+    with LiveServer(data, ROOST_MASTER_KEY=b64encode(bytes(range(32))).decode()):
+        code, out, err = roost("key", "rotate-master")
+        assert (code, "0 of 1 secrets" in out, "no key of this server opens" in err) == (
+            1,
+            True,
+            True,
+        )
