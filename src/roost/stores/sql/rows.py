@@ -23,7 +23,9 @@ _decode_spec = msgspec.json.Decoder(Spec).decode
 _IN_COLUMNS: Final = ("status", "owner", "active_since", "archived_at")
 _IN_HEADS: Final = ("head", "queued", "sent", "sent_at")
 _IN_REST: Final = tuple(
-    name for name in State.__struct_fields__ if name not in _IN_COLUMNS + _IN_HEADS
+    (name, key)
+    for name, key in zip(State.__struct_fields__, State.__struct_encode_fields__, strict=True)
+    if name not in _IN_COLUMNS + _IN_HEADS
 )
 
 SESSION_COLUMNS = """
@@ -170,7 +172,7 @@ def spec_of(spec: bytes) -> Spec:
 
 def state_columns(state: State) -> Row:
     """status, owner, active_since, archived_at, rest."""
-    rest = {name: getattr(state, name) for name in _IN_REST}
+    rest = {key: getattr(state, name) for name, key in _IN_REST}
     return (
         state.status.value,
         state.owner or "",
