@@ -25,11 +25,11 @@ from pathlib import Path
 from statistics import median
 
 import anyio
-from roost.sandboxes.tree.remove import remove
 
 from roost.blobs.folder import FolderBlobs
 from roost.core.snapshots.restore import restored
 from roost.core.snapshots.snapshots import Snapshots
+from roost.disk import remove
 from roost.domain.snapshot import Snapshot
 from roost.sandboxes.tree import LocalTree
 

@@ -25,7 +25,7 @@ INSIDE = """
 import anyio, json, sys
 from pathlib import Path
 from roost.errors import RoostError
-from roost.ports.sandbox import LocalVolume, Plan
+from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes.bubblewrap import BubblewrapProvider
 from roost.testing.sandbox_contract.kit import run
 
