@@ -104,6 +104,20 @@ class Person:
         """A task made by the API."""
         return self.make("/roost/v1/tasks", title=title, **fields)
 
+    def make_vault(self, name: str) -> str:
+        """A vault with a variable, made by the API."""
+        vaults = self.client.beta.vaults
+        made = vaults.create(display_name=name, metadata={"team": "web"})
+        hosts = ["api.example.org", "*.a-rather-long-name-of-a-host.example.org"]
+        auth: Any = {
+            "type": "environment_variable",
+            "secret_name": "A_RATHER_LONG_NAME_OF_A_VARIABLE",
+            "secret_value": "secret-of-a-page-0123456789",
+            "networking": {"type": "limited", "allowed_hosts": hosts},
+        }
+        vaults.credentials.create(made.id, auth=auth)
+        return made.id
+
     def say(self, text: str) -> None:
         self.page.get_by_label("Message", exact=True).fill(text)
         self.page.keyboard.press("Enter")

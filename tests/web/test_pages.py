@@ -14,7 +14,7 @@ from tests.parts import need
 from tests.web.person import Person
 
 AXE = Path("web/node_modules/axe-core/axe.min.js")
-PAGES = ("/", "/tasks", "/workspaces", "/agents", "/environments", "/keys")
+PAGES = ("/", "/tasks", "/workspaces", "/agents", "/environments", "/vaults", "/keys")
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,10 @@ def test_every_page_fits_its_width_and_can_be_read(person: Person, width: int, s
         "/roost/v1/workspaces", name="atlas", description="Maps, and whatever belongs to them"
     )
     task = person.make_task("A task with a rather long title as well, for the same narrow screens")
+    vault = person.make_vault("Vault-with-a-rather-long-name-that-has-no-spaces-in-it-at-all")
     chat, file = f"/sessions/{session_id}", "/files?path=src&file=parser.py"
     looks = (chat, f"{chat}/timeline", f"{chat}/files", f"{chat}{file}", f"/tasks/{task}")
+    looks += (f"/vaults/{vault}",)
     for path in (*PAGES, *looks):
         person.page.goto(person.server.url + path)
         person.page.wait_for_load_state("networkidle")
@@ -42,7 +44,7 @@ def test_every_page_fits_its_width_and_can_be_read(person: Person, width: int, s
         cut = "all => all.filter((it) => it.scrollWidth > it.clientWidth).map((it) => it.innerText)"
         assert person.page.locator(".mantine-Badge-label").evaluate_all(cut) == [], path
         assert violations(person) == [], path
-        named = path.replace(session_id, "x").replace(task, "x").partition("?")
+        named = re.sub(f"{session_id}|{task}|{vault}", "x", path).partition("?")
         person.shoot(f"{width}-{scheme}{named[0].replace('/', '-')}{'-open' if named[1] else ''}")
 
 
@@ -176,7 +178,13 @@ def test_the_secret_of_a_new_key_can_be_read_whole_on_a_phone(person: Person, wi
 
 def test_an_address_without_a_page_says_so(person: Person):
     person.log_in()
-    for path in ("/nowhere", "/sessions/sesn_1/nowhere", "/sessions/sesn_1", "/tasks/task_1"):
+    for path in (
+        "/nowhere",
+        "/sessions/sesn_1/nowhere",
+        "/sessions/sesn_1",
+        "/tasks/task_1",
+        "/vaults/vlt_1",
+    ):
         person.page.goto(person.server.url + path)
         expect(person.page.get_by_role("heading", name="Page not found")).to_be_visible()
     person.page.get_by_role("link", name="See all sessions").click()

@@ -16,6 +16,8 @@ const TaskPage = lazy(() => import("./pages/task").then(({ TaskPage }) => ({ def
 const WorkspacesPage = lazy(() => import("./pages/workspaces").then(({ WorkspacesPage }) => ({ default: WorkspacesPage })));
 const AgentsPage = lazy(() => import("./pages/agents").then(({ AgentsPage }) => ({ default: AgentsPage })));
 const EnvironmentsPage = lazy(() => import("./pages/environments").then(({ EnvironmentsPage }) => ({ default: EnvironmentsPage })));
+const VaultsPage = lazy(() => import("./pages/vaults").then(({ VaultsPage }) => ({ default: VaultsPage })));
+const VaultPage = lazy(() => import("./pages/vault").then(({ VaultPage }) => ({ default: VaultPage })));
 const KeysPage = lazy(() => import("./pages/keys").then(({ KeysPage }) => ({ default: KeysPage })));
 
 const COMING = (
@@ -49,6 +51,8 @@ const router = createBrowserRouter([
       { path: "/workspaces", element: <WorkspacesPage /> },
       { path: "/agents", element: <AgentsPage /> },
       { path: "/environments", element: <EnvironmentsPage /> },
+      { path: "/vaults", element: <VaultsPage /> },
+      { path: "/vaults/:id", element: <VaultPage /> },
       { path: "/keys", element: <KeysPage /> },
       { path: "*", element: <NotFoundPage /> },
     ],

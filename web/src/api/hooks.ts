@@ -5,7 +5,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 
 import { sentence } from "../parts/words";
 import { all, ApiError, get, post, remove } from "./http";
-import type { Agent, Environment, Key, Me, Page, Session, Task, TaskRun, Workspace } from "./types";
+import type { Agent, Environment, Key, Me, Page, Session, Task, TaskRun, Vault, VaultCredential, Workspace } from "./types";
 
 export const useMe = () =>
   useQuery({ queryKey: ["me"], queryFn: () => get<Me>("/auth/me"), staleTime: 60_000, retry: false });
@@ -69,11 +69,25 @@ export const useTaskRuns = (id: string) =>
 export const useWorkspaces = () =>
   useQuery({ queryKey: ["workspaces"], queryFn: () => all<Workspace>("/roost/v1/workspaces") });
 
+export const useVaults = (archived: boolean, enabled = true) =>
+  useQuery({ queryKey: ["vaults", archived], queryFn: () => all<Vault>(`/v1/vaults?include_archived=${archived}`), enabled });
+
+export const useVault = (id: string) =>
+  useQuery({ queryKey: ["vault", id], queryFn: () => get<Vault>(`/v1/vaults/${id}`) });
+
+/** All of them: what was archived stays in sight until it is deleted. */
+export const useCredentials = (vault: string) =>
+  useQuery({
+    queryKey: ["vault", vault, "credentials"],
+    queryFn: () => all<VaultCredential>(`/v1/vaults/${vault}/credentials?include_archived=true`),
+  });
+
 /** A change of one kind of resource, or, `exact`, of its list alone; a refusal is shown with its hint. */
 export function useChange<Given, Answer>(resource: string, change: (given: Given) => Promise<Answer>, exact = false) {
   const queries = useQueryClient();
   return useMutation({
     mutationFn: change,
+    gcTime: 0, // what was sent may be a secret: it is not kept once its form is closed
     onSuccess: () => queries.invalidateQueries({ queryKey: [resource], exact }),
     onError: complain,
   });
@@ -94,6 +108,8 @@ function inUse(error: unknown): never {
   if (!(error instanceof ApiError) || error.status !== 409) throw error;
   throw new ApiError(error.status, error.message, "Archive or delete its sessions first, or tick the box to delete it all the same.", error.code);
 }
+
+const pathOf = ({ vault_id, id }: VaultCredential) => `/v1/vaults/${vault_id}/credentials/${id}`;
 
 export const changes = {
   login: (key: string) => post("/auth/login", { api_key: key }),
@@ -137,6 +153,13 @@ export const changes = {
     const { id, ...body } = given;
     return post<Workspace>(`/roost/v1/workspaces/${id}/permissions`, body);
   },
+  createVault: (given: Record<string, unknown>) => post<Vault>("/v1/vaults", given),
+  archiveVault: (id: string) => post<Vault>(`/v1/vaults/${id}/archive`),
+  deleteVault: (id: string) => remove(`/v1/vaults/${id}`),
+  createCredential: ({ vault, ...given }: { vault: string } & Record<string, unknown>) => post<VaultCredential>(`/v1/vaults/${vault}/credentials`, given),
+  replaceSecret: ({ of, auth }: { of: VaultCredential; auth: Record<string, unknown> }) => post<VaultCredential>(pathOf(of), { auth }),
+  archiveCredential: (of: VaultCredential) => post<VaultCredential>(`${pathOf(of)}/archive`),
+  deleteCredential: (of: VaultCredential) => remove(pathOf(of)),
   createKey: (given: Record<string, unknown>) => post<Key>("/roost/v1/keys", given),
   changeKey: ({ id, ...given }: { id: string } & Record<string, unknown>) => post<Key>(`/roost/v1/keys/${id}`, given),
   revokeKey: (id: string) => remove(`/roost/v1/keys/${id}`),

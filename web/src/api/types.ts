@@ -57,6 +57,7 @@ export interface Session {
   harness: string;
   task_id: string | null;
   waiting_for: string[];
+  vault_ids: string[];
 }
 
 export interface Task {
@@ -110,6 +111,35 @@ export interface Workspace {
   settings: WorkspaceSettings;
   permissions: ({ type: "everyone"; access: Access } | { type: "key"; key_id: string; access: Access })[];
   created_at: string;
+}
+
+export interface Vault {
+  id: string;
+  display_name: string;
+  metadata: Record<string, string>;
+  created_at: string;
+  archived_at: string | null;
+}
+
+/** What is shown of a credential; its secret is not. */
+export type CredentialAuth =
+  | { type: "static_bearer"; mcp_server_url: string }
+  | { type: "mcp_oauth"; mcp_server_url: string; expires_at: string | null; refresh: { token_endpoint_auth: { type: string } } | null }
+  | {
+      type: "environment_variable";
+      secret_name: string;
+      networking: { type: "limited" | "unrestricted"; allowed_hosts?: string[] };
+      injection_location: { header: boolean; body: boolean };
+    };
+
+export interface VaultCredential {
+  id: string;
+  vault_id: string;
+  display_name: string | null;
+  auth: CredentialAuth;
+  created_at: string;
+  updated_at: string;
+  archived_at: string | null;
 }
 
 export interface Key {

@@ -1,10 +1,10 @@
 import { ActionIcon, Anchor, Group, Tabs, Text, TextInput, Tooltip } from "@mantine/core";
 import { useQueryClient } from "@tanstack/react-query";
 import { ChartGantt, FolderOpen, MessageSquare, Pencil } from "lucide-react";
-import { useEffect, useState, type FormEvent } from "react";
+import { Fragment, useEffect, useState, type FormEvent } from "react";
 import { Link, useNavigate, useParams } from "react-router";
 
-import { changes, useChange, useSession, useWorkspaces } from "../api/hooks";
+import { changes, useChange, useSession, useVaults, useWorkspaces } from "../api/hooks";
 import { isGone } from "../api/http";
 import type { Session } from "../api/types";
 import { useLiveSession, type LiveSession } from "../live/session";
@@ -81,8 +81,34 @@ function Heading({ session, live }: { session: Session; live: LiveSession }) {
             </Anchor>
           </>
         )}
+        {session.vault_ids.length > 0 && <Vaults ids={session.vault_ids} />}
       </Text>
     </Group>
+  );
+}
+
+/** The vaults whose secrets the session uses; one that is gone, or not for this person, is its id. */
+function Vaults({ ids }: { ids: string[] }) {
+  const known = useVaults(true).data ?? [];
+  return (
+    <>
+      {" · with the secrets of "}
+      {ids.map((id, index) => {
+        const name = known.find((vault) => vault.id === id)?.display_name;
+        return (
+          <Fragment key={id}>
+            {index > 0 && ", "}
+            {name === undefined ? (
+              id
+            ) : (
+              <Anchor component={Link} to={`/vaults/${id}`} inherit underline="always">
+                {name}
+              </Anchor>
+            )}
+          </Fragment>
+        );
+      })}
+    </>
   );
 }
 

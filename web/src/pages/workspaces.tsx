@@ -130,7 +130,7 @@ function WorkspaceForm({ workspace, done }: { workspace?: Workspace; done: () =>
           <Group mt={4}>
             <Radio value="unset" label="What the environment says" />
             <Radio value="workspace" label="The workspace" />
-            <Radio value="workspace+vault" label="The workspace, and the vault to read" />
+            <Radio value="workspace+vault" label="The workspace, and the vault directory to read" />
           </Group>
         </Radio.Group>
         <SimpleGrid cols={{ base: 1, xs: 3 }}>

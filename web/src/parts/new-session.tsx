@@ -1,8 +1,8 @@
-import { Button, Modal, Stack, TextInput } from "@mantine/core";
+import { Button, Modal, MultiSelect, Stack, TextInput } from "@mantine/core";
 import { useState } from "react";
 import { useNavigate } from "react-router";
 
-import { changes, useChange } from "../api/hooks";
+import { changes, useChange, useVaults } from "../api/hooks";
 import { PlacementFields, usePlacement, useSubmit } from "./placement";
 
 export function NewSession({ opened, onClose }: { opened: boolean; onClose: () => void }) {
@@ -17,10 +17,12 @@ function NewSessionForm() {
   const navigate = useNavigate();
   const create = useChange("sessions", changes.createSession);
   const placement = usePlacement();
+  const vaults = useVaults(false).data ?? [];
   const [title, setTitle] = useState("");
+  const [chosen, setChosen] = useState<string[]>([]);
 
   const { submit, waiting, disabled } = useSubmit(placement, (request) =>
-    create.mutate({ ...request, ...(title ? { title } : {}) }, { onSuccess: (session) => navigate(`/sessions/${session.id}`) }),
+    create.mutate({ ...request, ...(title ? { title } : {}), ...(chosen.length > 0 ? { vault_ids: chosen } : {}) }, { onSuccess: (session) => navigate(`/sessions/${session.id}`) }),
   );
 
   return (
@@ -28,6 +30,16 @@ function NewSessionForm() {
       <Stack>
         <TextInput label="Title" placeholder="What is it about?" value={title} onChange={(event) => setTitle(event.currentTarget.value)} data-autofocus />
         <PlacementFields placement={placement} />
+        {vaults.length > 0 && (
+          <MultiSelect
+            label="Credential vaults"
+            description="Their secrets are used in this session, and never seen in it. If two vaults have one for the same purpose, the vault that was chosen first counts."
+            data={vaults.map(({ id, display_name }) => ({ value: id, label: display_name }))}
+            value={chosen}
+            onChange={setChosen}
+            searchable
+          />
+        )}
         <Button type="submit" loading={waiting || create.isPending} disabled={disabled}>
           Begin
         </Button>

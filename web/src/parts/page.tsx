@@ -10,7 +10,7 @@ export function Page({ title, actions, children }: { title: string; actions?: Re
   return (
     <Container size="lg" py="md" px={{ base: "sm", sm: "md" }}>
       <Group justify="space-between" mb="md">
-        <Title order={1} size="h2">
+        <Title order={1} size="h2" style={{ overflowWrap: "anywhere" }}>
           {title}
         </Title>
         <Group gap="xs">{actions}</Group>

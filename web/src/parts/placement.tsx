@@ -98,7 +98,7 @@ export function PlacementFields({ placement }: { placement: Placement }) {
       <Radio.Group label="What the sandbox sees" value={scope} onChange={set.scope}>
         <Group mt={4}>
           <Radio value="workspace" label="Its workspace" />
-          <Radio value="workspace+vault" label="Its workspace, and the vault to read" />
+          <Radio value="workspace+vault" label="Its workspace, and the vault directory to read" />
         </Group>
       </Radio.Group>
     </>
