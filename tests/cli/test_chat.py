@@ -388,6 +388,7 @@ class Terminal:
             preexec_fn=_take_terminal,
         )
         os.close(theirs)
+        self.shown = ""
         self._unread = ""
 
     def __enter__(self) -> Terminal:
@@ -416,7 +417,8 @@ class Terminal:
         while text not in self._unread:
             if not select.select([self._ours], [], [], seconds)[0]:
                 return False
-            self._unread += os.read(self._ours, 4096).decode(errors="replace")
+            read = os.read(self._ours, 4096).decode(errors="replace")
+            self._unread, self.shown = self._unread + read, self.shown + read
         self._unread = self._unread.partition(text)[2]
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from tests.cli.conftest import Roost
+from tests.cli.test_chat import Terminal
 
 from roost.api.access.auth import MANAGED_AGENTS
 from roost.testing.live import LiveServer
@@ -104,6 +106,88 @@ def test_workspaces_are_made_set_up_shared_and_removed(said: Callable[..., str])
     assert "is no size" in said("settings", "letters", "--quota", "much", code=1)
     assert said("rm", "letters", "--force") == f"deleted {made}\n"
     assert "there is no workspace" in said("rm", "letters", code=1)
+
+
+FIRST, SECOND, THIRD = (
+    f"{word}-secret-of-this-vault-0123" for word in ("first", "second", "third")
+)
+
+
+def test_secrets_are_put_into_vaults_used_replaced_and_removed(
+    said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def vaults(*arguments: str, secret: str = "", code: int = 0) -> str:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(secret))
+        told.append(said("vaults", *arguments, code=code))
+        return told[-1]
+
+    team = vaults("create", "team", "--metadata", "for=web").strip()
+    assert team.startswith("vlt_")
+    variable = ("add", "team", "--variable", "SITE_KEY", "--host", "api.example.org")
+    credential = vaults(*variable, "--name", "of the site", secret=f"{FIRST}\n").strip()
+    [row] = vaults("credentials", "team").splitlines()[1:]
+    assert row.split()[:6] == [credential, "environment_variable", "SITE_KEY", "of", "the", "site"]
+    [shown] = json.loads(vaults("credentials", team, "--json"))
+    assert shown["auth"]["networking"] == {"type": "limited", "allowed_hosts": ["api.example.org"]}
+    assert shown["auth"]["injection_location"] == {"header": True, "body": False}
+    assert "SITE_KEY" in vaults(*variable, secret=FIRST, code=1)  # there is one in use
+    replaced = vaults("replace", "team", credential, secret=SECOND)
+    assert replaced == f"replaced the secret of {credential}\n"
+
+    assert "1 user message " in said("chat", "--once", "--vault", "team", "Hello")
+    session = json.loads(said("sessions", "ls", "--json"))[0]
+    assert session["vault_ids"] == [team] and team in said("sessions", "show", session["id"])
+    again = ("chat", "--once", "--session", session["id"], "--vault", "team", "Hello")
+    assert "is for a new session" in said(*again, code=1)
+
+    gateway = ("--model-key", "--base-url", "https://gateway.example")
+    account = vaults("create", "account", *gateway).strip()
+    vaults("add", "account", "--model-key", secret=THIRD)
+    assert "roost.base_url  https://gateway.example" in vaults("show", "account")
+    uses = dict(line.split()[:3:2] for line in vaults("ls").splitlines())
+    assert (uses[team], uses[account]) == ("tools", "model")
+
+    assert vaults("archive-credential", team, credential) == f"archived {credential}\n"
+    assert len(vaults("credentials", "team").splitlines()) == 1
+    assert credential in vaults("credentials", "team", "--all")
+    assert vaults("rm-credential", "team", credential) == f"deleted {credential}\n"
+    assert vaults("archive", "team") == f"archived {team}\n"
+    assert team not in vaults("ls") and team in vaults("ls", "--all")
+    assert vaults("rm", team, "account") == f"deleted {team}\ndeleted {account}\n"
+    assert not [secret for secret in (FIRST, SECOND, THIRD) if secret in "".join(told)]
+
+
+def test_what_does_not_fit_a_vault_is_said(
+    said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    for name in ("once", "twice", "twice"):
+        said("vaults", "create", name)
+    mcp = ("--mcp", "https://mcp.example.org")
+    for arguments, says in (
+        (("add", "twice", "--model-key"), "2 vaults are called 'twice'"),
+        (("add", "nobody", "--model-key"), "there is no vault 'nobody'"),
+        (("add", "once"), "one of --mcp, --variable and --model-key"),
+        (("add", "once", "--model-key", *mcp), "one of --mcp, --variable and --model-key"),
+        (("add", "once", "--variable", "KEY"), "name hosts with --host"),
+        (("add", "once", *mcp, "--any-host"), "are for --variable"),
+        (("add", "once", "--variable", "KEY", "--any-host"), "there is no secret"),
+        (("create", "x", "--engine", "claude"), "are for vaults with --model-key"),
+        (("create", "x", "--metadata", "note"), "'note' is not KEY=VALUE"),
+    ):
+        assert says in said("vaults", *arguments, code=1)
+
+
+def test_a_secret_that_is_typed_is_not_shown(server: LiveServer, said: Callable[..., str]) -> None:
+    vault = said("vaults", "create", "typed").strip()
+    command = ("vaults", "add", vault, "--mcp", "https://mcp.example.org/mcp")
+    with Terminal(server.url, *command) as terminal:
+        terminal.wait_for("Secret (not shown): ")
+        terminal.type(f"{FIRST}\n")
+        terminal.wait_for("vcrd_")
+        assert FIRST not in terminal.shown
 
 
 def test_a_chat_outlives_a_server_that_is_killed_in_the_middle_of_an_answer(

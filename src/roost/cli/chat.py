@@ -8,13 +8,15 @@ the reading; it goes on at the same place.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from roost.cli.asked import asked as put_to_person
 from roost.cli.asked import in_words, send, waiting
 from roost.cli.client import ApiClient, Json, at
 from roost.cli.follow import ENDS, Following, newest
 from roost.cli.screen import Screen, folded
+from roost.cli.vaults import vault_id
 from roost.errors import Conflict, InvalidRequest, NotFound
 
 _NAME = "roost-chat"
@@ -37,12 +39,20 @@ _TOOLS = [
 """What the agent of `roost chat` may use: it reads as it likes, and asks before anything else."""
 
 
+class ChatSession(NamedTuple):
+    """What a new session is to have, as the command line names it."""
+
+    agent: str | None
+    workspace: str | None
+    vaults: Sequence[str]
+
+
 def converse(
     client: ApiClient,
     message: str | None,
     *,
     session_id: str | None,
-    asked: Mapping[str, str | None],
+    asked: ChatSession,
     once: bool,
 ) -> int:
     """Hold the conversation, in a session as it is asked for if there is none; gives the exit code."""
@@ -52,6 +62,8 @@ def converse(
         raise InvalidRequest(
             "--once needs a message", hint='For example: roost chat --once "Hello"'
         )
+    if session_id and asked.vaults:
+        raise InvalidRequest("--vault is for a new session: a session's vaults cannot be changed")
     session = (
         client.get(at("v1", "sessions", session_id))
         if session_id
@@ -243,13 +255,16 @@ def _ask(prompt: str) -> str:
     return input(prompt).strip()
 
 
-def _new_session(client: ApiClient, asked: Mapping[str, str | None], message: str | None) -> Json:
-    body = {
-        **{name: value for name, value in asked.items() if value is not None},
-        "agent": _agent(client, asked["agent"]),
+def _new_session(client: ApiClient, asked: ChatSession, message: str | None) -> Json:
+    body: Json = {
+        "agent": _agent(client, asked.agent),
         "environment_id": _named(client, "environments", {"name": _NAME})["id"],
         "title": folded(message or "roost chat", 80),
     }
+    if asked.workspace is not None:
+        body["workspace"] = asked.workspace
+    if asked.vaults:
+        body["vault_ids"] = [vault_id(client, vault) for vault in asked.vaults]
     return client.post("/v1/sessions", body)
 
 

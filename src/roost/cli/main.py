@@ -10,6 +10,7 @@ import typer
 
 from roost.cli.options import Json, SessionId, Url
 from roost.cli.session_commands import sessions
+from roost.cli.vault_commands import vaults
 from roost.cli.workspace_commands import workspaces
 from roost.errors import RoostError, StartupError
 
@@ -30,6 +31,7 @@ app.add_typer(image, name="image")
 node = typer.Typer(help="List the servers of a database, and drain one.", no_args_is_help=True)
 app.add_typer(node, name="node")
 app.add_typer(workspaces, name="workspaces")
+app.add_typer(vaults, name="vaults")
 blobs = typer.Typer(help="The store of snapshots and files.", no_args_is_help=True)
 app.add_typer(blobs, name="blobs")
 
@@ -103,17 +105,21 @@ def chat(
     workspace: Annotated[
         str | None, typer.Option(help="The workspace of a new session; default one of its own.")
     ] = None,
+    vault: Annotated[
+        list[str] | None,
+        typer.Option(help="A vault of a new session, by name or id; may be given more than once."),
+    ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Send one message, print the answer, and leave.")
     ] = False,
     url: Url = None,
 ) -> None:
     """Talk to an agent in the terminal. Ctrl-C interrupts it; at the prompt it leaves."""
-    from roost.cli.chat import converse
+    from roost.cli.chat import ChatSession, converse
     from roost.cli.environment import connect
 
     with connect(url) as client:
-        asked = {"agent": agent, "workspace": workspace}
+        asked = ChatSession(agent=agent, workspace=workspace, vaults=vault or [])
         raise typer.Exit(converse(client, message, session_id=session, asked=asked, once=once))
 
 

@@ -54,6 +54,7 @@ def print_session(client: ApiClient, session_id: str, *, as_json: bool) -> None:
         "trust": session.get("trust_level", ""),
         "sandbox": session.get("sandbox") or "",
         "environment": session["environment_id"],
+        "vaults": ", ".join(session.get("vault_ids", [])),
         "created": when(session["created_at"]),
         "updated": when(session["updated_at"]),
         "tokens": f"{usage.get('input_tokens', 0)} in, {usage.get('output_tokens', 0)} out",
