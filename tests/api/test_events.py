@@ -322,7 +322,7 @@ async def test_large_events_are_listed_for_a_few_at_a_time(tmp_path: Path):
         large, small = await roost.session(), await roost.session()
         await roost.say(large, "x" * 3_000_000)
         await roost.say(small, "hello")
-        places, got = roost.deps.services[EventPages]._large._places, []
+        places, got = roost.deps.services[EventPages]._large._reading, []
 
         async def list_large() -> None:
             got.append(await roost.get(f"/v1/sessions/{large['id']}/events"))
