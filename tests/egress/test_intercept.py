@@ -354,6 +354,41 @@ async def test_a_body_that_is_too_large_to_hold_goes_in_chunks(egress_setup: Egr
     assert second.body == first.body[60_000:-60_000]
 
 
+@pytest.mark.parametrize("where", ["a header", "a body", "a body in chunks", "a large body"])
+async def test_what_placeholders_grow_to_has_a_bound(egress_setup: EgressSetup, where: str):
+    far, large = egress_setup.far, "s" * 32_000
+    many = PLACEHOLDER * 200
+    asked = {
+        "a header": to(far, f"x-key: {many}"),
+        "a body": to(far, method="POST", body=many.encode()),
+        "a body in chunks": to(far, "transfer-encoding: chunked", method="POST")
+        + chunk(many.encode()),
+        "a large body": to(far, method="POST", body=b"." * 5000 + many.encode()),
+    }[where]
+    bounds = type(QUICK)(replaced_bytes=10_000, idle_seconds=5, linger_seconds=0.2)
+    async with (
+        opened(egress_setup, substitution(secret=kept(large)), bounds=bounds) as inside,
+        client(inside, far.port) as inner,
+    ):
+        found = await inner.ask(asked)
+    assert found.status == 413 and b"can be put in for placeholders" in found.body
+    assert far.seen == []
+
+
+async def test_what_a_held_body_grows_by_is_held(egress_setup: EgressSetup):
+    far, large = egress_setup.far, "s" * 32_000
+    bounds = type(QUICK)(held_bytes=100_000, linger_seconds=0.2)
+    async with (
+        opened(egress_setup, substitution(secret=kept(large)), bounds=bounds) as inside,
+        client(inside, far.port) as inner,
+    ):
+        assert (
+            await inner.ask(to(far, method="POST", body=PLACEHOLDER.encode() * 3))
+        ).status == 200
+        found = await inner.ask(to(far, method="POST", body=PLACEHOLDER.encode() * 4))
+    assert found.status == 429 and len(far.seen) == 1
+
+
 async def test_a_compressed_body_is_passed_on_as_it_is(
     egress_setup: EgressSetup, caplog: pytest.LogCaptureFixture
 ):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roost.egress.hosts import target_of
+from roost.egress.reports import Refusal
 from roost.egress.substitution import (
     Replacer,
     RequestSecrets,
@@ -30,6 +31,13 @@ _PIECES = st.sampled_from(
 )
 
 
+MOST = 1000
+
+
+def fed(replacer: Replacer, data: bytes) -> bytes:
+    return b"".join(replacer.feed(data))
+
+
 @st.composite
 def cut(draw: st.DrawFn, data: bytes) -> list[bytes]:
     ends = sorted(draw(st.sets(st.integers(0, len(data)), max_size=20)))
@@ -39,9 +47,9 @@ def cut(draw: st.DrawFn, data: bytes) -> list[bytes]:
 @given(st.data(), st.lists(_PIECES, max_size=12))
 def test_a_stream_is_replaced_alike_however_it_is_cut(data: st.DataObject, parts: list[bytes]):
     text = b"".join(parts)
-    whole = Replacer(SECRETS)
-    stream = Replacer(SECRETS)
-    pieces = [stream.feed(piece) for piece in data.draw(cut(text))]
+    whole = Replacer(SECRETS, MOST)
+    stream = Replacer(SECRETS, MOST)
+    pieces = [fed(stream, piece) for piece in data.draw(cut(text))]
     assert b"".join([*pieces, stream.flush()]) == whole.whole(text)
     assert stream.replaced == whole.replaced
 
@@ -53,15 +61,26 @@ def test_each_placeholder_is_replaced_once_from_left_to_right(parts: list[bytes]
         found = next((each for each in SECRETS if text.startswith(each, at)), None)
         expected += text[at : at + 1] if found is None else SECRETS[found]
         at += 1 if found is None else len(found)
-    assert Replacer(SECRETS).whole(text) == expected
+    assert Replacer(SECRETS, MOST).whole(text) == expected
 
 
 def test_only_what_can_begin_a_placeholder_waits():
-    replacer = Replacer(SECRETS)
-    assert replacer.feed(b"data: x\n\n") == b"data: x\n\n"
-    assert replacer.feed(b"data: roost_aa") == b"data: "
-    assert replacer.feed(b"x") == b"roost_aax"
-    assert Replacer({}).feed(A) == A
+    replacer = Replacer(SECRETS, MOST)
+    assert fed(replacer, b"data: x\n\n") == b"data: x\n\n"
+    assert fed(replacer, b"data: roost_aa") == b"data: "
+    assert fed(replacer, b"x") == b"roost_aax"
+    assert fed(Replacer({}, 0), A) == A
+
+
+def test_only_so_much_is_put_in_and_never_much_at_once():
+    secret = b"s" * 30_000
+    replacer = Replacer({A: secret}, 300_000)
+    pieces = list(replacer.feed(A * 10))
+    assert b"".join(pieces) == secret * 10 and max(map(len, pieces)) <= 65536 + len(secret)
+    for over in (replacer.whole, lambda data: fed(replacer, data)):
+        with pytest.raises(Refusal, match="at most 300000 bytes") as refused:
+            over(A)
+        assert refused.value.status == 413
 
 
 def basic(text: bytes) -> bytes:
@@ -83,12 +102,12 @@ def basic(text: bytes) -> bytes:
     ],
 )
 def test_headers_are_replaced_also_inside_of_basic(name: bytes, value: bytes, expected: bytes):
-    assert replaced_in_header(Replacer(SECRETS), name, value) == expected
+    assert replaced_in_header(Replacer(SECRETS, MOST), name, value) == expected
 
 
 def test_a_scheme_is_known_in_any_letters():
     given = replaced_in_header(
-        Replacer(SECRETS), b"authorization", b"bAsIc  " + b64encode(A + b":x")
+        Replacer(SECRETS, MOST), b"authorization", b"bAsIc  " + b64encode(A + b":x")
     )
     assert given.startswith(b"bAsIc  ") and b64decode(given.split()[1]) == b"first:x"
 
@@ -174,7 +193,7 @@ async def test_nothing_shows_a_secret(caplog: pytest.LogCaptureFixture):
     session = SessionSubstitutions("sesn_1", [given], 1)
     towards = session.towards(target_of(b"CONNECT", b"api.example:443"))
     secrets = await towards.secrets()
-    replacer = Replacer(secrets.header)
+    replacer = Replacer(secrets.header, MOST)
     replacer.whole(PLACEHOLDER.encode())
     for _ in range(2):
         towards.note_replaced(replacer, "a header")

@@ -106,7 +106,7 @@ class Relay:
             added.append((b"accept-encoding", b"identity"))
         if keep and (protocol := _upgrade(request)):
             added += [(b"connection", b"upgrade"), (b"upgrade", protocol)]
-        replacer = Replacer(secrets.header)
+        replacer = Replacer(secrets.header, self._how.bounds.header_secret_bytes)
         kept = [
             (name, replaced_in_header(replacer, name, value))
             for name, value in end_to_end(request.headers, *drop)
@@ -122,7 +122,7 @@ class Relay:
         What is replaced may change its length. So a body is held, up to a bound; a larger one goes in chunks.
         """
         said = dict(request.headers)
-        replacer = Replacer(self._looked_for(said, secrets))
+        replacer = Replacer(self._looked_for(said, secrets), self._how.bounds.body_secret_bytes)
         if b"transfer-encoding" in said:
             return [(b"transfer-encoding", b"chunked")], replacer, None
         if b"content-length" not in said:
@@ -134,6 +134,8 @@ class Relay:
             return [(b"transfer-encoding", b"chunked")], replacer, None
         holding.add(size)
         body = replacer.whole(await self._whole_body())
+        holding.add(max(0, len(body) - size))
+        await self._how.spend(len(body))
         self._given.note_replaced(replacer, "a body")
         return [(b"content-length", b"%d" % len(body))], replacer, body
 
@@ -165,8 +167,8 @@ class Relay:
         try:
             async with aclosing(self._peer.body()) as parts:
                 async for data in parts:
-                    await self._how.spend(len(data))
-                    if given := replacer.feed(data):
+                    for given in replacer.feed(data):
+                        await self._how.spend(len(given))
                         await self._server.send(h11.Data(data=given))
             await self._server.send(h11.Data(data=replacer.flush()), h11.EndOfMessage())
         except anyio.BrokenResourceError:

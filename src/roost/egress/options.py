@@ -65,13 +65,16 @@ async def _check_origin(name: str, origin: Origin) -> None:
 class EgressBounds(msgspec.Struct, frozen=True, kw_only=True):
     """How much, how many and how long. Connections and bandwidth are per session, held bytes are those of
     requests: per session, and of all together. A body in which placeholders are replaced is held up to
-    `replaced_bytes`; a larger one goes on as it comes, in chunks.
+    `replaced_bytes`; a larger one goes on as it comes, in chunks. A placeholder is small and a secret may be
+    large, so what is put in has bounds of its own: for the headers of a request, and for its body.
     """
 
     connections: int = 64
     head_bytes: int = 32 * 1024
     body_bytes: int = 32 * 1024**2
     replaced_bytes: int = 8 * 1024**2
+    header_secret_bytes: int = 64 * 1024
+    body_secret_bytes: int = 1024**2
     held_bytes: int = 128 * 1024**2
     all_held_bytes: int = 1024**3
     bytes_per_second: int = 64 * 1024**2

@@ -11,13 +11,14 @@ import binascii
 import logging
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
 import anyio
 
 from roost.egress.hosts import HostList, ProxyTarget
+from roost.egress.reports import Refusal
 from roost.egress.secrets import SHORTEST_SECRET, forms_of
 from roost.egress.tls import CertificateAuthority
 from roost.ports.egress import Networking, Substitution
@@ -27,15 +28,21 @@ _log = logging.getLogger(__name__)
 _MOST_VALUES: Final = 4
 """How many values of one secret are looked for in answers: the newest, and those it had before."""
 _MOST_NOTED: Final = 1000
+_PIECE: Final = 65536
 _BASIC: Final = re.compile(rb"(basic +)([A-Za-z0-9+/_-]+=*)", re.IGNORECASE)
 _HEADER: Final = re.compile(rb"[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?")
 
 
 class Replacer:
-    """Replaces placeholders in a stream. Only bytes that can begin one wait for what comes after them."""
+    """Replaces placeholders in a stream. Only bytes that can begin one wait for what comes after them.
 
-    def __init__(self, secrets: Mapping[bytes, bytes]) -> None:
+    A secret may be a thousand times as long as its placeholder, so at most `most_bytes` are put in.
+    """
+
+    def __init__(self, secrets: Mapping[bytes, bytes], most_bytes: int) -> None:
         self._secrets = secrets
+        self._most_bytes = most_bytes
+        self._put_in = 0
         longest = sorted(secrets, key=len, reverse=True)
         self._pattern = re.compile(b"|".join(map(re.escape, longest))) if secrets else None
         self._most = len(longest[0]) - 1 if secrets else 0
@@ -46,21 +53,29 @@ class Replacer:
         return self._pattern is not None
 
     def whole(self, data: bytes) -> bytes:
-        """A complete piece with the secrets in it."""
+        """A complete piece with the secrets in it. :raises Refusal: that is too many"""
         return data if self._pattern is None else self._pattern.sub(self._secret, data)
 
-    def feed(self, data: bytes) -> bytes:
-        """As much of the stream as can be passed on now."""
+    def feed(self, data: bytes) -> Generator[bytes, None, None]:
+        """As much of the stream as can be passed on now, in pieces of which none is large.
+
+        :raises Refusal: there are too many secrets in it
+        """
         if self._pattern is None:
-            return data
-        data = self._held + data
-        end = 0
+            yield data
+            return
+        data, begin, ready = self._held + data, 0, bytearray()
         for found in self._pattern.finditer(data):
-            end = found.end()
+            ready += data[begin : found.start()] + self._secret(found)
+            begin = found.end()
+            if len(ready) >= _PIECE:
+                yield bytes(ready)
+                ready.clear()
         # What was put in is not looked at again: only the rest can begin a placeholder.
-        cut = max(end, len(data) - self._beginning(data[end:]))
+        cut = len(data) - self._beginning(data[begin:])
         self._held = data[cut:]
-        return self.whole(data[:cut])
+        if ready or cut > begin:
+            yield bytes(ready) + data[begin:cut]
 
     def flush(self) -> bytes:
         """The rest, at the end of the stream."""
@@ -68,8 +83,12 @@ class Replacer:
         return rest
 
     def _secret(self, found: re.Match[bytes]) -> bytes:
+        secret = self._secrets[found[0]]
+        self._put_in += len(secret)
+        if self._put_in > self._most_bytes:
+            raise Refusal(413, f"at most {self._most_bytes} bytes can be put in for placeholders")
         self.replaced.add(found[0])
-        return self._secrets[found[0]]
+        return secret
 
     def _beginning(self, data: bytes) -> int:
         """How many bytes at the end could be the beginning of a placeholder."""
