@@ -412,6 +412,35 @@ async def test_a_compressed_answer_is_decoded_to_be_looked_at(egress_setup: Egre
             await inner.ask(to(far))
 
 
+@pytest.mark.parametrize(
+    ("encoding", "status"), [("br", 200), ("zstd", 200), ("gzip, x-odd", 200), ("gzip", 206)]
+)
+async def test_an_answer_that_cannot_be_searched_is_not_passed_on(
+    egress_setup: EgressSetup, encoding: str, status: int
+):
+    far = egress_setup.far
+    far.reply = answer(SECRET.encode(), status, content_encoding=encoding)
+    async with opened(egress_setup) as inside, client(inside, far.port) as inner:
+        found = await inner.ask(to(far))
+    assert found.status == 502 and b"cannot be searched for secrets" in found.body
+    assert SECRET.encode() not in found.body
+
+
+async def test_an_answer_without_a_body_may_say_any_encoding(egress_setup: EgressSetup):
+    far = egress_setup.far
+
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        size = b"5" if seen.method == "HEAD" else b"0"
+        await stream.send(
+            b"HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: %s\r\n\r\n" % size
+        )
+
+    far.reply = reply
+    async with opened(egress_setup) as inside, client(inside, far.port) as inner:
+        assert (await inner.ask(to(far, method="HEAD"))).status == 200
+        assert (await inner.ask(to(far))).status == 200
+
+
 @pytest.mark.parametrize("method", ["HEAD", "GET", "DELETE", "OPTIONS"])
 async def test_requests_without_a_body_keep_the_connection(egress_setup: EgressSetup, method: str):
     far = egress_setup.far

@@ -24,7 +24,7 @@ from anyio.abc import ByteStream
 from roost.egress.hosts import ProxyTarget
 from roost.egress.options import EgressBounds
 from roost.egress.reports import Refusal
-from roost.egress.secrets import Redactor
+from roost.egress.secrets import Redactor, is_readable
 from roost.egress.server_name import Hello, HelloReader, Unreadable, begins_as_tls
 from roost.egress.substitution import (
     HostSubstitutions,
@@ -40,6 +40,7 @@ _log = logging.getLogger(__name__)
 _CHUNK: Final = 65536
 _SOON: Final = 0.05
 _SWITCHING: Final = 101
+_BODILESS: Final = (204, 304)
 _ABSOLUTE: Final = re.compile(rb"https://([^/?#@]+)([/?][!-~]*)?", re.IGNORECASE)
 
 Step = Coroutine[Any, Any, None]
@@ -68,6 +69,7 @@ class Relay:
         self._given = given
         self._how = how
         self._redactor = Redactor(())
+        self._method = b""
 
     async def carry(self, request: h11.Request, authority: str, path: bytes, *, keep: bool) -> None:
         """One request and its answer. `keep`: another one may follow, and a client that hangs up is noticed.
@@ -75,6 +77,7 @@ class Relay:
         :raises Refusal: the request is malformed or too large
         :raises h11.ProtocolError: the server does not speak HTTP
         """
+        self._method = request.method
         secrets = await self._given.secrets()
         self._redactor = Redactor(secrets.forms)
         headers = [(b"host", authority.encode()), *self._headers(request, secrets, keep=keep)]
@@ -203,7 +206,7 @@ class Relay:
         if isinstance(event, h11.InformationalResponse):
             await self._switch(event)
             return
-        decoded = bool(self._given) and _is_encoded(event)
+        decoded = bool(self._given) and self._is_decoded(event)
         # It is passed on decoded. What it says about other protocols is not true behind a proxy.
         drop = [b"alt-svc"] if self._given else []
         drop += [b"content-encoding", b"content-length"] if decoded else []
@@ -219,6 +222,25 @@ class Relay:
             await self._peer.send(*self._rest())
         else:
             await self._pass_all([head])
+
+    def _is_decoded(self, event: h11.Response) -> bool:
+        """Whether it is passed on decoded, because it is encoded although it was asked not to be.
+
+        :raises Refusal: it cannot be decoded, so nobody can say whether the secret is in it
+        """
+        said = b",".join(value for name, value in event.headers if name == b"content-encoding")
+        if said.lower() in (b"", b"identity"):
+            return False
+        encodings = said.decode("ascii", "replace")
+        is_part = event.status_code == httpx2.codes.PARTIAL_CONTENT
+        if (is_part or not is_readable(encodings)) and self._has_body(event):
+            raise Refusal(502, "the answer is encoded in a way that cannot be searched for secrets")
+        return True
+
+    def _has_body(self, event: h11.Response) -> bool:
+        if self._method == b"HEAD" or event.status_code in _BODILESS:
+            return False
+        return (b"content-length", b"0") not in event.headers
 
     async def _pass(self, data: bytes) -> None:
         if sent := await self._clean(data):
@@ -277,12 +299,6 @@ def _is_short(head: Head) -> bool:
 def _closes(event: h11.Response) -> bool:
     said = b",".join(value for name, value in event.headers if name == b"connection").lower()
     return event.http_version < b"1.1" or b"close" in {word.strip() for word in said.split(b",")}
-
-
-def _is_encoded(event: h11.Response) -> bool:
-    """Whether it is compressed although it was asked not to be. A part of something compressed stays so."""
-    said = [value.lower() for name, value in event.headers if name == b"content-encoding"]
-    return event.status_code != httpx2.codes.PARTIAL_CONTENT and said not in ([], [b"identity"])
 
 
 class _Stream(httpx2.AsyncByteStream):

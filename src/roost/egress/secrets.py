@@ -17,6 +17,9 @@ SHORTEST_KEY: Final = 16
 SHORTEST_SECRET: Final = 6
 """A password or a token may be short, and is none of those words."""
 
+_READABLE: Final = frozenset(("", "identity", "gzip", "deflate"))
+"""How a body may be encoded. What cannot be read cannot be searched for a secret, and is not passed on."""
+
 _SAFE_IN_ADDRESSES: Final = ("", "/", "!'()*", "!'()*/", "!#$&'()*+,/:;=?@")
 """What programs leave as it is in addresses: Python's and Go's ways, and the two of JavaScript."""
 
@@ -24,6 +27,11 @@ _SAFE_IN_ADDRESSES: Final = ("", "/", "!'()*", "!'()*/", "!#$&'()*+,/:;=?@")
 def can_be_sent(secret: str) -> bool:
     """Whether a header can carry it. What cannot must not be tried: libraries quote it in their errors."""
     return bool(secret) and all("!" <= letter <= "~" for letter in secret)
+
+
+def is_readable(encodings: str) -> bool:
+    """Whether a body with this `Content-Encoding` can be searched."""
+    return _READABLE.issuperset(each.strip() for each in encodings.lower().split(","))
 
 
 class PutOn(NamedTuple):

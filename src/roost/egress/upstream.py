@@ -26,6 +26,7 @@ from roost.egress.secrets import (
     PutOn,
     Redactor,
     can_be_sent,
+    is_readable,
     put_on,
 )
 from roost.egress.wire import Headers, Peer, end_to_end
@@ -41,9 +42,6 @@ _NOT_PASSED_ON = (
     b"strict-transport-security",
 )
 """Answers' headers that are about the operator's account, or about a connection nobody inside has."""
-
-_READABLE: Final = frozenset(("", "identity", "gzip", "deflate"))
-"""How a body may be encoded. What cannot be read cannot be searched for the secret, and is not passed on."""
 
 _NOT_ACCEPTED: Final = 401
 T = TypeVar("T")
@@ -173,8 +171,7 @@ class UpstreamAnswer:
 
         :raises httpx2.DecodingError: the body is encoded in a way that cannot be read
         """
-        encodings = self.response.headers.get("content-encoding", "").lower().split(",")
-        if not _READABLE.issuperset(map(str.strip, encodings)):
+        if not is_readable(self.response.headers.get("content-encoding", "")):
             raise httpx2.DecodingError("the body cannot be read")
         await peer.send(h11.Response(status_code=self.response.status_code, headers=headers))
         stages: Sequence[StreamFilter] = (Redactor(self._forms), *filters)
