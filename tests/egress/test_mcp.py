@@ -232,6 +232,19 @@ async def test_an_address_elsewhere_stays_as_it_is(egress_setup: EgressSetup, na
         assert (await client.post("/messages")).status_code == 404
 
 
+@pytest.mark.parametrize("where", ["{url}/login?token={token}", "https://e.example/{token}"])
+async def test_a_token_in_a_redirect_is_taken_out(egress_setup: EgressSetup, where: str):
+    location = where.format(url=egress_setup.far.url, token=TOKEN)
+    egress_setup.far.reply = answer({}, 307, location=location)
+    async with (
+        egress_setup.opened(origins=with_token(egress_setup), **ANY) as inside,
+        client_of(inside) as client,
+    ):
+        moved = await client.post("", content=b"{}", follow_redirects=False)
+    assert moved.status_code == 307 and TOKEN not in str(moved.headers)
+    assert "*" * len(TOKEN) in moved.headers["location"]
+
+
 async def test_a_redirect_leads_to_the_address_inside(egress_setup: EgressSetup):
     origins = with_token(egress_setup)
     egress_setup.far.reply = answer({}, 307, location=f"{egress_setup.far.url}/v2/mcp?x=1")

@@ -26,7 +26,7 @@ from roost.egress.connections import UpstreamConnections
 from roost.egress.hosts import NetworkRules, target_of
 from roost.egress.options import EgressBounds
 from roost.egress.reports import Refusal, Reports
-from roost.egress.upstream import UpstreamClient, answering
+from roost.egress.upstream import UpstreamAnswer, UpstreamClient, answering
 from roost.egress.wire import Headers, HeldBytes, Holding, Peer, unless_gone
 from roost.ports.egress import Origin
 
@@ -112,7 +112,7 @@ class McpProxy:
         with answering(peer, f"the MCP server {self._name} did not answer"):
             async with self._client.send(method, target, headers, body) as answer:
                 await self._note(answer.response.status_code)
-                passed = answer.headers(*_DROPPED) + self._location(answer.response)
+                passed = answer.headers(*_DROPPED) + self._location(answer)
                 is_stream = method == "GET" and _is_stream(answer.response)
                 filters = [EndpointEvent(self._addresses.local)] if is_stream else []
                 if filters:  # what is rewritten may get longer
@@ -121,10 +121,12 @@ class McpProxy:
             await peer.send(h11.EndOfMessage())
             await peer.finish()
 
-    def _location(self, response: httpx2.Response) -> Headers:
+    def _location(self, answer: UpstreamAnswer) -> Headers:
         """Where a redirect leads to, as it is found inside."""
-        where = response.headers.get("location")
-        return [] if where is None else [(b"location", self._addresses.local(where.encode()))]
+        where = answer.response.headers.get("location")
+        if where is None:
+            return []
+        return [(b"location", self._addresses.local(answer.redacted(where.encode())))]
 
     async def _note(self, status: int) -> None:
         """Tell the session that the server wants another credential: once, until it works again."""

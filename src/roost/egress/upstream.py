@@ -192,11 +192,14 @@ class UpstreamAnswer:
         drop = (*_NOT_PASSED_ON, *drop)
         if "content-encoding" in self.response.headers:  # it is passed on decoded
             drop = (*drop, b"content-encoding", b"content-length")
-        redactor = Redactor(self._forms)
         return [
-            (name, redactor.whole(value))
+            (name, self.redacted(value))
             for name, value in end_to_end(self.response.headers.raw, *drop)
         ]
+
+    def redacted(self, value: bytes) -> bytes:
+        """A header's value without the secret."""
+        return Redactor(self._forms).whole(value)
 
 
 @contextmanager
