@@ -105,7 +105,7 @@ def test_a_redacted_stream_has_no_key_keeps_its_length_and_holds_back_only_begin
     pieces: list[bytes],
 ):
     key = KEY.encode()
-    redactor = Redactor([key])
+    redactor = Redactor.of([key])
     out = b""
     for count, piece in enumerate(pieces, 1):
         out += redactor.feed(piece)

@@ -174,6 +174,38 @@ async def test_events_pass_as_they_come_and_a_token_in_them_is_taken_out(
     assert b"".join(parts[1:]) == b"data: " + b"*" * len(TOKEN) + b"\n\n"
 
 
+async def test_a_token_that_was_replaced_meanwhile_is_taken_out_of_a_long_stream(
+    egress_setup: EgressSetup,
+):
+    tokens, go_on = (
+        ["the-first-token-of-the-server", "the-second-token-of-the-server"],
+        anyio.Event(),
+    )
+
+    async def secret() -> str:
+        return tokens[0]
+
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        await stream.send(STREAM_HEAD + chunk(b"data: one\n\n"))
+        if seen.method == "GET":
+            await go_on.wait()
+            await stream.send(chunk(b"data: the-second-token-of-the-server\n\n"))
+        await stream.send(b"0\r\n\r\n")
+
+    egress_setup.far.reply = reply
+    origins = [server(f"{egress_setup.far.url}/mcp", Credential(secret, "bearer"))]
+    async with (
+        egress_setup.opened(origins=origins, **ANY) as inside,
+        client_of(inside) as client,
+        client.stream("GET", "") as response,
+    ):
+        tokens.pop(0)
+        await client.post("", content=b"{}")
+        go_on.set()
+        said = await response.aread()
+    assert said.startswith(b"data: one\n\ndata: ***") and b"second" not in said
+
+
 async def test_trailers_are_left_out_and_so_is_a_token_in_them(egress_setup: EgressSetup):
     async def reply(seen: Seen, stream: ByteStream) -> None:
         end = b"0\r\nx-echo: " + TOKEN.encode() + b"\r\n\r\n"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from roost.egress.hosts import target_of
 from roost.egress.reports import Refusal
 from roost.egress.substitution import (
+    HostSubstitutions,
     Replacer,
     RequestSecrets,
     SessionSubstitutions,
@@ -112,9 +113,13 @@ def test_a_scheme_is_known_in_any_letters():
     assert given.startswith(b"bAsIc  ") and b64decode(given.split()[1]) == b"first:x"
 
 
-async def secrets_for(host: str, *chosen: object) -> RequestSecrets:
+def towards(host: str, *chosen: object) -> HostSubstitutions:
     session = SessionSubstitutions("sesn_1", chosen, 1)  # type: ignore[arg-type]
-    return await session.towards(target_of(b"CONNECT", f"{host}:443".encode())).secrets()
+    return session.towards(target_of(b"CONNECT", f"{host}:443".encode()))
+
+
+async def secrets_for(host: str, *chosen: object) -> RequestSecrets:
+    return await towards(host, *chosen).secrets()
 
 
 @pytest.mark.parametrize(
@@ -134,9 +139,10 @@ async def secrets_for(host: str, *chosen: object) -> RequestSecrets:
 async def test_a_secret_is_for_its_hosts_and_no_other(
     hosts: list[str] | None, host: str, is_given: bool
 ):
-    found = await secrets_for(host, substitution(hosts=hosts))
+    given = towards(host, substitution(hosts=hosts))
+    found = await given.secrets()
     assert found.header == ({PLACEHOLDER.encode(): SECRET.encode()} if is_given else {})
-    assert bool(found.forms) == is_given
+    assert bool(given.forms().longest_first) == is_given
 
 
 async def test_a_secret_is_for_the_places_it_is_meant_for():
@@ -163,12 +169,12 @@ async def failing() -> str:
 
 
 async def test_a_secret_that_cannot_be_had_is_left_out(caplog: pytest.LogCaptureFixture):
-    found = await secrets_for(
+    given = towards(
         HOST,
         substitution(secret=failing),
         substitution(variable="B", placeholder=B.decode(), secret=kept(None)),
     )
-    assert (found.header, found.body, found.forms) == ({}, {}, [])
+    assert await given.secrets() == ({}, {}) and given.forms().longest_first == []
     assert "API_KEY cannot be read" in caplog.text
 
 
@@ -179,12 +185,15 @@ async def test_a_secret_that_was_replaced_is_still_taken_out_of_answers():
         return values[0]
 
     session = SessionSubstitutions("sesn_1", [substitution(secret=secret)], 1)
-    towards = session.towards(target_of(b"CONNECT", b"api.example:443"))
-    await towards.secrets()
+    target = target_of(b"CONNECT", b"api.example:443")
+    first, second = session.towards(target), session.towards(target)
+    await first.secrets()
     values.pop(0)
-    found = await towards.secrets()
+    found = await second.secrets()
     assert list(found.header.values()) == [b"second-value-of-it"]
-    assert {b"first-value-of-it", b"second-value-of-it"} <= set(found.forms)
+    for each in (first, second):  # also in what the first one still waits for
+        forms = set(each.forms().longest_first)
+        assert {b"first-value-of-it", b"second-value-of-it"} <= forms
 
 
 async def test_nothing_shows_a_secret(caplog: pytest.LogCaptureFixture):

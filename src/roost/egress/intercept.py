@@ -68,7 +68,7 @@ class Relay:
         self._server = server
         self._given = given
         self._how = how
-        self._redactor = Redactor(())
+        self._redactor = Redactor(given.forms)
         self._method = b""
 
     async def carry(self, request: h11.Request, authority: str, path: bytes, *, keep: bool) -> None:
@@ -79,7 +79,7 @@ class Relay:
         """
         self._method = request.method
         secrets = await self._given.secrets()
-        self._redactor = Redactor(secrets.forms)
+        self._redactor = Redactor(self._given.forms)
         headers = [(b"host", authority.encode()), *self._headers(request, secrets, keep=keep)]
         with self._how.held.holding() as holding:
             framing, replacer, body = await self._framed(request, secrets, holding)

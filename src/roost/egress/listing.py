@@ -80,7 +80,7 @@ async def models_at(origin: Origin) -> Sequence[ListedModel]:
         if status in _FORBIDDEN:
             raise ModelListFailed(f"it does not take the key (status {status})")
         raise ModelListFailed(f"it has no list of models (status {status})", works=status < 500)
-    return _parsed(Redactor(given.forms).whole(body))
+    return _parsed(Redactor.of(given.forms).whole(body))
 
 
 async def _put_on(origin: Origin) -> PutOn:

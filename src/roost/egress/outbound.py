@@ -65,7 +65,7 @@ async def _posted(
                 read += data
                 if len(read) > _MOST:
                     break
-    redactor = Redactor(_forms(secrets, sent))
+    redactor = Redactor.of(_forms(secrets, sent))
     return HttpAnswer(
         status=response.status_code,
         content_type=redactor.whole(kind.encode()).decode(),
@@ -77,9 +77,8 @@ async def _posted(
 
 def _forms(secrets: Sequence[str], sent: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
     carried = [pair for pair in sent if pair[0] == b"authorization"]
-    found = {
+    return [
         form
         for secret in secrets
         for form in forms_of(secret.encode(), carried, shortest=SHORTEST_SECRET)
-    }
-    return sorted(found, key=len, reverse=True)
+    ]

@@ -17,6 +17,9 @@ SHORTEST_KEY: Final = 16
 SHORTEST_SECRET: Final = 6
 """A password or a token may be short, and is none of those words."""
 
+_MOST_VALUES: Final = 4
+"""How many values of one secret are looked for in answers: the newest, and those it had before."""
+
 _READABLE: Final = frozenset(("", "identity", "gzip", "deflate"))
 """How a body may be encoded. What cannot be read cannot be searched for a secret, and is not passed on."""
 
@@ -95,28 +98,64 @@ def _encoded(secret: bytes) -> set[bytes]:
     return found
 
 
+class Forms:
+    """What must not come back, ready to be looked for."""
+
+    def __init__(self, forms: Iterable[bytes]) -> None:
+        self.longest_first = sorted(set(forms), key=len, reverse=True)
+
+
+class RecentForms:
+    """The forms of the newest values of one secret.
+
+    An answer may last for hours, and quote a value that is newer than its request, or older.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, Sequence[bytes]] = {}
+        self.forms = Forms(())
+
+    def remember(self, secret: str, forms: Callable[[], Sequence[bytes]]) -> bool:
+        """The secret has this value now. Whether that is one more."""
+        is_new = secret not in self._values
+        # The newest is last.
+        self._values[secret] = forms() if is_new else self._values.pop(secret)
+        if is_new:
+            if len(self._values) > _MOST_VALUES:
+                del self._values[next(iter(self._values))]
+            self.forms = Forms(form for each in self._values.values() for form in each)
+        return is_new
+
+
 class Redactor:
     """Replaces the forms of a secret by as many asterisks, in a stream that must not be held up.
 
     A model's server does not send our key back; a gateway that quotes the request in an error does.
     Lengths stay as they are, so a Content-Length stays true. Only bytes that could be the beginning
-    of a form wait for what comes after them.
+    of a form wait for what comes after them. The forms are asked for with each piece: there may be more by then.
     """
 
-    def __init__(self, forms: Sequence[bytes]) -> None:
+    def __init__(self, forms: Callable[[], Forms]) -> None:
         self._forms = forms
         self._held = b""
 
+    @classmethod
+    def of(cls, forms: Iterable[bytes]) -> Redactor:
+        """For forms that stay as they are."""
+        fixed = Forms(forms)
+        return cls(lambda: fixed)
+
     def whole(self, data: bytes) -> bytes:
         """A complete piece without the secret."""
-        for form in self._forms:
+        for form in self._forms().longest_first:
             data = data.replace(form, b"*" * len(form))
         return data
 
     def feed(self, data: bytes) -> bytes:
         """As much of the stream as can be passed on now."""
         clean = self.whole(self._held + data)
-        end = len(clean) - max((_beginning(form, clean) for form in self._forms), default=0)
+        forms = self._forms().longest_first
+        end = len(clean) - max((_beginning(form, clean) for form in forms), default=0)
         self._held = clean[end:]
         return clean[:end]
 

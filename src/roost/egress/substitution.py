@@ -12,21 +12,19 @@ import logging
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final, NamedTuple
 
 import anyio
 
 from roost.egress.hosts import HostList, ProxyTarget
 from roost.egress.reports import Refusal
-from roost.egress.secrets import SHORTEST_SECRET, forms_of
+from roost.egress.secrets import SHORTEST_SECRET, Forms, RecentForms, forms_of
 from roost.egress.tls import CertificateAuthority
 from roost.ports.egress import Networking, Substitution
 
 _log = logging.getLogger(__name__)
 
-_MOST_VALUES: Final = 4
-"""How many values of one secret are looked for in answers: the newest, and those it had before."""
 _MOST_NOTED: Final = 1000
 _PIECE: Final = 65536
 _BASIC: Final = re.compile(rb"(basic +)([A-Za-z0-9+/_-]+=*)", re.IGNORECASE)
@@ -99,11 +97,10 @@ class Replacer:
 
 
 class RequestSecrets(NamedTuple):
-    """What one request may be given: secrets by their placeholders, and the forms that must not come back."""
+    """What one request may be given: secrets by their placeholders."""
 
     header: Mapping[bytes, bytes]
     body: Mapping[bytes, bytes]
-    forms: Sequence[bytes]
 
     def __repr__(self) -> str:
         return f"RequestSecrets({len(self.header)} in headers, {len(self.body)} in bodies)"
@@ -131,7 +128,9 @@ class HostSubstitutions:
         self._chosen = chosen
         self._variables = {each.placeholder.encode(): each.variable for each in chosen}
         self._values: Sequence[str | None] = ()
-        self._given = RequestSecrets({}, {}, ())
+        self._given = RequestSecrets({}, {})
+        self._known = 0
+        self._forms = Forms(())
 
     def __bool__(self) -> bool:
         return bool(self._chosen)
@@ -145,9 +144,7 @@ class HostSubstitutions:
 
     def _given_with(self, values: Sequence[str | None]) -> RequestSecrets:
         header, body = {}, {}
-        forms: set[bytes] = set()
         for each, secret in zip(self._chosen, values, strict=True):
-            forms.update(self._of.forms(each))
             if not secret:
                 continue
             placeholder, value = each.placeholder.encode(), secret.encode()
@@ -155,7 +152,14 @@ class HostSubstitutions:
                 header[placeholder] = value
             if each.body:
                 body[placeholder] = value
-        return RequestSecrets(header, body, sorted(forms, key=len, reverse=True))
+        return RequestSecrets(header, body)
+
+    def forms(self) -> Forms:
+        """How a server may write what it was sent, on this connection or another one, now or before."""
+        if self._known != self._of.known:
+            self._known = self._of.known
+            self._forms = self._of.forms(self._chosen)
+        return self._forms
 
     def note_replaced(self, replacer: Replacer, where: str) -> None:
         """Log which placeholders were replaced, and where: their variables' names, and nothing else."""
@@ -180,8 +184,8 @@ class SessionSubstitutions:
         self._rules = [
             (None if each.hosts is None else HostList(each.hosts), each) for each in substitutions
         ]
-        # By placeholder: values that were sent, and the forms of each. The newest is last.
-        self._values: dict[str, dict[str, Sequence[bytes]]] = {}
+        self._recent: dict[str, RecentForms] = {}  # by placeholder
+        self.known = 0
         self._noted: set[tuple[str, str, str]] = set()
 
     def towards(self, target: ProxyTarget) -> HostSubstitutions:
@@ -207,20 +211,15 @@ class SessionSubstitutions:
             )
             return None
         if secret:
-            self._remember(substitution.placeholder, secret)
+            recent = self._recent.setdefault(substitution.placeholder, RecentForms())
+            forms = partial(forms_of, secret.encode(), [], shortest=SHORTEST_SECRET)
+            self.known += recent.remember(secret, forms)
         return secret
 
-    def _remember(self, placeholder: str, secret: str) -> None:
-        values = self._values.setdefault(placeholder, {})
-        if secret not in values:
-            values[secret] = forms_of(secret.encode(), [], shortest=SHORTEST_SECRET)
-            if len(values) > _MOST_VALUES:
-                del values[next(iter(values))]
-
-    def forms(self, substitution: Substitution) -> Iterable[bytes]:
-        """How a server may write what it was sent, now or before: no answer may have it."""
-        for forms in self._values.get(substitution.placeholder, {}).values():
-            yield from forms
+    def forms(self, substitutions: Iterable[Substitution]) -> Forms:
+        """How a server may write what these were, now or before. They change whenever `known` does."""
+        recent = [self._recent.get(each.placeholder) for each in substitutions]
+        return Forms(form for each in recent if each for form in each.forms.longest_first)
 
     def note(self, variable: str, host: str, what: str) -> None:
         """Log what was done with a placeholder; the same thing again only at the level of debugging."""

@@ -23,7 +23,9 @@ from roost.egress.secrets import (
     NOTHING,
     SHORTEST_KEY,
     SHORTEST_SECRET,
+    Forms,
     PutOn,
+    RecentForms,
     Redactor,
     can_be_sent,
     is_readable,
@@ -57,6 +59,7 @@ class UpstreamClient:
         self._connections = connections
         self._shortest = SHORTEST_SECRET if origin.protocol in ("git", "mcp") else SHORTEST_KEY
         self._last: tuple[str, PutOn] = ("", NOTHING)
+        self._recent = RecentForms()
 
     @property
     def host(self) -> str:
@@ -100,7 +103,7 @@ class UpstreamClient:
                     or response.status_code != _NOT_ACCEPTED
                     or not await self._replaced(secret)
                 ):
-                    yield UpstreamAnswer(response, given.forms)
+                    yield UpstreamAnswer(response, lambda: self._recent.forms)
                     return
 
     async def _put_on(self) -> tuple[str | None, PutOn]:
@@ -114,6 +117,7 @@ class UpstreamClient:
                 raise Refusal(502, f"the credential for {self.host} cannot be sent")
             given = put_on(secret, credential.put, shortest=self._shortest)
             self._last = secret, given
+            self._recent.remember(secret, lambda: given.forms)
         return secret, given
 
     async def _replaced(self, secret: str | None) -> bool:
@@ -154,7 +158,7 @@ class StreamFilter(Protocol):
 class UpstreamAnswer:
     """An answer of an origin, on its way to the sandbox."""
 
-    def __init__(self, response: httpx2.Response, forms: Sequence[bytes]) -> None:
+    def __init__(self, response: httpx2.Response, forms: Callable[[], Forms]) -> None:
         self.response = response
         self._forms = forms
 
