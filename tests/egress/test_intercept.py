@@ -389,6 +389,22 @@ async def test_what_a_held_body_grows_by_is_held(egress_setup: EgressSetup):
     assert found.status == 429 and len(far.seen) == 1
 
 
+async def test_a_body_that_is_only_announced_is_not_held(egress_setup: EgressSetup):
+    far = egress_setup.far
+    bounds = type(QUICK)(held_bytes=10_000)
+    async with (
+        opened(egress_setup, bounds=bounds) as inside,
+        client(inside, far.port) as slow,
+        client(inside, far.port) as inner,
+    ):
+        await slow.stream.send(to(far, "content-length: 9000", method="POST"))
+        await anyio.sleep(0.05)
+        found = await inner.ask(to(far, method="POST", body=b"." * 9000))
+        assert found.status == 200
+        await slow.stream.send(b"." * 9000)
+        assert (await slow.answer()).status == 200
+
+
 async def test_a_compressed_body_is_passed_on_as_it_is(
     egress_setup: EgressSetup, caplog: pytest.LogCaptureFixture
 ):

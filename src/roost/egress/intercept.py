@@ -129,14 +129,13 @@ class Relay:
         if b"transfer-encoding" in said:
             return [(b"transfer-encoding", b"chunked")], replacer, None
         if b"content-length" not in said:
-            return [], replacer, await self._whole_body()
+            return [], replacer, await self._whole_body(holding)
         size = int(said[b"content-length"])
         if not replacer:
             return [(b"content-length", b"%d" % size)], replacer, None
         if size > self._how.bounds.replaced_bytes:
             return [(b"transfer-encoding", b"chunked")], replacer, None
-        holding.add(size)
-        body = replacer.whole(await self._whole_body())
+        body = replacer.whole(await self._whole_body(holding))
         holding.add(max(0, len(body) - size))
         await self._how.spend(len(body))
         self._given.note_replaced(replacer, "a body")
@@ -150,11 +149,16 @@ class Relay:
             return {}
         return dict(secrets.body)
 
-    async def _whole_body(self) -> bytes:
+    async def _whole_body(self, holding: Holding) -> bytes:
+        """All of it. What has come is held, not what was announced: that costs a client nothing."""
+        body = bytearray()
         try:
             with anyio.fail_after(self._how.bounds.body_seconds):
                 async with aclosing(self._peer.body()) as parts:
-                    return b"".join([part async for part in parts])
+                    async for part in parts:
+                        holding.add(len(part))
+                        body += part
+            return bytes(body)
         except TimeoutError:
             raise Refusal(408, "the request took too long to arrive") from None
 
