@@ -18,6 +18,7 @@ from roost.egress.secrets import SHORTEST_SECRET, RecentForms, Redactor, forms_o
 from tests.egress.both_sides import KEY
 
 TOKEN = 'ghp_a/b+c=&"<0123456789>-xyz'
+PHRASE = 'it\'s "grün" & o~k/é+0123456789'
 FORMS = {
     "raw": lambda text: text,
     "in an address": lambda text: quote(text, safe=""),
@@ -29,7 +30,15 @@ FORMS = {
     "in an address, as JavaScript's encodeURI": lambda text: quote(text, safe="!#$&'()*+,/:;=?@"),
     "in JSON": lambda text: json.dumps(text)[1:-1],
     "in JSON, with escaped slashes": lambda text: json.dumps(text)[1:-1].replace("/", "\\/"),
+    "in JSON, with letters as they are": lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
+    "in JSON, with large letters in escapes": lambda text: re.sub(
+        r"(?<=\\u)....", lambda found: found[0].upper(), json.dumps(text)[1:-1]
+    ),
     "in HTML": html.escape,
+    "in HTML, by templates": lambda text: (
+        html.escape(text, quote=False).replace('"', "&#34;").replace("'", "&#39;")
+    ),
+    "in HTML, by PHP": lambda text: html.escape(text).replace("&#x27;", "&#039;"),
     "in base64": lambda text: b64encode(text.encode()).decode(),
     "in base64 for addresses": lambda text: urlsafe_b64encode(text.encode()).decode(),
     "in base64, behind one byte": lambda text: b64encode(b":" + text.encode()).decode(),
@@ -53,12 +62,12 @@ def left_of(written: str, secret: str) -> int:
     """The longest run of letters of what was quoted that is left."""
     clean = Redactor.of(forms(secret)).whole(written.encode())
     runs = "".join(
-        "." if a == b else " " for a, b in zip(written, clean.decode(), strict=True)
+        "." if a == b else " " for a, b in zip(written.encode(), clean, strict=True)
     ).split()
     return max(map(len, runs), default=0)
 
 
-@pytest.mark.parametrize("secret", [TOKEN, KEY])
+@pytest.mark.parametrize("secret", [TOKEN, KEY, PHRASE])
 @pytest.mark.parametrize("how", FORMS)
 def test_nothing_of_a_secret_is_left_in_any_form(how: str, secret: str):
     written = FORMS[how](secret)

@@ -183,3 +183,14 @@ async def test_a_server_is_asked_for_its_list_once_a_minute(far: Far):
     await lists.listed("anthropic")
     assert len(far.seen) == 2
     assert msgspec.json.encode(await lists.listed("anthropic"))
+
+
+async def test_a_short_key_of_a_vault_is_a_secret_and_a_stand_in_of_the_operator_is_none(
+    egress_setup: EgressSetup,
+):
+    egress_setup.far.reply = answer({"error": "short-key1 is not known"})
+    async with egress_setup.opened(origins=[own(egress_setup.far, "short-key1")]) as inside:
+        assert (await inside.ask()).json() == {"error": "********** is not known"}
+    stand_in = ModelUpstream.default(egress_setup.upstream(key="short-key1"))
+    async with egress_setup.opened({"upstreams": [stand_in]}) as inside:
+        assert (await inside.ask()).json() == {"error": "short-key1 is not known"}

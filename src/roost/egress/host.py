@@ -41,6 +41,7 @@ from roost.egress.options import EgressOptions, ModelUpstream
 from roost.egress.outbound import RestrictedHttp
 from roost.egress.reports import Reports
 from roost.egress.routes import OWN, ModelRoute, ModelRoutes
+from roost.egress.secrets import SHORTEST_KEY, SHORTEST_SECRET
 from roost.egress.substitution import SessionSubstitutions, unreachable
 from roost.egress.tls import merged
 from roost.egress.unix import UnixStream, accept, listening, prepare
@@ -161,8 +162,11 @@ class HostEgress:
         served = served or [e for e in self._options.upstreams if e.origin.protocol == grant.api]
         if not served or grant.api not in DIALECTS:
             raise Unavailable(f"no model is configured under the name {grant.api!r}")
+        # Stand-ins for keys are the operator's: what is in a vault is a secret.
+        shortest = SHORTEST_SECRET if own else SHORTEST_KEY
         routes = [
-            ModelRoute(each.upstream, UpstreamClient(each.origin, connections)) for each in served
+            ModelRoute(each.upstream, UpstreamClient(each.origin, connections, shortest=shortest))
+            for each in served
         ]
         return ModelRoutes(routes, grant.model)
 

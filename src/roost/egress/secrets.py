@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
@@ -25,6 +26,16 @@ _READABLE: Final = frozenset(("", "identity", "gzip", "deflate"))
 
 _SAFE_IN_ADDRESSES: Final = ("", "/", "!'()*", "!'()*/", "!#$&'()*+,/:;=?@")
 """What programs leave as it is in addresses: Python's and Go's ways, and the two of JavaScript."""
+
+
+_ESCAPED: Final = re.compile(r"\\u([0-9a-f]{4})")
+_QUOTES_IN_HTML: Final = (
+    ("&quot;", "&#x27;"),
+    ("&quot;", "&#39;"),
+    ("&quot;", "&#039;"),
+    ("&#34;", "&#39;"),
+)
+"""Python's way, JavaScript's and PHP's, and that of Go and of Python's templates."""
 
 
 def can_be_sent(secret: str) -> bool:
@@ -74,12 +85,30 @@ def forms_of(
 
 def _written(text: bytes) -> set[bytes]:
     quoted = [quote(text, safe=safe) for safe in _SAFE_IN_ADDRESSES]
+    quoted += [each.replace("%20", "+") for each in quoted]  # as the fields of a form
+    quoted.append(quote(text, safe="*").replace("%20", "+").replace("~", "%7E"))
     # A secret that is no text is not written by these means.
     plain = text.decode("utf-8", "replace")
-    in_json = json.dumps(plain)[1:-1]
-    careful = in_json.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    forms = (in_json, in_json.replace("/", "\\/"), careful, html.escape(plain))
-    return {text, *(each.encode() for each in (*quoted, *map(_lower_escapes, quoted), *forms))}
+    forms = (*quoted, *map(_lower_escapes, quoted), *_in_json(plain), *_in_html(plain))
+    return {text, *(each.encode() for each in forms)}
+
+
+def _in_json(plain: str) -> set[str]:
+    """As libraries write it: with letters beyond ASCII or without, and more or less careful about HTML."""
+    found = {json.dumps(plain, ensure_ascii=each)[1:-1] for each in (True, False)}
+    found |= {
+        each.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+        for each in found
+    }
+    found |= {_ESCAPED.sub(lambda match: "\\u" + match[1].upper(), each) for each in found}
+    return found | {each.replace("/", "\\/") for each in found}
+
+
+def _in_html(plain: str) -> set[str]:
+    """As libraries write it: they agree about all but quotes, and one escapes the plus sign."""
+    base = html.escape(plain, quote=False)
+    found = {base.replace('"', double).replace("'", single) for double, single in _QUOTES_IN_HTML}
+    return {base} | found | {each.replace("+", "&#43;") for each in found}
 
 
 def _lower_escapes(quoted: str) -> str:

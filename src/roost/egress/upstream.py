@@ -21,7 +21,6 @@ from roost.egress.connections import UpstreamConnections
 from roost.egress.reports import Refusal
 from roost.egress.secrets import (
     NOTHING,
-    SHORTEST_KEY,
     SHORTEST_SECRET,
     Forms,
     PutOn,
@@ -50,14 +49,24 @@ T = TypeVar("T")
 
 
 class UpstreamClient:
-    """What one session asks of one origin. :raises httpx2.InvalidURL: of a malformed address"""
+    """What one session asks of one origin. A credential that is shorter than `shortest` is not looked for in
+    answers.
 
-    def __init__(self, origin: Origin, connections: UpstreamConnections) -> None:
+    :raises httpx2.InvalidURL: of a malformed address
+    """
+
+    def __init__(
+        self,
+        origin: Origin,
+        connections: UpstreamConnections,
+        *,
+        shortest: int = SHORTEST_SECRET,
+    ) -> None:
         self._origin = origin
         self._url = httpx2.URL(origin.url)
         self._path = self._url.raw_path.rstrip(b"/")
         self._connections = connections
-        self._shortest = SHORTEST_SECRET if origin.protocol in ("git", "mcp") else SHORTEST_KEY
+        self._shortest = shortest
         self._last: tuple[str, PutOn] = ("", NOTHING)
         self._recent = RecentForms()
 
