@@ -99,6 +99,15 @@ async def test_a_variable_becomes_a_substitution_of_the_grant():
     assert SECRET not in repr(grant) and reports.told == []
 
 
+async def test_a_session_has_so_many_variables_and_the_others_are_said():
+    vault, reports = OneVault(*(variable(f"V{n}") for n in range(52))), CollectedReports()
+    found = await variables(vault).of(session(vault_ids=["vlt_1"]), reports.lacks)
+    assert [each.substitution.variable for each in found] == [f"V{n}" for n in range(50)]
+    said = errors(reports.told)
+    assert [each["credential_id"] for each in said] == ["vcrd_V50", "vcrd_V51"]
+    assert "at most 50 variables" in said[0]["message"]
+
+
 async def test_without_a_vault_nobody_is_asked():
     reports = CollectedReports()
     broken: Any = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import time
 from base64 import b64encode, urlsafe_b64encode
 from functools import partial
 from itertools import pairwise
@@ -108,6 +109,43 @@ def test_a_stream_is_searched_for_what_became_known_meanwhile():
         assert redactor.feed(b"%s," % value.encode()) == b"*" * len(value) + b","
     said = redactor.feed(",".join(values).encode()) + redactor.flush()
     assert [b"*" in each for each in said.split(b",")] == [False, False, True, True, True, True]
+
+
+LONG = ("-----BEGIN KEY-----\n" + "".join(f"{n:05}/+" for n in range(3000))).encode()
+
+
+@pytest.mark.parametrize("size", [1, 100, 127, 129, 4096, 30_000])
+@pytest.mark.parametrize("how", ["raw", "in JSON", "in an address"])
+def test_of_a_long_secret_only_a_few_bytes_wait_and_nothing_is_left(how: str, size: int):
+    written = FORMS[how](LONG.decode()).encode()
+    data = b"x" * 77 + written + b"y" * 77
+    redactor = Redactor.of(forms_of(LONG, []))
+    out = b""
+    for at in range(0, len(data), size):
+        out += redactor.feed(data[at : at + size])
+        assert len(out) > at + size - 128 or at + size > len(data)
+    assert out + redactor.flush() == b"x" * 77 + b"*" * len(written) + b"y" * 77
+
+
+@pytest.mark.parametrize("before", [LONG[:500], LONG[:127], b"-----BEGIN KEY-----\n"])
+def test_what_looks_like_a_secret_does_not_hide_the_secret_behind_it(before: bytes):
+    data = before + LONG + b"."
+    for cut in (1, 100, 200, 400, 600):
+        redactor = Redactor.of([LONG])
+        out = redactor.feed(data[:cut]) + redactor.feed(data[cut:]) + redactor.flush()
+        assert out.endswith(b"*" * len(LONG) + b".") and len(out) == len(data)
+    alike = b"a" * 5000 + b"b"
+    assert Redactor.of([alike]).whole(b"a" + alike) == b"*" * (1 + len(alike))
+
+
+def test_a_secret_that_is_all_alike_costs_no_more_than_another():
+    forms = [b"a" * size + b"b" for size in range(31_000, 31_020)]
+    redactor = Redactor.of(forms)
+    piece = b"a" * 20_000 + b"c" + b"a" * 12_000
+    began = time.process_time()
+    for _ in range(20):
+        redactor.feed(piece)
+    assert time.process_time() - began < 5  # it was more than a minute
 
 
 def test_a_short_token_of_a_server_is_a_secret_all_the_same():

@@ -20,7 +20,7 @@ from roost.egress.substitution import (
     replaced_in_header,
     unreachable,
 )
-from roost.ports.egress import Networking
+from roost.ports.egress import Networking, Substitution
 from tests.egress.secured import HOST, PLACEHOLDER, SECRET, kept, substitution
 
 A, B = (b"roost_" + each * 32 for each in (b"a", b"b"))
@@ -194,6 +194,23 @@ async def test_a_secret_that_was_replaced_is_still_taken_out_of_answers():
     for each in (first, second):  # also in what the first one still waits for
         forms = set(each.forms().longest_first)
         assert {b"first-value-of-it", b"second-value-of-it"} <= forms
+
+
+async def test_the_secrets_of_a_session_have_a_bound_together(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    sizes = [30_000] * 9
+
+    def sized(number: int) -> Substitution:
+        async def secret() -> str:
+            return str(number) * sizes[number]
+
+        return substitution(variable=f"V{number}", placeholder=f"roost_{number}", secret=secret)
+
+    given = towards(HOST, *(sized(number) for number in range(9)))
+    assert len((await given.secrets()).header) == 8
+    assert "V8" in caplog.text and "too large together" in caplog.text
+    sizes[0] = 100
+    assert len((await given.secrets()).header) == 9
 
 
 async def test_nothing_shows_a_secret(caplog: pytest.LogCaptureFixture):

@@ -6,7 +6,8 @@ import html
 import json
 import re
 from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -20,6 +21,13 @@ SHORTEST_SECRET: Final = 6
 
 _MOST_VALUES: Final = 4
 """How many values of one secret are looked for in answers: the newest, and those it had before."""
+
+_HEAD: Final = 128
+"""By how many bytes a form is found: more than secrets of one kind begin with (`-----BEGIN PRIVATE KEY-----`)."""
+
+_MOST_OVERLAPS: Final = 16
+"""How often in a piece the beginning of a form is looked for inside of another one, and how many of those that go
+on in the next piece are compared: only a secret that is all alike has more."""
 
 _READABLE: Final = frozenset(("", "identity", "gzip", "deflate"))
 """How a body may be encoded. What cannot be read cannot be searched for a secret, and is not passed on."""
@@ -127,11 +135,53 @@ def _encoded(secret: bytes) -> set[bytes]:
     return found
 
 
+class Found(NamedTuple):
+    """A place with a form, and what is still to come of it if it goes on where the data ends."""
+
+    at: int
+    size: int
+    rests: Sequence[bytes]
+
+
 class Forms:
-    """What must not come back, ready to be looked for."""
+    """What must not come back, ready to be looked for.
+
+    A form is found by its first bytes. The rest of a longer one is compared as it comes, so no more than those
+    first bytes ever have to wait, however long a secret is and however much of it is alike.
+    """
 
     def __init__(self, forms: Iterable[bytes]) -> None:
-        self.longest_first = sorted(set(forms), key=len, reverse=True)
+        self.longest_first = sorted(filter(None, set(forms)), key=len, reverse=True)
+        self._by_head: dict[bytes, list[bytes]] = {}
+        for form in self.longest_first:
+            self._by_head.setdefault(form[:_HEAD], []).append(form)
+        self._heads = sorted(self._by_head)
+        self._first_bytes = frozenset(head[0] for head in self._heads)
+
+    def found(self, data: bytes) -> Generator[Found, None, None]:
+        """Each place with a form, or with the beginning of one that can be told by its first bytes."""
+        for head, forms in self._by_head.items():
+            at, left = data.find(head), _MOST_OVERLAPS
+            while at >= 0:
+                sizes = [(_alike(form, data, at), form) for form in forms]
+                size, form = max(sizes)
+                is_at_end = at + size == len(data)
+                rests = [form[size:] for each, form in sizes if is_at_end and each == size]
+                yield Found(at, size, [rest for rest in rests if rest])
+                # If something else follows, the whole of it may begin inside of what looked like it.
+                is_odd = size < len(form) and not is_at_end
+                left -= is_odd
+                at = data.find(head, at + (1 if is_odd and left > 0 else size))
+
+    def beginning(self, data: bytes) -> int:
+        """How many bytes at the end could be the first ones of a form, and not yet enough to tell."""
+        for start in range(max(0, len(data) - _HEAD + 1), len(data)):
+            if data[start] in self._first_bytes:
+                # What begins like this, if anything does, is the next one in order.
+                place = bisect_left(self._heads, rest := data[start:])
+                if place < len(self._heads) and self._heads[place].startswith(rest):
+                    return len(data) - start
+        return 0
 
 
 class RecentForms:
@@ -160,13 +210,15 @@ class Redactor:
     """Replaces the forms of a secret by as many asterisks, in a stream that must not be held up.
 
     A model's server does not send our key back; a gateway that quotes the request in an error does.
-    Lengths stay as they are, so a Content-Length stays true. Only bytes that could be the beginning
-    of a form wait for what comes after them. The forms are asked for with each piece: there may be more by then.
+    Lengths stay as they are, so a Content-Length stays true. Only the last few bytes, if they could be the
+    beginning of a form, wait for what comes after them. The forms are asked for with each piece: there may be
+    more by then.
     """
 
     def __init__(self, forms: Callable[[], Forms]) -> None:
         self._forms = forms
         self._held = b""
+        self._going_on: list[bytes] = []
 
     @classmethod
     def of(cls, forms: Iterable[bytes]) -> Redactor:
@@ -176,15 +228,13 @@ class Redactor:
 
     def whole(self, data: bytes) -> bytes:
         """A complete piece without the secret."""
-        for form in self._forms().longest_first:
-            data = data.replace(form, b"*" * len(form))
-        return data
+        return self._cleaned(data)[0]
 
     def feed(self, data: bytes) -> bytes:
         """As much of the stream as can be passed on now."""
-        clean = self.whole(self._held + data)
-        forms = self._forms().longest_first
-        end = len(clean) - max((_beginning(form, clean) for form in forms), default=0)
+        clean, going_on = self._cleaned(self._held + self._gone_on(data))
+        self._going_on = (self._going_on + going_on)[:_MOST_OVERLAPS]
+        end = len(clean) - self._forms().beginning(clean)
         self._held = clean[end:]
         return clean[:end]
 
@@ -193,12 +243,33 @@ class Redactor:
         rest, self._held = self._held, b""
         return rest
 
+    def _cleaned(self, data: bytes) -> tuple[bytes, list[bytes]]:
+        """With asterisks, and what may still follow of forms that go on where the data ends."""
+        clean: bytearray | None = None
+        going_on: list[bytes] = []
+        for found in self._forms().found(data):
+            clean = clean or bytearray(data)
+            clean[found.at : found.at + found.size] = b"*" * found.size
+            going_on += found.rests
+        return data if clean is None else bytes(clean), going_on
 
-def _beginning(form: bytes, data: bytes) -> int:
-    """How many bytes at the end could be the beginning of the form."""
-    start = max(0, len(data) - len(form) + 1)
-    while (start := data.find(form[:1], start)) >= 0:
-        if form.startswith(data[start:]):
-            return len(data) - start
-        start += 1
-    return 0
+    def _gone_on(self, data: bytes) -> bytes:
+        """The next piece, without what it continues."""
+        sizes = [(_alike(rest, data, 0), rest) for rest in self._going_on]
+        most = max((size for size, _ in sizes), default=0)
+        self._going_on = [
+            rest[size:] for size, rest in sizes if size == len(data) and size < len(rest)
+        ]
+        return b"*" * most + data[most:]
+
+
+def _alike(form: bytes, data: bytes, at: int) -> int:
+    """How many bytes of a form are there at a place."""
+    low, high = 0, min(len(form), len(data) - at)
+    while low < high:  # by halves: slices are compared much faster than single bytes
+        middle = (low + high + 1) // 2
+        if form[low:middle] == data[at + low : at + middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 _MOST_NOTED: Final = 1000
 _PIECE: Final = 65536
+_MOST_BYTES: Final = 256 * 1024
+"""Of all secrets of a session together: their forms, which answers are searched for, are many times as large."""
 _BASIC: Final = re.compile(rb"(basic +)([A-Za-z0-9+/_-]+=*)", re.IGNORECASE)
 _HEADER: Final = re.compile(rb"[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?")
 
@@ -185,6 +187,7 @@ class SessionSubstitutions:
             (None if each.hosts is None else HostList(each.hosts), each) for each in substitutions
         ]
         self._recent: dict[str, RecentForms] = {}  # by placeholder
+        self._sizes: dict[str, int] = {}
         self.known = 0
         self._noted: set[tuple[str, str, str]] = set()
 
@@ -210,11 +213,25 @@ class SessionSubstitutions:
                 extra={"session_id": self._session_id},
             )
             return None
-        if secret:
+        if secret and self._has_room(substitution, len(secret.encode())):
             recent = self._recent.setdefault(substitution.placeholder, RecentForms())
             forms = partial(forms_of, secret.encode(), [], shortest=SHORTEST_SECRET)
             self.known += recent.remember(secret, forms)
-        return secret
+            return secret
+        return None
+
+    def _has_room(self, substitution: Substitution, size: int) -> bool:
+        """Whether the secrets of the session may have that much more, or this one's new size."""
+        others = sum(self._sizes.values()) - self._sizes.get(substitution.placeholder, 0)
+        if others + size <= _MOST_BYTES:
+            self._sizes[substitution.placeholder] = size
+            return True
+        self.note(
+            substitution.variable,
+            "any host",
+            "not replaced: the secrets of the session are too large together",
+        )
+        return False
 
     def forms(self, substitutions: Iterable[Substitution]) -> Forms:
         """How a server may write what these were, now or before. They change whenever `known` does."""

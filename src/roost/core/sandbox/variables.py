@@ -7,7 +7,7 @@ every node, and when the secret is replaced, as processes and files keep what th
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,6 +19,9 @@ from roost.domain.vault import Auth, EnvironmentVariable, VaultCredential
 from roost.errors import CannotUnseal, NotFound
 from roost.ports.drafts import new_draft, trouble
 from roost.ports.egress import OpenGrant, Substitution
+
+MOST_VARIABLES: Final = 50
+"""Of a session: each answer is searched for the secrets of all that it may be given."""
 
 
 class SessionVariable(msgspec.Struct, frozen=True):
@@ -44,7 +47,11 @@ class SessionVariables:
                 why = "the session is not sandboxed, so no proxy could replace a placeholder"
                 await say(_unreachable(each, why))
             return []
-        return [self._variable(session, each, say) for each in found]
+        for each in found[MOST_VARIABLES:]:
+            await say(
+                _unreachable(each, f"a sandbox has at most {MOST_VARIABLES} variables of vaults")
+            )
+        return [self._variable(session, each, say) for each in found[:MOST_VARIABLES]]
 
     def _variable(
         self, session: Session, credential: VaultCredential, say: OnLack
