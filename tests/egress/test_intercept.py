@@ -22,9 +22,11 @@ from anyio.streams.tls import TLSStream
 from roost.egress import dial, tls
 from roost.egress.dial import Dialer
 from roost.egress.host import HostEgress, serving
+from roost.egress.intercept import MessageRedactor
 from roost.egress.model import HeldBytes
 from roost.egress.network import NetworkProxy
 from roost.egress.reports import Reports
+from roost.egress.secrets import Forms
 from roost.egress.substitution import SessionSubstitutions
 from roost.egress.tls import CertificateAuthority, merged
 from roost.egress.unix import UnixStream
@@ -606,6 +608,51 @@ async def test_a_websocket_gets_its_secret_and_then_raw_bytes(egress_setup: Egre
         "websocket",
         f"Bearer {SECRET}",
     )
+
+
+async def test_what_a_websocket_says_is_searched_and_not_held_up(egress_setup: EgressSetup):
+    far, secret = egress_setup.far, SECRET.encode()
+    ends_alike = b"\x81\x07data" + secret[:3]
+
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        head = b"HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+        await stream.send(head + b"sec-websocket-accept: x\r\n\r\n\x81\x21" + secret[:10])
+        await stream.send(secret[10:])
+        await stream.receive()
+        await stream.send(ends_alike)
+        await stream.receive()
+
+    far.reply = reply
+    asked = ("connection: Upgrade", "upgrade: websocket", "sec-websocket-extensions: x")
+    async with opened(egress_setup) as inside, client(inside, far.port) as inner:
+        await inner.stream.send(to(far, *asked, f"authorization: Bearer {PLACEHOLDER}"))
+        received = b""
+        with anyio.fail_after(60):
+            while b"\x81\x21" + b"*" * len(secret) not in received:
+                received += await inner.stream.receive()
+            await inner.stream.send(b"more")
+            while not received.endswith(ends_alike):  # nothing comes after it
+                received += await inner.stream.receive()
+    assert secret not in received and far.seen[0].header("sec-websocket-extensions") is None
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000, 200_000])
+def test_frames_are_searched_wherever_they_are_cut(size: int):
+    secret, many = SECRET.encode(), SECRET.encode() * 2000
+    messages = [b"", b"hello" + secret, secret[:5], secret * 5, b"end"]
+    messages += [many, b"end"] if size >= 1000 else []
+    frames = [
+        b"\x81" + bytes([len(each)]) + each
+        if len(each) < 126
+        else b"\x02\x7e" + len(each).to_bytes(2) + each
+        if len(each) < 65536
+        else b"\x82\x7f" + len(each).to_bytes(8) + each
+        for each in messages
+    ]
+    redactor = MessageRedactor(lambda: Forms([secret]))
+    said = b"".join(frames)
+    out = b"".join(redactor.feed(said[at : at + size]) for at in range(0, len(said), size))
+    assert out == said.replace(secret, b"*" * len(secret))
 
 
 async def test_a_server_may_refuse_to_switch(egress_setup: EgressSetup):

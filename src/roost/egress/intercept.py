@@ -24,8 +24,8 @@ from anyio.abc import ByteStream
 from roost.egress.hosts import ProxyTarget
 from roost.egress.options import EgressBounds
 from roost.egress.reports import Refusal
-from roost.egress.secrets import Redactor, is_readable
-from roost.egress.server_name import Hello, HelloReader, Unreadable, begins_as_tls
+from roost.egress.secrets import Forms, Redactor, is_readable
+from roost.egress.server_name import Hello, HelloReader, Pieces, Unreadable, begins_as_tls
 from roost.egress.substitution import (
     HostSubstitutions,
     Replacer,
@@ -41,6 +41,7 @@ _CHUNK: Final = 65536
 _SOON: Final = 0.05
 _SWITCHING: Final = 101
 _BODILESS: Final = (204, 304)
+_LONGEST_FRAME_HEAD: Final = 14
 _ABSOLUTE: Final = re.compile(rb"https://([^/?#@]+)([/?][!-~]*)?", re.IGNORECASE)
 
 Step = Coroutine[Any, Any, None]
@@ -105,7 +106,7 @@ class Relay:
         added: Headers = [] if keep else [(b"connection", b"close")]
         if self._given:
             # Answers must arrive as they are: what is compressed cannot be looked at as it passes.
-            drop.append(b"accept-encoding")
+            drop += [b"accept-encoding", b"sec-websocket-extensions"]
             added.append((b"accept-encoding", b"identity"))
         if keep and (protocol := _upgrade(request)):
             added += [(b"connection", b"upgrade"), (b"upgrade", protocol)]
@@ -381,6 +382,61 @@ async def _first(near: ByteStream, far: ByteStream) -> dict[ByteStream, bytes]:
         tasks.start_soon(listen, near)
         tasks.start_soon(listen, far)
     return heard
+
+
+class MessageRedactor:
+    """Takes secrets out of a server's WebSocket frames (RFC 6455, 5.2).
+
+    Nothing of a frame waits for the next one, which may never come.
+    """
+
+    def __init__(self, forms: Callable[[], Forms]) -> None:
+        self._redactor = Redactor(forms)
+        self._head = b""
+        self._left = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """As much as can be passed on now."""
+        passed, at = bytearray(), 0
+        while at < len(data):
+            if self._left == 0:
+                head = self._head + data[at : at + _LONGEST_FRAME_HEAD]
+                size = _frame_head_size(head)
+                at += min(size, len(head)) - len(self._head)
+                self._head = head[:size]
+                if len(head) >= size:
+                    passed += self._head
+                    self._left, self._head = _payload_size(self._head), b""
+            else:
+                part = data[at : at + self._left]
+                at += len(part)
+                self._left -= len(part)
+                passed += self._redactor.feed(part)
+                if self._left == 0:
+                    passed += self._redactor.flush()
+        return bytes(passed)
+
+
+def _frame_head_size(head: bytes) -> int:
+    """How long the head of a frame is, as far as that can be told by its first bytes."""
+    second = head[1] if len(head) > 1 else 0
+    return 2 + {126: 2, 127: 8}.get(second & 127, 0) + (4 if second & 128 else 0)
+
+
+def _payload_size(head: bytes) -> int:
+    size = head[1] & 127
+    if size < 126:
+        return size
+    return int.from_bytes(head[2 : 4 if size == 126 else 10])
+
+
+async def searched(pieces: Pieces, given: HostSubstitutions) -> Pieces:
+    """What a server says after it has switched to WebSockets, without the secrets."""
+    redactor = MessageRedactor(given.forms)
+    async with aclosing(pieces):
+        async for data in pieces:
+            if clean := redactor.feed(data):
+                yield clean
 
 
 def speaks_http(hello: Hello) -> bool:

@@ -26,6 +26,7 @@ from roost.egress.intercept import (
     Relay,
     Relaying,
     opening,
+    searched,
     speaks_http,
 )
 from roost.egress.options import EgressOptions
@@ -225,7 +226,9 @@ class NetworkProxy:
         said = await interception.carry(client, server)
         if said is not None and not isinstance(server, Refusal):
             tunnel = Tunnel(client, server, self._pace, self._bounds.idle_seconds)
-            await tunnel.run(pieces_of(client, said[0]), pieces_of(server, said[1]))
+            await tunnel.run(
+                pieces_of(client, said[0]), searched(pieces_of(server, said[1]), given)
+            )
 
     async def _not_replaced(self, target: ProxyTarget, why: str) -> None:
         """Told once for each host: programs try again."""
