@@ -264,6 +264,31 @@ async def test_an_address_elsewhere_stays_as_it_is(egress_setup: EgressSetup, na
         assert (await client.post("/messages")).status_code == 404
 
 
+async def test_of_the_paths_that_a_server_names_the_newest_can_be_reached(
+    egress_setup: EgressSetup,
+):
+    async def reply(seen: Seen, stream: ByteStream) -> None:
+        number = int(seen.target.rpartition("/")[2].removeprefix("mcp") or 0) + 1
+        await answer({}, 307, location=f"/mcp{number}")(seen, stream)
+
+    egress_setup.far.reply = reply
+    async with (
+        egress_setup.opened(origins=with_token(egress_setup), **ANY) as inside,
+        client_of(inside) as client,
+    ):
+        root = next(iter(inside.opened.addresses.values())).removesuffix("/mcp")
+        path = "/mcp"
+        for number in range(1, 71):
+            moved = await client.post(root + path, content=b"{}", follow_redirects=False)
+            path = moved.headers["location"]
+            assert path == f"/mcp{number}"
+        status = {
+            path: (await client.post(root + path, follow_redirects=False)).status_code
+            for path in ("/mcp1", "/mcp6", "/mcp7", "/mcp70", "/mcp")
+        }
+    assert status == {"/mcp1": 404, "/mcp6": 404, "/mcp7": 307, "/mcp70": 307, "/mcp": 307}
+
+
 @pytest.mark.parametrize("where", ["{url}/login?token={token}", "https://e.example/{token}"])
 async def test_a_token_in_a_redirect_is_taken_out(egress_setup: EgressSetup, where: str):
     location = where.format(url=egress_setup.far.url, token=TOKEN)

@@ -42,6 +42,8 @@ as it comes."""
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 _LONGEST_EVENT: Final = 64 * 1024
+_MOST_NAMED: Final = 64
+"""How many paths that a server has named can be reached: the newest ones."""
 _FIRST_ERROR: Final = 400
 _NOT_ACCEPTED: Final = 401
 _SERVER_ERROR: Final = -32000  # of JSON-RPC: of the implementation's own choice
@@ -165,11 +167,14 @@ class _Addresses:
         self._server = server
         self._local = local
         self.root = str(server.copy_with(raw_path=b"/", fragment=None))
-        self._paths = {_path(server.raw_path)}
+        self._own = _path(server.raw_path)
+        self._named: dict[bytes, None] = {}  # the newest is last
 
     def has(self, target: bytes) -> bool:
         """Whether it is the server's path, or one that the server has named."""
-        return target.startswith(b"/") and _path(target) in self._paths
+        return target.startswith(b"/") and (
+            _path(target) == self._own or _path(target) in self._named
+        )
 
     def local(self, address: bytes) -> bytes:
         """An address that the server names, as it is to be called inside. From now on it can be reached; if
@@ -181,11 +186,17 @@ class _Addresses:
             return address
         if _origin(named) != _origin(self._server):
             return address
-        self._paths.add(_path(named.raw_path))
+        self._remember(_path(named.raw_path))
         if httpx2.URL(address.decode().strip()).is_relative_url:
             return address
         scheme, host, port = self._local.raw_scheme, self._local.raw_host, self._local.port
         return b"%s://%s:%d%s" % (scheme, host, port or 80, named.raw_path)
+
+    def _remember(self, path: bytes) -> None:
+        self._named.pop(path, None)
+        self._named[path] = None
+        if len(self._named) > _MOST_NAMED:
+            del self._named[next(iter(self._named))]
 
 
 def _path(target: bytes) -> bytes:
