@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import ssl
+import struct
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -16,13 +17,13 @@ from urllib.parse import quote
 
 import anyio
 import pytest
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketAttribute, SocketStream
 from anyio.streams.tls import TLSStream
 
 from roost.egress import dial, tls
 from roost.egress.dial import Dialer
 from roost.egress.host import HostEgress, serving
-from roost.egress.intercept import MessageRedactor
+from roost.egress.intercept import MessageRedactor, opening
 from roost.egress.model import HeldBytes
 from roost.egress.network import NetworkProxy
 from roost.egress.reports import Reports
@@ -42,6 +43,7 @@ from tests.egress.both_sides import (
     chunk,
     connect,
     read_request,
+    rest,
     until,
 )
 from tests.egress.secured import (
@@ -693,6 +695,51 @@ async def test_a_server_that_speaks_first_is_heard_at_once(egress_setup: EgressS
             await stream.send(b"quit")
             assert await stream.receive() == b"QUIT"
         tasks.cancel_scope.cancel()
+
+
+async def test_a_server_that_resets_before_anybody_speaks_is_no_trouble(
+    egress_setup: EgressSetup, caplog: pytest.LogCaptureFixture
+):
+    async def reset(stream: SocketStream) -> None:
+        raw = stream.extra(SocketAttribute.raw_socket)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await anyio.sleep(0.05)  # until the client listens
+        await stream.aclose()
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(SocketAttribute.local_port)
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, reset)
+        async with (
+            opened(egress_setup, ports=frozenset([port])) as inside,
+            inside.tunnel(HOST, port) as stream,
+        ):
+            assert await rest(stream) == b""
+        tasks.cancel_scope.cancel()
+    assert caplog.records == []
+
+
+async def test_what_a_server_says_beside_the_first_words_of_a_client_is_kept():
+    both = [anyio.Event(), anyio.Event()]
+
+    class Together:
+        """Says something at the very moment that the other one does."""
+
+        def __init__(self, number: int, said: bytes) -> None:
+            self._number, self._said = number, said
+
+        async def receive(self, _: int) -> bytes:
+            if not self._said:
+                raise anyio.EndOfStream
+            both[self._number].set()
+            with anyio.CancelScope(shield=True):
+                await both[1 - self._number].wait()
+            said, self._said = self._said, b""
+            return said
+
+    near, far = Together(0, b"\x16\x03\x01\x00\x05hello"), Together(1, b"220 ready\r\n")
+    begun = await opening(near, far, b"", QUICK)  # type: ignore[arg-type]
+    assert begun.near.startswith(b"\x16\x03\x01") and begun.far == b"220 ready\r\n"
 
 
 @pytest.mark.parametrize("is_named", [True, False])

@@ -352,35 +352,41 @@ class Opening:
 async def opening(near: ByteStream, far: ByteStream, early: bytes, bounds: EgressBounds) -> Opening:
     """Listen until it is clear whether a client begins with TLS. A server that speaks first does not."""
     heard = {near: early} if early else await _first(near, far)
-    said = heard.get(near, b"")
+    said, answered = heard.get(near, b""), heard.get(far, b"")
     if not said or not begins_as_tls(said):
-        return Opening(said, heard.get(far, b""))
+        return Opening(said, answered)
     reader, raw = HelloReader(bounds.head_bytes), said
     try:
         with anyio.move_on_after(bounds.head_seconds):
             while (hello := reader.feed(said)) is None:
                 said = await near.receive(_CHUNK)
                 raw += said
-            return Opening(raw, hello=hello)
+            return Opening(raw, answered, hello)
     except (Unreadable, anyio.EndOfStream):
         pass
-    return Opening(raw)
+    return Opening(raw, answered)
 
 
 async def _first(near: ByteStream, far: ByteStream) -> dict[ByteStream, bytes]:
-    """What comes first, from whichever side. Empty: the end of it."""
+    """What comes first, from whichever side. Empty: the end of it.
+
+    :raises anyio.BrokenResourceError: one of the two is gone
+    """
     heard: dict[ByteStream, bytes] = {}
-    async with anyio.create_task_group() as tasks:
+    try:
+        async with anyio.create_task_group() as tasks:
 
-        async def listen(stream: ByteStream) -> None:
-            try:
-                heard[stream] = await stream.receive(_CHUNK)
-            except anyio.EndOfStream:
-                heard[stream] = b""
-            tasks.cancel_scope.cancel()
+            async def listen(stream: ByteStream) -> None:
+                try:
+                    heard[stream] = await stream.receive(_CHUNK)
+                except anyio.EndOfStream:
+                    heard[stream] = b""
+                tasks.cancel_scope.cancel()
 
-        tasks.start_soon(listen, near)
-        tasks.start_soon(listen, far)
+            tasks.start_soon(listen, near)
+            tasks.start_soon(listen, far)
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
     return heard
 
 
