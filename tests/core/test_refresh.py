@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -332,15 +332,34 @@ async def test_a_credential_that_was_renamed_meanwhile_keeps_both_changes(settin
     credential = await setting.add(expires_in=-5)
     paused = Paused(outbound())
     node = OAuthRefresh(setting.credentials, SEAL, paused)
+
+    async def ask_another_node() -> None:
+        with suppress(Unavailable):  # what that node sent is looked at below
+            await setting.nodes[0].token(await setting.now())
+
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(node.token, credential)
         await paused.answered.wait()
         await setting.credentials.change(
             credential, lambda now, _: replace(now, display_name="renamed")
         )
+        # Another node that sees the new name does not send the refresh token again: that one is in use.
+        tasks.start_soon(ask_another_node)
+        await anyio.sleep(2 * module._LOOK_AGAIN)
         paused.go_on.set()
+    assert len(setting.server.seen) == 1
+    assert setting.server.reused == []
     assert (await setting.parts()).value == setting.server.access
     assert (await setting.now()).display_name == "renamed"
+
+
+async def test_whoever_renews_gives_the_lease_back_and_nobody_elses(setting: Setting):
+    credential = await setting.add(expires_in=-5)
+    assert await setting.credentials.lease(credential, "mine", 15)
+    same = await setting.credentials.change(credential, lambda now, _: now, ends_lease="anothers")
+    assert await setting.credentials.lease(same, "anothers", 15) is None
+    await setting.credentials.change(credential, lambda now, _: now, ends_lease="mine")
+    assert await setting.credentials.lease(same, "anothers", 15)
 
 
 async def test_tokens_that_somebody_puts_in_meanwhile_win(setting: Setting):

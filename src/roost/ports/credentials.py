@@ -63,10 +63,12 @@ class Credentials(Protocol):
         change: Callable[[VaultCredential, Micros], VaultCredential],
         *,
         expected: int | None = None,
+        ends_lease: str | None = None,
     ) -> VaultCredential:
         """Apply `change` to the row as it is now, at this moment, in one transaction; a new version if it differs.
 
-        A new version ends the lease that `lease` gives.
+        A lease goes on: whoever has it may have sent the refresh token already, and nobody else may send that
+        again. Only the holder's own change, which names it in `ends_lease`, ends it in the same commit.
 
         :raises NotFound: :raises Conflict: the version is not `expected`; and whatever `change` raises
         """

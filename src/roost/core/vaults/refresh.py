@@ -119,7 +119,7 @@ class OAuthRefresh:
             if await self._credentials.lease(credential, holder, _LEASE_SECONDS) is not None:
                 # Once the request is out, its answer must be stored, whoever has lost patience meanwhile.
                 with anyio.CancelScope(shield=True):
-                    return await self._exchanged(credential)
+                    return await self._exchanged(credential, holder)
             credential = await self._credentials.find(credential.id)
             if credential.archived_at is not None:
                 raise NotFound(f"credential {credential.id} is archived")
@@ -132,7 +132,7 @@ class OAuthRefresh:
                 return Renewal(credential, NoAnswer("another server is renewing it"))
             await anyio.sleep(_LOOK_AGAIN)
 
-    async def _exchanged(self, credential: VaultCredential) -> Renewal:
+    async def _exchanged(self, credential: VaultCredential, holder: str) -> Renewal:
         """Ask for new tokens, with the lease."""
         auth, secrets = credential.auth, opened_parts(self._seal, credential)
         if not isinstance(auth, McpOAuth) or auth.refresh is None or not secrets.refresh_token:
@@ -144,12 +144,13 @@ class OAuthRefresh:
             _log.warning("a token was not renewed: %r", answer, extra=_about(credential))
             return Renewal(credential, answer)
         if (given := _tokens(answer)) is None:
-            return await self._failed(credential, secrets, answer)
-        return await self._stored(credential, secrets, given, answer)
+            return await self._failed(credential, holder, secrets, answer)
+        return await self._stored(credential, holder, secrets, given, answer)
 
     async def _stored(
         self,
         credential: VaultCredential,
+        holder: str,
         used: CredentialSecrets,
         given: _Tokens,
         answer: HttpAnswer,
@@ -172,14 +173,14 @@ class OAuthRefresh:
                 now, auth=auth, sealed=sealed(self._seal, now, new), refresh_failed=is_lost
             )
 
-        stored = await self._committed(credential, renewed)
+        stored = await self._committed(credential, holder, renewed)
         if given.access is None:
             return Renewal(stored, answer)
         _log.info("a token was renewed", extra=_about(credential))
         return Renewal(stored)
 
     async def _failed(
-        self, credential: VaultCredential, used: CredentialSecrets, answer: HttpAnswer
+        self, credential: VaultCredential, holder: str, used: CredentialSecrets, answer: HttpAnswer
     ) -> Renewal:
         """The token endpoint does not want it. Nobody tries again until the credential is changed."""
 
@@ -187,17 +188,19 @@ class OAuthRefresh:
             is_same = opened_parts(self._seal, now).refresh_token == used.refresh_token
             return replace(now, refresh_failed=True) if is_same else now
 
-        stored = await self._committed(credential, marked)
+        stored = await self._committed(credential, holder, marked)
         if not stored.refresh_failed:  # somebody has replaced it meanwhile
             return Renewal(stored)
         _log.warning("a token cannot be renewed: %d", answer.status, extra=_about(credential))
         return Renewal(stored, answer)
 
-    async def _committed(self, credential: VaultCredential, change: Any) -> VaultCredential:
+    async def _committed(
+        self, credential: VaultCredential, holder: str, change: Any
+    ) -> VaultCredential:
         pause, give_up = 0.1, time.monotonic() + _COMMIT_WITHIN
         while True:
             try:
-                return await self._credentials.change(credential, change)
+                return await self._credentials.change(credential, change, ends_lease=holder)
             except NotFound:
                 raise  # deleted or archived meanwhile: nobody needs it any more
             except Exception:

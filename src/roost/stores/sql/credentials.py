@@ -46,16 +46,17 @@ INSERT INTO credentials (id, tenant, vault, unique_key, version, body, sealed, c
 VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?)
 """
 
-# Another version; whoever had the right to make it has done so.
 _CHANGE: Final = """
-UPDATE credentials SET version = ?, body = ?, sealed = ?, updated_at = ?, lease_holder = '', lease_until = 0
-WHERE id = ?
+UPDATE credentials SET version = ?, body = ?, sealed = ?, updated_at = ? WHERE id = ?
 """
 
 _LEASED: Final = """
 SELECT version, archived_at, lease_holder, lease_until FROM credentials WHERE id = ?
 """
 _LEASE: Final = "UPDATE credentials SET lease_holder = ?, lease_until = ? WHERE id = ?"
+_END_LEASE: Final = """
+UPDATE credentials SET lease_holder = '', lease_until = 0 WHERE id = ? AND lease_holder = ?
+"""
 
 # Sealed anew, unless the secret was replaced or archived meanwhile.
 _RESEAL: Final = "UPDATE credentials SET sealed = ? WHERE id = ? AND sealed = ? RETURNING 1"
@@ -109,8 +110,9 @@ class SqlCredentials:
         change: Callable[[VaultCredential, Micros], VaultCredential],
         *,
         expected: int | None = None,
+        ends_lease: str | None = None,
     ) -> VaultCredential:
-        return await self._writer.alone(ChangeCredential(credential, change, expected))
+        return await self._writer.alone(ChangeCredential(credential, change, expected, ends_lease))
 
     async def lease(
         self, credential: VaultCredential, holder: str, seconds: float
@@ -159,11 +161,12 @@ class AddCredential(msgspec.Struct, frozen=True):
 
 
 class ChangeCredential(msgspec.Struct, frozen=True):
-    """A new version, if the change makes one."""
+    """A new version, if the change makes one; with or without one, the end of a holder's lease."""
 
     credential: VaultCredential
     change: Callable[[VaultCredential, Micros], VaultCredential]
     expected: int | None
+    ends_lease: str | None
     needs: Sequence[Needs] = ()
 
     async def on(self, tx: SqlTransaction) -> VaultCredential:
@@ -171,6 +174,8 @@ class ChangeCredential(msgspec.Struct, frozen=True):
         if self.expected is not None and before.version != self.expected:
             raise Conflict(f"the credential is at version {before.version}, not {self.expected}")
         after = self.change(before, tx.now)
+        if self.ends_lease is not None:
+            await tx.ask(_END_LEASE, before.id, self.ends_lease)
         if after == before:
             return before
         after = replace(after, version=before.version + 1, updated_at=tx.now)
