@@ -552,6 +552,25 @@ async def test_a_grant_that_is_gone_is_invalid_and_a_server_that_is_away_unknown
     assert (shown["status_code"], shown["body"]) == (code, "no: " + "*" * 20)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        JSONResponse(
+            {"access_token": "new-access", "refresh_token": "new-refresh", "token_type": "DPoP"}
+        ),
+        PlainTextResponse("access_token=new-access&refresh_token=new-refresh&token_type=bearer"),
+    ],
+)
+async def test_new_tokens_that_cannot_be_used_are_not_shown(setting: Setting, answer: Response):
+    await setting.add(expires_in=3600)
+    setting.server.answer = lambda: answer
+    found = await validated(setting, [401])
+    assert (found["status"], found["refresh"]["status"]) == ("invalid", "failed")
+    shown = found["refresh"]["http_response"]
+    assert (shown["status_code"], shown["body"], shown["body_truncated"]) == (200, "", True)
+    assert "new-" not in json.dumps(found)
+
+
 async def test_only_oauth_credentials_can_be_validated(setting: Setting):
     credential = await setting.add()
     bearer = replace(credential, auth=StaticBearer(mcp_server_url="https://mcp.example/mcp"))
