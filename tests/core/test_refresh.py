@@ -411,6 +411,45 @@ async def test_new_tokens_are_kept_until_they_can_be_stored(setting: Setting):
     assert (await setting.parts()).refresh_token == setting.server.refresh
 
 
+class SlowLease:
+    """A store that takes its time over the first lease; `leases` counts them."""
+
+    def __init__(self, inner: Any, seconds: float) -> None:
+        self._inner = inner
+        self._seconds = seconds
+        self.leases = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def lease(self, *args: Any) -> int | None:
+        until: int | None = await self._inner.lease(*args)
+        self.leases += 1
+        if self.leases == 1:
+            await anyio.sleep(self._seconds)
+        return until
+
+
+async def test_a_lease_that_came_late_is_asked_for_again_before_the_request(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+):
+    """Otherwise it could run out while the request is under way, and another node would send the same token."""
+    monkeypatch.setattr(module, "_LEASE_WITHIN", 0.5)
+    credential = await setting.add(expires_in=-5)
+    slow = SlowLease(setting.credentials, 0.6)
+    leases_before_request: list[int] = []
+
+    class Noting:
+        async def post(self, *args: Any) -> HttpAnswer | NoAnswer:
+            leases_before_request.append(slow.leases)
+            return await outbound().post(*args)
+
+    node = OAuthRefresh(slow, SEAL, Noting())  # type: ignore[arg-type]
+    assert await node.token(credential) == "access-1-0123456789"
+    assert len(leases_before_request) == 1
+    assert leases_before_request[0] >= 2
+
+
 # Killed
 
 _CHILD = """

@@ -43,6 +43,11 @@ _log = logging.getLogger(__name__)
 _LEASE_SECONDS: Final = 15.0
 """Shorter than what the usual servers accept an old refresh token for, and longer than a request may take."""
 
+_LEASE_WITHIN: Final = 4.0
+"""Seconds that a lease may take to be had. It counts from the database's moment: after a slower answer there is too
+little of it left for a whole request.
+"""
+
 _PATIENCE: Final = 30.0  # seconds that somebody waits for a token that another one renews
 _LOOK_AGAIN: Final = 0.2
 _EARLY_SECONDS: Final = 60.0
@@ -116,7 +121,10 @@ class OAuthRefresh:
         holder, before = mint("lease"), credential.version
         give_up = time.monotonic() + _PATIENCE
         while True:
-            if await self._credentials.lease(credential, holder, _LEASE_SECONDS) is not None:
+            asked = time.monotonic()
+            until = await self._credentials.lease(credential, holder, _LEASE_SECONDS)
+            # One that came late is asked for again below: the holder may have it once more, from then on.
+            if until is not None and time.monotonic() - asked < _LEASE_WITHIN:
                 # Once the request is out, its answer must be stored, whoever has lost patience meanwhile.
                 with anyio.CancelScope(shield=True):
                     return await self._exchanged(credential, holder)
