@@ -179,6 +179,15 @@ BAD: list[tuple[Any, str]] = [
     ({**BEARER, "mcp_server_url": "mcp.example"}, "auth.mcp_server_url: the address must"),
     ({**BEARER, "mcp_server_url": "https://a.example/#x"}, "auth.mcp_server_url:"),
     ({**BEARER, "mcp_server_url": "https://" + "a" * 2050}, "auth.mcp_server_url:"),
+    ({**BEARER, "mcp_server_url": "http://a.example/"}, "auth.mcp_server_url: a key is sent over"),
+    (
+        {**OAUTH, "mcp_server_url": "http://93.184.215.14"},
+        "auth.mcp_server_url: a key is sent over",
+    ),
+    (
+        {**OAUTH, "refresh": {**OAUTH["refresh"], "token_endpoint": "http://a.example/token"}},
+        "auth.refresh.token_endpoint: a key is sent over https only",
+    ),
     ({"type": "static_bearer", "token": "x"}, "auth.mcp_server_url: Field required"),
     ({**BEARER, "secret": "x"}, "auth.secret: unknown field"),
     ({**BEARER, "type": "basic"}, "auth.type: Input should be"),
@@ -269,7 +278,8 @@ async def test_two_credentials_in_use_have_not_the_same_server_or_name(tmp_path:
         for url in (
             "https://mcp.example/other",
             "https://mcp.example:8443/mcp",
-            "http://mcp.example/mcp",
+            "https://mcp.internal/mcp",
+            "http://mcp.internal/mcp",
         ):
             await added(roost, at, {**BEARER, "mcp_server_url": url})
         await roost.post(f"{at}/credentials/{first['id']}/archive")

@@ -7,7 +7,7 @@ look-alike letters into others. What they would disagree on is refused here, bef
 from __future__ import annotations
 
 import re
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -27,6 +27,7 @@ _FORM: Final = (
 )
 _PLAIN: Final = re.compile(r"[!-~]+")
 _NOT_IN_ADDRESSES: Final = frozenset('\\"<>^`{|}')
+_PRIVATE: Final = (".internal", ".local", ".lan", ".home.arpa", ".localhost", ".svc")
 
 
 def checked(url: str, field: str) -> SplitResult:
@@ -55,6 +56,19 @@ def checked(url: str, field: str) -> SplitResult:
             f"{field}: the address has no host, or not one that can be", hint=_FORM
         )
     return parts
+
+
+def check_secret_stays_private(parts: SplitResult, field: str) -> None:
+    """Refuse an address at which anybody on the way could read a secret that is sent there.
+
+    :raises InvalidRequest: it has no TLS, and its host is not one of a private network
+    """
+    if parts.scheme == "http" and not _is_private(parts.hostname or ""):
+        raise InvalidRequest(
+            f"{field}: a key is sent over https only",
+            hint="http:// is for private addresses, and for names of a private network such as "
+            "`ollama` or `gateway.internal`.",
+        )
 
 
 def check_pattern(pattern: str, field: str) -> None:
@@ -87,6 +101,14 @@ def literal(name: str) -> IPv4Address | None:
     :raises ValueError: it is an address in another form
     """
     return IPv4Address(name) if _NUMBER.fullmatch(name.rpartition(".")[2]) else None
+
+
+def _is_private(host: str) -> bool:
+    """Whether what is sent there stays in a private network. Whether it may be reached is another question."""
+    try:
+        return not ip_address(host).is_global
+    except ValueError:
+        return "." not in host or host.lower().endswith(_PRIVATE)
 
 
 def _is_known(netloc: str, host: str) -> bool:

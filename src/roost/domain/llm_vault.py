@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import Final, Literal, cast
 
 import msgspec
@@ -33,7 +32,6 @@ _ADDRESSES: Final = {
     "anthropic": "https://api.anthropic.com",
     "openai": "https://api.openai.com/v1",
 }
-_PRIVATE: Final = (".internal", ".local", ".lan", ".home.arpa", ".localhost", ".svc")
 
 KeyHeader = Literal["x-api-key", "bearer"]
 
@@ -108,20 +106,7 @@ def _check_base_url(url: str, field: str) -> None:
     parts = address.checked(url, field)
     if not {"?", "#"}.isdisjoint(url):
         raise InvalidRequest(f"{field}: it cannot have a query or a fragment")
-    if parts.scheme == "http" and not _is_private(parts.hostname or ""):
-        raise InvalidRequest(
-            f"{field}: a key is sent over https only",
-            hint="http:// is for private addresses, and for names of a private network such as "
-            "`ollama` or `gateway.internal`.",
-        )
-
-
-def _is_private(host: str) -> bool:
-    """Whether what is sent there stays in a private network. Whether it may be reached is another question."""
-    try:
-        return not ip_address(host).is_global
-    except ValueError:
-        return "." not in host or host.lower().endswith(_PRIVATE)
+    address.check_secret_stays_private(parts, field)
 
 
 def _noted(metadata: Mapping[str, str], key: str) -> str | None:

@@ -389,8 +389,10 @@ def _server_url(given: Mapping[str, Any], for_models: bool) -> str:
 def _url(url: str, field: str) -> None:
     if len(url) > LONGEST_URL:
         raise InvalidRequest(f"{field}: an address has at most {LONGEST_URL} characters")
-    if address.checked(url, field).fragment:
+    parts = address.checked(url, field)
+    if parts.fragment:
         raise InvalidRequest(f"{field}: an address that is asked has no `#`")
+    address.check_secret_stays_private(parts, field)
 
 
 def _future(moment: str | None, now: Micros) -> str | None:
