@@ -102,6 +102,15 @@ async def test_another_vaults_key_is_never_used_instead(tmp_path: Path):
             await read(await roost.origin(other, mine, model_vault=mine))
 
 
+async def test_another_vaults_key_does_not_hide_the_sessions_own(tmp_path: Path):
+    """A vault that is named before it may have become one for models since."""
+    async with setup(tmp_path) as roost:
+        mine, other = await roost.vault(), await roost.vault()
+        await roost.key(other, "not-for-this-session")
+        await roost.key(mine, "mine")
+        assert await read(await roost.origin(other, mine, model_vault=mine)) == "mine"
+
+
 async def test_a_vault_that_is_archived_or_deleted_leaves_no_key(tmp_path: Path):
     async with setup(tmp_path) as roost:
         archived, deleted = await roost.vault(), await roost.vault()

@@ -62,8 +62,10 @@ class VaultSecrets:
         return list(found.values())
 
     async def model(self, session: Session) -> VaultCredential | None:
-        """The key of a model's API; None: the operator's is used."""
-        return _first(each for each in await self._of(session) if use_of(each.auth) == "model")
+        """The key of a model's API, of the session's LLM vault and of no other; None: there is none."""
+        vault_id = session.spec.model_vault
+        own = await self._credentials.active(session.tenant, [vault_id] if vault_id else [])
+        return _first(each for each in own if use_of(each.auth) == "model")
 
     async def opened(self, credential_id: str, version: int | None = None) -> OpenedSecret:
         """The secret of a credential, at most `KEPT_SECONDS` old. `version`: of this one or a later one.
