@@ -87,6 +87,32 @@ async def test_its_requests_go_to_its_address_with_the_key_as_it_is_now(tmp_path
         assert await read(origin) == "third"
 
 
+@pytest.mark.parametrize(
+    "moved", [{"roost.base_url": "https://other.example"}, {"roost.key_header": "x-api-key"}]
+)
+async def test_a_key_for_another_address_is_not_sent_to_the_old_one(
+    tmp_path: Path, moved: dict[str, str]
+):
+    async with setup(tmp_path) as roost:
+        vault_id = await roost.vault()
+        credential_id = await roost.key(vault_id, "for-the-old")
+        origin = await roost.origin(vault_id, model_vault=vault_id)
+        assert await read(origin) == "for-the-old"
+        await roost.vaults.archive_credential(KEY, vault_id, credential_id)
+        await roost.vaults.update(KEY, vault_id, {"metadata": moved})
+        credential_id = await roost.key(vault_id, "for-the-new")
+        for _ in range(2):
+            with pytest.raises(ModelKeyMissing, match=r"was moved: .* next sandbox"):
+                await read(origin)
+        again = await roost.origin(vault_id, model_vault=vault_id)
+        assert await read(again) == "for-the-new"
+        auth = {"type": "static_bearer", "token": "next"}
+        await roost.vaults.update_credential(KEY, vault_id, credential_id, {"auth": auth})
+        assert await read(again) == "next"
+        with pytest.raises(ModelKeyMissing, match="was moved"):
+            await read(origin)
+
+
 async def test_without_an_llm_vault_there_is_no_server_of_its_own(tmp_path: Path):
     async with setup(tmp_path) as roost:
         vault_id = await roost.vault()
