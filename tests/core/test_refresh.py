@@ -54,6 +54,11 @@ def soon(seconds: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
 
 
+def aged(credential: VaultCredential, seconds: int = 3600) -> VaultCredential:
+    """As if its token had been there for a while."""
+    return replace(credential, updated_at=credential.updated_at - seconds * 1_000_000)
+
+
 class Setting:
     """A credential in a store, its authorization server, and nodes that renew it."""
 
@@ -143,6 +148,15 @@ async def test_a_token_that_has_long_to_live_is_given_as_it_is(setting: Setting)
     assert setting.server.seen == []
 
 
+async def test_a_token_that_lives_shortly_is_not_renewed_in_the_first_half_of_its_life(
+    setting: Setting,
+):
+    credential = await setting.add(expires_in=45)
+    assert await setting.nodes[0].token(credential) == "access-0-0123456789"
+    assert setting.server.seen == []
+    assert await setting.nodes[0].token(aged(credential, 60)) == "access-1-0123456789"
+
+
 async def test_many_requests_on_two_nodes_renew_a_token_once(two_nodes: Setting):
     credential = await two_nodes.add(expires_in=-5)
     two_nodes.server.takes = 0.1
@@ -175,7 +189,7 @@ async def test_it_is_renewed_again_and_again_by_whoever_needs_it(two_nodes: Sett
 
 
 async def test_while_one_renews_others_use_what_is_still_good(setting: Setting):
-    credential = await setting.add(expires_in=30)  # due, but good
+    credential = aged(await setting.add(expires_in=30))  # due, but good
     assert await setting.credentials.lease(credential, "another", 15)
     with anyio.fail_after(2):
         assert await setting.nodes[0].token(credential) == "access-0-0123456789"
@@ -260,9 +274,10 @@ async def test_a_server_that_cannot_answer_now_is_asked_again_later(
 
 
 async def test_a_due_token_is_used_while_its_server_is_away(setting: Setting):
-    credential = await setting.add(expires_in=30)
+    credential = aged(await setting.add(expires_in=30))
     setting.server.answer = lambda: PlainTextResponse("later", 500)
     assert await setting.nodes[0].token(credential) == "access-0-0123456789"
+    assert len(setting.server.seen) == 1
 
 
 async def test_an_address_inside_is_not_asked(tmp_path: Path):

@@ -118,7 +118,7 @@ def vault_with(client: Any, outside: Outside) -> str:
     for url in (upper, outside.urls["older"]):
         auth = {"type": "static_bearer", "mcp_server_url": url, "token": TOKEN}
         client.beta.vaults.credentials.create(vault, auth=auth)
-    soon = datetime.now(UTC) + timedelta(seconds=40)
+    soon = datetime.now(UTC) + timedelta(seconds=6)  # due before an agent can be up
     refresh = {
         "client_id": "client",
         "refresh_token": outside.authorization.refresh,

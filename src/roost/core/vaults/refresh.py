@@ -290,12 +290,15 @@ def _can_renew(credential: VaultCredential) -> bool:
 
 
 def _is_due(credential: VaultCredential) -> bool:
-    """Whether its token expires soon, and can be renewed: earlier the longer it lives."""
+    """Whether its token expires soon, and can be renewed: earlier the longer it lives, and never in the first half of
+    its life: one that lives for a minute would be renewed with each request.
+    """
     left = _left(credential)
     if left is None or not _can_renew(credential):
         return False
     lives = left + time.time() - credential.updated_at / _MICROS
-    return left < max(_EARLY_SECONDS, _EARLY_PART * lives)
+    early = min(max(_EARLY_SECONDS, _EARLY_PART * lives), lives / 2)
+    return left < max(early, _STILL_GOOD)
 
 
 def _is_good(credential: VaultCredential) -> bool:
