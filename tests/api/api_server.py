@@ -66,7 +66,7 @@ from roost.core.write.standby import StandbyRunners
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Session
 from roost.egress.dial import Dialer
-from roost.egress.options import EgressBounds
+from roost.egress.options import USUAL_PORTS, EgressBounds
 from roost.egress.outbound import RestrictedHttp
 from roost.errors import Unavailable
 from roost.harnesses.scripted import ScriptedHarness
@@ -258,7 +258,7 @@ def _deps(
     urls = words(settings.git_urls)
     seal = MasterKeys([MASTER_KEY])
     vaults = Vaults(store.catalog, store.credentials, seal)
-    outbound = RestrictedHttp(Dialer(_nowhere, (), 5), EgressBounds())
+    outbound = RestrictedHttp(Dialer(_nowhere, (), 5), EgressBounds(), USUAL_PORTS)
     resources = Resources(
         *(filestore, keeper, store.catalog, store.sessions, shown, outputs),
         seal,

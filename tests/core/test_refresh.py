@@ -43,11 +43,12 @@ from roost.testing.postgres import PostgresServer
 
 SEAL = MasterKeys([b"k" * 32])
 TENANT = "default"
+ANY_PORT = frozenset(range(1, 65536))
 ROOT = Path(__file__).parents[2]
 
 
 def outbound() -> RestrictedHttp:
-    return RestrictedHttp(Dialer(resolve, LOOPBACK, 5), EgressBounds())
+    return RestrictedHttp(Dialer(resolve, LOOPBACK, 5), EgressBounds(), ANY_PORT)
 
 
 def soon(seconds: float) -> str:
@@ -283,10 +284,19 @@ async def test_a_due_token_is_used_while_its_server_is_away(setting: Setting):
 async def test_an_address_inside_is_not_asked(tmp_path: Path):
     async with SqliteStore.open(tmp_path / "roost.db") as store, setting_on([store]) as setting:
         credential = await setting.add(expires_in=-5)
-        guarded = RestrictedHttp(Dialer(resolve, (), 5), EgressBounds())
+        guarded = RestrictedHttp(Dialer(resolve, (), 5), EgressBounds(), ANY_PORT)
         node = OAuthRefresh(store.credentials, SEAL, guarded)
         with pytest.raises(Unavailable, match="not public"):
             await node.token(credential)
+    assert setting.server.seen == []
+
+
+async def test_a_port_that_the_operator_does_not_allow_is_not_asked(setting: Setting):
+    credential = await setting.add(expires_in=-5)
+    guarded = RestrictedHttp(Dialer(resolve, LOOPBACK, 5), EgressBounds(), frozenset((80, 443)))
+    node = OAuthRefresh(setting.credentials, SEAL, guarded)
+    with pytest.raises(Unavailable, match=r"port \d+ is not allowed"):
+        await node.token(credential)
     assert setting.server.seen == []
 
 

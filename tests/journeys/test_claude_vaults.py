@@ -78,7 +78,8 @@ class Outside:
         self.token_endpoint = ""
 
     def ports(self) -> str:
-        return ",".join(str(urlsplit(url).port) for url in self.urls.values())
+        asked = [*self.urls.values(), self.token_endpoint]
+        return ",".join(str(urlsplit(url).port) for url in asked)
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ class HostEgress:
         self._dialer = Dialer(options.resolve, options.allow_networks, bounds.connect_seconds)
         self._held = HeldBytes(bounds.all_held_bytes)
         self._opened: dict[str, _Opened] = {}
-        self.outbound = RestrictedHttp(self._dialer, bounds)
+        self.outbound = RestrictedHttp(self._dialer, bounds, options.ports)
 
     @asynccontextmanager
     async def open(self, grant: Grant) -> AsyncGenerator[OpenGrant, None]:

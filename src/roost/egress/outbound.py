@@ -22,10 +22,11 @@ _SHOWN: Final = 2048
 
 
 class RestrictedHttp:
-    """`ports.outbound.Outbound`: each request has a connection of its own."""
+    """`ports.outbound.Outbound`: each request has a connection of its own, to one of the `ports`."""
 
-    def __init__(self, dialer: Dialer, bounds: EgressBounds) -> None:
+    def __init__(self, dialer: Dialer, bounds: EgressBounds, ports: frozenset[int]) -> None:
         self._dialer = dialer
+        self._ports = ports
         self._bounds = replace(bounds, upstream_seconds=_SECONDS)
 
     async def post(
@@ -33,8 +34,12 @@ class RestrictedHttp:
     ) -> HttpAnswer | NoAnswer:
         connections = UpstreamConnections(self._bounds, self._dialer, 1)
         try:
+            where = httpx2.URL(url)
+            port = where.port or (443 if where.scheme == "https" else 80)
+            if port not in self._ports:
+                return NoAnswer(f"port {port} is not allowed")
             with anyio.fail_after(_SECONDS):
-                return await _posted(connections, url, headers, body, secrets)
+                return await _posted(connections, where, headers, body, secrets)
         except Refusal as refusal:
             return NoAnswer(refusal.message)
         except (httpx2.TransportError, httpx2.DecodingError, httpx2.InvalidURL, ValueError):
@@ -47,12 +52,11 @@ class RestrictedHttp:
 
 async def _posted(
     connections: UpstreamConnections,
-    url: str,
+    where: httpx2.URL,
     headers: Mapping[str, str],
     body: bytes,
     secrets: Sequence[str],
 ) -> HttpAnswer:
-    where = httpx2.URL(url)
     sent = [(name.encode(), value.encode()) for name, value in headers.items()]
     sent.append((b"accept-encoding", b"identity"))
     read = b""

@@ -30,7 +30,7 @@ class NoAnswer(msgspec.Struct, frozen=True):
 
 
 class Outbound(Protocol):
-    """Sends single requests by the rules that hold for sandboxes: only to addresses that they may reach."""
+    """Sends single requests by the rules that hold for sandboxes: only to addresses and ports that they may reach."""
 
     async def post(
         self, url: str, headers: Mapping[str, str], body: bytes, secrets: Sequence[str]
