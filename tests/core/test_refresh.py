@@ -208,6 +208,19 @@ async def test_a_token_that_was_turned_down_is_renewed_if_nobody_has_yet(setting
     assert len(setting.server.seen) == 1
 
 
+async def test_of_tokens_that_were_turned_down_nothing_is_kept_for_long(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "_BETWEEN_REJECTIONS", 0.0)
+    credential = await setting.add(expires_in=None)
+    node = setting.nodes[0]
+    assert await node.replaced(credential, "access-0-0123456789")
+    assert await node.replaced(await setting.now(), "access-1-0123456789")
+    assert len(setting.server.seen) == 2
+    assert node._may_ask_now("vcrd_another")
+    assert list(node._rejected) == ["vcrd_another"]
+
+
 async def test_a_static_token_is_never_renewed(setting: Setting):
     credential = await setting.add()
     bearer = replace(credential, auth=StaticBearer(mcp_server_url="https://mcp.example/mcp"))

@@ -77,7 +77,7 @@ class OAuthRefresh:
         self._credentials = credentials
         self._seal = seal
         self._outbound = outbound
-        self._rejected: dict[str, float] = {}
+        self._rejected: dict[str, float] = {}  # when a token was turned down, oldest first
 
     async def token(self, credential: VaultCredential) -> str:
         """The token of a credential, renewed if it is time for that.
@@ -100,17 +100,22 @@ class OAuthRefresh:
         """
         if opened_parts(self._seal, credential).value != token:
             return True
-        now = time.monotonic()
-        recently = (
-            now < self._rejected.get(credential.id, -_BETWEEN_REJECTIONS) + _BETWEEN_REJECTIONS
-        )
-        if recently or not _can_renew(credential):
+        if not _can_renew(credential) or not self._may_ask_now(credential.id):
             return False
-        self._rejected[credential.id] = now
         renewal = await self._renewed(credential, can_use_old=False)
         if renewal.failure is not None:
             raise Unavailable(_why(renewal.credential, renewal.failure))
         return opened_parts(self._seal, renewal.credential).value != token
+
+    def _may_ask_now(self, credential_id: str) -> bool:
+        """Whether a token may be renewed because a server turned it down; then it is noted."""
+        now = time.monotonic()
+        while self._rejected and now - next(iter(self._rejected.values())) >= _BETWEEN_REJECTIONS:
+            del self._rejected[next(iter(self._rejected))]
+        if credential_id in self._rejected:
+            return False
+        self._rejected[credential_id] = now
+        return True
 
     async def renew(self, credential: VaultCredential) -> Renewal:
         """Renew it now, whether or not it is due. :raises NotFound: :raises CannotUnseal:"""
