@@ -94,11 +94,15 @@ async def test_keys_are_put_on_as_the_dialect_or_the_file_says(tmp_path: Path):
     assert KEY not in repr(servers)
 
 
-async def test_a_key_file_that_is_replaced_is_read_again(tmp_path: Path):
+async def test_a_key_file_that_is_replaced_is_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     path = tmp_path / "key"
     file = KeyFile(path)
-    with pytest.raises(Unavailable, match="cannot be read"):
+    with pytest.raises(Unavailable, match="cannot be read") as refused:
         await file.read()
+    assert str(tmp_path) not in refused.value.message, "sessions are told that"
+    assert str(path) in caplog.text, "operators are told which"
     path.write_text("first\n")
     assert [await file.read(), await file.read()] == ["first", "first"]
     (tmp_path / "next").write_text("other\n")

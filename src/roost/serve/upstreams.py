@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -25,6 +26,8 @@ from roost.harnesses import ModelAddress
 from roost.ports.egress import Credential, Origin, Put
 from roost.serve.http import listening
 from roost.serve.prices import price_problem
+
+_log = logging.getLogger(__name__)
 
 REAL_MODEL: Final = "https://api.anthropic.com"
 _HINT: Final = "docs/models.md shows a file of upstreams."
@@ -167,8 +170,11 @@ class KeyFile:
             if now != self._seen:
                 self._key = self._path.read_text().strip()
                 self._seen = now
-        except (OSError, UnicodeDecodeError):
-            raise Unavailable(f"the key file {self._path} cannot be read") from None
+        except (OSError, UnicodeDecodeError) as error:
+            # The path is for the operator; what is raised is told to the session.
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            _log.error("the key file %s cannot be read: %s", self._path, why)
+            raise Unavailable("its key cannot be read") from None
         return self._key
 
 
