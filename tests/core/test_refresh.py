@@ -256,7 +256,8 @@ async def test_the_client_says_who_it_is_as_the_credential_wants(setting: Settin
         PlainTextResponse("no", 200),
         JSONResponse({"access_token": ""}, 200),
         JSONResponse(["access_token"], 200),
-        Response(status_code=302, headers={"location": "http://127.0.0.1/evil"}),
+        JSONResponse({"error": "invalid_client"}, 401),
+        JSONResponse({"error": "bad_refresh_token"}, 200),
     ],
 )
 async def test_a_grant_that_is_gone_is_said_and_not_tried_again(setting: Setting, answer: Response):
@@ -273,14 +274,27 @@ async def test_a_grant_that_is_gone_is_said_and_not_tried_again(setting: Setting
     assert (await setting.parts()).refresh_token == "refresh-0-0123456789"
 
 
-@pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(
+            PlainTextResponse("later", status)
+            for status in (400, 403, 404, 408, 425, 429, 500, 503)
+        ),
+        JSONResponse({"error": "invalid_grant"}, 500),
+        JSONResponse({"error": "slow_down"}, 400),
+        Response(status_code=302, headers={"location": "http://127.0.0.1/evil"}),
+    ],
+    ids=lambda answer: str(answer.status_code),
+)
 async def test_a_server_that_cannot_answer_now_is_asked_again_later(
-    setting: Setting, status: int, monkeypatch: pytest.MonkeyPatch
+    setting: Setting, answer: Response, monkeypatch: pytest.MonkeyPatch
 ):
+    """Also something before it that answers in its place, and knows nothing of OAuth's errors."""
     monkeypatch.setattr(module, "_LEASE_SECONDS", 0.3)
     credential = await setting.add(expires_in=-5)
-    setting.server.answer = lambda: PlainTextResponse("later", status)
-    with pytest.raises(Unavailable, match=str(status)):
+    setting.server.answer = lambda: answer
+    with pytest.raises(Unavailable, match=str(answer.status_code)):
         await setting.nodes[0].token(credential)
     assert not (await setting.now()).refresh_failed
     setting.server.answer = None
@@ -616,17 +630,19 @@ async def test_a_credential_is_tried_and_renewed_if_that_helps(
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "refresh"), [(400, "invalid", "failed"), (500, "unknown", "failed")]
+    ("code", "error", "status"),
+    [(400, "invalid_grant", "invalid"), (400, "blocked", "unknown"), (500, "away", "unknown")],
 )
 async def test_a_grant_that_is_gone_is_invalid_and_a_server_that_is_away_unknown(
-    setting: Setting, code: int, status: str, refresh: str
+    setting: Setting, code: int, error: str, status: str
 ):
     await setting.add(expires_in=3600)
-    setting.server.answer = lambda: PlainTextResponse("no: refresh-0-0123456789", code)
+    said = '{"error":"%s","about":"%s"}'
+    setting.server.answer = lambda: PlainTextResponse(said % (error, "refresh-0-0123456789"), code)
     found = await validated(setting, [401])
-    assert (found["status"], found["refresh"]["status"]) == (status, refresh)
+    assert (found["status"], found["refresh"]["status"]) == (status, "failed")
     shown = found["refresh"]["http_response"]
-    assert (shown["status_code"], shown["body"]) == (code, "no: " + "*" * 20)
+    assert (shown["status_code"], shown["body"]) == (code, said % (error, "*" * 20))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from roost.ports.seal import Seal
 
 _PROBE: Final = "initialize"
 _NOT_ACCEPTED: Final = 401
-_TRY_AGAIN: Final = frozenset((408, 425, 429))
 _HELLO: Final = msgspec.json.encode(
     {
         "jsonrpc": "2.0",
@@ -110,14 +109,9 @@ def _status(answer: HttpAnswer | NoAnswer, renewal: Renewal | None) -> str:
         return "valid"
     if not _is(answer, _NOT_ACCEPTED):
         return "unknown"
-    failure = renewal.failure if renewal else None
-    if failure is None:
+    if renewal is None or renewal.failure is None or renewal.credential.refresh_failed:
         return "invalid"
-    return "invalid" if isinstance(failure, HttpAnswer) and _is_final(failure.status) else "unknown"
-
-
-def _is_final(status: int) -> bool:
-    return status < 500 and status not in _TRY_AGAIN
+    return "unknown"
 
 
 def _failed_probe(answer: HttpAnswer | NoAnswer) -> dict[str, Any] | None:

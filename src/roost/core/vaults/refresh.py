@@ -58,8 +58,22 @@ _BETWEEN_REJECTIONS: Final = (
     30.0  # seconds between two renewals because a server turned a token down
 )
 _LONGEST_LIFE: Final = 10 * 365 * 86400
-_TRY_AGAIN: Final = frozenset((408, 425, 429))
 _WORD: Final = re.compile(r"[a-z_]{1,40}")
+_FINAL: Final = frozenset(
+    (
+        "invalid_request",
+        "invalid_client",
+        "invalid_grant",
+        "unauthorized_client",
+        "unsupported_grant_type",
+        "invalid_scope",
+        "invalid_target",
+    )
+)
+"""With these an authorization server says no (RFC 6749, 5.2; RFC 8707, 2). Any other error may be of something on the
+way to it: a firewall, a proxy, a page that it is away.
+"""
+
 _MICROS: Final = 1_000_000
 
 
@@ -153,7 +167,7 @@ class OAuthRefresh:
         headers, body = _request(auth.refresh, secrets)
         sent = [secrets.refresh_token, *filter(None, [secrets.client_secret])]
         answer = await self._outbound.post(auth.refresh.token_endpoint, headers, body, sent)
-        if isinstance(answer, NoAnswer) or answer.status >= 500 or answer.status in _TRY_AGAIN:
+        if isinstance(answer, NoAnswer) or not _is_final(answer):
             _log.warning("a token was not renewed: %r", answer, extra=_about(credential))
             return Renewal(credential, answer)
         if (given := _tokens(answer)) is None:
@@ -223,6 +237,13 @@ class OAuthRefresh:
                 _log.warning("a renewed token is not stored yet", extra=_about(credential))
             await anyio.sleep(pause)
             pause = min(5.0, 2 * pause)
+
+
+def _is_final(answer: HttpAnswer) -> bool:
+    """Whether the same request would get nothing else later. An answer of 2xx is: its refresh token may be used up."""
+    if answer.status < 300:
+        return True
+    return 400 <= answer.status < 500 and _error_name(answer) in _FINAL
 
 
 class _Tokens(msgspec.Struct, frozen=True):
@@ -324,7 +345,7 @@ def _why(credential: VaultCredential, failure: HttpAnswer | NoAnswer) -> str:
     auth = credential.auth
     refresh = auth.refresh if isinstance(auth, McpOAuth) else None
     where = urlsplit(refresh.token_endpoint).netloc if refresh else "its server"
-    said = failure.why if isinstance(failure, NoAnswer) else f"{failure.status}{_word(failure)}"
+    said = failure.why if isinstance(failure, NoAnswer) else _said(failure)
     text = f"the access token of {credential.id} is not good any more, and {where} gives no new one: {said}"
     if credential.refresh_failed:
         text += (
@@ -334,14 +355,20 @@ def _why(credential: VaultCredential, failure: HttpAnswer | NoAnswer) -> str:
     return text
 
 
-def _word(answer: HttpAnswer) -> str:
-    """The error's name (`invalid_grant`), if it is one: anything else in an answer is not repeated."""
+def _said(answer: HttpAnswer) -> str:
+    """The status and the error's name, if it is one: anything else in an answer is not repeated."""
+    name = _error_name(answer)
+    return f"{answer.status} {name}" if name else str(answer.status)
+
+
+def _error_name(answer: HttpAnswer) -> str | None:
+    """Such as `invalid_grant`; None: there is no word that can be one."""
     try:
         fields = msgspec.json.decode(answer.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ""
+        return None
     word = fields.get("error") if isinstance(fields, dict) else None
-    return f" {word}" if isinstance(word, str) and _WORD.fullmatch(word) else ""
+    return word if isinstance(word, str) and _WORD.fullmatch(word) else None
 
 
 def _about(credential: VaultCredential) -> Mapping[str, str]:
