@@ -337,6 +337,26 @@ async def test_a_vault_for_models_has_a_token_without_an_address(tmp_path: Path)
             error_of(await roost.client.post("/v1/vaults", json=body), 400)
 
 
+async def test_a_key_of_a_model_is_not_sent_to_another_address(tmp_path: Path):
+    """Who may change the vault could otherwise have the key sent to a server of his own, and read it."""
+    base, theirs = "roost.base_url", "sandbox0.managed_agents.llm_base_url"
+    here, there = "https://a.example/", "https://b.example/"
+    async with api_server(tmp_path) as roost:
+        at = await vault(roost, metadata={"roost.role": "llm", base: here})
+        key = await added(roost, at, {"type": "static_bearer", "token": "sk-1"})
+        moves: list[dict[str, Any]] = [{base: there}, {base: None}, {base: None, theirs: there}]
+        for metadata in moves:
+            response = await roost.client.post(at, json={"metadata": metadata})
+            message = error_of(response, 400)["message"]
+            assert "base_url: cannot be changed while the vault has a key" in message
+        assert (await roost.get(at))["metadata"][base] == here
+        for same in ({"roost.key_header": "bearer"}, {base: None, theirs: here}):
+            await roost.post(at, {"metadata": same})
+        await roost.post(f"{at}/credentials/{key['id']}/archive")
+        moved = await roost.post(at, {"metadata": {theirs: there}})
+        assert moved["metadata"][theirs] == there
+
+
 # Who may
 
 

@@ -84,6 +84,15 @@ def check_metadata(metadata: dict[str, str]) -> dict[str, str]:
     return metadata
 
 
+def check_not_moved(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Metadata of a vault that has a key. :raises InvalidRequest: the key would be sent to another address"""
+    if llm_vault(before).base_url != llm_vault(after).base_url:
+        raise InvalidRequest(
+            f"metadata.{BASE_URL}: cannot be changed while the vault has a key",
+            hint="Archive the credential with the key first, and add one for the other address then.",
+        )
+
+
 def _check_values(metadata: Mapping[str, str]) -> None:
     role = _noted(metadata, ROLE)
     if role not in (None, "llm"):

@@ -19,8 +19,8 @@ from roost.core.vaults.secrets import opened_parts, sealed
 from roost.domain import vault
 from roost.domain.agent import merged
 from roost.domain.events import Micros
-from roost.domain.llm_vault import is_for_models
-from roost.domain.vault import VaultCredential, changed_auth, new_auth
+from roost.domain.llm_vault import check_not_moved, is_for_models
+from roost.domain.vault import VaultCredential, changed_auth, new_auth, use_of
 from roost.errors import InvalidRequest, NotFound
 from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
@@ -65,16 +65,22 @@ class Vaults:
         return await self._catalog.page(replace(query, created_by=own))
 
     async def update(self, caller: Key, vault_id: str, params: Mapping[str, Any]) -> Record:
-        """Change what is given.
+        """Change what is given. Where the key in it is sent stays, as long as there is one: whoever may change a vault
+        may use its secrets, and not see them.
 
         :raises NotFound: :raises NotTheOwner: :raises InvalidRequest: it is archived, or naming the field
         """
+        await self._owned(caller, vault_id)
+        in_use = await self._credentials.active(caller.tenant, [vault_id])
+        has_key = any(use_of(each.auth) == "model" for each in in_use)
 
         def change(record: Record) -> dict[str, Any]:
             _refuse_archived(record)
-            return vault.updated(record.body, params)
+            after = vault.updated(record.body, params)
+            if has_key:
+                check_not_moved(record.body["metadata"], after["metadata"])
+            return after
 
-        await self._owned(caller, vault_id)
         return await self._catalog.change(
             "vault", caller.tenant, vault_id, change, ceiling=caller.trust_ceiling
         )
