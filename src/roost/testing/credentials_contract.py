@@ -188,7 +188,12 @@ class CredentialsContract(StoreContract):
         assert await rows.lease(first, "one", 0) is not None  # over at once
         assert await rows.lease(first, "two", 60) is not None
         after = await rows.change(first, lambda c, now: replace(c, sealed="new"))
-        assert await rows.lease(first, "two", 60) is None
+        assert await rows.lease(first, "two", 60) is None  # of a version that is over
+        assert await rows.lease(after, "one", 60) is None  # "two" may have used what it read
+        same = await rows.change(after, lambda c, now: c, ends_lease="one")
+        assert await rows.lease(same, "one", 60) is None  # it was not the lease of "one" to end
+        same = await rows.change(after, lambda c, now: c, ends_lease="two")
+        assert same == after
         assert await rows.lease(after, "one", 60) is not None
         archived = await rows.archive(after)
         assert await rows.lease(archived, "one", 60) is None
