@@ -25,7 +25,7 @@ from roost.ports.notifier import WORK, Notifier
 from roost.serve.http import listening
 from roost.stores.notifier import LocalNotifier
 from roost.stores.sqlite import SqliteStore
-from roost.testing.null_parts import UnlimitedCapacity, model_at, runners_of
+from roost.testing.null_parts import UnlimitedCapacity, model_at, runner_parts
 from roost.testing.scripted_model import ScriptedModel, scripted_model
 
 TENANT = "tenant_1"
@@ -107,20 +107,12 @@ async def node(
         scripted = ScriptedHarness(model_at(url, "no key"), retries=2, retry_seconds=0.01)
         standby = StandbyRunners()
         known = {"scripted": scripted, **(harnesses or {})}
-        runners = runners_of(
-            store,
-            notifier,
-            known,
-            queue=queue_of(store, notifier),
-        )
         member = NodeLease(
             mint("node"), store.log, store.nodes, notifier, lease_seconds=lease_seconds
         )
         dispatcher = Dispatcher(
             member,
-            store.log,
-            notifier,
-            runners,
+            runner_parts(store, notifier, known, queue=queue_of(store, notifier)),
             max_runners=max_runners,
             drain_seconds=drain_seconds,
             machine=UnlimitedCapacity(),

@@ -9,8 +9,8 @@ import pytest
 from tests.core.node import message, node
 from tests.striking import cancelled
 
-from roost.core.work.idle import Idle, WarmAgents, Work
-from roost.core.work.inputs import handed_over
+from roost.core.work.idle import IdleAgents
+from roost.core.work.inputs import Work, handed_over
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Session
 from roost.testing.stage import END_TURN
@@ -22,8 +22,8 @@ async def test_a_runner_at_rest_that_is_cancelled_leaves_nothing_to_the_next(
 ):
     """`speaks`: somebody says something in the same moment, which then is for the next runner."""
     async with node(tmp_path, working=False) as roost:
-        standby, warmth = roost.standby, WarmAgents(roost.notifier, seconds=60, most=9)
-        rest = Idle(roost.store.sessions, roost.notifier, warmth, standby)
+        standby = roost.standby
+        idle = IdleAgents(roost.store.sessions, roost.notifier, standby, seconds=60, most=9)
         for at in range(1, 50):
             lease, session = await _at_rest(roost.store)
             async with anyio.create_task_group() as tasks:
@@ -32,9 +32,9 @@ async def test_a_runner_at_rest_that_is_cancelled_leaves_nothing_to_the_next(
                 else:
                     tasks.start_soon(anyio.sleep, 0.01)
                 with anyio.move_on_after(1):
-                    end = await cancelled(rest.until_work(lease, session), at, "scope")
-            assert (len(warmth), standby._handoffs) == (0, {})
-            work = end.value or await _next(rest, roost, lease, session, at, said=speaks)
+                    end = await cancelled(idle.until_work(lease, session), at, "scope")
+            assert (len(idle), standby._handoffs) == (0, {})
+            work = end.value or await _next(idle, roost, lease, session, at, said=speaks)
             begun = work.session.state.turn is not None and not work.begun  # for who was cancelled
             inputs = await handed_over(roost.store.log, work.session) if begun else work.inputs
             assert [e.fields["content"][0]["text"] for e in inputs] == [f"number {at}"]
@@ -61,12 +61,12 @@ async def _at_rest(store) -> tuple[Lease, Session]:  # type: ignore[no-untyped-d
 
 
 async def _next(  # type: ignore[no-untyped-def]
-    rest: Idle, roost, lease: Lease, session: Session, at: int, *, said: bool
+    idle: IdleAgents, roost, lease: Lease, session: Session, at: int, *, said: bool
 ) -> Work:
     found: list[Work | None] = []
 
     async def wait() -> None:
-        found.append(await rest.until_work(lease, session))
+        found.append(await idle.until_work(lease, session))
 
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:

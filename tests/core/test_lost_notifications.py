@@ -115,8 +115,8 @@ async def test_a_warm_agent_is_sent_to_sleep_though_the_notification_was_lost(
         session = await roost.session(harness="in-sandbox")
         await roost.turn(session, "one")
         await until_standing_by(roost, session.id)
-        runner = roost.dispatcher._runners
-        runner.leaving(True) if cause == "drain" else runner.make_room()
+        dispatcher = roost.dispatcher
+        dispatcher._leave(True) if cause == "drain" else dispatcher._parts.idle.end_one()
         with anyio.fail_after(SOON):
             await provider.until_open(0)
 

@@ -14,7 +14,6 @@ from tests.core.node import AGENT, TENANT, Node, node, texts
 from tests.core.test_sandboxes import FakeEgress, FakeProvider, SandboxedHarness, sandboxes
 from tests.core.test_start_limit import Slow
 
-from roost.core.work.idle import WarmAgents
 from roost.core.work.prestart import Prestart, PrestartSettings
 from roost.core.work.start_limit import StartLimit
 from roost.domain.session import Session, Spec
@@ -22,7 +21,7 @@ from roost.errors import QuotaExceeded
 from roost.ports.egress import Networking, RefusalReport
 from roost.ports.notifier import Notifier
 from roost.testing.bare_sandboxes import NoBelongings
-from roost.testing.null_parts import CollectedReports, runners_of
+from roost.testing.null_parts import CollectedReports, runner_parts
 
 SPEC = Spec(agent=AGENT, environment_id="env_1", harness="in-sandbox", title="first")
 
@@ -89,9 +88,8 @@ async def prestart_node(
             PrestartSettings(size=size, seconds=60, notes=data / "pool"),
             room=lambda: room[0],
         )
-        warmth = WarmAgents(notifier, seconds=0, most=9)
-        roost.dispatcher._runners = runners_of(
-            *(store, notifier, harnesses), sandboxes=places, warm=warmth, limit=wakes, prestart=pool
+        roost.dispatcher._parts = runner_parts(
+            *(store, notifier, harnesses), sandboxes=places, limit=wakes, prestart=pool
         )
         await tasks.start(pool.run)
         yield PrestartNode(roost, pool, provider, fixed, room)
@@ -156,9 +154,7 @@ async def test_a_session_with_vaults_does_not_get_it_and_leaves_it_to_others(
 
 async def test_one_that_is_not_up_yet_is_left_alone(tmp_path: Path):
     async with prestart_node(tmp_path) as prestarting:
-        slow = Slow(
-            prestarting.node.dispatcher._runners._parts.starter._harnesses["in-sandbox"]._inner
-        )  # type: ignore[attr-defined]
+        slow = Slow(prestarting.node.dispatcher._parts.starter._harnesses["in-sandbox"]._inner)  # type: ignore[attr-defined]
         prestarting.pool._harnesses = {"in-sandbox": slow}
         await prestarting.create()
         await slow.until_opened(1)

@@ -20,7 +20,6 @@ from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.sandbox.session_files import SessionFiles
 from roost.core.snapshots.snapshots import Snapshots
-from roost.core.work.idle import WarmAgents
 from roost.core.work.nodes import Fleet
 from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.workspaces.shared import SharedWorkspaces
@@ -43,7 +42,7 @@ from roost.sandboxes.volumes import VaultVolumes
 from roost.testing.bare_sandboxes import bare_sandboxes
 from roost.testing.fake_harness import IN_SANDBOX, FakeHarness
 from roost.testing.faulty_blobs import FaultyBlobs
-from roost.testing.null_parts import runners_of, workspaces_of
+from roost.testing.null_parts import runner_parts, workspaces_of
 
 
 class FakeSandbox:
@@ -152,13 +151,13 @@ async def sandboxed_node(
         files = _files(data, roost, blobs) if blobs else None
         places = sandboxes(data / "vault", provider, door or FakeEgress(), roost, files=files)
         scripted = roost.harnesses["scripted"]
-        warmth = WarmAgents(roost.notifier, seconds=sleep_after, most=most)
         store = roost.store
-        roost.dispatcher._runners = runners_of(
+        roost.dispatcher._parts = runner_parts(
             *(store, roost.notifier, {"in-sandbox": harness_class(scripted)}),
             sandboxes=places,
-            warm=warmth,
             standby=roost.standby,
+            sleep_after=sleep_after,
+            most_idle=most,
         )
         yield roost
 
@@ -276,7 +275,7 @@ async def test_a_message_whose_files_cannot_be_read_waits_with_its_session(
     store = Unreadable()
     opened = sandboxed_node(tmp_path, FakeProvider()) if harness == "in-sandbox" else node(tmp_path)
     async with opened as roost:
-        agents = roost.dispatcher._runners._parts.starter._harnesses
+        agents = roost.dispatcher._parts.starter._harnesses
         agents[harness] = ShowingFiles(agents[harness], store)  # type: ignore[arg-type,index]
         session = await roost.session(harness=harness)
         image = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
@@ -519,7 +518,7 @@ async def test_nothing_is_left_of_a_session_that_never_was(tmp_path: Path):
     async with sandboxed_node(
         tmp_path, FakeProvider(), blobs=FolderBlobs(tmp_path / "blobs")
     ) as roost:
-        places = roost.dispatcher._runners._parts.starter._sandboxes
+        places = roost.dispatcher._parts.starter._sandboxes
         assert places is not None
         files = places.files._own
         home = tmp_path / "vault" / ".workspaces" / "sesn_never"

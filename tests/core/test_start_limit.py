@@ -19,7 +19,7 @@ from roost.domain.session import Session, Status
 from roost.ports.harness import Brief, Conversation, Output
 from roost.ports.notifier import WORK
 from roost.stores.notifier import LocalNotifier
-from roost.testing.null_parts import runners_of
+from roost.testing.null_parts import runner_parts
 
 
 class Sleepy:
@@ -81,7 +81,7 @@ async def slow_node(
         places = sandboxes(data / "vault", provider, FakeEgress(), roost)
         scripted = roost.harnesses["scripted"]
         slow = Slow(scripted)
-        roost.dispatcher._runners = runners_of(
+        roost.dispatcher._parts = runner_parts(
             *(store, roost.notifier, {"in-sandbox": slow, "scripted": scripted}),
             sandboxes=places,
             limit=StartLimit(roost.notifier, most),

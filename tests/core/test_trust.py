@@ -24,7 +24,7 @@ from roost.ports.notifier import WORK
 from roost.ports.sandbox_provider import Mount
 from roost.sandboxes.volumes import VaultVolumes
 from roost.testing.bare_sandboxes import bare_sandboxes
-from roost.testing.null_parts import runners_of
+from roost.testing.null_parts import runner_parts
 
 LIMITED = Networking(kind="limited")
 FREE = Networking(kind="unrestricted")
@@ -77,9 +77,9 @@ async def test_a_session_keeps_the_kind_of_place_it_was_given(server: TwoProvide
     for level in ("vault", "full"):
         assert (await server.trust.placed(spec(trust_level=level), FREE)).sandbox == "host"
     server.docker.available = False
-    await server.places.check(spec(sandbox="bubblewrap"))
+    await server.places.offered.check(spec(sandbox="bubblewrap"))
     with pytest.raises(SandboxUnavailable, match="no sandbox is free"):
-        await server.places.check(spec(sandbox="docker"))
+        await server.places.offered.check(spec(sandbox="docker"))
 
 
 async def test_a_new_session_without_a_sandbox_is_refused_unless_it_names_a_fallback(
@@ -133,9 +133,9 @@ async def test_a_vault_with_the_servers_own_files_in_it_is_not_shown(server: Two
     server.volumes._data = server.volumes._vault / "data"
     for fields in ({"trust_level": "vault"}, {"mount_scope": "workspace+vault"}):
         with pytest.raises(SandboxUnavailable, match="lies in the vault") as refused:
-            await server.places.check(spec(**fields))
+            await server.places.offered.check(spec(**fields))
         assert "ROOST_DATA" in (refused.value.hint or "")
-    await server.places.check(spec())
+    await server.places.offered.check(spec())
 
 
 @asynccontextmanager
@@ -144,7 +144,7 @@ async def manor(data: Path) -> AsyncGenerator[tuple[Node, TwoProviders], None]:
         server = TwoProviders(OneEnvironment(), data / "vault", list(EVERY))
         scripted = roost.harnesses["scripted"]
         store = roost.store
-        roost.dispatcher._runners = runners_of(
+        roost.dispatcher._parts = runner_parts(
             store,
             roost.notifier,
             {"in-sandbox": SandboxedHarness(scripted)},
@@ -189,7 +189,7 @@ async def test_a_host_session_works_in_the_vault_and_lives_in_a_home_of_its_own(
             assert plan.workspace.path == tmp_path / "vault"
             assert not plan.hidden
             assert plan.environ.get("HOME") == home
-            bounds = server.places.planner.confinement(session)
+            bounds = server.places._planner.confinement(session)
             assert (bounds is None) == (level == "full")
 
 

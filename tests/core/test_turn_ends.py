@@ -15,13 +15,12 @@ from tests.workspaces.trees import UIDS
 
 from roost.blobs.folder import FolderBlobs
 from roost.core.snapshots.snapshots import Snapshots
-from roost.core.work.idle import WarmAgents
 from roost.core.workspaces.local import LocalWorkspaces
 from roost.core.workspaces.sync import SyncPace
 from roost.domain.events import Entry
 from roost.ports.harness import Brief, Conversation, Output
 from roost.sandboxes.tree import LocalTree
-from roost.testing.null_parts import runners_of, workspaces_of
+from roost.testing.null_parts import runner_parts, workspaces_of
 
 
 class HeldSnapshots(Snapshots):
@@ -79,12 +78,11 @@ async def writing(
         places = sandboxes(data / "vault", FakeProvider(), FakeEgress(), roost, files=files)
         agent = Writing(roost.harnesses["scripted"])
         agent.homes = homes
-        warmth, store = WarmAgents(roost.notifier, seconds=60, most=9), roost.store
-        roost.dispatcher._runners = runners_of(
-            *(store, roost.notifier, {"in-sandbox": agent}),
+        roost.dispatcher._parts = runner_parts(
+            *(roost.store, roost.notifier, {"in-sandbox": agent}),
             sandboxes=places,
-            warm=warmth,
             standby=roost.standby,
+            sleep_after=60,
         )
         yield roost, agent, files, snapshots
 

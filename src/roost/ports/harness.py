@@ -116,6 +116,9 @@ class StartMode(Enum):
         return self in (StartMode.FRESH_AHEAD, StartMode.RESUME_AHEAD)
 
 
+History = Callable[[], AsyncIterator[Entry]]
+
+
 class Brief(msgspec.Struct, frozen=True):
     """What a harness is told when a conversation is opened.
 
@@ -127,7 +130,7 @@ class Brief(msgspec.Struct, frozen=True):
     """
 
     session: Session
-    history: Callable[[], AsyncIterator[Entry]]
+    history: History
     start: StartMode
     sandbox: Sandbox | None = None
     confinement: Confinement | None = None

@@ -60,10 +60,10 @@ from roost.core.vaults.reseal import Reseal
 from roost.core.vaults.secrets import VaultSecrets
 from roost.core.vaults.vaults import Vaults
 from roost.core.work.dispatch import Dispatcher
-from roost.core.work.idle import Idle, WarmAgents
+from roost.core.work.idle import IdleAgents
 from roost.core.work.nodes import Fleet, NodeLease
 from roost.core.work.prestart import Prestart, PrestartSettings
-from roost.core.work.runner import RunnerParts, Runners
+from roost.core.work.runner import RunnerParts
 from roost.core.work.server_tools import ServerTools
 from roost.core.work.start_limit import StartLimit
 from roost.core.work.starter import AgentStarter
@@ -264,7 +264,7 @@ def _workers(
     )
     # What is started ahead counts as kept awake: so there is always room for it.
     most = max(1, settings.max_live - settings.prestart)
-    warm = WarmAgents(notifier, seconds=settings.sleep_after, most=most)
+    idle = IdleAgents(store.sessions, notifier, standby, seconds=settings.sleep_after, most=most)
     limit = StartLimit(notifier, settings.max_starts or 2 * (os.cpu_count() or 1))
     prestart = Prestart(
         store.log,
@@ -278,16 +278,11 @@ def _workers(
             seconds=settings.sleep_after,
             notes=_prestart_notes(settings.data),
         ),
-        room=lambda: 0 if member.draining else settings.max_live - len(warm),
-    )
-    runners = _runners(
-        ground, log, server_tools, Idle(store.sessions, notifier, warm, standby), limit, prestart
+        room=lambda: 0 if member.draining else settings.max_live - len(idle),
     )
     dispatcher = Dispatcher(
         member,
-        store.log,
-        notifier,
-        runners,
+        _runner_parts(ground, log, server_tools, idle, limit, prestart),
         max_runners=settings.max_runners,
         drain_seconds=settings.drain_seconds,
         machine=ground.machine,
@@ -303,37 +298,33 @@ def _workers(
     return dispatcher, prestart
 
 
-def _runners(
+def _runner_parts(
     ground: _Ground,
     log: Log,
     server_tools: ServerTools,
-    idle: Idle,
+    idle: IdleAgents,
     limit: StartLimit,
     prestart: Prestart,
-) -> Runners:
+) -> RunnerParts:
     store, notifier, workforce = ground.store, ground.notifier, ground.workforce
     queue = WorkspaceQueue(log, notifier, store.workspaces, workforce.shared_workspaces)
-    return Runners(
-        RunnerParts(
-            log=log,
-            sessions=store.sessions,
-            notifier=notifier,
-            starter=AgentStarter(
-                log,
-                store.sessions,
-                notifier,
-                workforce.harnesses,
-                workforce.sandboxes,
-                limit,
-                prestart,
-                workforce.budgets,
-            ),
-            turns=Turns(
-                log, store.sessions, notifier, workforce.sandboxes, queue, workforce.budgets
-            ),
-            idle=idle,
-            server_tools=server_tools,
-        )
+    return RunnerParts(
+        log=log,
+        sessions=store.sessions,
+        notifier=notifier,
+        starter=AgentStarter(
+            log,
+            store.sessions,
+            notifier,
+            workforce.harnesses,
+            workforce.sandboxes,
+            limit,
+            prestart,
+            workforce.budgets,
+        ),
+        turns=Turns(log, store.sessions, notifier, workforce.sandboxes, queue, workforce.budgets),
+        idle=idle,
+        server_tools=server_tools,
     )
 
 

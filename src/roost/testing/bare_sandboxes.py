@@ -70,13 +70,11 @@ class NoBelongings(SessionBelongings):
         """There is nothing to show inside."""
         return []
 
-    async def gone(self, session: Session) -> list[str]:
+    async def check(self, session: Session, say: OnLack) -> None:
         """What never was is not gone."""
-        return []
 
-    async def captured(self, session: Session) -> str | None:
+    async def keep_outputs(self, session: Session, say: OnLack) -> None:
         """There are no outputs."""
-        return None
 
     async def forget(self, session_id: str) -> None:
         """Nothing is known of it."""

@@ -22,10 +22,10 @@ from roost.core.sessions.specs import SessionSpecs, SpecRecords
 from roost.core.sessions.trust import Trust
 from roost.core.snapshots.snapshots import Snapshots
 from roost.core.vaults.vaults import Vaults
-from roost.core.work.idle import Idle, WarmAgents
+from roost.core.work.idle import IdleAgents
 from roost.core.work.leased_log import LeasedLog
 from roost.core.work.prestart import Offer, Prestart
-from roost.core.work.runner import RunnerParts, Runners
+from roost.core.work.runner import RunnerParts
 from roost.core.work.server_tools import ServerTools
 from roost.core.work.start_limit import StartLimit
 from roost.core.work.starter import AgentStarter
@@ -58,12 +58,9 @@ class NoSandboxes(Sandboxes):
     """A node without sandboxes: only harnesses that start no process can work there."""
 
     def __init__(self, catalog: Catalog) -> None:
+        self.offered = NoOfferedSandboxes()
         self.files = NoFiles()
         self.belongings = NoBelongings(catalog)
-
-    async def check(self, spec: Spec) -> None:
-        """Refuse whoever needs a sandbox. :raises SandboxUnavailable: always"""
-        raise SandboxUnavailable("this server has no sandboxes")
 
 
 class NoOfferedSandboxes(OfferedSandboxes):
@@ -318,19 +315,20 @@ def lifecycle_of(
     )
 
 
-def runners_of(
+def runner_parts(
     store: Store,
     notifier: Notifier,
     harnesses: Mapping[str, Harness],
     *,
     sandboxes: Sandboxes | None = None,
-    warm: WarmAgents | None = None,
     limit: StartLimit | None = None,
     prestart: Prestart | None = None,
     queue: WorkspaceQueue | None = None,
     standby: StandbyRunners | None = None,
-) -> Runners:
-    """A runner; whichever of its parts is not given does nothing."""
+    sleep_after: float = 0,
+    most_idle: int = 9,
+) -> RunnerParts:
+    """What runners need; whichever of it is not given does nothing."""
     log, sessions, budgets = store.log, store.sessions, Budgets()
     given = NoSandboxes(store.catalog) if sandboxes is None else sandboxes
     starter = AgentStarter(
@@ -340,15 +338,13 @@ def runners_of(
         budgets,
     )
     admit = NoWorkspaceQueue() if queue is None else queue
-    kept = WarmAgents(notifier, seconds=0, most=1) if warm is None else warm
-    return Runners(
-        RunnerParts(
-            log=log,
-            sessions=sessions,
-            notifier=notifier,
-            starter=starter,
-            turns=Turns(log, sessions, notifier, given, admit, budgets),
-            idle=Idle(sessions, notifier, kept, standby or StandbyRunners()),
-            server_tools=NoServerTools(),
-        )
+    beside = StandbyRunners() if standby is None else standby
+    return RunnerParts(
+        log=log,
+        sessions=sessions,
+        notifier=notifier,
+        starter=starter,
+        turns=Turns(log, sessions, notifier, given, admit, budgets),
+        idle=IdleAgents(sessions, notifier, beside, seconds=sleep_after, most=most_idle),
+        server_tools=NoServerTools(),
     )

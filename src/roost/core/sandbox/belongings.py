@@ -101,18 +101,19 @@ class SessionBelongings:
         :raises BlobsFailed: a file is not on this node, and cannot be fetched now
         """
         skills, _ = await self._skills.mounts(session)
-        if left := await self.captured(session):
-            await say(trouble("outputs_left_out", left, "retrying"))
+        await self.keep_outputs(session, say)
         return [*skills, *await self._resources.mounts(session)]
 
-    async def gone(self, session: Session) -> list[str]:
-        """Which of its skills and files no longer exist, in words."""
+    async def check(self, session: Session, say: OnLack) -> None:
+        """See whether its skills and files still exist; `say` is told of each that does not."""
         _, gone = await self._skills.mounts(session)
-        return [*gone, *await self._resources.gone(session)]
+        for text in [*gone, *await self._resources.gone(session)]:
+            await say(trouble("resource_gone", f"{text}; the agent works without it", "retrying"))
 
-    async def captured(self, session: Session) -> str | None:
-        """Store what its agent has put into its outputs; gives in words what was left out."""
-        return await self._resources.outputs.capture(session)
+    async def keep_outputs(self, session: Session, say: OnLack) -> None:
+        """Store what its agent has put into its outputs; `say` is told of what was left out."""
+        if left := await self._resources.outputs.capture(session):
+            await say(trouble("outputs_left_out", left, "retrying"))
 
     async def forget(self, session_id: str) -> None:
         """Forget a session that never was."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -25,7 +25,7 @@ from roost.core.sandbox.variables import lacks_of
 from roost.domain.session import Lease, Session, Spec
 from roost.errors import SandboxFailed
 from roost.ports.egress import Account, Egress
-from roost.ports.harness import Harness
+from roost.ports.harness import Brief, Confinement, Harness, History, StartMode
 from roost.ports.sandbox import Sandbox, Stats
 from roost.ports.sandbox_provider import Mount
 from roost.ports.volumes import SessionVolumes
@@ -38,9 +38,21 @@ _log = logging.getLogger(__name__)
 OnAccount = Callable[[Account], None]
 
 
-class _OpenSandbox(NamedTuple):
+class OpenSandbox(NamedTuple):
+    """A session's sandbox, and what a harness has to know of it.
+
+    `behind`: the files in it may be older than the session's log.
+    """
+
     sandbox: Sandbox
+    confinement: Confinement | None
     addresses: Mapping[str, str]
+    behind: bool
+
+    def brief(self, session: Session, history: History, *, resumed: bool, ahead: bool) -> Brief:
+        """What the harness is told. `ahead`: its program may start before there is something to tell it."""
+        start = StartMode.of(resumed=resumed, ahead=ahead, behind=self.behind)
+        return Brief(session, history, start, self.sandbox, self.confinement, self.addresses)
 
 
 class Sandboxes:
@@ -57,26 +69,19 @@ class Sandboxes:
         belongings: SessionBelongings,
         on_account: OnAccount,
     ) -> None:
-        self._offered = offered
-        self.planner = planner
+        self.offered = offered
+        self._planner = planner
         self._egress = egress
         self._volumes = volumes
         self.files = files
         self.belongings = belongings
         self._on_account = on_account
-        self._open: dict[str, _OpenSandbox] = {}
-
-    async def check(self, spec: Spec) -> None:
-        """See whether such a session can have its sandbox now.
-
-        :raises SandboxUnavailable: such a session cannot have its sandbox now
-        """
-        await self._offered.check(spec)
+        self._open: dict[str, Sandbox] = {}
 
     @asynccontextmanager
     async def open(
         self, lease: Lease, session: Session, harness: Harness, reports: SandboxReports
-    ) -> AsyncGenerator[Sandbox, None]:
+    ) -> AsyncGenerator[OpenSandbox, None]:
         """The session's sandbox, for as long as the context lasts; all in it is dead afterwards.
 
         What it is refused and what it spends is told as it happens. Its files are the newest,
@@ -88,32 +93,27 @@ class Sandboxes:
         :raises WorkspaceDeleted: the workspace it shares is gone
         """
         self._volumes.make(session.id)
-        async with (
-            self.files.open(session, lease.generation, reports.lacks),
-            self._opened(lease, session, harness, reports) as sandbox,
-        ):
-            yield sandbox
-
-    @asynccontextmanager
-    async def _opened(
-        self, lease: Lease, session: Session, harness: Harness, reports: SandboxReports
-    ) -> AsyncGenerator[Sandbox, None]:
-        inputs = await self._inputs(session, harness, reports)
-        account = partial(self._account, session, reports.spent)
-        grant = self.planner.grant(lease, session, harness, inputs, account, reports)
-        async with self._egress.open(grant) as opened:
-            for lack in lacks_of(inputs.variables, opened):
+        async with AsyncExitStack() as stack:  # opened in this order, and closed in the reverse one
+            await stack.enter_async_context(
+                self.files.open(session, lease.generation, reports.lacks)
+            )
+            inputs = await self._inputs(session, harness, reports)
+            account = partial(self._account, session, reports.spent)
+            grant = self._planner.grant(lease, session, harness, inputs, account, reports)
+            granted = await stack.enter_async_context(self._egress.open(grant))
+            for lack in lacks_of(inputs.variables, granted):
                 await reports.lacks(lack)
-            plan = self.planner.plan(lease, session, harness, inputs, opened)
-            async with self._offered.provider_for(session.spec).open(plan) as bare:
-                self._open[session.id] = _OpenSandbox(bare, opened.addresses)
-                sandbox = with_ports(bare, plan.endpoints)
-                try:
-                    for lack in await cloned(sandbox, session.spec.resources):
-                        await reports.lacks(lack)
-                    yield sandbox
-                finally:
-                    del self._open[session.id]
+            plan = self._planner.plan(lease, session, harness, inputs, granted)
+            provider = self.offered.provider_for(session.spec)
+            bare = await stack.enter_async_context(provider.open(plan))
+            self._open[session.id] = bare
+            stack.callback(self._open.pop, session.id)
+            sandbox = with_ports(bare, plan.endpoints)
+            for lack in await cloned(sandbox, session.spec.resources):
+                await reports.lacks(lack)
+            confinement = self._planner.confinement(session)
+            behind = self.files.may_be_behind(session.id)
+            yield OpenSandbox(sandbox, confinement, granted.addresses, behind)
 
     async def _inputs(
         self, session: Session, harness: Harness, reports: SandboxReports
@@ -143,11 +143,7 @@ class Sandboxes:
             extra={"action": "model", "session": account.session_id, "model": account.model},
         )
         self._on_account(account)
-        await on_spending(self.planner.cost(session, account))
-
-    def addresses(self, session_id: str) -> Mapping[str, str]:
-        """Where the servers of its agent are found in a session's open sandbox, by their own URLs."""
-        return self._open[session_id].addresses
+        await on_spending(self._planner.cost(session, account))
 
     async def stats(self, session_id: str) -> Stats | None:
         """What a session's sandbox uses now; None if it has none open here."""
@@ -155,7 +151,7 @@ class Sandboxes:
         if found is None:
             return None
         try:
-            return await found.sandbox.stats()
+            return await found.stats()
         except SandboxFailed:
             return None  # it is going away just now
 

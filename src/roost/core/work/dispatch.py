@@ -13,13 +13,13 @@ import anyio
 from anyio import CancelScope
 from anyio.abc import TaskGroup
 
+from roost.core.work.leased_log import Leaves
 from roost.core.work.nodes import NodeLease
-from roost.core.work.runner import Runners
+from roost.core.work.runner import Runner, RunnerParts
 from roost.domain.session import Lease
-from roost.errors import LeaseLost, RoostError
-from roost.ports.log import Log
+from roost.errors import LeaseLost, NotFound, RoostError
 from roost.ports.nodes import HEAD_START
-from roost.ports.notifier import WORK, Notifier
+from roost.ports.notifier import WORK
 
 _log = logging.getLogger(__name__)
 _LOOK_AGAIN = 2.0  # seconds; work whose notification was lost is found this late
@@ -44,25 +44,23 @@ class Dispatcher:
     def __init__(
         self,
         member: NodeLease,
-        log: Log,
-        notifier: Notifier,
-        runners: Runners,
+        parts: RunnerParts,
         *,
         max_runners: int,
         drain_seconds: float,
         machine: Capacity,
     ) -> None:
         self.node = member.node
-        self.running = 0
         self.member = member
-        self._log = log
-        self._notifier = notifier
-        self._runners = runners
+        self._log = parts.log
+        self._notifier = parts.notifier
+        self._parts = parts
         self._max_runners = max_runners
         self._drain_seconds = drain_seconds
         self._machine = machine
-        self._leases: set[CancelScope] = set()
+        self._runners: dict[Runner, CancelScope] = {}
         self._stopping = False
+        self._leaving = False
 
     async def run(self, stop_seconds: float, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Work until `stop`, then let runners finish for `stop_seconds` and hand back the rest."""
@@ -79,17 +77,23 @@ class Dispatcher:
         await self.member.leave()
 
     @property
+    def running(self) -> int:
+        """How many sessions it has the leases of."""
+        return len(self._runners)
+
+    @property
     def busy(self) -> int:
-        """How many sessions are worked on now: not those whose agent is only kept warm, nor those that
-        only wait. Of the latter there may be as many again, and no more: each has a process.
+        """How many sessions are worked on now: not those whose agent is only kept warm, nor those that only
+        wait, for a model that asked for a pause, or for a sandbox. Of the latter there may be as many
+        again, and no more: each has a process.
         """
-        waiting = min(self._runners.waiting, self._max_runners)
-        return self.running - self._runners.resting - waiting
+        waiting = sum(runner.log.waits for runner in self._runners)
+        return self.running - len(self._parts.idle) - min(waiting, self._max_runners)
 
     @property
     def starting(self) -> int:
         """How many agents are being started now."""
-        return len(self._runners.start_limit)
+        return len(self._parts.starter.limit)
 
     def stop(self) -> None:
         """Claim nothing more; `run` winds down."""
@@ -101,9 +105,10 @@ class Dispatcher:
         with self._notifier.subscribe(WORK) as subscription:
             while not self._stopping:
                 for lease in await self._claim():
-                    self.running += 1
-                    self._runners.start_limit.expect(lease.session_id)
-                    tasks.start_soon(self._run, lease)
+                    self._parts.starter.limit.expect(lease.session_id)
+                    runner = Runner(self._parts, lease, lambda: self._leaving)
+                    self._runners[runner] = CancelScope()
+                    tasks.start_soon(self._run, runner, lease)
                 # What was just notified of may be left to another node, for a moment.
                 heard = await subscription.wait(2 * HEAD_START if heard else _LOOK_AGAIN)
                 subscription.notified()
@@ -115,12 +120,12 @@ class Dispatcher:
         """
         if self.member.draining or self._stopping:
             return 0
-        wanted = min(self._max_runners - self.busy, self._runners.start_limit.free)
+        wanted = min(self._max_runners - self.busy, self._parts.starter.limit.free)
         return min(wanted, max(self._machine.room(), 1 - self.busy)) if wanted > 0 else 0
 
     async def _claim(self) -> list[Lease]:
         if self._machine.short():
-            self._runners.make_room()
+            self._parts.idle.end_one()
         room = self.room
         if not room:
             return []
@@ -132,21 +137,21 @@ class Dispatcher:
             _log.error("cannot claim: %s", error.message, extra={"action": "claim"})
         return []
 
-    async def _run(self, lease: Lease) -> None:
+    async def _run(self, runner: Runner, lease: Lease) -> None:
+        """Work until the session rests, ends, or is somebody else's."""
         about = {"session": lease.session_id, "generation": lease.generation}
         _log.info("runner starts", extra={"action": "claim", **about})
-        scope = CancelScope()
-        self._leases.add(scope)
         try:
-            with scope:
-                await self._runners.run(lease)
+            with self._runners[runner]:
+                await runner.until_left()
+        except (LeaseLost, NotFound, Leaves) as reason:
+            _log.info("runner leaves: %s", reason, extra={"action": "leave", **about})
         except Exception:  # noqa: BLE001 - one session's fault must not end the others
             _log.exception("runner failed", extra={"action": "fail", **about})
             await anyio.sleep(_BREATHE)
         finally:
-            self.running -= 1
-            self._leases.discard(scope)
-            self._runners.start_limit.end(lease.session_id)
+            del self._runners[runner]
+            self._parts.starter.limit.end(lease.session_id)
             with anyio.CancelScope(shield=True):
                 await self._hand_back(lease)
             # Whoever follows it may show that its agent was ended.
@@ -176,7 +181,7 @@ class Dispatcher:
                     drained = self.member.draining
                 elif drained and not self.member.draining:
                     drained = False
-                    self._runners.leaving(False)
+                    self._leave(False)
                 await subscription.wait(_LOOK_AGAIN)
                 subscription.notified()
 
@@ -185,13 +190,18 @@ class Dispatcher:
 
         The next claim of these sessions, here or at another node, goes on from the log.
         """
-        self._runners.leaving(True)
+        self._leave(True)
         with anyio.move_on_after(seconds), self._notifier.subscribe(WORK) as subscription:
-            while wanted() and (self.busy or self._runners.resting):
+            while wanted() and (self.busy or len(self._parts.idle)):
                 await subscription.wait(_LOOK_AGAIN)
                 subscription.notified()
         if not wanted():
-            self._runners.leaving(False)
+            self._leave(False)
             return
-        for scope in list(self._leases):
+        for scope in list(self._runners.values()):
             scope.cancel()
+
+    def _leave(self, leaving: bool) -> None:
+        """From now on, begin no turn, and let idle agents end: others go on. Or stay, after all."""
+        self._leaving = leaving
+        self._parts.idle.close(leaving)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeGuard
 import anyio
 
 from roost.core.work.inputs import interrupts_in
-from roost.core.work.leased_log import HandedOver, LeasedLog
+from roost.core.work.leased_log import LeasedLog, Leaves
 from roost.core.work.phases import RunnerPhase
 from roost.core.work.start_limit import StartLimit
 from roost.core.work.turn import Turns
@@ -74,7 +74,7 @@ class FailureHandler:
     async def phase_after(self, failure: Failure) -> RunnerPhase:
         """Where the runner goes on.
 
-        :raises HandedOver: another runner is to go on :raises Terminated: the session can never go on
+        :raises Leaves: another runner is to go on, or the session can never go on
         """
         error = failure.error
         if _is_store_away(error):
@@ -103,7 +103,7 @@ class FailureHandler:
             self._log.waits = True
             self._limit.end(session_id)  # others need not wait with it
             if self._leaving():
-                raise HandedOver("others go on with the session")
+                raise Leaves("others go on with the session")
             await subscription.wait(_STORE_LOOKS)
         return RunnerPhase.OPENING
 

@@ -7,99 +7,65 @@ no memory: rows and files only. The next input starts it again.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Final
 
 import anyio
 from msgspec.structs import replace
 
-from roost.core.work.inputs import is_changed
+from roost.core.work.inputs import Work, is_changed
 from roost.core.write.intake import inbox
 from roost.core.write.standby import StandbyRunners
-from roost.domain.events import Entry
 from roost.domain.session import Lease, Session, Status
 from roost.ports.notifier import WORK, Notifier
 from roost.ports.sessions import Sessions
 
+_LOOK_AGAIN: Final = 30.0  # seconds; an input whose notification was lost is found this late
 
-class WarmAgents:
-    """The idle agents of this node that are still started."""
 
-    def __init__(self, notifier: Notifier, *, seconds: float, most: int) -> None:
+class IdleAgents:
+    """The idle agents of this node that are still started: at most `most`, each for some `seconds`."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        notifier: Notifier,
+        standby: StandbyRunners,
+        *,
+        seconds: float,
+        most: int,
+    ) -> None:
         self.seconds = seconds
+        self._sessions = sessions
         self._notifier = notifier
+        self._standby = standby
         self._most = most
         self._closed = False
-        self._resting: OrderedDict[str, bool] = OrderedDict()
+        self._stays: dict[str, bool] = {}  # whether it may; those that idle for longest first
 
     def __len__(self) -> int:
-        return len(self._resting)
+        return len(self._stays)
 
-    def may_stay(self, session_id: str) -> bool:
-        """Whether its agent may stay started; not once others needed the place."""
-        return not self._closed and self._resting.get(session_id, False)
-
-    def give_up_one(self) -> None:
-        """Send the one that idled for longest to sleep."""
-        for session_id, stays in self._resting.items():
-            if stays:
-                self._resting[session_id] = False
-                self._notifier.notify(inbox(session_id))
-                return
+    def end_one(self) -> None:
+        """End the agent that idles for longest: its memory is needed."""
+        self._end(self._staying()[:1])
 
     def close(self, closed: bool) -> None:
         """Keep nobody any more: every agent that idles is to end. Or keep them again."""
         self._closed = closed
-        for session_id in self._resting if closed else ():
+        for session_id in self._stays if closed else ():
             self._notifier.notify(inbox(session_id))
 
-    @contextmanager
-    def resting(self, session_id: str) -> Generator[None, None, None]:
-        """While its agent idles. One that idled for longer is sent to sleep if there are too many."""
-        self._resting[session_id] = True
-        staying = [other for other, stays in self._resting.items() if stays]
-        for other in staying[: max(0, len(staying) - self._most)]:
-            self._resting[other] = False
-            self._notifier.notify(inbox(other))
-        try:
-            yield
-        finally:
-            self._resting.pop(session_id, None)  # an older runner may have gone first
-
-
-_LOOK_AGAIN = 30.0  # seconds; a wake whose notification was lost is found this late
-
-
-class Work(NamedTuple):
-    """A session, and the inputs it has not taken up; or those that its turn has `begun` with."""
-
-    session: Session
-    inputs: Sequence[Entry]
-    begun: bool = False
-
-
-class Idle:
-    """Waits for the next input of sessions whose agents stay started."""
-
-    def __init__(
-        self, sessions: Sessions, notifier: Notifier, warm: WarmAgents, standby: StandbyRunners
-    ) -> None:
-        self._sessions = sessions
-        self._notifier = notifier
-        self.warm = warm
-        self._standby = standby
-
     async def until_work(self, lease: Lease, before: Session) -> Work | None:
-        """What there is to do when it has work again; None when its agent is to sleep, or to start anew."""
+        """What there is to do when it has work again; None when its agent is to end, or to start anew."""
         with (
             self._notifier.subscribe(inbox(before.id)) as subscription,
-            self.warm.resting(before.id),
+            self._idling(before.id),
         ):
-            self._notifier.notify(WORK)  # a place to work has become free
-            until = anyio.current_time() + self.warm.seconds
-            while self.warm.may_stay(before.id) and anyio.current_time() < until:
+            self._notifier.notify(WORK)  # another session may be worked on now
+            until = anyio.current_time() + self.seconds
+            while self._may_stay(before.id) and anyio.current_time() < until:
                 session, inputs = await self._sessions.with_inputs(before.id)
                 if session.state.status is Status.TERMINATED or is_changed(before, session):
                     return None
@@ -111,3 +77,24 @@ class Idle:
                 if handoff.begun is not None:
                     return Work(replace(session, state=handoff.begun), handoff.inputs, begun=True)
         return None
+
+    @contextmanager
+    def _idling(self, session_id: str) -> Generator[None, None, None]:
+        self._stays[session_id] = True
+        staying = self._staying()
+        self._end(staying[: max(0, len(staying) - self._most)])
+        try:
+            yield
+        finally:
+            self._stays.pop(session_id, None)  # an older runner may have gone first
+
+    def _may_stay(self, session_id: str) -> bool:
+        return not self._closed and self._stays.get(session_id, False)
+
+    def _staying(self) -> list[str]:
+        return [session_id for session_id, stays in self._stays.items() if stays]
+
+    def _end(self, session_ids: Sequence[str]) -> None:
+        for session_id in session_ids:
+            self._stays[session_id] = False
+            self._notifier.notify(inbox(session_id))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
 
 from roost.domain.events import Entry
 from roost.domain.rewinds import stretches
@@ -14,6 +15,18 @@ _PAGE = 1000
 _PAGE_BYTES = 4 * 1024 * 1024
 _ANSWERS = {"user.tool_confirmation", "user.custom_tool_result"}
 _NOT_NEW = {*_ANSWERS, "user.interrupt"}
+
+
+class Work(NamedTuple):
+    """A session and inputs of it: those that it has not taken up, or those that its turn has `begun` with.
+
+    With `again`, its agent may have been given them before.
+    """
+
+    session: Session
+    inputs: Sequence[Entry]
+    begun: bool = False
+    again: bool = False
 
 
 def ready_of(session: Session, inputs: Sequence[Entry]) -> list[Entry]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from roost.domain.events import Entry, Preview
+from roost.domain.events import Draft, Entry, Preview
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Move, Session, State, Status
 from roost.errors import NotWaiting
@@ -19,12 +19,8 @@ from roost.ports.notifier import WORK, Notifier
 _log = logging.getLogger(__name__)
 
 
-class Terminated(Exception):
-    """The session is over; there is nothing left to do for its runner."""
-
-
-class HandedOver(Exception):
-    """The session has work, and another runner is to do it."""
+class Leaves(Exception):
+    """There is nothing left to do for the session's runner: it is over, or another one is to go on."""
 
 
 class LeasedLog:
@@ -62,9 +58,9 @@ class LeasedLog:
             self.head = entries[-1].seq
             self._notifier.notify(self._lease.session_id)
 
-    async def begin_turn(self, inputs: Sequence[Entry]) -> None:
-        """Take the inputs off the queue: from here on they are the agent's, also after a crash."""
-        await self.append(Batch(takes=inputs, turn=TurnMark.BEGIN))
+    async def say(self, *drafts: Draft) -> None:
+        """Write events that tell nothing of how the agent fares."""
+        await self.append(Batch(drafts=drafts))
 
     async def interrupted(self, session: Session, interrupts: Sequence[Entry]) -> None:
         """End the turn that these interrupts are for, and all that it waits for."""
@@ -103,7 +99,7 @@ class LeasedLog:
         return True
 
     async def fail(self, trouble: Trouble) -> None:
-        """Write a failure, and what it means for the session. :raises Terminated: the end of it"""
+        """Write a failure, and what it means for the session. :raises Leaves: the end of it"""
         _log.warning(
             "%s: %s",
             trouble.error,
@@ -118,4 +114,4 @@ class LeasedLog:
             self.waits = True
             self._notifier.notify(WORK)  # somebody else can work meanwhile
         if move is Move.END:
-            raise Terminated
+            raise Leaves("the session is over")

@@ -59,11 +59,3 @@ PHASES: Final[Mapping[RunnerPhase, Mapping[RunnerPhase, str]]] = {
     RunnerPhase.LEFT: {},
 }
 """From each phase, where a runner may go, and why. `docs/architecture.md` draws it."""
-
-WITH_AGENT: Final = {
-    RunnerPhase.TAKING_UP,
-    RunnerPhase.FEEDING,
-    RunnerPhase.IN_TURN,
-    RunnerPhase.IDLE,
-}
-"""The phases in which the session's agent is started."""

@@ -32,10 +32,9 @@ from roost.domain.session import Lease, Session, Spec
 from roost.errors import NotFound, RoostError, Unavailable
 from roost.ids import mint
 from roost.ports.egress import Networking, RefusalReport
-from roost.ports.harness import Brief, Conversation, Harness, StartMode
+from roost.ports.harness import Conversation, Harness
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier
-from roost.ports.sandbox import Sandbox
 from roost.ports.sessions import Sessions
 
 _log = logging.getLogger(__name__)
@@ -322,13 +321,14 @@ class Prestart:
         session = spare.session
         harness = self._harnesses[session.spec.harness]
         past = partial(history, self._log, session)
-        brief = Brief(session, past, StartMode.FRESH_AHEAD)
         lease = Lease(session.id, _PRESTART, _GENERATION)
         await self._limit.begin(session.id)
         try:
             async with (
-                self._sandboxes.open(lease, session, harness, spare) as sandbox,
-                harness.open(self._brief_in(sandbox, brief)) as conversation,
+                self._sandboxes.open(lease, session, harness, spare) as opened,
+                harness.open(
+                    opened.brief(session, past, resumed=False, ahead=True)
+                ) as conversation,
             ):
                 with anyio.fail_after(_COMES_UP_WITHIN):
                     await conversation.up()
@@ -338,10 +338,6 @@ class Prestart:
                 await spare.until_over()
         finally:
             self._limit.end(session.id)
-
-    def _brief_in(self, sandbox: Sandbox, brief: Brief) -> Brief:
-        addresses = self._sandboxes.addresses(brief.session.id)
-        return replace(brief, sandbox=sandbox, addresses=addresses)
 
     async def _sweep(self) -> None:
         """Remove what a server that was killed has left behind."""

@@ -8,25 +8,25 @@ handed over for a turn that did not end.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final
 
 from anyio import CancelScope
 
 from roost.core.concurrency import alongside
 from roost.core.sandbox.budgets import BUDGET_REACHED
 from roost.core.work.failures import Failure, FailureHandler
-from roost.core.work.idle import Idle, Work
-from roost.core.work.inputs import handed_over, interrupts_in, is_changed, ready_of
-from roost.core.work.leased_log import HandedOver, LeasedLog, Terminated
-from roost.core.work.phases import PHASES, WITH_AGENT, RunnerPhase
+from roost.core.work.idle import IdleAgents
+from roost.core.work.inputs import Work, handed_over, interrupts_in, is_changed, ready_of
+from roost.core.work.leased_log import LeasedLog, Leaves
+from roost.core.work.phases import PHASES, RunnerPhase
 from roost.core.work.server_tools import ServerTools
 from roost.core.work.starter import AgentStarter
 from roost.core.work.turn import Turns
 from roost.core.write.intake import inbox
-from roost.domain.events import Entry
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease, Session, Status
 from roost.errors import FilesElsewhere, LeaseLost, NotFound, Unavailable
@@ -38,6 +38,7 @@ from roost.ports.sessions import Sessions
 _log = logging.getLogger(__name__)
 _LOOK_AGAIN: Final = 5.0  # seconds; an interrupt whose notification was lost is found this late
 _END_TURN: Final[dict[str, Any]] = {"type": "end_turn"}
+_Step = Callable[[], Awaitable[RunnerPhase]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,61 +50,8 @@ class RunnerParts:
     notifier: Notifier
     starter: AgentStarter
     turns: Turns
-    idle: Idle
+    idle: IdleAgents
     server_tools: ServerTools
-
-
-class Runners:
-    """Works on sessions that were claimed, each with a runner of its own."""
-
-    def __init__(self, parts: RunnerParts) -> None:
-        self.start_limit = parts.starter.limit
-        self._parts = parts
-        self._warm = parts.idle.warm
-        self._running: set[Runner] = set()
-        self._leaving = False
-
-    def leaving(self, leaving: bool) -> None:
-        """From now on, begin no turn, and let idle agents end: others go on. Or stay, after all."""
-        self._leaving = leaving
-        self._warm.close(leaving)
-
-    def make_room(self) -> None:
-        """End one agent that only idles: its memory is needed."""
-        self._warm.give_up_one()
-
-    @property
-    def resting(self) -> int:
-        """How many of its sessions only keep an agent warm."""
-        return len(self._warm)
-
-    @property
-    def waiting(self) -> int:
-        """How many of its sessions only wait: for a model that asked for a pause, or for a sandbox."""
-        return sum(runner.log.waits for runner in self._running)
-
-    async def run(self, lease: Lease) -> None:
-        """Work until the session rests, ends, or is somebody else's."""
-        runner = Runner(self._parts, lease, lambda: self._leaving)
-        self._running.add(runner)
-        try:
-            await runner.until_left()
-        except (LeaseLost, NotFound, Terminated, HandedOver) as reason:
-            _log.info(
-                "runner leaves: %s",
-                "the session is over" if isinstance(reason, Terminated) else reason,
-                extra={"action": "leave", "session": lease.session_id},
-            )
-        finally:
-            self._running.discard(runner)
-
-
-class _Given(NamedTuple):
-    """The inputs of a turn that has begun; `again`: the agent may have been given them before."""
-
-    session: Session
-    inputs: Sequence[Entry]
-    again: bool
 
 
 class Runner:
@@ -118,7 +66,7 @@ class Runner:
         self._leaving = leaving
         self._resumed = lease.generation > 1
         self._work: Work | None = None  # what to take up, or to look at first
-        self._given: _Given  # set when a turn has begun
+        self._turn: Work  # set when one has begun
         self._stop_reason = _END_TURN
         self._was_up = False
         self._turns_taken = 0  # in the sandbox that is open
@@ -130,8 +78,8 @@ class Runner:
     async def until_left(self) -> None:
         """Go from phase to phase.
 
-        :raises LeaseLost: :raises NotFound: the session was deleted :raises Terminated: it is over
-        :raises HandedOver: another runner is to go on
+        :raises LeaseLost: :raises NotFound: the session was deleted
+        :raises Leaves: it is over, or another runner is to go on
         """
         while self.phase is not RunnerPhase.LEFT:
             match self.phase:
@@ -158,14 +106,24 @@ class Runner:
         self._was_up, self._turns_taken = False, 0
         try:
             async with self._unless_interrupted(session) as conversation:
-                self._move(await self._opened(session, conversation))
-                while conversation is not None and self.phase in WITH_AGENT:
-                    self._move(await self._step(session, conversation))
-        except (LeaseLost, NotFound, Terminated, HandedOver, Unavailable):
+                if conversation is None:
+                    self._move(RunnerPhase.INTERRUPTED)
+                    return
+                self._was_up = True
+                self._move(await self._opened(session))
+                steps: dict[RunnerPhase, _Step] = {
+                    RunnerPhase.TAKING_UP: self._take_up,
+                    RunnerPhase.FEEDING: self._feed,
+                    RunnerPhase.IN_TURN: partial(self._take_turn, conversation),
+                    RunnerPhase.IDLE: partial(self._idle, session),
+                }
+                while step := steps.get(self.phase):
+                    self._move(await step())
+        except (LeaseLost, NotFound, Leaves, Unavailable):
             raise
         except FilesElsewhere as elsewhere:  # the node that has its workspace is to claim it
             await self.log.fail(Trouble(elsewhere.code, elsewhere.message, "retrying"))
-            raise HandedOver from None
+            raise Leaves(elsewhere.message) from None
         except Exception as error:  # noqa: BLE001 - an agent is somebody else's program
             self._broke(error)
 
@@ -198,26 +156,12 @@ class Runner:
                 await subscription.wait(_LOOK_AGAIN)
                 subscription.notified()
 
-    async def _opened(self, session: Session, conversation: Conversation | None) -> RunnerPhase:
-        if conversation is None:
-            return RunnerPhase.INTERRUPTED
-        self._was_up = True
+    async def _opened(self, session: Session) -> RunnerPhase:
         found, inputs = await self._sessions.with_inputs(session.id)
         if is_changed(session, found):  # it rested meanwhile, and became another one
             return RunnerPhase.OPENING
         self._work = Work(found, inputs)
         return RunnerPhase.TAKING_UP
-
-    async def _step(self, session: Session, conversation: Conversation) -> RunnerPhase:
-        match self.phase:
-            case RunnerPhase.TAKING_UP:
-                return await self._take_up()
-            case RunnerPhase.FEEDING:
-                return await self._feed()
-            case RunnerPhase.IN_TURN:
-                return await self._take_turn(conversation)
-            case _:
-                return await self._idle(session)
 
     # Taking up
 
@@ -225,16 +169,18 @@ class Runner:
         """A turn that has begun goes on: with what woke the session, after the server that began it has
         died, or after its budget was raised.
         """
-        session, inputs, begun = self._work or Work(*await self._look())
+        work = self._work or await self._look()
+        session, inputs = work.session, work.inputs
         self.log.look(session.state)
         self._stop_reason = _END_TURN
         if session.state.turn is None or interrupts_in(inputs):
             return RunnerPhase.FEEDING
         self._work = None
-        if begun:
-            self._given = _Given(session, inputs, again=False)
+        if work.begun:
+            self._turn = work
         elif await self._parts.turns.queue.reopened(session, self.log):
-            self._given = _Given(session, await handed_over(self._parts.log, session), again=True)
+            given = await handed_over(self._parts.log, session)
+            self._turn = Work(session, given, begun=True, again=True)
         else:
             return RunnerPhase.FEEDING
         return RunnerPhase.IN_TURN
@@ -243,7 +189,7 @@ class Runner:
 
     async def _feed(self) -> RunnerPhase:
         """What to do next. An interrupt comes before everything else."""
-        session, inputs = await self._look()
+        session, inputs, *_ = await self._look()
         turns, stopped = self._parts.turns, self._stop_reason == BUDGET_REACHED
         if interrupts := interrupts_in(inputs):
             self._stop_reason = _END_TURN
@@ -254,7 +200,7 @@ class Runner:
         elif not stopped and (ready := ready_of(session, inputs)):
             await self._stay_for_another_turn(is_over=True)
             if await turns.may_begin(session, self.log, ready):
-                self._given = _Given(session, ready, again=False)
+                self._turn = Work(session, ready, begun=True)
                 return RunnerPhase.IN_TURN
         elif not await self._parts.server_tools.carry_out(session) and (
             await turns.rest(session, self.log, self._stop_reason)
@@ -263,39 +209,36 @@ class Runner:
             return RunnerPhase.IDLE
         return RunnerPhase.FEEDING
 
-    async def _look(self) -> tuple[Session, Sequence[Entry]]:
+    async def _look(self) -> Work:
         if (work := self._work) is not None:
             self._work = None
-            return work.session, work.inputs
-        session, inputs = await self._sessions.with_inputs(self._lease.session_id)
-        if session.state.status is Status.RUNNING:
+            return work
+        work = Work(*await self._sessions.with_inputs(self._lease.session_id))
+        if work.session.state.status is Status.RUNNING:
             self.log.waits = False  # it was interrupted and woken: what it waits for is said again
-        return session, inputs
+        return work
 
     async def _stay_for_another_turn(self, *, is_over: bool) -> None:
         """Begin no turn on a node that hands its sessions over: end the turn, if it is over, and leave.
 
-        :raises HandedOver: another node takes the next turn
+        :raises Leaves: another node takes the next turn
         """
         if self._leaving():
             await self.log.append(Batch(turn=TurnMark.END if is_over else TurnMark.NONE))
-            raise HandedOver("others go on with the session")
+            raise Leaves("others go on with the session")
 
     # In a turn, and idle after it
 
     async def _take_turn(self, conversation: Conversation) -> RunnerPhase:
-        session, inputs, again = self._given
         self._turns_taken += 1
-        self._stop_reason = await self._parts.turns.take(
-            session, self.log, conversation, inputs, again=again
-        )
+        self._stop_reason = await self._parts.turns.take(self._turn, self.log, conversation)
         return RunnerPhase.FEEDING
 
     async def _idle(self, session: Session) -> RunnerPhase:
         """Wait for the next input beside the agent, which was started for the session as it was then."""
         self._failures.rested()
         idle = self._parts.idle
-        if not self._parts.starter.is_program(session) or not idle.warm.seconds:
+        if not self._parts.starter.is_program(session) or not idle.seconds:
             return RunnerPhase.LEFT
         self._work = await idle.until_work(self._lease, session)
         return RunnerPhase.LEFT if self._work is None else RunnerPhase.TAKING_UP

@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
-from msgspec.structs import replace
-
 from roost.core.concurrency import alongside
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.reports import LoggedReports
@@ -18,14 +16,11 @@ from roost.core.work.leased_log import LeasedLog
 from roost.core.work.prestart import Prestart
 from roost.core.work.start_limit import StartLimit
 from roost.core.write.intake import inbox
-from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Session
 from roost.errors import HarnessUnavailable, SandboxUnavailable
-from roost.ports.drafts import trouble
 from roost.ports.harness import Brief, Conversation, Harness, StartMode, Trouble
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier
-from roost.ports.sandbox import Sandbox
 from roost.ports.sessions import Sessions
 
 _LOOK_AGAIN: Final = 5.0  # seconds between two tries to have a sandbox
@@ -68,15 +63,15 @@ class AgentStarter:
         :raises SandboxFailed: the sandbox cannot be opened though there should be one
         """
         past = partial(history, self._log, session)
-        brief = Brief(session, past, StartMode.of(resumed=resumed))
         harness = self._harness_of(session)
         if not harness.profile.needs_sandbox:
             self.limit.end(session.id)  # there is nothing to start
+            brief = Brief(session, past, StartMode.of(resumed=resumed))
             async with harness.open(brief) as conversation:
                 yield conversation
             return
-        await self._log_what_is_gone(log, session)
         reports = LoggedReports(log.append, session.id, self._sessions, self._budgets)
+        await self._sandboxes.belongings.check(session, reports.lacks)
         async with self._prestart.taken(lease, session, reports) as prestarted:
             if prestarted is not None:
                 self.limit.end(session.id)
@@ -87,19 +82,15 @@ class AgentStarter:
         await self.limit.begin(session.id)
         try:
             async with (
-                self._sandboxes.open(lease, session, harness, reports) as sandbox,
-                harness.open(self._brief_in(sandbox, brief, ahead)) as conversation,
+                self._sandboxes.open(lease, session, harness, reports) as opened,
+                harness.open(
+                    opened.brief(session, past, resumed=resumed, ahead=ahead)
+                ) as conversation,
                 alongside(self._see_it_up, conversation, session.id),
             ):
                 yield conversation
         finally:
             self.limit.end(session.id)
-
-    async def _log_what_is_gone(self, log: LeasedLog, session: Session) -> None:
-        """Log a warning for each skill and file that no longer exists."""
-        for text in await self._sandboxes.belongings.gone(session):
-            said = trouble("resource_gone", f"{text}; the agent works without it", "retrying")
-            await log.append(Batch(drafts=[said]))
 
     async def _wait_for_sandbox(self, log: LeasedLog, session: Session) -> None:
         """Wait until it can be had. Until then the inputs wait in the queue: nothing else will do, because
@@ -109,7 +100,7 @@ class AgentStarter:
         with self._notifier.subscribe(inbox(session.id)) as subscription:
             while True:
                 try:
-                    return await self._sandboxes.check(session.spec)
+                    return await self._sandboxes.offered.check(session.spec)
                 except SandboxUnavailable as missing:
                     if not said:
                         text = f"{missing.message}. {missing.hint or ''}".strip()
@@ -118,20 +109,6 @@ class AgentStarter:
                     self.limit.end(session.id)  # others need not wait with it
                 await subscription.wait(_LOOK_AGAIN)
                 subscription.notified()
-
-    def _brief_in(self, sandbox: Sandbox, brief: Brief, ahead: bool) -> Brief:
-        """With the sandbox it has. An agent whose files may be behind the log does not start ahead of
-        what it has to be told.
-        """
-        behind = self._sandboxes.files.may_be_behind(brief.session.id)
-        start = StartMode.of(resumed=brief.start.resumes, ahead=ahead, behind=behind)
-        return replace(
-            brief,
-            sandbox=sandbox,
-            confinement=self._sandboxes.planner.confinement(brief.session),
-            addresses=self._sandboxes.addresses(brief.session.id),
-            start=start,
-        )
 
     async def _see_it_up(self, conversation: Conversation, session_id: str) -> None:
         await conversation.up()

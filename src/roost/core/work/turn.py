@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from roost.core.concurrency import alongside
 from roost.core.sandbox.budgets import BUDGET_REACHED, Budgets
 from roost.core.sandbox.sandboxes import Sandboxes
-from roost.core.work.inputs import interrupts_in, ready_of
+from roost.core.work.inputs import Work, interrupts_in, ready_of
 from roost.core.work.leased_log import LeasedLog
 from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.core.write.intake import inbox
@@ -19,7 +19,6 @@ from roost.domain.events import Entry
 from roost.domain.ledger import Batch, TurnMark, requires_action
 from roost.domain.session import Session
 from roost.errors import NotWaiting
-from roost.ports.drafts import trouble
 from roost.ports.harness import Conversation, Emit, Output, Show, Trouble, TurnEnd
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier
@@ -55,8 +54,8 @@ class Turns:
         """Whether a turn may begin now; then it has, also after a crash."""
         if not await self.queue.passed(session, log, inputs[0].at):
             return False
-        try:
-            await log.begin_turn(inputs)
+        try:  # from here on they are the agent's, also after a crash
+            await log.append(Batch(takes=inputs, turn=TurnMark.BEGIN))
         except NotWaiting:  # an interrupt was faster, and has withdrawn them
             return False
         return True
@@ -65,23 +64,16 @@ class Turns:
         """Whether there is something left of its budget."""
         return self._budgets.reached(session) is None
 
-    async def take(
-        self,
-        session: Session,
-        log: LeasedLog,
-        conversation: Conversation,
-        inputs: Sequence[Entry],
-        *,
-        again: bool,
-    ) -> dict[str, Any]:
+    async def take(self, work: Work, log: LeasedLog, conversation: Conversation) -> dict[str, Any]:
         """One turn that has begun, and why the agent rests after it.
 
         What it finds of files is stored before it begins, and what it leaves when it ends.
 
-        :raises LeaseLost: another runner has the session :raises Terminated: the session is over
+        :raises LeaseLost: another runner has the session :raises Leaves: the session is over
         """
+        session = work.session
         await self._files.begun(session)
-        stop_reason = await _Turn(self._log, self._notifier, log, conversation).take(inputs, again)
+        stop_reason = await _Turn(self._log, self._notifier, log, conversation).take(work)
         end = 0 if stop_reason["type"] == "requires_action" else log.head
         self._files.rested(session.id, end)
         await self.queue.left(session, log, end)
@@ -89,9 +81,8 @@ class Turns:
         return BUDGET_REACHED if spent else stop_reason
 
     async def keep_outputs(self, session: Session, log: LeasedLog) -> None:
-        """Keep what its agent has put out as files, and log what was left behind."""
-        if left := await self._belongings.captured(session):
-            await log.append(Batch(drafts=[trouble("outputs_left_out", left, "retrying")]))
+        """Keep what its agent has put out as files, and log what was left out."""
+        await self._belongings.keep_outputs(session, log.say)
 
     async def rest(
         self,
@@ -143,12 +134,12 @@ class _Turn:
         self._conversation = conversation
         self._written = self._asked = 0
 
-    async def take(self, inputs: Sequence[Entry], again: bool) -> dict[str, Any]:
+    async def take(self, work: Work) -> dict[str, Any]:
         """Give the inputs, log what comes of it, and say why the agent rests."""
         self._leased.waits = False
         try:
             async with alongside(self._pass_on_interrupts):
-                return await self._log_outputs(inputs, again)
+                return await self._log_outputs(work)
         finally:
             self._leased.waits = False
 
@@ -161,14 +152,24 @@ class _Turn:
                 await subscription.wait(_LOOK_AGAIN)
                 subscription.notified()
 
-    async def _log_outputs(self, inputs: Sequence[Entry], again: bool) -> dict[str, Any]:
-        async with aclosing(self._conversation.turn(inputs, again=again)) as outputs:
+    async def _log_outputs(self, work: Work) -> dict[str, Any]:
+        turn = self._conversation.turn(work.inputs, again=work.again)
+        async with aclosing(turn) as outputs:
             async for output in outputs:
-                if isinstance(output, TurnEnd):
-                    return output.stop_reason
                 if excess := self._excess(output):
                     return await self._failed(excess)  # before the turn is closed, which may fail
-                await self._log_one(output)
+                self._leased.waits = False
+                match output:
+                    case TurnEnd():
+                        return output.stop_reason
+                    case Show():
+                        self._leased.show(output)
+                    case Emit(drafts, aside=True):
+                        await self._leased.say(*drafts)
+                    case Emit():
+                        await self._leased.work(output)
+                    case Trouble():
+                        await self._leased.fail(output)
         return await self._failed("the agent ended without a result")
 
     async def _failed(self, problem: str) -> dict[str, Any]:
@@ -185,17 +186,3 @@ class _Turn:
         if self._asked > _MOST_ASKED:
             return f"the agent has asked for more than {_MOST_ASKED} answers in one turn"
         return None
-
-    async def _log_one(self, output: Output) -> None:
-        self._leased.waits = False
-        match output:
-            case Show():
-                self._leased.show(output)
-            case Emit(drafts, aside=True):
-                await self._leased.append(Batch(drafts=drafts))
-            case Emit():
-                await self._leased.work(output)
-            case Trouble():
-                await self._leased.fail(output)
-            case TurnEnd():
-                pass

@@ -14,7 +14,6 @@ from roost.core.work.leased_log import LeasedLog
 from roost.core.workspaces.shared import SharedWorkspaces
 from roost.core.write.intake import inbox
 from roost.domain.events import Micros
-from roost.domain.ledger import Batch
 from roost.domain.session import Session
 from roost.domain.workspace import WorkspacePolicy
 from roost.ports.drafts import trouble
@@ -85,7 +84,7 @@ class WorkspaceQueue:
         await self.gave_up(session)
         settings = await self._shared.settings(session.tenant, workspace_id)
         if over := await self._over(workspace_id, settings):
-            await log.append(Batch(drafts=[trouble(*over, "exhausted")]))
+            await log.say(trouble(*over, "exhausted"))
 
     async def gave_up(self, session: Session) -> None:
         """Take the session off the queue: it neither has its turn nor waits for one."""
