@@ -18,9 +18,9 @@ from tests.harnesses.claude_parts import (
     toolset,
 )
 
-from roost.harnesses.claude.permissions import Policy, Verdict
-from roost.harnesses.claude.tools import Tool, Toolbox, answers_to
+from roost.harnesses.claude.tools import Toolbox, answers_to
 from roost.harnesses.claude.wire import CanUseTool, CliPipe, LineSplitter, McpMessage, parse
+from roost.harnesses.permissions import Policy, Tool, Verdict
 from roost.ports.harness import Confinement
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from tests.harnesses.claude_session import agent
 
-from roost.harnesses.claude.permissions import Policy
-from roost.harnesses.claude.tools import Tool
 from roost.harnesses.confinement import PathConfinement, ToolRefused
+from roost.harnesses.permissions import Policy, Tool
 from roost.ports.harness import Confinement
 
 

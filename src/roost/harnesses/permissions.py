@@ -1,8 +1,5 @@
-"""Which calls run, which are refused, and which wait for a person.
-
-The CLI is told to ask before every call, and it is answered here. So a call runs only after its
-event is in the log, whatever the policy says: a crash can then leave a call whose outcome is
-unknown, but never one that nobody has heard of.
+"""Which calls run, which are refused, and which wait for a person: an agent's policies, for every harness that
+decides before a call is made.
 
 Where no sandbox keeps the agent in (`Confinement`), its tools are confined here. Only tools that say which
 files they touch can be: a command line cannot, and neither can what fetches pages, from a machine whose
@@ -16,16 +13,28 @@ Searches are the model provider's doing, and it is told what to leave out.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
-from roost.harnesses.claude.tools import CONFINABLE, SKILL, Tool
-from roost.harnesses.claude.wire import Json
 from roost.harnesses.confinement import PathConfinement, ToolRefused
 from roost.ports.harness import Confinement
+
+Json = dict[str, Any]
+
+CONFINABLE: Final[Mapping[str, str]] = {
+    "read": "file_path",
+    "write": "file_path",
+    "edit": "file_path",
+    "glob": "path",
+    "grep": "path",
+}
+"""The tools that can be kept in a directory, and the field that says where they go."""
+
+SKILL: Final = "Skill"
+"""The tool by which Claude Code loads a skill."""
 
 _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _ODD: Final = re.compile(
@@ -36,6 +45,19 @@ _SEARCHES = {"glob", "grep"}  # without a path they begin where the agent works
 _ON_THE_WEB = {"web_fetch", "web_search"}
 _WITHOUT_FILES = {"web_search"}  # the model's own doing
 _BUILT_IN = {*_HARMLESS, "bash", "write", "edit", "web_fetch", "web_search"}
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A tool as the API names it. `server` is the MCP server it belongs to."""
+
+    kind: Literal["builtin", "mcp", "custom", "question"]
+    name: str
+    server: str = ""
+
+    @property
+    def answered_by_client(self) -> bool:
+        """Whether its result comes from a client, as an event of its own."""
+        return self.kind in ("custom", "question")
 
 
 def kept_to(name: str, config: Json, given: Json) -> Json:

@@ -28,12 +28,12 @@ from roost.harnesses.claude.content import blocks_of_inputs
 from roost.harnesses.claude.frames import FrameReader
 from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.launch import CliCommand
-from roost.harnesses.claude.permissions import Policy
 from roost.harnesses.claude.process import END, GIVEN_UP, CliProcess, is_plain
 from roost.harnesses.claude.recovery import LoggedPast, Recovery, StartPlan, messages_in
 from roost.harnesses.claude.tools import Toolbox
 from roost.harnesses.claude.transcript import CliTranscript, TranscriptFile
 from roost.harnesses.claude.wire import CliPipe, Json, Prompt
+from roost.harnesses.permissions import Policy
 from roost.ports.harness import Brief, Output, StartMode, Trouble, TurnEnd
 from roost.ports.sandbox import Sandbox
 

@@ -3,7 +3,9 @@
 * `conversation` takes the turns, over as many processes of the CLI as it needs, and has the table of its
   states; `process` is one of them; `launch` has their arguments and environment;
 * `wire` has the pipes and the shapes of what travels in them, `frames` what the log is told of that;
-* `tools`, `permissions`, `calls`: what the agent may use, who decides, and what waits for an answer;
+* `tools`, `calls`: what the agent may use, and what waits for an answer. The CLI is told to ask before every
+  call, so a call runs only after its event is in the log: a crash can leave one whose outcome is unknown, but
+  never one that nobody has heard of. Who decides is in `harnesses/permissions`;
 * `transcript`, `recovery`: how it goes on after a crash of anything;
 * `content`, `ids`: what both sides call content blocks and events.
 """

@@ -17,8 +17,9 @@ from typing import Final
 from roost.domain.session import Session
 from roost.errors import RoostError
 from roost.harnesses.claude.ids import StableIds
-from roost.harnesses.claude.tools import BUILT_IN, QUESTION, SKILL, Toolbox
+from roost.harnesses.claude.tools import BUILT_IN, QUESTION, Toolbox
 from roost.harnesses.claude.wire import Json
+from roost.harnesses.permissions import SKILL
 from roost.ports.harness import Confinement
 from roost.ports.harness_profile import SKILLS
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from roost.harnesses.claude.wire import Json
+from roost.harnesses.permissions import SKILL, Tool
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "bash": "Bash",
@@ -27,35 +28,12 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "web_fetch": "WebFetch",
     "web_search": "WebSearch",
 }
-CONFINABLE: Final[Mapping[str, str]] = {
-    "read": "file_path",
-    "write": "file_path",
-    "edit": "file_path",
-    "glob": "path",
-    "grep": "path",
-}
-"""The tools that can be kept in a directory, and the field that says where they go."""
-
 _NOT_CONFINABLE = {"bash", "web_fetch"}
 QUESTION: Final = "AskUserQuestion"
-SKILL: Final = "Skill"
 _OUR_NAMES = {theirs: ours for ours, theirs in BUILT_IN.items()}
 _THEIRS = {QUESTION, SKILL, *BUILT_IN.values()}
 _PROTOCOL = "2025-06-18"
 _NOT_FOUND = {"code": -32601, "message": "This server offers tools and nothing else."}
-
-
-class Tool(msgspec.Struct, frozen=True):
-    """A tool as the API names it. `server` is the MCP server it belongs to."""
-
-    kind: Literal["builtin", "mcp", "custom", "question"]
-    name: str
-    server: str = ""
-
-    @property
-    def answered_by_client(self) -> bool:
-        """Whether its result comes from a client, as an event of its own."""
-        return self.kind in ("custom", "question")
 
 
 class Toolbox:
