@@ -16,11 +16,11 @@ from roost.domain.events import Draft, Entry
 
 Block = dict[str, Any]
 
-_UNKNOWN = (
+UNKNOWN = (
     "This call was cut off before its result arrived; its outcome is unknown. "
     "Check whether it took effect before repeating it."
 )
-_INTERRUPTED = "Tool execution was interrupted before completion. Please retry."
+INTERRUPTED = "Tool execution was interrupted before completion. Please retry."
 
 
 class _Message(msgspec.Struct):
@@ -57,7 +57,7 @@ class MessageHistory:
     def interrupt(self) -> None:
         """Nobody waits for anything any more: open calls are answered as interrupted."""
         for call in self.waiting:
-            self._callers[call].results[call] = _result(call, [_text(_INTERRUPTED)], error=True)
+            self._callers[call].results[call] = _result(call, [_text(INTERRUPTED)], error=True)
         self.waiting = []
         self.due = False
 
@@ -68,21 +68,21 @@ class MessageHistory:
             _put(merged, message.role, message.content)
             if message.results:
                 results = message.results.items()
-                answers = [r or _result(call, [_text(_UNKNOWN)], error=True) for call, r in results]
+                answers = [r or _result(call, [_text(UNKNOWN)], error=True) for call, r in results]
                 _put(merged, "user", answers)
         return merged
 
     def _user_said(self, _id: str, fields: Block) -> None:
-        content = _sendable(fields["content"]) or [_text("(an empty message)")]
+        content = sendable(fields["content"]) or [_text("(an empty message)")]
         self._messages.append(_Message("user", content))
         self.due = True
 
     def _system_said(self, _id: str, fields: Block) -> None:
-        if content := _sendable(fields["content"]):
+        if content := sendable(fields["content"]):
             self._messages.append(_Message("system", content))
 
     def _agent_said(self, _id: str, fields: Block) -> None:
-        self._answer().content.extend(_sendable(fields["content"]))
+        self._answer().content.extend(sendable(fields["content"]))
 
     def _agent_called(self, id: str, fields: Block) -> None:
         answer = self._answer()
@@ -99,7 +99,7 @@ class MessageHistory:
         caller = self._callers.get(call)
         if caller is None or caller.results[call] is not None:
             return
-        content = _sendable(fields.get("content") or [])
+        content = sendable(fields.get("content") or [])
         caller.results[call] = _result(call, content, error=bool(fields.get("is_error")))
         if call in self.waiting:
             self.waiting.remove(call)
@@ -150,7 +150,7 @@ def _put(merged: list[Block], role: str, content: Sequence[Block]) -> None:
         merged.append({"role": role, "content": list(content)})
 
 
-def _sendable(content: Iterable[Block]) -> list[Block]:
+def sendable(content: Iterable[Block]) -> list[Block]:
     """The blocks as the model may see them; the API refuses texts without a letter in them."""
     shown = map(_shown, content)
     return [block for block in shown if block["type"] != "text" or block["text"].strip()]

@@ -25,26 +25,49 @@ MAX_ANSWER: Final = 10_000_000
 
 _MAX_REFUSAL = 65_536
 _MAX_COUNT = 10**12
+_ADDED: Final = {"citation": "citations"}  # a delta's name for what a block has several of
 _CARRIERS: Final = {"text": "text", "thinking": "thinking", "tool_use": "partial_json"}
 
 Json = dict[str, Any]
 
 
 class AnswerPart(msgspec.Struct):
-    """One content block, as far as it has come. `id` is that of the event it will become."""
+    """One content block, as far as it has come. `id` is that of the event it will become, `start` the block as
+    it began, and `more` what is added to it besides its text: its signature, and what the API may add.
+    """
 
     kind: str
     id: str
     name: str = ""
     pieces: list[str] = []
+    start: Json = {}
+    more: dict[str, list[Any]] = {}
 
     @property
     def text(self) -> str:
         """The text of the block, as far as it has arrived."""
         return "".join(self.pieces)
 
+    def block(self) -> Json:
+        """The block as the model has sent it, for sending it back.
+
+        :raises ModelFailure: it is a call whose input is not a JSON object
+        """
+        added = {
+            name: "".join(parts) if all(isinstance(part, str) for part in parts) else parts
+            for name, parts in self.more.items()
+        }
+        if self.kind == "tool_use":
+            return {**self.start, **added, "input": self.arguments()}
+        if self.kind in _CARRIERS:
+            return {**self.start, **added, self.kind: self.text}
+        return {**self.start, **added}
+
     def arguments(self) -> Json:
         """The input of a call. :raises ModelFailure: it is not a JSON object"""
+        whole = self.start.get("input")  # which some servers send at once
+        if not self.text and isinstance(whole, dict):
+            return whole
         try:
             return msgspec.json.decode(self.text or "{}", type=dict[str, Any])
         except msgspec.DecodeError as error:
@@ -57,12 +80,18 @@ class ModelAnswer:
     """An answer of the model, as far as it has come."""
 
     def __init__(self) -> None:
-        self.parts: list[AnswerPart] = []
+        self.content: list[AnswerPart] = []
+        self.message_id: str | None = None
         self.usage = Usage()
         self.stop_reason: str | None = None
         self.complete = False
         self._by_index: dict[int, AnswerPart] = {}
         self._size = 0
+
+    @property
+    def parts(self) -> list[AnswerPart]:
+        """What is said and called. Other blocks mean something to the model only."""
+        return [part for part in self.content if part.kind in _CARRIERS]
 
     def add(self, event: Json) -> list[Show]:
         """Take a stream event in; gives what there is to show of it.
@@ -78,6 +107,7 @@ class ModelAnswer:
         match event["type"]:
             case "message_start":
                 self._count(event["message"]["usage"])
+                self.message_id = event["message"].get("id")
             case "content_block_start":
                 return self._begin(event["index"], event["content_block"])
             case "content_block_delta":
@@ -92,18 +122,23 @@ class ModelAnswer:
         return []
 
     def _begin(self, index: int, block: Json) -> list[Show]:
-        if block["type"] not in _CARRIERS:
-            return []
-        part = AnswerPart(block["type"], mint("sevt"), str(block.get("name", "")))
-        self._weigh(len(part.name) + 100)
+        part = AnswerPart(block["type"], mint("sevt"), str(block.get("name", "")), start=block)
+        self._weigh(len(msgspec.json.encode(block)) + 100)
         self._by_index[index] = part
-        self.parts.append(part)
+        self.content.append(part)
         return [Show(part.id, "agent.thinking")] if part.kind == "thinking" else []
 
     def _carry_on(self, index: int, delta: Json) -> list[Show]:
         part = self._by_index.get(index)
-        piece = delta.get(_CARRIERS[part.kind]) if part else None
-        if part is None or not isinstance(piece, str) or not piece:
+        if part is None:
+            return []
+        carrier = _CARRIERS.get(part.kind)
+        for name, piece in delta.items():
+            if name not in ("type", carrier) and piece:
+                self._weigh(len(msgspec.json.encode(piece)))
+                part.more.setdefault(_ADDED.get(name, name), []).append(piece)
+        piece = delta.get(carrier) if carrier else None
+        if not isinstance(piece, str) or not piece:
             return []
         self._weigh(len(piece))
         part.pieces.append(piece)
@@ -154,8 +189,8 @@ class MessagesApi:
             "accept": "text/event-stream",
         }
 
-    async def ask(self, request: Json) -> AsyncGenerator[Json, None]:
-        """The events of the answer, until the stream ends.
+    async def ask(self, request: Json | bytes) -> AsyncGenerator[Json, None]:
+        """The events of the answer, until the stream ends. A request that is encoded already asks for a stream.
 
         :raises ModelFailure: there is no connection any more, or the API refused
         """
@@ -168,8 +203,11 @@ class MessagesApi:
                 failure.message = failure.message.replace(self._api_key, "[the key]")
             raise
 
-    async def _ask(self, request: Json) -> AsyncGenerator[Json, None]:
-        body = msgspec.json.encode({**request, "stream": True})
+    async def _ask(self, request: Json | bytes) -> AsyncGenerator[Json, None]:
+        if isinstance(request, bytes):
+            body = request
+        else:
+            body = msgspec.json.encode({**request, "stream": True})
         try:
             async with self._client.stream(
                 "POST", self._url, content=body, headers=self._headers, timeout=TIMEOUT

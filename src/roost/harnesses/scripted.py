@@ -12,13 +12,11 @@ between `refusal` and `end_turn`. Which failures end a turn or the session: see 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from functools import cache, partial
-from itertools import count
 from typing import Any, Final
 
-import anyio
 import httpx2
 
 from roost import __version__
@@ -28,17 +26,16 @@ from roost.domain.usage import Usage
 from roost.harnesses import HarnessContext
 from roost.harnesses.message_history import MessageHistory
 from roost.harnesses.messages_api import AnswerPart, Json, MessagesApi, ModelAnswer
-from roost.harnesses.retries import ModelFailure, pause
+from roost.harnesses.model_requests import GIVEN_UP, ModelRequests, Stop, span_end
 from roost.ports.drafts import new_draft
 from roost.ports.egress import Origin
-from roost.ports.harness import Brief, Conversation, Emit, Harness, Output, Show, Trouble, TurnEnd
+from roost.ports.harness import Brief, Conversation, Emit, Harness, Output, Trouble, TurnEnd
 from roost.ports.harness_profile import Abilities, HarnessProfile
 
 _MAX_TOKENS = 16_384
 _MAX_REQUESTS = 200  # in a row: a model that only ever calls tools it does not have must not go on
 _tls = cache(httpx2.create_ssl_context)  # once: reading all certificates takes a while
 _END = TurnEnd({"type": "end_turn"})
-_GIVEN_UP = TurnEnd({"type": "retries_exhausted"})
 
 
 PROFILE: Final = HarnessProfile(
@@ -106,14 +103,12 @@ class ScriptedHarness:
 class _Conversation:
     def __init__(self, brief: Brief, api: MessagesApi, retries: int, first_pause: float) -> None:
         self._brief = brief
-        self._api = api
-        self._retries = retries
-        self._first_pause = first_pause
+        self._requests = ModelRequests(api, retries, first_pause)
         self._transcript: MessageHistory | None = None
-        self._stop = _Stop()
+        self._stop = Stop()
 
     def turn(self, inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
-        self._stop = _Stop()  # now, and not when the first output is asked for: see `interrupt`
+        self._stop = Stop()  # now, and not when the first output is asked for: see `interrupt`
         return self._turn(inputs, again, self._stop)
 
     async def up(self) -> bool:
@@ -123,11 +118,11 @@ class _Conversation:
         self._stop.ask()
 
     async def _turn(
-        self, inputs: Sequence[Entry], again: bool, stop: _Stop
+        self, inputs: Sequence[Entry], again: bool, stop: Stop
     ) -> AsyncGenerator[Output, None]:
         """Folds each event once it is logged, as if it had been read from the log."""
         transcript = await self._caught_up(inputs, again)
-        async with aclosing(self._requests(transcript, stop)) as outputs:
+        async with aclosing(self._asked(transcript, stop)) as outputs:
             async for output in outputs:
                 yield output
                 if isinstance(output, Emit):
@@ -148,141 +143,69 @@ class _Conversation:
         self._transcript = transcript
         return transcript
 
-    async def _requests(
-        self, transcript: MessageHistory, stop: _Stop
-    ) -> AsyncGenerator[Output, None]:
+    async def _asked(self, transcript: MessageHistory, stop: Stop) -> AsyncGenerator[Output, None]:
         """Asks the model as long as it has something to answer."""
         if transcript.open_span:
-            yield Emit([_span_end(transcript.open_span, Usage(), error=True)])
+            yield Emit([span_end(transcript.open_span, Usage(), error=True)])
         for _ in range(_MAX_REQUESTS):
             if rest := _rest(transcript, stop):
                 yield rest
                 return
-            async with aclosing(self._tries(transcript, stop)) as outputs:
+            async with aclosing(self._answered(transcript, stop)) as outputs:
                 async for output in outputs:
                     yield output
                     if isinstance(output, TurnEnd):
                         return
         said = f"The model called tools {_MAX_REQUESTS} times in a row; send a message to go on."
         yield Trouble("tool_use_limit_reached_error", said, "exhausted")
-        yield _GIVEN_UP
+        yield GIVEN_UP
 
-    async def _tries(self, transcript: MessageHistory, stop: _Stop) -> AsyncGenerator[Output, None]:
-        """Makes one request until it is answered; rests if it never is, or if that is the end."""
+    async def _answered(
+        self, transcript: MessageHistory, stop: Stop
+    ) -> AsyncGenerator[Output, None]:
+        """Makes one request; rests if it is never answered, or if that is the end."""
+        answers: list[ModelAnswer] = []
+
+        def finish(answer: ModelAnswer, end: Draft) -> Emit:
+            answers.append(answer)
+            return _outcome(answer, end, _custom_tools(self._brief.session))
+
         body = _request_body(self._brief.session, transcript)
-        for tries in count(1):
-            request = _Request(self._api, body, _custom_tools(self._brief.session), stop)
-            async with aclosing(request.outputs()) as outputs:
-                async for output in outputs:
-                    yield output
-            failure = request.failure
-            if failure is None:
-                if request.answer.stop_reason == "refusal":
-                    yield TurnEnd({"type": "refusal"})
-                return
-            last = tries > self._retries and failure.retry == "retrying"
-            yield Trouble(failure.error, failure.message, "exhausted" if last else failure.retry)
-            if last or failure.retry != "retrying":
-                yield _GIVEN_UP
-                return
-            with stop.cutting_short():
-                await anyio.sleep(pause(tries, self._first_pause, failure.wait))
-            if stop.asked:
-                return
+        async with aclosing(self._requests.outputs(body, stop, finish)) as outputs:
+            async for output in outputs:
+                yield output
+        if answers and answers[-1].stop_reason == "refusal":
+            yield TurnEnd({"type": "refusal"})
 
 
-class _Request:
-    """One request to the model, from the span that opens it to the one `Emit` that closes it."""
-
-    def __init__(self, api: MessagesApi, body: Json, custom: set[str], stop: _Stop) -> None:
-        self.answer = ModelAnswer()
-        self.failure: ModelFailure | None = None
-        self._api = api
-        self._body = body
-        self._custom = custom
-        self._stop = stop
-
-    async def outputs(self) -> AsyncGenerator[Output, None]:
-        start = new_draft("span.model_request_start")
-        yield Emit([start])
-        try:
-            async with aclosing(self._previews()) as previews:
-                async for preview in previews:
-                    yield preview
-            outcome = self._outcome(start.id)
-        except ModelFailure as failure:
-            self.failure = failure
-            usage = self.answer.usage
-            outcome = Emit([_span_end(start.id, usage, error=True)], spent=usage)
-        yield outcome
-
-    async def _previews(self) -> AsyncGenerator[Show, None]:
-        async with aclosing(self._api.ask(self._body)) as events:
-            while not self._stop.asked:
-                event = None
-                with self._stop.cutting_short():
-                    event = await anext(events, None)
-                if event is None:
-                    return
-                for show in self.answer.add(event):
-                    yield show
-
-    def _outcome(self, start_id: str) -> Emit:
-        """What the answer comes to. One that an interrupt cut short counts as far as it is said."""
-        if not self.answer.complete and not self._stop.asked:
-            raise ModelFailure("The model's response was cut off.")
-        parts = [p for p in self.answer.parts if p.kind != "tool_use" or self.answer.complete]
-        calls = [part for part in parts if part.kind == "tool_use"]
-        usage = self.answer.usage
-        return Emit(
-            [
-                *(draft for part in parts for draft in self._events(part)),
-                _span_end(start_id, usage, error=False),
-                *(_denial(call) for call in calls if call.name not in self._custom),
-            ],
-            spent=usage,
-            blocks=[Pending(call.id, "custom_tool") for call in calls if call.name in self._custom],
-        )
-
-    def _events(self, part: AnswerPart) -> list[Draft]:
-        if part.kind == "thinking":
-            return [Draft.of("agent.thinking", part.id)]
-        if part.kind == "text":
-            content = [{"type": "text", "text": part.text}]
-            return [Draft.of("agent.message", part.id, content=content)] if part.text else []
-        call = {"name": part.name, "input": part.arguments()}
-        if part.name in self._custom:
-            return [Draft.of("agent.custom_tool_use", part.id, **call)]
-        return [Draft.of("agent.tool_use", part.id, **call, evaluated_permission="deny")]
+def _outcome(answer: ModelAnswer, end: Draft, custom: set[str]) -> Emit:
+    """What the answer comes to. One that an interrupt cut short counts as far as it is said."""
+    parts = [part for part in answer.parts if part.kind != "tool_use" or answer.complete]
+    calls = [part for part in parts if part.kind == "tool_use"]
+    return Emit(
+        [
+            *(draft for part in parts for draft in _events(part, custom)),
+            end,
+            *(_denial(call) for call in calls if call.name not in custom),
+        ],
+        spent=answer.usage,
+        blocks=[Pending(call.id, "custom_tool") for call in calls if call.name in custom],
+    )
 
 
-class _Stop:
-    """An interrupt: asked for once, from another task, at any moment."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._scope: anyio.CancelScope | None = None
-
-    def ask(self) -> None:
-        self.asked = True
-        if self._scope is not None:
-            self._scope.cancel()
-
-    @contextmanager
-    def cutting_short(self) -> Generator[None, None, None]:
-        """What is awaited inside ends when the interrupt comes. Never `yield` an output in here:
-        a cancel scope must not stay open while the caller does something else.
-        """
-        with anyio.CancelScope() as self._scope:
-            if self.asked:
-                self._scope.cancel()
-            try:
-                yield
-            finally:
-                self._scope = None
+def _events(part: AnswerPart, custom: set[str]) -> list[Draft]:
+    if part.kind == "thinking":
+        return [Draft.of("agent.thinking", part.id)]
+    if part.kind == "text":
+        content = [{"type": "text", "text": part.text}]
+        return [Draft.of("agent.message", part.id, content=content)] if part.text else []
+    call = {"name": part.name, "input": part.arguments()}
+    if part.name in custom:
+        return [Draft.of("agent.custom_tool_use", part.id, **call)]
+    return [Draft.of("agent.tool_use", part.id, **call, evaluated_permission="deny")]
 
 
-def _rest(transcript: MessageHistory, stop: _Stop) -> TurnEnd | None:
+def _rest(transcript: MessageHistory, stop: Stop) -> TurnEnd | None:
     """The reason to rest, unless the model has something to answer."""
     if stop.asked:
         transcript.interrupt()
@@ -323,12 +246,3 @@ def _denial(call: AnswerPart) -> Draft:
     said = f"{call.name} was not run: this agent has no sandbox, so it runs no tools of its own."
     content = [{"type": "text", "text": said}]
     return new_draft("agent.tool_result", tool_use_id=call.id, content=content, is_error=True)
-
-
-def _span_end(start_id: str, usage: Usage, *, error: bool) -> Draft:
-    return new_draft(
-        "span.model_request_end",
-        model_request_start_id=start_id,
-        is_error=error,
-        model_usage=usage.for_request(),
-    )
