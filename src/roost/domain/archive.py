@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from roost.domain.events import Entry
+from roost.domain.events import PRIVATE, Entry
 from roost.domain.snapshot import LONGEST_PATH
 from roost.domain.vault import MOST_VAULTS
 from roost.errors import BadArchive
@@ -104,6 +104,7 @@ def entry_of(line: bytes, seq: int, latest: int, now: int) -> Entry:
     sound = (
         isinstance(kind, str)
         and _TYPE.fullmatch(kind)
+        and kind not in PRIVATE
         and isinstance(id, str)
         and _ID.fullmatch(id)
         and isinstance(at, int)

@@ -15,6 +15,11 @@ Micros = int
 WITHDRAWABLE = frozenset({"user.message", "system.message", "user.tool_confirmation"})
 """The inputs that an interrupt withdraws while they wait."""
 
+PRIVATE = frozenset(
+    {"roost.model_answer", "roost.tool_started", "roost.mcp_tools", "roost.context"}
+)
+"""Entries that are a harness's own: they have what the model thinks, and no client is shown them."""
+
 _MARK = b'"withdrawn_at":'
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode

@@ -19,6 +19,7 @@ import msgspec
 from roost.domain.events import Draft, Entry
 from roost.domain.session import Pending, Session
 from roost.domain.usage import Usage
+from roost.ports.egress import OpenGrant
 from roost.ports.harness_profile import HarnessProfile
 from roost.ports.sandbox import Sandbox
 from roost.ports.sandbox_provider import Mount
@@ -126,7 +127,8 @@ class Brief(msgspec.Struct, frozen=True):
     harness that starts none is given none. With a `confinement` there are no walls around that sandbox,
     and the harness itself has to refuse every call of a tool that would leave it. `addresses` are those at
     which its MCP servers are found inside, by their own URLs: their tokens are put on behind it, so a program
-    gives a placeholder. A server that is not among them is reached under its own URL.
+    gives a placeholder. A server that is not among them is reached under its own URL. `grant` is what the sandbox
+    reaches, for a harness that asks the model from outside of it (`HarnessProfile.on_demand`).
     """
 
     session: Session
@@ -135,6 +137,7 @@ class Brief(msgspec.Struct, frozen=True):
     sandbox: Sandbox | None = None
     confinement: Confinement | None = None
     addresses: Mapping[str, str] = {}
+    grant: OpenGrant | None = None
 
 
 class Conversation(Protocol):

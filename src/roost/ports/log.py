@@ -57,7 +57,7 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which entries a listing shows.
 
     An event that was queued and then taken up has two entries with one id; a listing shows the
-    later one only. What is `hidden` is left out. `as_of` makes a descending listing a picture of one
+    later one only. What is `hidden` is left out, and what no client is shown (`domain.events.PRIVATE`). `as_of` makes a descending listing a picture of one
     moment: entries after it are left out, and a queued entry is shown if it was not yet taken up then.
     `None`: as of now. A page ends with the entry that brings its bodies to `most_bytes`.
     """

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import partial
 
 from roost.core.read.large_events import LargeEvents
-from roost.domain.events import Entry, Micros, Preview
+from roost.domain.events import PRIVATE, Entry, Micros, Preview
 from roost.domain.session import Session, Status
 from roost.errors import NotFound
 from roost.ports.log import Log, is_full
@@ -112,6 +112,8 @@ class Follow:
                     # The previews of these entries were published before them.
                     merge.add(subscription.previews())
                     for shown in merge.in_order(entries, after):
+                        if isinstance(shown, Entry) and shown.type in PRIVATE:
+                            continue
                         yield shown
                         if counts and isinstance(shown, Entry):
                             await self._note(session_id, shown)

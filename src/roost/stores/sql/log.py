@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from roost.domain import ledger
-from roost.domain.events import Draft, Entry, Micros
+from roost.domain.events import PRIVATE, Draft, Entry, Micros
 from roost.domain.ledger import Batch, Standby
 from roost.domain.session import Lease
 from roost.errors import IdempotencyMismatch, LeaseLost, NotFound
@@ -274,6 +274,9 @@ async def waiting_inputs(rows: Rows, session_id: str, types: Sequence[str] = ())
     return [entry_of(row) for row in found]
 
 
+_SHOWN = f"AND e.type NOT IN ({', '.join(repr(type) for type in sorted(PRIVATE))})"
+
+
 async def _page(rows: Rows, session_id: str, query: EventQuery) -> list[Entry]:
     place = await rows.fetch(_PLACE, session_id)
     if not place:
@@ -282,7 +285,7 @@ async def _page(rows: Rows, session_id: str, query: EventQuery) -> list[Entry]:
     as_of = head if query.as_of is None else query.as_of
     first, last = await _span(rows, num, head, query)
     order = _DIRECTION[query.order]
-    where = f"{_among(query.types)} {outside('e.seq', query.hidden)}"
+    where = f"{_among(query.types)} {_SHOWN} {outside('e.seq', query.hidden)}"
     return await rows.entries(
         f"{_STRETCH} {where} ORDER BY e.seq {order} LIMIT ?",
         *(num, first, min(last, as_of), as_of, *query.types, query.limit),

@@ -1,0 +1,144 @@
+"""What an answer of the model comes to: the answer to the letter, the events that show it, and what they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from roost.domain.events import Draft
+from roost.domain.session import Pending
+from roost.harnesses.messages.journal import ANSWER
+from roost.harnesses.messages.tools import ToolAnswer, Toolbox
+from roost.harnesses.messages_api import AnswerPart, ModelAnswer
+from roost.harnesses.permissions import Json, Policy, Tool, Verdict
+from roost.harnesses.retries import ModelFailure
+from roost.ports.drafts import new_draft
+from roost.ports.harness import Emit
+
+_BROKEN = "INVALID_JSON"
+
+
+class AnswerEvents:
+    """Makes the events of the answers of one agent's model."""
+
+    def __init__(self, toolbox: Toolbox, policy: Policy) -> None:
+        self._toolbox = toolbox
+        self._policy = policy
+
+    def of(self, answer: ModelAnswer, end: Draft) -> Emit:
+        """All that follows from an answer, in one commit. An answer that was cut short counts as far as it is
+        said; calls are made only if the model stopped to have them made.
+        """
+        parts = [part for part in answer.content if _counts(part, answer)]
+        calls = [_Call(part, self._toolbox, self._policy) for part in parts if _is_call(part)]
+        by_part = {call.part.id: call for call in calls}
+        journaled = _journaled(answer, parts, calls, end)
+        shown = [_shown(part, by_part.get(part.id)) for part in parts]
+        return Emit(
+            [journaled, *(draft for draft in shown if draft), end, *_denials(calls)],
+            spent=answer.usage,
+            blocks=[call.pending for call in calls if call.pending is not None],
+        )
+
+
+class _Call:
+    """A call in an answer, and what is to happen to it."""
+
+    def __init__(self, part: AnswerPart, toolbox: Toolbox, policy: Policy) -> None:
+        self.part = part
+        self.tool = toolbox.of(part.name)
+        try:
+            self.input, broken = part.arguments(), False
+        except ModelFailure:  # only this call came to nothing
+            self.input, broken = {_BROKEN: part.text}, True
+        self.verdict = policy.judge(self.tool, self.input)
+        known = self.tool.kind != "builtin" or self.tool.name in toolbox.built_in
+        if broken or not known:
+            said = "its input is not a JSON object" if broken else "this agent has no such tool"
+            self.verdict = Verdict("deny", reason=f"{part.name} was not run: {said}.")
+
+    @property
+    def block(self) -> Json:
+        """The call as the model is told of it again."""
+        return {**self.part.start, "input": self.input}
+
+    @property
+    def pending(self) -> Pending | None:
+        """What the session waits for before the call is made."""
+        if self.verdict.permission != "ask":
+            return None
+        is_clients = self.tool.answered_by_client
+        return Pending(self.part.id, "custom_tool" if is_clients else "confirmation")
+
+    def event(self) -> Draft:
+        """The call as clients see it."""
+        fields: Json = {"name": self.tool.name, "input": self.input}
+        if self.tool.kind == "custom":
+            return Draft.of("agent.custom_tool_use", self.part.id, **fields)
+        fields |= self.verdict.fields()
+        if self.tool.kind == "mcp":
+            fields["mcp_server_name"] = self.tool.server
+            return Draft.of("agent.mcp_tool_use", self.part.id, **fields)
+        return Draft.of("agent.tool_use", self.part.id, **fields)
+
+
+def _journaled(
+    answer: ModelAnswer, parts: Sequence[AnswerPart], calls: Sequence[_Call], end: Draft
+) -> Draft:
+    blocks = {call.part.id: call.block for call in calls}
+    usage = answer.usage
+    return new_draft(
+        ANSWER,
+        message_id=answer.message_id,
+        stop_reason=answer.stop_reason,
+        content=[blocks.get(part.id) or part.block() for part in parts],
+        events=[part.id for part in parts],
+        calls={str(call.part.start.get("id")): call.part.id for call in calls},
+        tokens=usage.input_tokens
+        + usage.cache_creation_input_tokens
+        + usage.cache_read_input_tokens
+        + usage.output_tokens,
+    )
+
+
+def _denials(calls: Sequence[_Call]) -> list[Draft]:
+    """Results of calls that are not made, whatever anybody says."""
+    denied = []
+    for call in calls:
+        if call.verdict.permission == "deny":
+            reason = call.verdict.reason or f"Permission to use {call.tool.name} has been denied."
+            denied.append(
+                result_of(call.tool, call.part.id, ToolAnswer.text(reason, is_error=True))
+            )
+    return denied
+
+
+def result_of(tool: Tool, call_id: str, answer: ToolAnswer) -> Draft:
+    """The event with the result of a call."""
+    said = {"content": answer.content, "is_error": answer.is_error}
+    if tool.kind == "mcp":
+        return new_draft("agent.mcp_tool_result", mcp_tool_use_id=call_id, **said)
+    return new_draft("agent.tool_result", tool_use_id=call_id, **said)
+
+
+def _is_call(part: AnswerPart) -> bool:
+    return part.kind == "tool_use"
+
+
+def _counts(part: AnswerPart, answer: ModelAnswer) -> bool:
+    """Whether a block is kept. What has no letter in it, and thoughts that are not signed, no model takes back."""
+    if _is_call(part):
+        return answer.complete and answer.stop_reason == "tool_use"
+    if part.kind == "text":
+        return bool(part.text.strip())
+    return part.kind != "thinking" or answer.complete or bool(part.more.get("signature"))
+
+
+def _shown(part: AnswerPart, call: _Call | None) -> Draft | None:
+    """The event of a block; None if clients are not shown it."""
+    if call is not None:
+        return call.event()
+    if part.kind in ("thinking", "redacted_thinking"):
+        return Draft.of("agent.thinking", part.id)
+    if part.kind == "text":
+        return Draft.of("agent.message", part.id, content=[{"type": "text", "text": part.text}])
+    return None

@@ -1,0 +1,265 @@
+"""One conversation with a model: it asks, makes the calls that the model wants, and asks again.
+
+The order in which entries are written is in `journal`. Killed after any of them, the turn is taken again from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from itertools import takewhile
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from roost.domain.events import Draft, Entry
+from roost.domain.usage import Usage
+from roost.harnesses.message_history import INTERRUPTED, UNKNOWN
+from roost.harnesses.messages.answers import AnswerEvents, result_of
+from roost.harnesses.messages.compaction import FULL, Compaction
+from roost.harnesses.messages.journal import MOST_CUTS, STARTED, Journal, LoggedCall
+from roost.harnesses.messages.request import RequestHead
+from roost.harnesses.messages.running import CallWave, RunningTools
+from roost.harnesses.messages.tools import ToolAnswer, Toolbox
+from roost.harnesses.messages_api import ModelAnswer
+from roost.harnesses.model_requests import GIVEN_UP, ModelRequests, Stop, span_end
+from roost.harnesses.permissions import Policy
+from roost.ports.drafts import new_draft
+from roost.ports.harness import Brief, Emit, Output, Show, Trouble, TurnEnd
+
+_MAX_REQUESTS: Final = 200  # in a row: a model that only ever calls tools must not go on
+_MOST_HELD: Final = (
+    64 * 1024
+)  # bytes of a conversation at rest; a larger one is read from the log again
+_END: Final = TurnEnd({"type": "end_turn"})
+
+
+class MessagesConversation:
+    """A conversation that is open. Its calls run in the task group of whoever has opened it."""
+
+    def __init__(
+        self,
+        brief: Brief,
+        requests: ModelRequests,
+        toolbox: Toolbox,
+        tools: RunningTools,
+        tasks: TaskGroup,
+    ) -> None:
+        self._brief = brief
+        self._requests = requests
+        self._toolbox = toolbox
+        self._policy = Policy(brief.session.spec.agent, brief.confinement)
+        self._answers = AnswerEvents(toolbox, self._policy)
+        self._tools = tools
+        self._tasks = tasks
+        self._journal: Journal | None = None
+        self._unlisted = set(toolbox.servers)  # servers that were not asked for their tools by now
+        self._stop = Stop()
+
+    def turn(self, inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
+        self._stop = Stop()  # now, and not when the first output is asked for: see `interrupt`
+        return self._turn(inputs, again, self._stop)
+
+    async def up(self) -> bool:
+        return True  # there is no program to wait for
+
+    async def interrupt(self) -> None:
+        self._stop.ask()
+
+    async def _turn(
+        self, inputs: Sequence[Entry], again: bool, stop: Stop
+    ) -> AsyncGenerator[Output, None]:
+        """Folds each event once it is logged, as if it had been read from the log."""
+        journal = await self._caught_up(inputs, again)
+        async with aclosing(self._steps(journal, stop)) as outputs:
+            async for output in outputs:
+                if isinstance(output, TurnEnd):
+                    self._journal = journal if journal.size <= _MOST_HELD else None
+                yield output
+                if isinstance(output, Emit):
+                    for draft in output.drafts:
+                        journal.take(draft)
+
+    async def _caught_up(self, inputs: Sequence[Entry], again: bool) -> Journal:
+        journal, self._journal = (
+            self._journal,
+            None,
+        )  # one whose turn is abandoned is not used again
+        # With calls open, only the log knows whether they still are: an interrupt closes them.
+        if journal is None or again or journal.calls:
+            journal = Journal()
+            async for entry in self._brief.history():
+                # One that was queued stands again where it was taken up; a withdrawn one never was.
+                if not (entry.queued or entry.withdrawn):
+                    journal.take(entry)
+        for entry in inputs:
+            journal.take(entry)
+        return journal
+
+    async def _steps(self, journal: Journal, stop: Stop) -> AsyncGenerator[Output, None]:
+        """Calls what is to be called and asks the model, as long as there is something to do."""
+        if drafts := await self._loose_ends(journal, stop):
+            yield Emit(drafts, aside=True)
+        head = self._head(journal)
+        for _ in range(_MAX_REQUESTS):
+            for step in (self._settled(journal, stop), self._asked(head, journal, stop)):
+                async with aclosing(step) as outputs:
+                    async for output in outputs:
+                        yield output
+                        if isinstance(output, TurnEnd):
+                            return
+        said = f"The model called tools {_MAX_REQUESTS} times in a row; send a message to go on."
+        yield Trouble("tool_use_limit_reached_error", said, "exhausted")
+        yield GIVEN_UP
+
+    async def _loose_ends(self, journal: Journal, stop: Stop) -> list[Draft]:
+        """The end of a request that was cut off, and what was not known before."""
+        cut_off = journal.open_span
+        ended = [span_end(cut_off, Usage(), error=True)] if cut_off else []
+        return [*ended, *await self._listed(journal, stop)]
+
+    async def _listed(self, journal: Journal, stop: Stop) -> list[Draft]:
+        """The tools of MCP servers that the log does not have yet; or why they cannot be had, once."""
+        known = {name for name, _ in journal.mcp_tools}
+        asked, self._unlisted = self._unlisted - known, set()
+        drafts: list[Draft] = []
+
+        async def ask(name: str) -> None:
+            drafts.append(await self._tools.listed(name, self._toolbox.servers[name]))
+
+        with stop.cutting_short():
+            async with anyio.create_task_group() as tasks:
+                for name in sorted(asked):
+                    tasks.start_soon(ask, name)
+        return drafts
+
+    def _head(self, journal: Journal) -> RequestHead:
+        agent = self._brief.session.spec.agent
+        offered = self._toolbox.offered(journal.mcp_tools, self._policy)
+        return RequestHead(agent, agent.get("system") or "", offered)
+
+    # Asking
+
+    async def _asked(
+        self, head: RequestHead, journal: Journal, stop: Stop
+    ) -> AsyncGenerator[Output, None]:
+        """Makes one request, if the model has something to answer; rests otherwise, or if that is the end."""
+        if rest := _rest(journal, stop):
+            yield rest
+            return
+        if journal.tokens >= FULL and (compaction := Compaction(journal)).is_useful:
+            step = self._summed_up(head, compaction, stop)
+        else:
+            step = self._answered(head, journal, stop)
+        async with aclosing(step) as outputs:
+            async for output in outputs:
+                yield output
+
+    async def _answered(
+        self, head: RequestHead, journal: Journal, stop: Stop
+    ) -> AsyncGenerator[Output, None]:
+        """Has the model answer; rests if it never does, or if that is the end."""
+        answers: list[ModelAnswer] = []
+
+        def finish(answer: ModelAnswer, end: Draft) -> Emit:
+            answers.append(answer)
+            return self._answers.of(answer, end)
+
+        body = head.request(journal.messages())
+        async with aclosing(self._requests.outputs(body, stop, finish)) as outputs:
+            async for output in outputs:
+                yield output
+        if not answers or stop.asked:
+            return
+        match answers[-1].stop_reason:
+            case "refusal":
+                yield TurnEnd({"type": "refusal"})
+            case "max_tokens" if journal.cuts >= MOST_CUTS:
+                said = f"The model's answers were too long {MOST_CUTS} times in a row; send a message to go on."
+                yield Trouble("model_request_failed_error", said, "exhausted")
+                yield GIVEN_UP
+
+    async def _summed_up(
+        self, head: RequestHead, compaction: Compaction, stop: Stop
+    ) -> AsyncGenerator[Output, None]:
+        """Has the model sum the conversation up. What it says is for itself, so nobody is shown it."""
+        body = head.request(compaction.messages)
+        async with aclosing(self._requests.outputs(body, stop, compaction.finish)) as outputs:
+            async for output in outputs:
+                if not isinstance(output, Show):
+                    yield output
+
+    # Calling
+
+    async def _settled(self, journal: Journal, stop: Stop) -> AsyncGenerator[Output, None]:
+        """Gives every call a result that can have one now."""
+        known = [
+            result_of(call.tool, call.id, said)
+            for call in journal.calls.values()
+            if (said := _known(call)) is not None
+        ]
+        if known:
+            yield Emit(known)
+        while not stop.asked and (wave := _next_wave(journal)):
+            async with aclosing(self._made(wave, stop)) as outputs:
+                async for output in outputs:
+                    yield output
+        if stop.asked:  # what has not begun by now never does
+            left = [call for call in journal.calls.values() if call.status == "due"]
+            if left:
+                yield Emit([result_of(call.tool, call.id, _said(INTERRUPTED)) for call in left])
+
+    async def _made(self, wave: Sequence[LoggedCall], stop: Stop) -> AsyncGenerator[Output, None]:
+        """Makes calls beside each other; each result is logged as it comes.
+
+        :raises SandboxFailed: nobody knows how some of them have ended
+        """
+        if any(call.tool.kind == "builtin" for call in wave):
+            with stop.cutting_short():
+                await (
+                    self._tools.guest.start()
+                )  # first: a sandbox that cannot be had has run nothing
+            if stop.asked:
+                return
+        if noted := [call.id for call in wave if not call.is_repeatable]:
+            yield Emit([new_draft(STARTED, tool_use_ids=noted)])
+            if stop.asked:
+                yield Emit([result_of(call.tool, call.id, _said(INTERRUPTED)) for call in wave])
+                return
+        async with aclosing(
+            CallWave(wave, self._tools, self._policy, self._tasks).results(stop)
+        ) as results:
+            async for call, answer in results:
+                yield Emit([result_of(call.tool, call.id, answer)])
+
+
+def _rest(journal: Journal, stop: Stop) -> TurnEnd | None:
+    """The reason to rest, unless the model has something to answer."""
+    if stop.asked:
+        return _END
+    if waiting := journal.waiting:
+        return TurnEnd({"type": "requires_action", "event_ids": waiting})
+    return None if journal.due else _END
+
+
+def _next_wave(journal: Journal) -> list[LoggedCall]:
+    """The calls to make next: one that may change the sandbox alone, in its place; others beside each other."""
+    due = [call for call in journal.calls.values() if call.status == "due"]
+    if due and due[0].is_ordered:
+        return due[:1]
+    return list(takewhile(lambda call: not call.is_ordered, due))
+
+
+def _known(call: LoggedCall) -> ToolAnswer | None:
+    """The result of a call that is not going to be made; None if it has none yet."""
+    if call.status == "unknown":
+        return _said(UNKNOWN)
+    if call.status == "refused":
+        verdict = call.verdict or {}
+        return _said(verdict.get("deny_message") or f"The user did not allow {call.tool.name}.")
+    return None
+
+
+def _said(text: str) -> ToolAnswer:
+    return ToolAnswer.text(text, is_error=True)

@@ -1,0 +1,174 @@
+"""The other end of `roost/guest/tools.py`: one process in a session's sandbox, which runs its tools.
+
+It is started by the first call, and again after it has died. What it says is a sandbox's word: frames are bounded,
+and what does not look like an answer is a sandbox that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup, TaskStatus
+
+import roost
+from roost.errors import SandboxFailed
+from roost.harnesses.messages.tools import ToolAnswer
+from roost.harnesses.permissions import Json
+from roost.ports.sandbox import Process, Sandbox
+from roost.ports.sandbox_provider import Mount
+
+INSIDE: Final = "/run/roost/tools.py"
+"""Where a sandbox shows the program."""
+
+MOUNT: Final = Mount(Path(roost.__file__).parent / "guest" / "tools.py", INSIDE)
+
+_LARGEST_IN: Final = 60 * 1024**2
+_LARGEST_OUT: Final = 33 * 1024**2
+_COMES_UP_WITHIN: Final = 60.0
+_LONGEST: Final = 700.0  # seconds; the tools have shorter limits of their own
+
+
+class _Pending:
+    """A call that was sent, and its answer."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.answer: ToolAnswer | None = None
+
+
+class GuestTools:
+    """Runs the built-in tools of one session. Its task groups are the conversation's."""
+
+    def __init__(self, sandbox: Sandbox, tasks: TaskGroup) -> None:
+        self._sandbox = sandbox
+        self._tasks = tasks
+        self._starting = anyio.Lock()
+        self._process: Process | None = None
+        self._pending: dict[str, _Pending] = {}
+        self._why = ""
+
+    async def start(self) -> None:
+        """Have the process up. :raises SandboxFailed: there is no sandbox, or it does not start in it"""
+        async with self._starting:
+            if self._process is None:
+                error = await self._tasks.start(self._serve)
+                if error is not None:
+                    raise error
+
+    async def run(self, call: str, tool: str, given: Json) -> ToolAnswer:
+        """Carry out a call; its id is sent once. :raises SandboxFailed: nobody knows how it ended"""
+        body = msgspec.json.encode({"call": call, "tool": tool, "input": given})
+        if len(body) > _LARGEST_IN:
+            return ToolAnswer.text(f"{tool}: the input is too large", is_error=True)
+        pending = self._pending[call] = _Pending()
+        try:
+            with anyio.fail_after(_LONGEST):
+                await self._send(body)
+                await pending.done.wait()
+        except TimeoutError:
+            self.kill()
+            raise SandboxFailed(f"{tool} did not end, and the agent's tools were killed") from None
+        finally:
+            self._pending.pop(call, None)
+        if pending.answer is None:
+            raise SandboxFailed(f"the agent's tools have ended while {tool} ran{self._why}")
+        return pending.answer
+
+    async def cancel(self, calls: list[str]) -> None:
+        """Ask calls to end soon. Whoever waits for them gets an answer, or an error."""
+        for call in calls:
+            try:
+                await self._send(msgspec.json.encode({"cancel": call}))
+            except SandboxFailed:
+                return
+
+    def kill(self) -> None:
+        """End the process: what it runs gets no answer any more, and the next call starts another."""
+        if self._process is not None:
+            self._process.signal(9)
+
+    async def close(self) -> None:
+        """End the process, if there is one, so that it can end what it has started."""
+        if self._process is not None:
+            await self._process.close_input()
+
+    async def _send(self, body: bytes) -> None:
+        if self._process is None:
+            raise SandboxFailed(f"the agent's tools have ended{self._why}")
+        await self._process.send(len(body).to_bytes(4, "big") + body)
+
+    async def _serve(self, *, task_status: TaskStatus[Exception | None]) -> None:
+        """Start the process and read what it says until it ends. A start that fails is given back: raised, it
+        would end the conversation.
+        """
+        has_begun = False
+        try:
+            self._why = ""
+            process, frames = await self._spawned()
+            try:
+                self._process = process
+                has_begun = True
+                task_status.started(None)
+                async for frame in frames:
+                    self._take(frame)
+                self._why = f": {process.errors()[-500:].decode(errors='replace').strip()}"
+            finally:
+                self._process = None
+                process.signal(9)
+        except Exception as error:  # noqa: BLE001 - given to whoever waits
+            self._why = f": {error}"
+            if not has_begun:
+                task_status.started(error)
+        finally:
+            for pending in self._pending.values():
+                pending.done.set()
+
+    async def _spawned(self) -> tuple[Process, AsyncIterator[Json]]:
+        """The process, once it has said hello, and what it says then. :raises SandboxFailed:"""
+        command = ["/bin/sh", "-c", 'exec python3 -I -S "$ROOST_TOOLS" .']
+        process = await self._sandbox.spawn(command, environ={"ROOST_TOOLS": INSIDE})
+        frames, hello = _frames(process), None
+        try:
+            with anyio.move_on_after(_COMES_UP_WITHIN):
+                hello = await anext(frames, None)
+        finally:
+            if hello is None:
+                process.signal(9)
+        if hello is None:
+            said = process.errors()[-500:].decode(errors="replace").strip()
+            raise SandboxFailed(
+                f"the agent's tools do not start in the sandbox: {said or 'no answer'}",
+                hint="They need python3 and bash in the sandbox's image.",
+            )
+        return process, frames
+
+    def _take(self, frame: Json) -> None:
+        pending = self._pending.get(str(frame.get("done")))
+        if pending is not None:
+            pending.answer = ToolAnswer.checked(
+                frame.get("content"), is_error=frame.get("is_error") is not False
+            )
+            pending.done.set()
+
+
+async def _frames(process: Process) -> AsyncIterator[Json]:
+    """The frames that it sends, until it ends.
+
+    :raises SandboxFailed: that is no frame :raises msgspec.DecodeError: nor JSON
+    """
+    held = bytearray()
+    while data := await process.receive():
+        held += data
+        while len(held) >= 4:
+            size = int.from_bytes(held[:4], "big")
+            if size > _LARGEST_OUT:
+                raise SandboxFailed("the agent's tools sent something that is too large")
+            if len(held) < 4 + size:
+                break
+            frame = msgspec.json.decode(bytes(held[4 : 4 + size]), type=dict[str, Any])
+            del held[: 4 + size]
+            yield frame

@@ -1,0 +1,71 @@
+"""The bytes of a request to the model: a head that stays the same, the conversation, and marks for the cache.
+
+Each message is encoded once and joined, so that what was sent before is sent again to the letter: caches and signed
+blocks depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from roost.harnesses.permissions import Json
+
+MAX_TOKENS: Final = 16_384
+
+_MARK: Final = b',"cache_control":{"type":"ephemeral"}}'
+_REACH: Final = 15
+"""The cache looks about 20 blocks back from a mark for what it knows: after a wave of calls that is not enough."""
+_MOST_MARKS: Final = 3  # of 4: the one at the end is at the top level
+
+_encode = msgspec.json.encode
+
+
+class RequestHead:
+    """What is the same in every request of a conversation."""
+
+    def __init__(self, agent: Json, system: str, tools: Sequence[Json]) -> None:
+        model = agent["model"]
+        head: Json = {
+            "model": model["id"],
+            "max_tokens": MAX_TOKENS,
+            "stream": True,
+            "cache_control": {"type": "ephemeral"},
+        }
+        effort = (model.get("effort") or {}).get("type", "high")
+        if (
+            effort != "high"
+        ):  # which is what models do by themselves, also those that know no effort
+            head["output_config"] = {"effort": effort}
+        if tools:
+            head["tools"] = list(tools)
+        if system:
+            head["system"] = [{"type": "text", "text": system}]
+        self._encoded = _encode(head)[:-1]
+
+    def request(self, messages: Sequence[tuple[str, Sequence[bytes]]]) -> bytes:
+        """A request with this conversation."""
+        marked = _marks([len(blocks) for _, blocks in messages])
+        written: list[bytes] = []
+        number = 0
+        for role, blocks in messages:
+            shown = [
+                block[:-1] + _MARK if number + n in marked and _can_be_marked(block) else block
+                for n, block in enumerate(blocks)
+            ]
+            number += len(blocks)
+            written.append(b'{"role":"%b","content":[%b]}' % (role.encode(), b",".join(shown)))
+        return b'%b,"messages":[%b]}' % (self._encoded, b",".join(written))
+
+
+def _marks(sizes: Sequence[int]) -> set[int]:
+    """Which blocks to mark, besides the last one: every so many back from the end, if there are that many."""
+    last = sum(sizes) - 1
+    return {last - _REACH * n for n in range(1, _MOST_MARKS + 1) if last - _REACH * n > 0}
+
+
+def _can_be_marked(block: bytes) -> bool:
+    """What a model has thought cannot carry a mark."""
+    return not block.startswith((b'{"type":"thinking"', b'{"type":"redacted_thinking"'))

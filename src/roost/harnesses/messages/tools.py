@@ -1,0 +1,197 @@
+"""What an agent may use: the API's toolset, run in its sandbox, and the tools of its clients and servers.
+
+`web_search` has no provider here, so it is not offered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from roost.harnesses.permissions import Json, Policy, Tool
+
+_WHERE: Final = "Paths are relative to the working directory."
+
+
+def _schema(*required: str, **properties: Json) -> Json:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+def _text(description: str) -> Json:
+    return {"type": "string", "description": description}
+
+
+BUILT_IN: Final[Mapping[str, Json]] = {
+    "bash": {
+        "description": "Run a command in a persistent bash shell. Directory, variables and jobs stay from "
+        "call to call. Only the last 100 KiB of output are returned.",
+        "input_schema": _schema(
+            command=_text("The command. Omit it only with `restart`."),
+            restart={"type": "boolean", "description": "Start the shell anew instead."},
+            timeout_ms={
+                "type": "integer",
+                "description": "Milliseconds until the command is killed: 120000 if omitted, 600000 at most.",
+            },
+        ),
+    },
+    "read": {
+        "description": f"Read a file: text, an image (png, jpg, gif, webp) or a PDF. {_WHERE}",
+        "input_schema": _schema(
+            "file_path",
+            file_path=_text("The file."),
+            view_range={
+                "type": "array",
+                "items": {"type": "integer"},
+                "description": "[first line, last line], counted from 1; 0 as the last: to the end.",
+            },
+        ),
+    },
+    "write": {
+        "description": f"Write a whole file, with the directories above it. {_WHERE}",
+        "input_schema": _schema(
+            "file_path", "content", file_path=_text("The file."), content=_text("All of its text.")
+        ),
+    },
+    "edit": {
+        "description": f"Replace text in a file. {_WHERE}",
+        "input_schema": _schema(
+            "file_path",
+            "old_string",
+            "new_string",
+            file_path=_text("The file."),
+            old_string=_text("The text to replace, which must occur exactly once."),
+            new_string=_text("The text to put there."),
+            replace_all={"type": "boolean", "description": "Replace all occurrences."},
+        ),
+    },
+    "glob": {
+        "description": "List the files that match a pattern such as `**/*.py`, newest first.",
+        "input_schema": _schema(
+            "pattern", pattern=_text("The pattern."), path=_text("The directory to begin at.")
+        ),
+    },
+    "grep": {
+        "description": "Find the lines that match a regular expression.",
+        "input_schema": _schema(
+            "pattern",
+            pattern=_text("The regular expression."),
+            path=_text("The file or directory to look into."),
+        ),
+    },
+}
+"""The tools of the API's toolset that there are, as a model is told of them."""
+
+REPEATABLE: Final = frozenset({"read", "glob", "grep"})
+"""Those that change nothing: a call that was cut off is simply made again."""
+
+NOT_CONFINABLE: Final = frozenset({"bash"})
+
+
+class Toolbox:
+    """The tools of one agent, by the names that its model calls them. If it is `confined`, it has none that cannot
+    be kept in a directory.
+    """
+
+    def __init__(self, agent: Json, *, confined: bool) -> None:
+        tools: list[Json] = agent.get("tools") or []
+        self._custom = {tool["name"]: tool for tool in tools if tool["type"] == "custom"}
+        left_out = NOT_CONFINABLE if confined else frozenset()
+        self.built_in = [name for name in _enabled(tools) if name not in left_out]
+        self.servers: dict[str, str] = {s["name"]: s["url"] for s in agent.get("mcp_servers") or []}
+        self._prefixes = {f"mcp__{_plain(name)}__": name for name in self.servers}
+
+    def of(self, name: str) -> Tool:
+        """The tool that a model calls by this name, whether the agent may use it or not."""
+        if name in self._custom:
+            return Tool("custom", name)
+        for prefix in sorted(self._prefixes, key=len, reverse=True):
+            if name.startswith(prefix):
+                return Tool("mcp", name.removeprefix(prefix), self._prefixes[prefix])
+        return Tool("builtin", name)
+
+    def offered(self, mcp: Mapping[tuple[str, str], Sequence[Json]], policy: Policy) -> list[Json]:
+        """The tools as a model is told of them, always in the same order. `mcp` has those of servers, by name and
+        URL; what the agent may not use of them is left out.
+        """
+        shown = ("name", "description", "input_schema")
+        return [
+            *({"name": name, **BUILT_IN[name]} for name in self.built_in),
+            *({key: tool[key] for key in shown if key in tool} for tool in self._custom.values()),
+            *(
+                {**tool, "name": f"{prefix}{tool['name']}"}
+                for prefix, name in self._prefixes.items()
+                for tool in mcp.get((name, self.servers[name]), ())
+                if policy.judge(Tool("mcp", tool["name"], name), {}).permission != "deny"
+            ),
+        ]
+
+
+def _enabled(tools: Iterable[Json]) -> list[str]:
+    for tool in tools:
+        if tool["type"] == "agent_toolset_20260401":
+            own = {config["name"]: config["enabled"] for config in tool["configs"]}
+            default = tool["default_config"]["enabled"]
+            return [name for name in BUILT_IN if own.get(name, default)]
+    return []
+
+
+def _plain(name: str) -> str:
+    """A server's name as a model may read it in the name of a tool."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+
+
+_MEDIA: Final = {
+    "image": ("image/png", "image/jpeg", "image/gif", "image/webp"),
+    "document": ("application/pdf",),
+}
+
+
+class _Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: str
+    media_type: str
+    data: str
+
+
+class _Block(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: str
+    text: str = ""
+    source: _Source | None = None
+
+
+class ToolAnswer(msgspec.Struct, frozen=True):
+    """What a tool has answered: blocks that a client and a model may be shown."""
+
+    content: list[Json]
+    is_error: bool = False
+
+    @classmethod
+    def text(cls, text: str, *, is_error: bool = False) -> ToolAnswer:
+        """An answer that is some text."""
+        return cls([{"type": "text", "text": text}], is_error)
+
+    @classmethod
+    def checked(cls, content: Any, *, is_error: bool) -> ToolAnswer:
+        """What came out of a sandbox, which is another's word: only blocks of a known shape.
+
+        :raises msgspec.ValidationError: it is something else
+        """
+        blocks = msgspec.convert(content, list[_Block])
+        if not blocks or not all(map(_is_known, blocks)):
+            raise msgspec.ValidationError("not the blocks of a result")
+        return cls([_shown(block) for block in blocks], is_error)
+
+
+def _is_known(block: _Block) -> bool:
+    if block.type == "text":
+        return block.source is None and bool(block.text.strip())
+    source = block.source
+    return source is not None and source.media_type in _MEDIA.get(block.type, ())
+
+
+def _shown(block: _Block) -> Json:
+    if block.source is None:
+        return {"type": "text", "text": block.text.replace("\0", "\ufffd")}
+    return {"type": block.type, "source": msgspec.to_builtins(block.source)}
