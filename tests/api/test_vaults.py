@@ -494,7 +494,7 @@ async def test_the_first_vault_with_a_fitting_credential_counts(
         model = await added(roost, second, {"type": "static_bearer", "token": "sk"})
         made = await roost.session(vault_ids=[first.rpartition("/")[2], second.rpartition("/")[2]])
         session = await roost.store.sessions.get(TENANT, made["id"])
-        door = VaultSecrets(roost.store.credentials, SEAL)
+        door = VaultSecrets(roost.store.credentials, SEAL, b"")
         found = await door.mcp(session, "https://MCP.example/mcp/")
         assert found is not None and found.id == one["id"]
         assert await door.mcp(session, "https://mcp.example/") is None
@@ -515,7 +515,7 @@ async def test_a_secret_that_is_replaced_or_archived_is_out_of_use_within_second
     async with api_server(tmp_path) as roost:
         at = await vault(roost)
         made = await added(roost, at, BEARER)
-        door = VaultSecrets(roost.store.credentials, SEAL)
+        door = VaultSecrets(roost.store.credentials, SEAL, b"")
         first = await door.opened(made["id"])
         assert (first.value, first.version) == ("tok-1", 1)
         assert "tok-1" not in repr(first)
@@ -540,7 +540,7 @@ async def test_a_sealed_secret_does_not_open_as_anothers(tmp_path: Path):
         sealed = (await roost.store.credentials.find(theirs["id"])).sealed
         row = await roost.store.credentials.find(mine["id"])
         await roost.store.credentials.change(row, lambda c, now: replace(c, sealed=sealed))
-        door = VaultSecrets(roost.store.credentials, SEAL)
+        door = VaultSecrets(roost.store.credentials, SEAL, b"")
         with pytest.raises(CannotUnseal, match=mine["id"]):
             await door.opened(mine["id"])
         assert (await door.opened(theirs["id"])).value == "value-1"

@@ -54,7 +54,7 @@ async def setup(tmp_path: Path) -> AsyncGenerator[LlmSetup, None]:
         seal = MasterKeys([bytes(32)])
         credentials = here.store.credentials
         vaults = Vaults(here.store.catalog, credentials, seal)
-        yield LlmSetup(here, vaults, VaultSecrets(credentials, seal))
+        yield LlmSetup(here, vaults, VaultSecrets(credentials, seal, b""))
 
 
 @pytest.fixture(autouse=True)

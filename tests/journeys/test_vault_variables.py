@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,6 +11,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import httpx2
 import pytest
 from tests.journeys.chat import Chat, bash, client_of, printed, script
 
@@ -109,9 +111,21 @@ def _used(server: LiveServer, site: Site) -> None:
     chat.turn(script(ask, {"text": "Done."}))
     assert site.keys[-1] == SECRETS[1]
 
-    server.kill()
-    server.start()
+    _killed_and_given_another_master_key(server)
     chat.move_to(server)
     again = "".join(printed(chat.turn(script(ask, {"text": "Done."}))))
     placeholder = first.partition("SITE_KEY=")[2].split()[0]
     assert f"SITE_KEY={placeholder}" in again and site.keys[-1] == SECRETS[1]
+
+
+def _killed_and_given_another_master_key(server: LiveServer) -> None:
+    server.kill()
+    old = server._environ.get("ROOST_MASTER_KEY")
+    new = b64encode(bytes(range(1, 33))).decode()
+    server._environ["ROOST_MASTER_KEY"] = f"{new},{old}" if old else new
+    server.start()
+    with httpx2.Client(base_url=server.url, headers={"x-api-key": server.key}) as client:
+        for after in (None, "secret:"):
+            client.post("/roost/v1/master_key/reseal", json={"after": after}).raise_for_status()
+        found = client.get("/roost/v1/master_key").json()
+    assert list(found["sealed_with"]) == [found["key"]]

@@ -11,7 +11,7 @@ import pytest
 from roost.config import Settings
 from roost.errors import CannotSeal, StartupError
 from roost.serve.first_start import prepare
-from roost.serve.master_key import master_keys
+from roost.serve.master_key import master_keys, placeholder_key
 from roost.stores.seal import MasterKeys
 
 KEY = b64encode(bytes(range(32))).decode()
@@ -63,3 +63,16 @@ def test_what_is_no_key_stops_the_start_and_is_not_said(tmp_path: Path):
     (tmp_path / "keys" / "master.key").write_text("torn")
     with pytest.raises(StartupError, match=r"master\.key: not a key"):
         keys_of(tmp_path)
+
+
+def test_what_placeholders_are_made_from_outlives_the_master_key(tmp_path: Path):
+    """It begins as what versions before took from the master key, so that their sessions keep theirs."""
+    before = keys_of(tmp_path, master_key=KEY)
+    made = placeholder_key(tmp_path, before)
+    assert made == before.derived("placeholders")
+    assert placeholder_key(tmp_path, keys_of(tmp_path, master_key=f"{OTHER},{KEY}")) == made
+    assert (tmp_path / "keys" / "placeholders.key").stat().st_mode & 0o777 == 0o600
+    # A server that shares its database and has no master key yet makes one, too.
+    none = [keys_of(tmp_path / name, database_url=SHARED) for name in "ab"]
+    found = [placeholder_key(tmp_path / name, keys) for name, keys in zip("ab", none, strict=True)]
+    assert len(found[0]) == 32 and found[0] != found[1]

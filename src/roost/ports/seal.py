@@ -23,13 +23,6 @@ class Seal(Protocol):
         """
         ...
 
-    def derived(self, purpose: str) -> bytes:
-        """A key for one purpose, which is the same for as long as the master key is; it says nothing of that.
-
-        :raises CannotSeal: there is no key for it
-        """
-        ...
-
     @property
     def key(self) -> str | None:
         """The fingerprint of the key that seals now; None: there is none."""

@@ -41,6 +41,20 @@ def master_keys(settings: Settings) -> MasterKeys:
     return MasterKeys([*given, *own], seals=bool(given) or not shared)
 
 
+def placeholder_key(data: Path, keys: MasterKeys) -> bytes:
+    """What the placeholders of secrets are derived from; made at the first start, and the same ever after.
+
+    It is no secret of anybody's: who knows it can tell what a sandbox has in a variable, which is of no use
+    anywhere else. Versions before it took it from the master key: so that sessions of then keep theirs, it
+    begins with what that was.
+    """
+    path = data / "keys" / "placeholders.key"
+    if not path.exists():
+        made = keys.derived("placeholders") if keys.key else secrets.token_bytes(KEY_BYTES)
+        write_private(path, made.hex())
+    return bytes.fromhex(path.read_text())
+
+
 def _is_shared(settings: Settings) -> bool:
     url = settings.database_url
     return url is not None and is_postgres(url.get_secret_value())

@@ -91,7 +91,7 @@ from roost.serve.agents import Workforce, open_workforce
 from roost.serve.database import SharedStore, opened
 from roost.serve.first_start import ensure_administrator, home_of, token_secret
 from roost.serve.gauges import count_node
-from roost.serve.master_key import master_keys
+from roost.serve.master_key import master_keys, placeholder_key
 from roost.stores.skills import BlobSkills, FolderSkills
 from roost.web.site import Site
 
@@ -203,7 +203,8 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
         resources = _resources(settings, store, filestore, janitor, seal)
         sealing = (store.catalog, store.credentials, seal)
         vaults, reseal = Vaults(*sealing), Reseal(*sealing)
-        secrets = VaultSecrets(store.credentials, seal)
+        shared = await store.share("placeholders", placeholder_key(settings.data, seal))
+        secrets = VaultSecrets(store.credentials, seal, shared)
         attachments = Attachments(filestore, janitor)
         async with (
             open_workforce(

@@ -67,6 +67,7 @@ class MasterKeys:
         return opened.decode()
 
     def derived(self, purpose: str) -> bytes:
+        """A key for one purpose, which says nothing of the first master key. :raises CannotSeal: there is none"""
         if self._first is None:
             raise CannotSeal
         return hmac.digest(self._keys[self._first], f"roost {purpose}".encode(), "sha256")

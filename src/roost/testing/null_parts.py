@@ -276,10 +276,6 @@ class NoSeal:
         """Nobody knows which key sealed it."""
         return "unknown"
 
-    def derived(self, purpose: str) -> bytes:
-        """Refuse to derive a key. :raises CannotSeal: always"""
-        raise CannotSeal
-
     def seal(self, secret: str, about: str) -> str:
         """Refuse to seal anything. :raises CannotSeal: always"""
         raise CannotSeal

@@ -41,11 +41,15 @@ _decode = msgspec.json.Decoder(CredentialSecrets).decode
 
 
 class VaultSecrets:
-    """The credentials of sessions, and their secrets."""
+    """The credentials of sessions, and their secrets.
 
-    def __init__(self, credentials: Credentials, seal: Seal) -> None:
+    `placeholder_key` is the same on all servers of a database, and does not change with the master key.
+    """
+
+    def __init__(self, credentials: Credentials, seal: Seal, placeholder_key: bytes) -> None:
         self._credentials = credentials
         self._seal = seal
+        self._placeholder_key = placeholder_key
         self._kept: OrderedDict[str, tuple[float, OpenedSecret]] = OrderedDict()
 
     async def mcp(self, session: Session, url: str) -> VaultCredential | None:
@@ -91,11 +95,10 @@ class VaultSecrets:
     def placeholder(self, session_id: str, name: str) -> str:
         """What a session's sandbox has in a variable instead of its secret.
 
-        It is always the same, also on other nodes and after the secret was replaced: processes and files keep
-        it. Nobody can guess that of another session. :raises CannotSeal: there is no master key
+        It is always the same, also on other nodes, and after the secret or the master key was replaced:
+        processes and files keep it. Nobody can guess that of another session.
         """
-        key = self._seal.derived("placeholders")
-        digest = hmac.digest(key, f"{session_id} {name}".encode(), "sha256")
+        digest = hmac.digest(self._placeholder_key, f"{session_id} {name}".encode(), "sha256")
         return f"roost_{digest.hex()[:_PLACEHOLDER_DIGITS]}"
 
     async def _of(self, session: Session) -> list[VaultCredential]:
