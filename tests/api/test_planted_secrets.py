@@ -1,56 +1,21 @@
 """Secrets of every kind are planted in vaults, everything is asked for, and then all is searched for them.
 
-What a sandbox can see is searched where its proxies are tested.
+What a sandbox can see is searched in a journey with a real agent.
 """
 
 from __future__ import annotations
 
-import io
-import re
 import time
-from base64 import b64encode, urlsafe_b64encode
+from base64 import b64encode
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
-from urllib.parse import quote
 
 import httpx2
-import zstandard
+from tests.planted import Planted, Walk, search_files, walk_all
 from tests.stores import holds
 
 from roost.api.access.auth import MANAGED_AGENTS
-from roost.api.framework.routes import Operation
-from roost.api.operations import OPERATIONS
 from roost.testing.live import LiveServer
-
-_LATER = {"DELETE": 2}  # what ends things comes last
-_ENDING = re.compile(r"archive|revoke|drain|logout|rewind|delete")
-
-
-class Planted:
-    """Secrets that can be told from anything else, and what was answered since."""
-
-    def __init__(self) -> None:
-        self.secrets: list[str] = []
-        self.answers: list[tuple[str, bytes]] = []
-
-    def new(self) -> str:
-        """One with characters that are written differently in URLs, JSON and base64."""
-        self.secrets.append(f"plant-{token_hex(16)}+/=")
-        return self.secrets[-1]
-
-    def found_in(self, data: bytes) -> list[str]:
-        return [each for each in self.secrets if any(form in data for form in forms(each))]
-
-
-def forms(secret: str) -> list[bytes]:
-    """How a secret may be written somewhere; of base64, what it is in the middle of something else, too."""
-    raw = secret.encode()
-    written = [raw, quote(secret).encode(), quote(secret, safe="").encode(), raw.hex().encode()]
-    for before in (b"", b"x", b"xx"):
-        coded = [b64encode(before + raw), urlsafe_b64encode(before + raw)]
-        written += [each[4:-4] for each in coded]
-    return written
 
 
 def auths(plant: Planted) -> list[dict[str, Any]]:
@@ -89,29 +54,6 @@ def spoiled(auth: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-class Walk:
-    """A client that keeps every answer."""
-
-    def __init__(self, client: httpx2.Client, plant: Planted) -> None:
-        self._client = client
-        self._plant = plant
-
-    def ask(self, method: str, path: str, **more: Any) -> httpx2.Response:
-        with self._client.stream(method, path, **more) as response:
-            if response.headers.get("content-type", "").startswith("text/event-stream"):
-                content = next(response.iter_bytes(), b"")
-            else:
-                content = response.read()
-        head = repr(response.headers.multi_items()).encode()
-        self._plant.answers += [(f"{method} {path}", content), (f"{method} {path}", head)]
-        return response
-
-    def post(self, path: str, **body: Any) -> Any:
-        answer = self.ask("POST", path, json=body)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
-
-
 def planted(walk: Walk, plant: Planted) -> dict[str, str]:
     """Vaults with all there is, changed and archived; what is wrong; and a session that has one of them."""
     ids: dict[str, str] = {}
@@ -144,10 +86,6 @@ def planted(walk: Walk, plant: Planted) -> dict[str, str]:
     return {**ids, "session_id": session, "agent_id": agent, "environment_id": place}
 
 
-def order(operation: Operation) -> int:
-    return 1 if _ENDING.search(operation.name) else _LATER.get(operation.method, 0)
-
-
 def test_no_planted_secret_is_anywhere(tmp_path: Path):
     plant, data = Planted(), tmp_path / "data"
     with LiveServer(data, ROOST_LOG_LEVEL="debug") as server:
@@ -168,24 +106,6 @@ def test_no_planted_secret_is_anywhere(tmp_path: Path):
     _check_the_search(plant, data, files)
 
 
-def search_files(plant: Planted, data: Path) -> dict[Path, bytes]:
-    """The database and its log, blobs, and what the server has written to its own log."""
-    files = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
-    for path, content in files.items():
-        assert plant.found_in(content) == [], path
-    return files
-
-
-def walk_all(walk: Walk, plant: Planted, ids: dict[str, str]) -> None:
-    """Every operation, with the ids of what is there."""
-    for operation in sorted(OPERATIONS, key=order):
-        path = operation.path.format_map(_Ids(ids))
-        body = {} if operation.method == "GET" else {"json": {}}
-        walk.ask(operation.method, path, **body)
-        if operation.name == "roost.sessions.export":
-            plant.answers.append(("export", _unpacked(plant.answers[-2][1])))
-
-
 def _check_the_search(plant: Planted, data: Path, files: dict[Path, bytes]) -> None:
     """That it finds what is there: in the database, in the answers, and in the export."""
     stored = [path for path, content in files.items() if b"canary-2" in content]
@@ -197,12 +117,3 @@ def _check_the_search(plant: Planted, data: Path, files: dict[Path, bytes]) -> N
     secret = plant.secrets[0]
     inside = b64encode(f'{{"auth":"Bearer {secret}"}}'.encode())
     assert plant.found_in(inside) == [secret]
-
-
-class _Ids(dict[str, str]):
-    def __missing__(self, name: str) -> str:
-        return "none"
-
-
-def _unpacked(archive: bytes) -> bytes:
-    return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(archive)).read()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx2
 import pytest
 from tests.journeys.chat import Chat, said, script, serving
 
@@ -157,6 +158,15 @@ def test_each_session_asks_its_own_server_with_its_own_key(tmp_path: Path, site:
             assert keys(operators) == [("/v1/messages", OPERATORS, None)]
             assert keys(mine) == [("/v1/messages", None, f"Bearer {MINE}")]
             assert keys(gpt) == [("/v1/responses", None, f"Bearer {NEXT}")]
+            metrics = httpx2.get(f"{server.url}/metrics").text
+            for model, upstream, asked in (
+                ("claude-opus-5-5", "anthropic", operators),
+                ("claude-opus-5-5", "vault", mine),
+                ("gpt-9", "vault", gpt),
+            ):
+                labels = f'model="{model}",status="200",upstream="{upstream}"'
+                count = sum(seen.method == "POST" for seen in asked.requests)
+                assert f"roost_model_requests_total{{{labels}}} {count}.0" in metrics
             _check_rotation(own, mine, mine_id, credential_id)
             assert keys(operators) == [("/v1/messages", OPERATORS, None)], "never with another's"
 

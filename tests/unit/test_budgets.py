@@ -46,6 +46,23 @@ def test_the_least_that_anybody_allows_holds():
     assert budgets.of(session(limit(900))).max_cost == Decimal(2)
 
 
+def test_who_brings_an_account_is_not_held_to_the_operators_dollars():
+    own_prices = {"m": replace(PRICES["m"], input=Decimal(50))}
+    budgets = Budgets(Budget(max_requests=9, max_cost=Decimal(2)), own_prices, PRICES)
+
+    def with_vault(budget: dict[str, Any] | None, **state: Any) -> Session:
+        made = session(budget, **state)
+        return replace(made, spec=replace(made.spec, model_vault="vlt_1"))
+
+    assert budgets.of(with_vault(None)) == Budget(max_requests=9)
+    assert budgets.of(with_vault(limit(900))).max_cost == Decimal(9)
+    usage = Usage(input_tokens=1_000_000)
+    assert budgets.spent(with_vault(None, usage=usage)).cost == Decimal(5)
+    assert budgets.spent(session(None, usage=usage)).cost == Decimal(50)
+    assert budgets.reached(with_vault(None, usage=usage)) is None
+    assert budgets.reached(session(None, usage=usage)) is not None
+
+
 def test_a_new_session_has_the_budget_it_was_given_if_its_model_has_a_price():
     budgets = Budgets(None, PRICES)
     assert budgets.new(limit(150), "m-20260101", None) == limit(150)
