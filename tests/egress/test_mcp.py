@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tracemalloc
 from collections.abc import AsyncGenerator
@@ -18,6 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.mcpserver import MCPServer
+from msgspec.structs import replace
 from pydantic import AnyHttpUrl
 
 from roost.egress.mcp import EndpointEvent
@@ -37,6 +39,7 @@ from tests.egress.both_sides import (
     unix_transport,
     until,
 )
+from tests.parts import need
 
 TOKEN = "mcp-REAL-0123456789-abcdefghijklmnop"
 ANY: dict[str, Any] = {"networking": Networking(kind="unrestricted")}
@@ -311,6 +314,41 @@ async def test_a_redirect_leads_to_the_address_inside(egress_setup: EgressSetup)
         assert moved.headers["location"] == local.removesuffix("/mcp") + "/v2/mcp?x=1"
         await client.post(moved.headers["location"], content=b"{}")
     assert egress_setup.far.seen[-1].target == "/v2/mcp?x=1"
+
+
+async def test_without_isolation_a_server_is_on_the_hosts_loopback(egress_setup: EgressSetup):
+    """For whoever has its address; and no rule holds, as none holds for what the agent asks by itself."""
+    far = egress_setup.far
+    far.reply = answer({}, 307, location="v2/mcp?x=1")
+    origins = [replace(each, restricted=False) for each in with_token(egress_setup, "/mcp?a=b")]
+    options = {"ports": frozenset((443,)), "allow_networks": ()}
+    async with egress_setup.opened(options, origins=origins, on_host=True) as inside:
+        local = httpx2.URL(inside.opened.addresses[origins[0].url])
+        assert [each.port for each in inside.opened.endpoints if "mcp" in each.socket] == [None]
+        async with httpx2.AsyncClient(timeout=30) as client:
+            moved = await client.post(local, content=b"{}")
+            await client.post(local.join(moved.headers["location"]), content=b"{}")
+            guesses = ["/mcp", "/mcp?a=b", "/mcp?a=b&roost=", f"/mcp?a=b&roost={'0' * 32}"]
+            for path in guesses:
+                assert (await client.post(local.join(path), content=b"{}")).status_code == 404
+    assert [seen.target for seen in far.seen] == ["/mcp?a=b", "/v2/mcp?x=1"]
+    assert {seen.header("authorization") for seen in far.seen} == {f"Bearer {TOKEN}"}
+    with pytest.raises(OSError, match="attempts failed"):
+        await anyio.connect_tcp("127.0.0.1", local.port or 0)
+
+
+async def test_other_users_of_the_host_are_hung_up_on(egress_setup: EgressSetup):
+    need("root", os.geteuid() == 0, "root")
+    ask = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], b'{}')"
+    as_nobody = ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/python3", "-c", ask]
+    async with egress_setup.opened(origins=with_token(egress_setup), on_host=True) as inside:
+        (local,) = inside.opened.addresses.values()
+        done = await anyio.run_process([*as_nobody, local], check=False)
+        hung_up = (b"RemoteDisconnected", b"ConnectionResetError")
+        assert any(each in done.stderr for each in hung_up), done.stderr
+        assert egress_setup.far.seen == []
+        await anyio.run_process([*as_nobody[3:], local])
+    assert len(egress_setup.far.seen) == 1
 
 
 @pytest.mark.parametrize(

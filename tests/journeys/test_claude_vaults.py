@@ -19,6 +19,7 @@ from tests.authorization_server import AuthorizationServer
 from tests.journeys.chat import Chat, bash, client_of, printed, said, script
 from tests.stores import holds
 
+from roost.sandboxes import procfs
 from roost.serve.http import listening
 from roost.testing.live import LiveServer
 
@@ -165,3 +166,28 @@ def test_an_agent_uses_mcp_servers_with_the_tokens_of_a_vault(tmp_path: Path, ou
     for secret in (TOKEN, "access-0-0123456789", "access-1-0123456789", "refresh-1-0123456789"):
         assert secret not in shown
         assert not holds(data, secret)
+
+
+@pytest.mark.parametrize("level", ["vault", "full"])
+def test_an_agent_on_the_host_uses_them_too(tmp_path: Path, outside: Outside, level: str):
+    data = tmp_path / "data"
+    with LiveServer(data, ROOST_TRUST_LEVELS=f"sandboxed,{level}") as server:
+        vault = vault_with(client_of(server), outside)
+        free = {"type": "unrestricted"}
+        agent = agent_of(outside)
+        chat = Chat(server, networking=free, agent=agent, vault_ids=[vault], trust_level=level)
+        names = ("fixed", "older")
+        calls = [{"tool": f"mcp__{name}__find", "input": {"what": name}} for name in names]
+        events = chat.turn(script(*calls, {"text": "Done."}))
+        results = [each.content[0].text for each in events if each.type == "agent.mcp_tool_result"]
+        assert all(f"found {name}" in got for name, got in zip(names, results, strict=True))
+        assert said(events) == ["Done."]
+        # The one for which the vault has nothing is asked by the agent itself, and says so.
+        failed = [each.error for each in events if each.type == "session.error"]
+        assert "other" in [getattr(error, "mcp_server_name", "") for error in failed]
+        seen = b"".join(
+            procfs.raw(each.pid, "cmdline") + procfs.raw(each.pid, "environ")
+            for each in procfs.descendants([server.pid])
+        )
+        assert b"127.0.0.1" in seen and TOKEN.encode() not in seen
+    assert not holds(data, TOKEN)

@@ -30,10 +30,10 @@ from roost.egress.inside import (
     MCP_SOCKETS,
     PROXY_SOCKET,
     files_of,
-    local_mcp,
     name_of,
     open_grant,
 )
+from roost.egress.loopback import LocalServer, for_own_user, local_servers
 from roost.egress.mcp import McpProxy
 from roost.egress.model import ModelProxy
 from roost.egress.network import NetworkProxy
@@ -113,18 +113,28 @@ class HostEgress:
 
     @asynccontextmanager
     async def open(self, grant: Grant) -> AsyncGenerator[OpenGrant, None]:
-        bounds, servers = self._options.bounds, _servers(grant)
-        most = (2 + len(servers)) * bounds.connections
+        # The host's ports are closed last: nobody else may have one while its address is in use.
+        with local_servers(_servers(grant), on_host=grant.on_host) as local:
+            async with self._open(grant, local) as opened:
+                yield opened
+
+    @asynccontextmanager
+    async def _open(
+        self, grant: Grant, local: Mapping[str, LocalServer]
+    ) -> AsyncGenerator[OpenGrant, None]:
+        bounds = self._options.bounds
+        most = (2 + len(local)) * bounds.connections
         connections = UpstreamConnections(bounds, self._dialer, most)
         own = SessionSubstitutions(grant.session_id, grant.substitutions, bounds.callback_seconds)
-        handlers = self._handlers(grant, self._routes(grant, connections), connections, own)
+        handlers = self._handlers(grant, self._routes(grant, connections), connections, own, local)
         files: dict[str, bytes] = {}
         if paths := files_of(grant.substitutions, handlers):
             files = await anyio.to_thread.run_sync(_files, own, paths)
+        ports = [each.bound for each in local.values() if each.bound is not None]
         opened = await self._take_over(grant)
         try:
             began = await self._tasks.start(
-                self._serve, grant, handlers, files, connections, opened
+                self._serve, grant, handlers, files, ports, connections, opened
             )
             if isinstance(began, Exception):
                 raise began
@@ -136,7 +146,7 @@ class HostEgress:
                 DIALECTS[grant.api],
                 takes,
                 _repositories(grant),
-                servers,
+                local,
                 grant.substitutions,
                 unreachable(grant.substitutions, grant.networking, packages),
             )
@@ -176,6 +186,7 @@ class HostEgress:
         routes: ModelRoutes,
         connections: UpstreamConnections,
         substitutions: SessionSubstitutions,
+        local: Mapping[str, LocalServer],
     ) -> dict[str, Handler]:
         """Who serves each socket, by its path inside."""
         bounds = self._options.bounds
@@ -192,10 +203,10 @@ class HostEgress:
         if repositories := _repositories(grant):
             handlers[GIT_SOCKET] = GitProxy(repositories, connections, bounds).serve
         rules = NetworkRules(grant.networking, self._options.ports, self._options.package_hosts)
-        for index, server in enumerate(_servers(grant)):
-            local = local_mcp(index, server.url)
-            proxy = McpProxy(server, local, connections, rules, reports, bounds, held)
-            handlers[MCP_SOCKETS[index]] = proxy.serve
+        for path, server in zip(MCP_SOCKETS, _servers(grant), strict=False):
+            at, holds = local[server.url], None if grant.on_host else rules
+            proxy = McpProxy(server, at, connections, holds, reports, bounds, held)
+            handlers[path] = proxy.serve
         return handlers
 
     async def _serve(
@@ -203,6 +214,7 @@ class HostEgress:
         grant: Grant,
         handlers: Mapping[str, Handler],
         files: Mapping[str, bytes],
+        ports: Sequence[socket.socket],
         connections: UpstreamConnections,
         opened: _Opened,
         *,
@@ -224,6 +236,10 @@ class HostEgress:
                     for path, handler in handlers.items():
                         listeners[path] = _Listener(handler, grant.session_id, most, tasks)
                         tasks.start_soon(listeners[path].accept, bound[name_of(path)])
+                    for path, port in zip(MCP_SOCKETS, ports, strict=False):
+                        own_user = for_own_user(handlers[path])
+                        listener = _Listener(own_user, grant.session_id, most, tasks)
+                        tasks.start_soon(listener.accept, port)
                     task_status.started((own, listeners))
         except Unavailable as error:
             task_status.started(error)

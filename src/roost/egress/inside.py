@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import httpx2
-
 from roost.egress.dialects import MODEL_SOCKET, Dialect
+from roost.egress.loopback import FIRST_MCP_PORT, LocalServer
 from roost.ports.egress import OpenGrant, Origin, Substitution
 from roost.ports.sandbox_provider import Endpoint, Mount, Take, UnixAddress
 
@@ -22,7 +21,6 @@ MCP_SOCKETS: Final = tuple(f"/run/roost/mcp-{index}.sock" for index in range(20)
 """One for each MCP server that an agent can have: their paths stay as they are, so each has a port of its own."""
 
 _GIT_PORT: Final = 8702
-_FIRST_MCP_PORT: Final = 8710
 _PROXY_PORT: Final = 3128
 _LOCAL: Final = "localhost,127.0.0.1,::1"
 
@@ -47,13 +45,19 @@ def open_grant(
     dialect: Dialect,
     takes: Mapping[str, Take],
     repositories: Sequence[Origin],
-    servers: Sequence[Origin],
+    servers: Mapping[str, LocalServer],
     substitutions: Sequence[Substitution],
     unreachable: Mapping[str, Sequence[str]],
 ) -> OpenGrant:
-    """The sockets in `directory`, as a sandbox is to see them; `takes`: who serves each, by its path inside."""
+    """The sockets in `directory`, as a sandbox is to see them; `takes`: who serves each, by its path inside.
+
+    `servers` are its MCP servers, by their own URLs; those that are on the host's loopback need no endpoint.
+    """
     ports = {MODEL_SOCKET: dialect.port, PROXY_SOCKET: _PROXY_PORT, GIT_SOCKET: _GIT_PORT}
-    ports |= {path: _FIRST_MCP_PORT + index for index, path in enumerate(MCP_SOCKETS)}
+    on_host = any(each.bound for each in servers.values())
+    ports |= {
+        path: None if on_host else FIRST_MCP_PORT + index for index, path in enumerate(MCP_SOCKETS)
+    }
     endpoints = [
         Endpoint(
             address=UnixAddress(directory / name_of(path)), socket=path, port=ports[path], take=take
@@ -75,7 +79,7 @@ def open_grant(
         each.variable: each.placeholder for each in substitutions if each.variable not in left_out
     }
     addresses = {each.url: url for each, url in zip(repositories, local, strict=True)}
-    addresses |= {each.url: local_mcp(index, each.url) for index, each in enumerate(servers)}
+    addresses |= {url: each.url for url, each in servers.items()}
     return OpenGrant(
         endpoints=endpoints,
         environ=environ,
@@ -89,17 +93,14 @@ def open_grant(
 
 def files_of(substitutions: Sequence[Substitution], served: Collection[str]) -> list[str]:
     """The paths inside of the files that programs need for substitutions, if the proxy is `served`."""
-    return [CERTIFICATE, CERTIFICATES] if substitutions and PROXY_SOCKET in served else []
+    return (
+        [CERTIFICATE, CERTIFICATES] if substitutions and PROXY_SOCKET in served else []
+    )
 
 
 def _is_reserved(variable: str, environ: Mapping[str, str]) -> bool:
     """Whether a name has a meaning to the sandbox, or to programs that must start in it."""
     return variable in environ or _RESERVED.fullmatch(variable) is not None
-
-
-def local_mcp(index: int, url: str) -> str:
-    """Where the MCP server with this URL is found inside, if it is the one of this index."""
-    return f"http://127.0.0.1:{_FIRST_MCP_PORT + index}{httpx2.URL(url).raw_path.decode()}"
 
 
 def name_of(path: str) -> str:

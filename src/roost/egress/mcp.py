@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from roost.egress.connections import UpstreamConnections
 from roost.egress.hosts import NetworkRules, target_of
+from roost.egress.loopback import LocalServer, with_word, without_word
 from roost.egress.options import EgressBounds
 from roost.egress.reports import Refusal, Reports
 from roost.egress.upstream import UpstreamAnswer, UpstreamClient, answering
@@ -52,21 +53,21 @@ _SERVER_ERROR: Final = -32000  # of JSON-RPC: of the implementation's own choice
 class McpProxy:
     """Serves the connections that arrive at the socket of one of a session's MCP servers.
 
-    `local` is the server's URL inside.
+    `local` is where its session finds it. Without `rules`, which are a sandbox's, it may be anywhere.
     """
 
     def __init__(
         self,
         server: Origin,
-        local: str,
+        local: LocalServer,
         connections: UpstreamConnections,
-        rules: NetworkRules,
+        rules: NetworkRules | None,
         reports: Reports,
         bounds: EgressBounds,
         held: HeldBytes,
     ) -> None:
         self._name = server.name
-        self._addresses = _Addresses(httpx2.URL(server.url), httpx2.URL(local))
+        self._addresses = _Addresses(httpx2.URL(server.url), local)
         self._client = UpstreamClient(replace(server, url=self._addresses.root), connections)
         self._rules = rules
         self._reports = reports
@@ -79,15 +80,20 @@ class McpProxy:
         await Peer(stream, self._bounds).serve(self._answer, self._refuse)
 
     async def _answer(self, peer: Peer, request: h11.Request) -> None:
-        if not self._addresses.has(request.target):
+        target = self._addresses.outside(request.target)
+        if target is None:
             raise Refusal(404, "that is not the address of this MCP server")
         if request.method.decode() not in _METHODS:
             raise Refusal(405, f"an MCP server takes {', '.join(_METHODS)}")
-        host = f"[{self._client.host}]" if ":" in self._client.host else self._client.host
-        self._rules.check(target_of(b"CONNECT", f"{host}:{self._client.port}".encode()))
+        self._check_rules()
         with self._held.holding() as holding:
             body = await self._body(peer, request, holding)
-            await unless_gone(peer, partial(self._forward, peer, request, body))
+            await unless_gone(peer, partial(self._forward, peer, request, target, body))
+
+    def _check_rules(self) -> None:
+        host = f"[{self._client.host}]" if ":" in self._client.host else self._client.host
+        if self._rules is not None:
+            self._rules.check(target_of(b"CONNECT", f"{host}:{self._client.port}".encode()))
 
     async def _body(
         self, peer: Peer, request: h11.Request, holding: Holding
@@ -105,12 +111,16 @@ class McpProxy:
         return held
 
     async def _forward(
-        self, peer: Peer, request: h11.Request, body: bytes | AsyncIterable[bytes]
+        self,
+        peer: Peer,
+        request: h11.Request,
+        target: bytes,
+        body: bytes | AsyncIterable[bytes],
     ) -> None:
         headers = [pair for pair in request.headers if _CARRIED.fullmatch(pair[0])]
         if not isinstance(body, bytes):
             headers += [pair for pair in request.headers if pair[0] == b"content-length"]
-        method, target = request.method.decode(), request.target
+        method = request.method.decode()
         with answering(peer, f"the MCP server {self._name} did not answer"):
             async with self._client.send(method, target, headers, body) as answer:
                 await self._note(answer.response.status_code)
@@ -163,18 +173,20 @@ class McpProxy:
 class _Addresses:
     """What of the server's host can be reached, and what it is called inside."""
 
-    def __init__(self, server: httpx2.URL, local: httpx2.URL) -> None:
+    def __init__(self, server: httpx2.URL, local: LocalServer) -> None:
         self._server = server
-        self._local = local
+        self._local = httpx2.URL(local.url)
+        self._word = local.word
         self.root = str(server.copy_with(raw_path=b"/", fragment=None))
         self._own = _path(server.raw_path)
         self._named: dict[bytes, None] = {}  # the newest is last
 
-    def has(self, target: bytes) -> bool:
-        """Whether it is the server's path, or one that the server has named."""
-        return target.startswith(b"/") and (
-            _path(target) == self._own or _path(target) in self._named
-        )
+    def outside(self, target: bytes) -> bytes | None:
+        """What the server is asked for, if it is its own path, or one that it has named; None: neither."""
+        asked = without_word(target, self._word)
+        if asked is None or not asked.startswith(b"/"):
+            return None
+        return asked if _path(asked) == self._own or _path(asked) in self._named else None
 
     def local(self, address: bytes) -> bytes:
         """An address that the server names, as it is to be called inside. From now on it can be reached; if
@@ -187,10 +199,11 @@ class _Addresses:
         if _origin(named) != _origin(self._server):
             return address
         self._remember(_path(named.raw_path))
+        path = with_word(named.raw_path, self._word)
         if httpx2.URL(address.decode().strip()).is_relative_url:
-            return address
+            return path if self._word else address
         scheme, host, port = self._local.raw_scheme, self._local.raw_host, self._local.port
-        return b"%s://%s:%d%s" % (scheme, host, port or 80, named.raw_path)
+        return b"%s://%s:%d%s" % (scheme, host, port or 80, path)
 
     def _remember(self, path: bytes) -> None:
         self._named.pop(path, None)

@@ -118,6 +118,11 @@ class UnixStream(ByteStream):
         self._socket = connected
         self._socket.setblocking(False)
 
+    @property
+    def raw(self) -> socket.socket:
+        """The socket itself, to see whose it is."""
+        return self._socket
+
     async def receive(self, max_bytes: int = 65536) -> bytes:
         """Wait for some bytes. :raises anyio.EndOfStream: there will be no more"""
         # A client that always has more must not keep everybody else from running.

@@ -153,7 +153,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     that brings no origin for the API gets the operator's. `models` are ids, or beginnings of ids that end in `*`; None: any. `spent` is what earlier grants of the
     session have used of the budget. `account` and `refused` are awaited one at a time for each connection,
     are given a few seconds, and may fail: that is logged, and the connection goes on. `origins` can be
-    reached whatever the networking is, but for MCP servers, for which it holds. `raised` is asked before a request is refused because the budget is
+    reached whatever the networking is, but for MCP servers, for which it holds. `on_host`: the session is not
+    isolated, so its agent finds MCP servers on the host's own loopback, and no rule holds for them. `raised` is asked before a request is refused because the budget is
     used up: it says what the budget is by now.
     """
 
@@ -171,6 +172,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     networking: Networking = Networking()
     origins: Sequence[Origin] = ()
     substitutions: Sequence[Substitution] = ()
+    on_host: bool = False
 
 
 class OpenGrant(msgspec.Struct, frozen=True, kw_only=True):

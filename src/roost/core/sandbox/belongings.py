@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from roost.core.files.resources import Resources
 from roost.core.records.skills import Skills
 from roost.core.sandbox.networking import networking_of
@@ -65,29 +62,31 @@ class SessionBelongings:
         """Servers that it may use with a credential: its repositories, its agent's MCP servers, and its own server
         of models, which its agent asks by this API.
 
-        Without isolation there are no ports of its own at which an MCP server could be reached: the agent
-        then connects to it by itself.
+        Without isolation its agent connects to an MCP server by itself, unless the vaults have a token for it.
 
         :raises CannotUnseal: a repository's token cannot be had
         :raises ModelKeyMissing: its LLM vault is gone
         """
         model = await model_origin(self._catalog, self._secrets, session, api)
-        servers = session.spec.agent.get("mcp_servers") or ()
-        is_isolated = session.spec.trust_level == "sandboxed"
         return [
             *await self._resources.origins(session),
-            *(self._server(session, server) for server in servers if is_isolated),
+            *await self._servers(session),
             *([] if model is None else [model]),
         ]
 
-    def _server(self, session: Session, server: Mapping[str, Any]) -> Origin:
-        return Origin(
-            url=server["url"],
-            protocol="mcp",
-            credential=self._mcp.of(session, server["url"]),
-            restricted=True,
-            name=server["name"],
-        )
+    async def _servers(self, session: Session) -> list[Origin]:
+        is_isolated = session.spec.trust_level == "sandboxed"
+        return [
+            Origin(
+                url=server["url"],
+                protocol="mcp",
+                credential=self._mcp.of(session, server["url"]),
+                restricted=is_isolated,  # on the host its agent could go anywhere by itself
+                name=server["name"],
+            )
+            for server in session.spec.agent.get("mcp_servers") or ()
+            if is_isolated or await self._secrets.mcp(session, server["url"]) is not None
+        ]
 
     async def variables(self, session: Session, say: OnLack) -> list[SessionVariable]:
         """Secrets that its programs use by the names of variables; `say` is told what cannot be used."""

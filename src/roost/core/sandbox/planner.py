@@ -17,7 +17,7 @@ from roost.core.sandbox.loopback import FORWARDER
 from roost.core.sandbox.reports import SandboxReports
 from roost.core.sandbox.variables import SessionVariable
 from roost.domain.budget import Spent, price_of
-from roost.domain.session import Lease, Session
+from roost.domain.session import ON_HOST, Lease, Session
 from roost.ports.egress import Account, Grant, Networking, OpenGrant, Origin
 from roost.ports.harness import Confinement, Harness
 from roost.ports.sandbox_provider import Mount, Plan, SandboxLimits, Volume
@@ -87,6 +87,7 @@ class SandboxPlanner:
             networking=inputs.networking,
             origins=inputs.origins,
             substitutions=[each.substitution for each in inputs.variables],
+            on_host=session.spec.trust_level in ON_HOST,
         )
 
     def plan(
