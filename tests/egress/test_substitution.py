@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from base64 import b64decode, b64encode
 from itertools import pairwise
+from urllib.parse import parse_qs, quote
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from roost.egress.hosts import target_of
 from roost.egress.reports import Refusal
+from roost.egress.secrets import Redactor
 from roost.egress.substitution import (
     HostSubstitutions,
     Replacer,
@@ -19,6 +22,7 @@ from roost.egress.substitution import (
     SessionSubstitutions,
     replaced_in_header,
     unreachable,
+    written_in,
 )
 from roost.ports.egress import Networking, Substitution
 from tests.egress.secured import HOST, PLACEHOLDER, SECRET, kept, substitution
@@ -252,3 +256,35 @@ def test_hosts_that_the_environment_does_not_allow_are_found(
 ):
     found = unreachable([substitution(hosts=hosts)], networking, ["pypi.example"])
     assert found == ({} if lacking is None else {"API_KEY": lacking})
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1))
+def test_a_secret_is_written_into_a_body_so_that_it_is_read_as_it_is(secret: str):
+    given_secrets = {A: secret.encode()}
+
+    def body(kind: str, text: str) -> bytes:
+        put_in = written_in(given_secrets, kind.encode(), text.encode())
+        return Replacer(put_in, 1_000_000).whole(text.encode())
+
+    as_json = json.dumps({"key": A.decode()})
+    for kind in ("application/json", "Application/JSON; charset=utf-8", "application/x.y+json"):
+        assert json.loads(body(kind, as_json)) == {"key": secret}
+    form = "application/x-www-form-urlencoded"
+    assert json.loads(body(form, f" {as_json}")) == {"key": secret}  # as curl calls it by default
+    found = parse_qs(body(form, f"a=b&key={A.decode()}&c=d").decode())
+    assert found == {"a": ["b"], "key": [secret], "c": ["d"]}
+    for kind in ("", "text/plain", "multipart/form-data; boundary=x", "application/jsonx"):
+        assert body(kind, f"<{A.decode()}>") == f"<{secret}>".encode()
+
+
+async def test_what_was_escaped_is_found_as_a_server_may_write_it():
+    secret = 'pass "word" + more'
+    own = SessionSubstitutions("sesn_1", [substitution(secret=kept(secret))], 1)
+    towards = own.towards(target_of(b"CONNECT", f"{HOST}:443".encode()))
+    await towards.secrets()
+    redactor = Redactor(towards.forms)
+    for sent in (json.dumps(secret)[1:-1], quote(secret, safe="")):
+        for body in (f"key={sent}", f"xkey={sent}", f"xxkey={sent}"):
+            for echo in (body, quote(body, safe=""), b64encode(body.encode()).decode()):
+                clean = redactor.whole(echo.encode()).decode()
+                assert "***" in clean and "word" not in clean

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import httpx2
 import pytest
@@ -96,7 +96,7 @@ class EchoingSite(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"])).decode()
-        self.seen += [self.headers["x-key"], body.removeprefix("key=")]
+        self.seen += [self.headers["x-key"], *parse_qs(body)["key"]]
         text = f"{CANARY} {self.headers} {quoted(body)} {json.dumps(body)}".encode()
         self.send_response(200)
         self.send_header("x-you-sent", self.headers["x-key"])

@@ -29,6 +29,7 @@ from roost.egress.inside import (
     GIT_SOCKET,
     MCP_SOCKETS,
     PROXY_SOCKET,
+    TRUST_STORE,
     files_of,
     name_of,
     open_grant,
@@ -43,7 +44,7 @@ from roost.egress.reports import Reports
 from roost.egress.routes import OWN, ModelRoute, ModelRoutes
 from roost.egress.secrets import SHORTEST_KEY, SHORTEST_SECRET
 from roost.egress.substitution import SessionSubstitutions, unreachable
-from roost.egress.tls import merged
+from roost.egress.tls import merged, trust_store
 from roost.egress.unix import UnixStream, accept, listening, prepare
 from roost.egress.upstream import UpstreamClient
 from roost.egress.wire import HeldBytes
@@ -53,7 +54,7 @@ from roost.ports.egress import Grant, OpenGrant, Origin
 _log = logging.getLogger(__name__)
 
 _SOCKETS = (MODEL_SOCKET, PROXY_SOCKET, GIT_SOCKET, *MCP_SOCKETS)
-_NAMES = tuple(map(name_of, (*_SOCKETS, CERTIFICATE, CERTIFICATES)))
+_NAMES = tuple(map(name_of, (*_SOCKETS, CERTIFICATE, CERTIFICATES, TRUST_STORE)))
 _PAUSE = 0.1
 
 Handler = Callable[[ByteStream], Awaitable[None]]
@@ -293,7 +294,8 @@ class _Listener:
 def _files(substitutions: SessionSubstitutions, paths: Sequence[str]) -> dict[str, bytes]:
     """What a sandbox is shown so that its programs trust our certificates, by the names of the files. Blocks."""
     own = substitutions.authority.certificate
-    shown = {CERTIFICATE: own, CERTIFICATES: merged(own)}
+    everything = merged(own)
+    shown = {CERTIFICATE: own, CERTIFICATES: everything, TRUST_STORE: trust_store(everything)}
     return {name_of(path): shown[path] for path in paths}
 
 

@@ -17,6 +17,8 @@ GIT_SOCKET: Final = "/run/roost/git.sock"
 CERTIFICATE: Final = "/run/roost/ca.pem"
 CERTIFICATES: Final = "/run/roost/ca-bundle.pem"
 """The certificate that vouches for hosts to which placeholders are replaced; and all others with it."""
+TRUST_STORE: Final = "/run/roost/ca.p12"
+"""All of these, as Java wants them."""
 MCP_SOCKETS: Final = tuple(f"/run/roost/mcp-{index}.sock" for index in range(20))
 """One for each MCP server that an agent can have: their paths stay as they are, so each has a port of its own."""
 
@@ -32,6 +34,18 @@ _REPLACE: Final = """
     BUNDLE_SSL_CA_CERT CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE HTTPLIB2_CA_CERTS GRPC_DEFAULT_SSL_ROOTS_FILE_PATH
     NIX_SSL_CERT_FILE HEX_CACERTS_PATH
 """
+# Java has neither a list of files nor the usual variables for a proxy. It says on its standard error that it was told.
+_JAVA: Final = " ".join(
+    f"-D{name}={value}"
+    for name, value in (
+        ("http.proxyHost", "127.0.0.1"),
+        ("http.proxyPort", _PROXY_PORT),
+        ("https.proxyHost", "127.0.0.1"),
+        ("https.proxyPort", _PROXY_PORT),
+        ("javax.net.ssl.trustStore", TRUST_STORE),
+        ("javax.net.ssl.trustStoreType", "PKCS12"),
+    )
+)
 _RESERVED: Final = re.compile(
     r"PATH|HOME|PWD|OLDPWD|SHELL|SHLVL|USER|LOGNAME|IFS|ENV|BASH_ENV|TMPDIR|TERM|LANG|LC_.*|LD_.*|DYLD_.*"
     r"|.*_PROXY|ROOST_.*|ANTHROPIC_.*|CLAUDE_.*|GIT_CONFIG.*|GIT_SSL_.*|SSL_CERT_.*|NODE_OPTIONS"
@@ -74,6 +88,7 @@ def open_grant(
     shown = files_of(substitutions, takes)
     if shown:
         environ |= dict.fromkeys(_ADD, CERTIFICATE) | dict.fromkeys(_REPLACE.split(), CERTIFICATES)
+        environ["JAVA_TOOL_OPTIONS"] = _JAVA
     left_out = [each.variable for each in substitutions if _is_reserved(each.variable, environ)]
     environ |= {
         each.variable: each.placeholder for each in substitutions if each.variable not in left_out
@@ -94,7 +109,7 @@ def open_grant(
 def files_of(substitutions: Sequence[Substitution], served: Collection[str]) -> list[str]:
     """The paths inside of the files that programs need for substitutions, if the proxy is `served`."""
     return (
-        [CERTIFICATE, CERTIFICATES] if substitutions and PROXY_SOCKET in served else []
+        [CERTIFICATE, CERTIFICATES, TRUST_STORE] if substitutions and PROXY_SOCKET in served else []
     )
 
 

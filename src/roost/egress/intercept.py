@@ -31,6 +31,7 @@ from roost.egress.substitution import (
     Replacer,
     RequestSecrets,
     replaced_in_header,
+    written_in,
 )
 from roost.egress.tls import HTTP, CertificateAuthority, TlsEnd, secured_client, secured_server
 from roost.egress.wire import Headers, HeldBytes, Holding, HttpStream, Peer, end_to_end
@@ -126,7 +127,7 @@ class Relay:
         What is replaced may change its length. So a body is held, up to a bound; a larger one goes in chunks.
         """
         said = dict(request.headers)
-        replacer = Replacer(self._looked_for(said, secrets), self._how.bounds.body_secret_bytes)
+        replacer = self._replacer(said, secrets)
         if b"transfer-encoding" in said:
             return [(b"transfer-encoding", b"chunked")], replacer, None
         if b"content-length" not in said:
@@ -136,19 +137,24 @@ class Relay:
             return [(b"content-length", b"%d" % size)], replacer, None
         if size > self._how.bounds.replaced_bytes:
             return [(b"transfer-encoding", b"chunked")], replacer, None
-        body = replacer.whole(await self._whole_body(holding))
+        whole = await self._whole_body(holding)
+        replacer = self._replacer(said, secrets, whole)
+        body = replacer.whole(whole)
         holding.add(max(0, len(body) - size))
         await self._how.spend(len(body))
         self._given.note_replaced(replacer, "a body")
         return [(b"content-length", b"%d" % len(body))], replacer, body
 
-    def _looked_for(self, said: dict[bytes, bytes], secrets: RequestSecrets) -> dict[bytes, bytes]:
-        """The secrets for a body with these headers: none if it is compressed."""
+    def _replacer(
+        self, said: dict[bytes, bytes], secrets: RequestSecrets, body: bytes = b""
+    ) -> Replacer:
+        """Puts the secrets into a body with these headers: none if it is compressed."""
+        put_in = written_in(secrets.body, said.get(b"content-type", b""), body)
         encoded = said.get(b"content-encoding", b"identity").lower() not in (b"identity", b"")
-        if encoded and secrets.body:
+        if encoded and put_in:
             self._given.note_compressed()
-            return {}
-        return dict(secrets.body)
+            put_in = {}
+        return Replacer(put_in, self._how.bounds.body_secret_bytes)
 
     async def _whole_body(self, holding: Holding) -> bytes:
         """All of it. What has come is held, not what was announced: that costs a client nothing."""

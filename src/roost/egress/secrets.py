@@ -78,9 +78,14 @@ def put_on(secret: str, put: Put, *, shortest: int = SHORTEST_KEY) -> PutOn:
 
 
 def forms_of(
-    secret: bytes, headers: Iterable[tuple[bytes, bytes]], *, shortest: int = SHORTEST_KEY
+    secret: bytes,
+    headers: Iterable[tuple[bytes, bytes]],
+    *,
+    written: Iterable[bytes] = (),
+    shortest: int = SHORTEST_KEY,
 ) -> Sequence[bytes]:
-    """What must not come back: the secret, what its headers carry, and both as a server may write them.
+    """What must not come back: the secret, what its headers carry, how else it is `written` into requests, and
+    each of these as a server may write it.
 
     That is as they are, as part of an address, of JSON or of HTML, and in base64, also as part of
     something longer that was put into base64 as a whole. The longest is first.
@@ -88,6 +93,10 @@ def forms_of(
     carried = [value.rpartition(b" ")[2] for _, value in headers]
     plain = [secret, *carried] if secret else []
     forms = {form for text in plain for form in (*_written(text), *_encoded(text))}
+    # What is escaped already has little left that another library would write in another way.
+    forms |= {
+        form for text in written for form in (text, quote(text, safe="").encode(), *_encoded(text))
+    }
     return sorted((form for form in forms if len(form) >= shortest), key=len, reverse=True)
 
 

@@ -8,12 +8,14 @@ put in: a secret that looks like a placeholder stays as it is.
 from __future__ import annotations
 
 import binascii
+import json
 import logging
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 import anyio
 
@@ -30,6 +32,7 @@ _PIECE: Final = 65536
 _MOST_BYTES: Final = 256 * 1024
 """Of all secrets of a session together: their forms, which answers are searched for, are many times as large."""
 _BASIC: Final = re.compile(rb"(basic +)([A-Za-z0-9+/_-]+=*)", re.IGNORECASE)
+_JSON: Final = re.compile(rb"application/(?:json|x-ndjson|[^/]+\+json)")
 _HEADER: Final = re.compile(rb"[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?")
 
 
@@ -106,6 +109,28 @@ class RequestSecrets(NamedTuple):
 
     def __repr__(self) -> str:
         return f"RequestSecrets({len(self.header)} in headers, {len(self.body)} in bodies)"
+
+
+def written_in(secrets: Mapping[bytes, bytes], kind: bytes, beginning: bytes) -> dict[bytes, bytes]:
+    """The secrets as a program would have written them into a body of this `Content-Type`, had it had them.
+
+    Many programs call everything a form that they are not told about: what begins like JSON is JSON.
+    """
+    kind = kind.partition(b";")[0].strip().lower()
+    is_form = kind == b"application/x-www-form-urlencoded"
+    if _JSON.fullmatch(kind) or (is_form and beginning.lstrip()[:1] in (b"{", b"[")):
+        return {each: _in_json(secret) for each, secret in secrets.items()}
+    if is_form:
+        return {each: _in_form(secret) for each, secret in secrets.items()}
+    return dict(secrets)
+
+
+def _in_form(secret: bytes) -> bytes:
+    return quote(secret, safe="").encode()
+
+
+def _in_json(secret: bytes) -> bytes:
+    return json.dumps(secret.decode(), ensure_ascii=False)[1:-1].encode()
 
 
 def replaced_in_header(replacer: Replacer, name: bytes, value: bytes) -> bytes:
@@ -215,7 +240,9 @@ class SessionSubstitutions:
             return None
         if secret and self._has_room(substitution, len(secret.encode())):
             recent = self._recent.setdefault(substitution.placeholder, RecentForms())
-            forms = partial(forms_of, secret.encode(), [], shortest=SHORTEST_SECRET)
+            value = secret.encode()
+            written = (_in_json(value), _in_form(value))
+            forms = partial(forms_of, value, [], written=written, shortest=SHORTEST_SECRET)
             self.known += recent.remember(secret, forms)
             return secret
         return None

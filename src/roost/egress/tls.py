@@ -8,12 +8,14 @@ sandbox is shown its certificate, and every other sandbox trusts another one.
 from __future__ import annotations
 
 import os
+import re
 import ssl
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 from secrets import token_hex
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 HTTP: Final = "http/1.1"
 """The one protocol that is spoken on both sides, by its name in ALPN."""
 
+_PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _MOST_CONTEXTS: Final = 64
 _BACKDATED: Final = timedelta(days=1)  # clocks of sandboxes and servers need not agree
 _VALID: Final = timedelta(days=365)  # no grant lasts as long
@@ -157,6 +160,35 @@ def merged(certificate: bytes, systems: tuple[str, ...] = SYSTEM_CERTIFICATES) -
     """A list of all certificates that this machine trusts, and this one. Blocks for a moment."""
     found = next(filter(Path.is_file, map(Path, systems)), None)
     return (b"" if found is None else found.read_bytes().rstrip() + b"\n") + certificate
+
+
+def trust_store(certificates: bytes) -> bytes:
+    """A list of certificates as Java reads it (PKCS12), without a password: there is no secret in it. Blocks
+    for some hundredths of a second.
+    """
+    from cryptography.hazmat.primitives.serialization import NoEncryption
+    from cryptography.hazmat.primitives.serialization.pkcs12 import (
+        PKCS12Certificate,
+        serialize_java_truststore,
+    )
+
+    found = (_parsed(each) for each in _PEM.findall(certificates))
+    named = [
+        PKCS12Certificate(each, str(index).encode()) for index, each in enumerate(found) if each
+    ]
+    return serialize_java_truststore(named, NoEncryption())
+
+
+@lru_cache(1024)
+def _parsed(pem: bytes) -> x509.Certificate | None:
+    """A certificate of a list; None: it is none. Some are older than today's rules: that is not worth a warning."""
+    from cryptography import x509
+
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return x509.load_pem_x509_certificate(pem)
+    except ValueError:
+        return None
 
 
 @cache
