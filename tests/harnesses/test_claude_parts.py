@@ -19,7 +19,8 @@ from tests.harnesses.claude_parts import (
 )
 
 from roost.harnesses.claude.tools import Toolbox, answers_to
-from roost.harnesses.claude.wire import CanUseTool, CliPipe, LineSplitter, McpMessage, parse
+from roost.harnesses.claude.wire import CanUseTool, CliPipe, McpMessage, parse
+from roost.harnesses.json_lines import LineSplitter
 from roost.harnesses.permissions import Policy, Tool, Verdict
 from roost.ports.harness import Confinement
 

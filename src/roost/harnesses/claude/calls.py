@@ -16,8 +16,9 @@ from roost.domain.events import Entry
 from roost.harnesses.claude.content import as_mcp, as_text
 from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.tools import Toolbox, answers_to, reply
-from roost.harnesses.claude.wire import CanUseTool, Json, McpMessage
+from roost.harnesses.claude.wire import CanUseTool, McpMessage
 from roost.harnesses.confinement import ToolRefused
+from roost.harnesses.json_lines import Json
 from roost.harnesses.permissions import Policy, Tool, Verdict
 
 ANSWERS: Mapping[str, str] = {

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from roost.domain.events import Entry
-from roost.harnesses.claude.wire import Json
+from roost.harnesses.json_lines import Json
 
 
 def text_block(text: str) -> Json:

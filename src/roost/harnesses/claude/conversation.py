@@ -32,7 +32,8 @@ from roost.harnesses.claude.process import END, GIVEN_UP, CliProcess, is_plain
 from roost.harnesses.claude.recovery import LoggedPast, Recovery, StartPlan, messages_in
 from roost.harnesses.claude.tools import Toolbox
 from roost.harnesses.claude.transcript import CliTranscript, TranscriptFile
-from roost.harnesses.claude.wire import CliPipe, Json, Prompt
+from roost.harnesses.claude.wire import CliPipe, Prompt
+from roost.harnesses.json_lines import Json
 from roost.harnesses.permissions import Policy
 from roost.ports.harness import Brief, Output, StartMode, Trouble, TurnEnd
 from roost.ports.sandbox import Sandbox

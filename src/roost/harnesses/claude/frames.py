@@ -26,7 +26,6 @@ from roost.harnesses.claude.content import blocks_of_result, text_block
 from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.wire import (
     ContentBlock,
-    Json,
     McpServer,
     MessageFrame,
     ModelMessage,
@@ -36,6 +35,7 @@ from roost.harnesses.claude.wire import (
     SystemFrame,
     convert,
 )
+from roost.harnesses.json_lines import Json
 from roost.harnesses.retries import refused
 from roost.ports.drafts import new_draft, new_event_id
 from roost.ports.harness import Emit, Output, Show, Trouble

@@ -18,7 +18,7 @@ from roost.domain.session import Session
 from roost.errors import RoostError
 from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.tools import BUILT_IN, QUESTION, Toolbox
-from roost.harnesses.claude.wire import Json
+from roost.harnesses.json_lines import Json
 from roost.harnesses.permissions import SKILL
 from roost.ports.harness import Confinement
 from roost.ports.harness_profile import SKILLS

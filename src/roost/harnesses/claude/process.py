@@ -13,7 +13,6 @@ from roost.harnesses.claude.wire import (
     CanUseTool,
     CliPipe,
     ControlRequest,
-    Json,
     McpMessage,
     Prompt,
     PromptFrame,
@@ -21,6 +20,7 @@ from roost.harnesses.claude.wire import (
     SystemFrame,
     convert,
 )
+from roost.harnesses.json_lines import Json
 from roost.harnesses.retries import refused
 from roost.ports.harness import Output, Trouble, TurnEnd
 

@@ -34,7 +34,8 @@ from roost.harnesses.claude.frames import MessageEvents, end_of_span, result_of,
 from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.launch import GO_ON
 from roost.harnesses.claude.transcript import CliTranscript, TranscriptLine
-from roost.harnesses.claude.wire import Json, Prompt
+from roost.harnesses.claude.wire import Prompt
+from roost.harnesses.json_lines import Json
 from roost.ports.drafts import new_draft
 from roost.ports.harness import Emit
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from roost.harnesses.claude.wire import Json
+from roost.harnesses.json_lines import Json
 from roost.harnesses.permissions import SKILL, Tool
 
 BUILT_IN: Final[Mapping[str, str]] = {

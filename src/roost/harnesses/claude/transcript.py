@@ -19,14 +19,8 @@ import msgspec
 
 from roost.errors import RoostError
 from roost.harnesses.claude.calls import ToolCall
-from roost.harnesses.claude.wire import (
-    ContentBlock,
-    Json,
-    LineSplitter,
-    MessageFrame,
-    convert,
-    parse,
-)
+from roost.harnesses.claude.wire import ContentBlock, MessageFrame, convert, parse
+from roost.harnesses.json_lines import Json, LineSplitter
 from roost.ports.sandbox import Process, Sandbox
 
 _MOST: Final = 32 * 1024 * 1024
