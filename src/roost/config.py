@@ -24,7 +24,7 @@ from pydantic import (
 from roost.errors import StartupError
 
 _log = logging.getLogger(__name__)
-_UNPREFIXED = {"anthropic_api_key", "anthropic_base_url"}
+_UNPREFIXED = {"anthropic_api_key", "anthropic_base_url", "openai_api_key", "openai_base_url"}
 RENAMED = {"pool": "prestart", "max_wakes": "max_starts"}
 """Settings by the names they had before, which are still read."""
 
@@ -77,6 +77,12 @@ class Settings(BaseModel):
     )
     anthropic_base_url: str | None = Field(
         None, description="Where the model is; by default the Anthropic API."
+    )
+    openai_api_key: SecretStr | None = Field(
+        None, description="The key for models that speak the OpenAI API, which Codex asks."
+    )
+    openai_base_url: str | None = Field(
+        None, description="Where they are, with `/v1`; by default the OpenAI API."
     )
     upstreams: Path | None = Field(
         None,

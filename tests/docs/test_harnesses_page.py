@@ -23,7 +23,9 @@ def _shipped() -> dict[str, Harness]:
         upstreams={"anthropic": ModelAddress(url=url)},
         origin_of=lambda api, model: Origin(url=url, protocol=api),
     )
-    made = [each for kind in ("claude", "scripted") for each in HARNESSES.load(kind)(context)]
+    made = [
+        each for kind in ("claude", "codex", "scripted") for each in HARNESSES.load(kind)(context)
+    ]
     return {harness.name: harness for harness in made}
 
 

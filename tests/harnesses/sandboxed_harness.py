@@ -19,7 +19,9 @@ from roost.sandboxes.host import HostProvider
 class SandboxedHarness:
     """Opens a place before each conversation. A session that was not resumed gets a new home."""
 
-    def __init__(self, harness: Harness, root: Path) -> None:
+    def __init__(
+        self, harness: Harness, root: Path, mark: bytes = b"--input-format=stream-json"
+    ) -> None:
         self.name = harness.name
         self.profile = harness.profile
         self.mounts = harness.mounts
@@ -29,6 +31,7 @@ class SandboxedHarness:
         self._harness = harness
         self._root = root
         self._numbers = count(1)
+        self._mark = mark  # an argument that only the agent's own program has
         self._provider = HostProvider(use_cgroups=False)
 
     @asynccontextmanager
@@ -73,9 +76,5 @@ class SandboxedHarness:
             except OSError:
                 continue
             ours = f"HOME={self.home}".encode() in environ
-            if (
-                ours
-                and b"--input-format=stream-json" in command
-                and os.getsid(int(proc.name)) == int(proc.name)
-            ):
+            if ours and self._mark in command and os.getsid(int(proc.name)) == int(proc.name):
                 yield int(proc.name)

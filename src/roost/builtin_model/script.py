@@ -18,7 +18,8 @@ _HeaderValue = Annotated[str, Meta(pattern=r"\A[\x20-\x7e]*\Z")]
 _HeaderName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9-]+\Z")]
 
 _MARK = "SCRIPT["
-_REMINDER = "<system-reminder>"  # how agents' own notes to the model are told from what people say
+_ASIDES = ("<system-reminder>", "<environment_context>")
+"""How agents' own notes to the model are told from what people say."""
 _EXAMPLE = 'A script looks like this: SCRIPT[{"text": "Hello."}]'
 
 
@@ -150,7 +151,7 @@ def _seen(turns: Sequence[SpokenTurn]) -> str:
         for turn in turns
         if turn.role == "user"
         for text in turn.texts
-        if text.strip() and _REMINDER not in text
+        if text.strip() and not any(aside in text for aside in _ASIDES)
     ]
     count = "1 user message" if len(said) == 1 else f"{len(said)} user messages"
     last = _excerpt(said[-1]) if said else "nothing"

@@ -46,6 +46,7 @@ HARNESSES: Final = Registry[HarnessFactory](
     "roost.harnesses",
     {
         "claude": "roost.harnesses.claude:make",
+        "codex": "roost.harnesses.codex:make",
         "scripted": "roost.harnesses.scripted:make",
     },
 )

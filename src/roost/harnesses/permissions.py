@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
 from roost.harnesses.confinement import PathConfinement, ToolRefused
-from roost.harnesses.json_lines import Json
 from roost.ports.harness import Confinement
+
+Json = dict[str, Any]
 
 CONFINABLE: Final[Mapping[str, str]] = {
     "read": "file_path",

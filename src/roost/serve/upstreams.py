@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tomllib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -19,7 +19,7 @@ from roost.builtin_model import BuiltinModel
 from roost.config import Settings
 from roost.domain.budget import Price
 from roost.domain.upstream import Upstream, Upstreams, pattern_problem
-from roost.egress.options import ModelUpstream, anthropic
+from roost.egress.options import ModelUpstream, anthropic, openai
 from roost.egress.routes import OWN
 from roost.errors import StartupError, Unavailable
 from roost.harnesses import ModelAddress
@@ -30,6 +30,7 @@ from roost.serve.prices import price_problem
 _log = logging.getLogger(__name__)
 
 REAL_MODEL: Final = "https://api.anthropic.com"
+_REAL_OPENAI: Final = "https://api.openai.com/v1"
 _HINT: Final = "docs/models.md shows a file of upstreams."
 _PUT: Final[Mapping[str, Put]] = {"anthropic": "x-api-key", "openai": "bearer"}
 
@@ -67,29 +68,42 @@ class ModelServers:
 @asynccontextmanager
 async def serving_models(settings: Settings) -> AsyncGenerator[ModelServers, None]:
     """Those that are configured; the built-in model if none is. :raises StartupError: what is configured is wrong"""
-    if served := configured(settings):
+    served = configured(settings)
+    said = ", ".join(map(_described, served))
+    if settings.upstreams is not None or any(each.upstream.api == "anthropic" for each in served):
         real = settings.upstreams is not None or settings.anthropic_api_key is not None
-        yield ModelServers(served, ", ".join(map(_described, served)), real)
+        yield ModelServers(served, said, real)
         return
     async with listening(BuiltinModel(), "127.0.0.1", 0) as url:
-        said = "scripted (set ANTHROPIC_API_KEY for a real one)"
-        yield ModelServers([ModelUpstream.default(anthropic(url, None))], said, False)
+        builtin = [ModelUpstream.default(anthropic(url, None))]
+        others = served or [ModelUpstream.default(openai(f"{url}/v1", None))]
+        scripted = "scripted (set ANTHROPIC_API_KEY for a real one)"
+        yield ModelServers([*builtin, *others], f"{scripted}, {said}" if said else scripted, False)
 
 
 def configured(settings: Settings) -> list[ModelUpstream]:
     """The servers that the settings name, in their order. :raises StartupError: one cannot be used"""
     served = [] if settings.upstreams is None else _read(settings.upstreams)
+    named = {each.upstream.name for each in served}
+    for origin in _plain(settings):
+        if origin.protocol in named:
+            variables = f"{origin.protocol.upper()}_API_KEY and {origin.protocol.upper()}_BASE_URL"
+            raise StartupError(
+                f"ROOST_UPSTREAMS: `{origin.protocol}` is the name of the one that {variables} set",
+                hint="Give the one in the file another name, or unset those.",
+            )
+        served.append(ModelUpstream.default(origin))
+    return served
+
+
+def _plain(settings: Settings) -> Iterator[Origin]:
+    """The servers that have settings of their own."""
     if settings.anthropic_api_key or settings.anthropic_base_url:
         url = settings.anthropic_base_url or REAL_MODEL
-        served.append(ModelUpstream.default(anthropic(url, settings.anthropic_api_key)))
-    names = [each.upstream.name for each in served]
-    if len(set(names)) < len(names):
-        raise StartupError(
-            "ROOST_UPSTREAMS: `anthropic` is the name of the one that ANTHROPIC_API_KEY and "
-            "ANTHROPIC_BASE_URL set",
-            hint="Give the one in the file another name, or unset those.",
-        )
-    return served
+        yield anthropic(url, settings.anthropic_api_key)
+    if settings.openai_api_key or settings.openai_base_url:
+        url = settings.openai_base_url or _REAL_OPENAI
+        yield openai(url, settings.openai_api_key)
 
 
 class _Listed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

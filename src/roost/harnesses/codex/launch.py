@@ -1,0 +1,138 @@
+"""How Codex is started: where it is, its settings and its environment.
+
+It runs as `codex app-server`, and is told everything by flags: the directory that would have its own settings,
+rules and records is emptied first, so that nothing in a session's files decides what its agent may do. It keeps
+no record of a conversation either (`ephemeral`). Its own sandbox is off, because it is in one; it asks before
+each command and each change of a file (`untrusted`), and is answered by the agent's permission policy.
+
+The agent's `system` is given as instructions of the developer, beside Codex's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from roost.domain.session import Session
+from roost.errors import RoostError
+from roost.harnesses.codex.tools import CodexTools
+from roost.harnesses.json_lines import Json
+
+PINNED: Final = "0.163.0"
+"""The Codex this code was tried with. It relies on parts of the protocol that are called experimental."""
+
+_PACKAGE: Final = "openai-codex-cli-bin"
+_GET_IT: Final = f"Install roost[codex], or {_PACKAGE}=={PINNED}: it carries the program."
+_HOME: Final = "/home/sandbox/.codex"
+_EFFORTS: Final = {
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "xhigh",
+    "max": "xhigh",
+}
+# The address of the model is in the sandbox's environment. What Codex keeps besides is nothing that a session
+# has to have: it is put where nothing is stored, and what an earlier start has left there goes.
+_START: Final = """
+rm -rf "$CODEX_HOME" "${TMPDIR:-/tmp}/codex-$1".*
+mkdir -p "$CODEX_HOME" && state=$(mktemp -d "${TMPDIR:-/tmp}/codex-$1.XXXXXX") || exit 1
+shift
+exec "$0" app-server "$@" -c "sqlite_home=\\"$state\\"" \\
+    -c "model_providers.roost.base_url=\\"$OPENAI_BASE_URL\\""
+"""
+_OFF: Final = (  # they look up hosts, start agents, or change what an agent is told
+    *("apps", "plugins", "hooks", "multi_agent", "goals", "memories", "image_generation"),
+    *("tool_suggest", "skill_search", "shell_snapshot", "unbounded_connection_retries"),
+    "enable_request_compression",  # the egress reads requests
+)
+
+
+def bundled_program() -> Path:
+    """The directory with the Codex that comes with its package.
+
+    :raises RoostError: it is not there, or is not the one that is known to work
+    """
+    package = find_spec("codex_cli_bin")
+    places = list(package.submodule_search_locations or ()) if package else []
+    if not places or not (Path(places[0]) / "bin" / "codex").is_file():
+        raise RoostError("Codex is not installed", hint=_GET_IT)
+    about = msgspec.json.decode((Path(places[0]) / "codex-package.json").read_bytes())
+    if about["version"] != PINNED:
+        raise RoostError(f"Codex is {about['version']}, not {PINNED}", hint=_GET_IT)
+    return Path(places[0])
+
+
+class CodexCommand:
+    """What the Codex of one session is started with; `retries`: how often a failed model request is repeated."""
+
+    def __init__(
+        self,
+        program: str,
+        session: Session,
+        tools: CodexTools,
+        environ: Mapping[str, str],
+        retries: int,
+    ) -> None:
+        self._program = program
+        self._session = session
+        self._agent = session.spec.agent
+        self._tools = tools
+        self._environ = environ
+        self._retries = retries
+
+    def argv(self) -> list[str]:
+        """The command line. No value of a client's is in it."""
+        flags = [part for setting in self._settings() for part in ("-c", setting)]
+        return ["sh", "-c", _START, self._program, self._session.id, *flags]
+
+    def environ(self) -> dict[str, str]:
+        """The variables that Codex needs besides what the sandbox gives to every process."""
+        return {"CODEX_HOME": _HOME, **self._environ}
+
+    def thread(self) -> Json:
+        """How a conversation is started."""
+        system = self._agent.get("system")
+        return {
+            "model": self._agent["model"]["id"],
+            "approvalPolicy": "untrusted",
+            "sandbox": "danger-full-access",
+            "ephemeral": True,
+            "experimentalRawEvents": True,
+            "dynamicTools": self._tools.declared(),
+            **({"developerInstructions": system} if system else {}),
+        }
+
+    def turn(self) -> Json:
+        """What a turn is started with, besides what is said in it."""
+        effort = (self._agent["model"].get("effort") or {}).get("type")
+        return {"effort": _EFFORTS[effort]} if effort in _EFFORTS else {}
+
+    def _settings(self) -> Sequence[str]:
+        provider = {
+            "name": "roost",
+            "wire_api": "responses",
+            "env_key": "OPENAI_API_KEY",
+            "request_max_retries": 0,  # those are silent
+            "stream_max_retries": self._retries,
+        }
+        features = dict.fromkeys(_OFF, False) | {
+            "shell_tool": self._tools.has_shell,
+            "view_image": self._tools.has_pictures,
+            "default_mode_request_user_input": self._tools.asks_questions,
+        }
+        settings: Json = {
+            "model_provider": "roost",
+            **{f"model_providers.roost.{name}": value for name, value in provider.items()},
+            **{f"features.{name}": value for name, value in features.items()},
+            "web_search": "live" if self._tools.searches else "disabled",
+            "analytics.enabled": False,
+            "check_for_update_on_startup": False,
+            "skills.bundled.enabled": False,
+            "suppress_unstable_features_warning": True,
+        }
+        return [f"{name}={json.dumps(value)}" for name, value in settings.items()]

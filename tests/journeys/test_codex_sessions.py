@@ -1,0 +1,79 @@
+"""The real Codex, in a real sandbox, through the real server and its egress, with the official SDK."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.harnesses.codex_session import installed_codex, run
+from tests.journeys.chat import Chat, printed, said, script
+
+from roost.testing.live import LiveServer
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[LiveServer]:
+    installed_codex()
+    with LiveServer(tmp_path / "data", ROOST_SLEEP_AFTER="60") as live:
+        yield live
+
+
+def test_codex_works_in_its_sandbox_and_goes_on_after_a_restart(server: LiveServer):
+    chat = Chat(server, harness="codex")
+    looks = run("pwd; echo $HOME; echo key=$OPENAI_API_KEY; echo kept > kept.txt")
+    events = chat.turn(script(looks, {"thinking": "Hm.", "text": "One."}))
+    assert printed(events) == ["/workspace\n/home/sandbox\nkey=placeholder"]
+    assert said(events) == ["One."]
+    assert "session.error" not in {event.type for event in events}  # nothing else was reached for
+    server.stop()
+    server.start()
+    chat.move_to(server)
+    events = chat.turn(script(run("cat kept.txt"), {"text": "Two."}))
+    assert (printed(events), said(events)) == (["kept"], ["Two."])
+    session = chat.client.beta.sessions.retrieve(chat.session.id)
+    assert session.usage.input_tokens > 0
+    # Messages, the answers and the calls of both turns are in what the model was asked last.
+    assert "3 user messages" in said(chat.turn("Do you remember?"))[0]
+
+
+def test_a_server_killed_in_the_middle_of_a_command_goes_on_and_runs_nothing_twice(
+    server: LiveServer,
+):
+    chat = Chat(server, harness="codex")
+    chat.send(script(run("echo ran >> count.txt; sleep 30"), {"text": "finished"}))
+    deadline = time.monotonic() + 60
+    while not (chat.home / "count.txt").exists():
+        assert time.monotonic() < deadline, [event.type for event in chat.events()]
+        time.sleep(0.05)
+    server.kill()
+    server.start()
+    chat.wait_until_idle()
+    assert (chat.home / "count.txt").read_text() == "ran\n"
+    events = chat.events()
+    assert "its outcome is unknown" in printed(events)[0]
+    assert said(events) == ["finished"]
+    assert len({event.id for event in events}) == len(events)
+
+
+def test_an_approval_outlives_the_agent_and_counts_once(server: LiveServer):
+    ask = {
+        "type": "agent_toolset_20260401",
+        "default_config": {"permission_policy": {"type": "always_ask"}},
+    }
+    chat = Chat(server, harness="codex", agent={"tools": [ask]})
+    events = chat.turn(script(run("echo ran >> count.txt; cat count.txt"), {"text": "Done."}))
+    assert events[-1].stop_reason.type == "requires_action"
+    (call,) = [event for event in events if event.type == "agent.tool_use"]
+    server.kill()
+    server.start()
+    chat.move_to(server)
+    chat.client.beta.sessions.events.send(
+        chat.session.id,
+        events=[{"type": "user.tool_confirmation", "tool_use_id": call.id, "result": "allow"}],
+    )
+    chat.wait_for("agent.message")
+    chat.wait_until_idle()
+    events = chat.events()
+    assert (printed(events), said(events)) == (["ran"], ["Done."])
