@@ -3,6 +3,7 @@
 * RoostError
   + InvalidRequest                  the request itself is wrong; says which field
     - FieldNotServed                the API has the field, this server does nothing with it, on purpose
+    - HarnessCannot                 the session's harness lacks what is asked for
     - SessionClosed                 terminated or archived: it takes no more input
     - SessionBusy                   not while it is running; interrupt first
     - CannotSeal                    there is no master key to keep a secret with
@@ -107,6 +108,13 @@ class FieldNotServed(InvalidRequest):
     """This server does not serve that field of the API."""
 
     code = "field_not_served"
+
+
+class HarnessCannot(InvalidRequest):
+    """The session's harness cannot do that."""
+
+    code = "harness_cannot"
+    hint = "Name another `harness`: `GET /roost/v1/harnesses` says what each can do."
 
 
 class SessionClosed(InvalidRequest):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -71,6 +71,8 @@ from roost.egress.outbound import RestrictedHttp
 from roost.errors import Unavailable
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.blobs import Blobs
+from roost.ports.harness import Brief, Conversation
+from roost.ports.harness_profile import Abilities, HarnessProfile
 from roost.ports.notifier import Notifier
 from roost.ports.store import Store
 from roost.sandboxes.file_exchange import FolderExchange
@@ -79,12 +81,14 @@ from roost.serve.database import opened
 from roost.stores.archives import FolderArchives
 from roost.stores.seal import MasterKeys
 from roost.stores.skills import BlobSkills, FolderSkills
+from roost.testing.fake_harness import ALL_ABILITIES, FakeHarness
 from roost.testing.null_parts import (
     EveryModel,
     NoModelLists,
     NoOfferedSandboxes,
     NoPrestart,
     NoWorkspaces,
+    known,
     model_at,
     workspaces_of,
 )
@@ -176,6 +180,19 @@ def client_of(app: ASGIApp, secret: str, **headers: str) -> httpx2.AsyncClient:
         base_url="http://roost",
         headers={"x-api-key": secret, **HEADERS, **headers},
     )
+
+
+class ListedHarness(FakeHarness):
+    """One that sessions can name. No agent is ever started here."""
+
+    def __init__(self, name: str, abilities: Abilities) -> None:
+        self.name = name
+        self.profile = HarnessProfile(
+            abilities=abilities, needs_sandbox=False, upstream="anthropic"
+        )
+
+    def open(self, brief: Brief) -> AbstractAsyncContextManager[Conversation]:
+        raise NotImplementedError
 
 
 async def _nowhere(host: str, port: int) -> Sequence[str]:
@@ -273,11 +290,14 @@ def _deps(
     workspaces = NamedWorkspaces(store.catalog, store.sessions, store.keys, notifier)
     scripted = ScriptedHarness(model_at("http://127.0.0.1:1", "none"), retries=0, retry_seconds=1)
     harnesses, trust = (
-        {"scripted": scripted},
+        {
+            "scripted": scripted,
+            "able": ListedHarness("able", ALL_ABILITIES),
+            "plain": ListedHarness("plain", Abilities()),
+        },
         Trust(NoOfferedSandboxes(words(settings.trust_levels))),
     )
-    profiles = {"scripted": scripted.profile}
-    budgets = Budgets()
+    budgets, choice = Budgets(), HarnessChoice(known(harnesses), "scripted", EveryModel())
     lifecycle = Lifecycle(
         store.sessions,
         notifier,
@@ -285,7 +305,7 @@ def _deps(
         SessionSpecs(
             SpecRecords(agents, environments, tasks, vaults),
             *(workspaces, budgets, trust),
-            HarnessChoice(harnesses, "scripted", EveryModel()),
+            choice,
         ),
         SessionQuota(settings.max_sessions),
         NoPrestart(),
@@ -294,7 +314,6 @@ def _deps(
     )
     forks = Forks(
         *(store.sessions, store.log, notifier, lifecycle),
-        profiles=profiles,
         trust=trust,
         files=NoWorkspaces(),
     )
@@ -322,6 +341,7 @@ def _deps(
         Reseal(store.catalog, store.credentials, seal),
         McpValidation(OAuthRefresh(store.credentials, seal, outbound), outbound, seal),
         Models(EveryModel(), NoModelLists()),
+        choice,
         *(lifecycle, forks, transfer, resources, attachments, browse),
         *(follow, EventPages(store.log), Budgets()),
         Intake(store.log, notifier, StandbyRunners(), max_queued=settings.max_queued),

@@ -78,7 +78,7 @@ def planted(walk: Walk, plant: Planted) -> dict[str, str]:
     empty = walk.post("/v1/vaults", display_name="canary-2")["id"]
     asked = {"agent": agent, "environment_id": place}
     walk.ask("POST", "/v1/sessions", json={**asked, "vault_ids": [ids["vault_id"]]})
-    session = walk.post("/v1/sessions", **asked, vault_ids=[empty])["id"]
+    session = walk.post("/v1/sessions", **asked, vault_ids=[empty], harness="claude")["id"]
     said = [{"type": "user.message", "content": [{"type": "text", "text": "canary-said"}]}]
     walk.post(f"/v1/sessions/{session}/events", events=said)
     while walk.ask("GET", f"/v1/sessions/{session}").json()["status"] != "idle":

@@ -75,7 +75,7 @@ async def test_overrides_replace_inherit_or_clear(tmp_path: Path):
         assert made["agent"]["tools"] == []
         assert made["agent"]["model"]["id"] == "n"
         assert made["agent"]["model"]["effort"] == {"type": "high"}  # an override's is ignored
-        inherits = await roost.session(agent=base)
+        inherits = await roost.session(agent=base, harness="able")
         assert inherits["agent"]["tools"] == agent["tools"]
         assert (await roost.get(f"/v1/agents/{agent['id']}"))["version"] == 1
 

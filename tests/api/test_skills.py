@@ -97,10 +97,10 @@ async def test_an_agent_keeps_the_version_it_was_saved_with(tmp_path: Path):
         newer = await roost.post(
             f"/v1/skills/{skill['id']}/versions", files=skill_files("greeting", "Better.")
         )
-        session = await roost.session(agent=agent["id"])
+        session = await roost.session(agent=agent["id"], harness="able")
         assert session["agent"]["skills"][0]["version"] == skill["latest_version_id"]
         overrides = {"type": "agent_with_overrides", "id": agent["id"], "skills": [named]}
-        session = await roost.session(agent=overrides)
+        session = await roost.session(agent=overrides, harness="able")
         assert session["agent"]["skills"][0]["version"] == newer["id"]
         twice = await roost.client.post(f"/v1/agents/{agent['id']}", json={"skills": [named] * 2})
         assert "two skills are named" in error_of(twice, 400)["message"]

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from tests.api.api_server import MASTER_KEY, TENANT, ApiServer, api_server, error_of, official
 from tests.api.test_forks import talked_to
 
-from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.vaults import secrets
 from roost.core.vaults.secrets import VaultSecrets, opened_parts
 from roost.domain.vault import CredentialSecrets, key_of
@@ -405,7 +404,7 @@ async def test_a_session_keeps_its_vaults_in_their_order(tmp_path: Path):
     async with api_server(tmp_path) as roost:
         vaults = [(await vault(roost)).rpartition("/")[2] for _ in range(2)]
         await added(roost, f"/v1/vaults/{vaults[0]}", BEARER)
-        session = await roost.session(vault_ids=vaults)
+        session = await roost.session(vault_ids=vaults, harness="able")
         assert session["vault_ids"] == vaults
         assert (await roost.get(f"/v1/sessions/{session['id']}"))["vault_ids"] == vaults
         at = f"/v1/sessions/{session['id']}"
@@ -438,7 +437,7 @@ async def test_a_vault_of_a_key_with_less_trust_is_not_for_a_session_with_more(t
     async with api_server(tmp_path, trust_levels="sandboxed,full") as roost:
         async with await roost.user() as low:
             made = (await low.post("/v1/vaults", json={"display_name": "v"})).json()
-        body = {"agent": (await roost.agent())["id"], "vault_ids": [made["id"]]}
+        body = {"agent": (await roost.agent())["id"], "vault_ids": [made["id"]], "harness": "able"}
         body["environment_id"] = (await roost.environment())["id"]
         await roost.post("/v1/sessions", body)
         full = {**body, "trust_level": "full"}
@@ -454,7 +453,7 @@ async def test_a_fork_has_those_vaults_that_its_maker_may_see(tmp_path: Path):
         share = {"key_id": who["key_id"], "access": "write"}
         await roost.post(f"/roost/v1/workspaces/{made['id']}/permissions", share)
         vaults = [(await vault(roost)).rpartition("/")[2] for _ in range(2)]
-        session = await talked_to(roost, vault_ids=vaults, workspace=made["id"])
+        session = await talked_to(roost, vault_ids=vaults, workspace=made["id"], harness="able")
         at = f"/roost/v1/sessions/{session['id']}/fork"
         assert (await roost.post(at, {"at": 1, "files": "keep"}))["vault_ids"] == vaults
         fork = (await other.post(at, json={"at": 1, "files": "keep"})).json()
@@ -466,7 +465,7 @@ async def test_a_fork_has_those_vaults_that_its_maker_may_see(tmp_path: Path):
 async def test_an_import_has_no_vaults_and_says_so(tmp_path: Path):
     async with api_server(tmp_path) as roost:
         vaults = [(await vault(roost)).rpartition("/")[2]]
-        session = await talked_to(roost, vault_ids=vaults)
+        session = await talked_to(roost, vault_ids=vaults, harness="able")
         archive = await roost.client.get(f"/roost/v1/sessions/{session['id']}/export")
         assert vaults[0].encode() not in archive.content
         sent = {"files": {"archive": archive.content}}
@@ -479,13 +478,10 @@ async def test_an_import_has_no_vaults_and_says_so(tmp_path: Path):
 # What a session gets of them
 
 
-async def test_the_first_vault_with_a_fitting_credential_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    # The only harness here is none that can use the key of a vault.
-    monkeypatch.setattr(HarnessChoice, "_engine", lambda *_: "scripted")
+async def test_the_first_vault_with_a_fitting_credential_counts(tmp_path: Path):
     async with api_server(tmp_path) as roost:
-        first, second = await vault(roost), await vault(roost, metadata={"roost.role": "llm"})
+        for_models = {"roost.role": "llm", "roost.engine": "able"}
+        first, second = await vault(roost), await vault(roost, metadata=for_models)
         one = await added(roost, first, BEARER)
         variable = await added(roost, first, VARIABLE)
         other = {**BEARER, "token": "tok-2"}

@@ -14,12 +14,14 @@ from tests.core.test_local_workspaces import Machine
 from roost.blobs.folder import FolderBlobs
 from roost.core.records.agents import Agents
 from roost.core.sessions.forks import Forks
+from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.sessions.trust import Trust
 from roost.core.workspaces.copies import WorkspacePast
 from roost.domain.session import Session
 from roost.errors import InvalidRequest, NotFound, SessionBusy, SnapshotGone
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.drafts import new_draft
+from roost.ports.harness import KnownHarness
 from roost.ports.keys import Key
 from roost.ports.log import EventQuery
 from roost.testing.fake_harness import IN_SANDBOX
@@ -54,7 +56,6 @@ async def forks(data: Path) -> AsyncGenerator[tuple[Node, Forks], None]:
             here,
             Forks(
                 *(store.sessions, store.log, here.notifier, lifecycle),
-                profiles={name: harness.profile for name, harness in harnesses.items()},
                 trust=trust,
                 files=NoWorkspaces(),
             ),
@@ -67,7 +68,8 @@ async def test_a_fork_that_has_done_nothing_yet_is_a_place_to_fork_at_and_to_go_
     async with forks(tmp_path / "data") as (here, going_back):
         machine = Machine(tmp_path / "files", here.store, FolderBlobs(tmp_path / "blobs"))
         going_back._files = machine.files
-        going_back._profiles = {"scripted": IN_SANDBOX}
+        known = KnownHarness(name="scripted", profile=IN_SANDBOX, version="1")
+        going_back._choice = HarnessChoice({"scripted": known}, "scripted", EveryModel())
 
         async def turn(
             session: Session, generation: int, text: str, past: WorkspacePast | None

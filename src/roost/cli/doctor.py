@@ -31,6 +31,7 @@ from roost.egress.options import ModelUpstream
 from roost.errors import BlobChanged, RoostError, SandboxFailed, StartupError
 from roost.harnesses import HARNESSES, WITH_A_KEY, HarnessContext, ModelAddress
 from roost.ports.egress import Origin
+from roost.ports.harness import KnownHarness
 from roost.sandboxes.choice import chosen
 from roost.serve.connections import MOST_FILES, most_files
 from roost.serve.database import is_postgres
@@ -240,11 +241,17 @@ def harness(kind: str, settings: Settings) -> Finding:
         origin_of=lambda api, model: Origin(url=nowhere.url, protocol=api),
     )
     try:
-        found = [f"{each.name} {each.check()}" for each in HARNESSES.load(kind)(context)]
-        return Finding("ok", ", ".join(found) or "none is configured")
-    except RoostError as missing:
-        needed = kind == (settings.harness or WITH_A_KEY)
-        return Finding("fail" if needed else "warn", missing.message, missing.hint or "")
+        found = [KnownHarness.of(each) for each in HARNESSES.load(kind)(context)]
+    except RoostError as broken:
+        found = [KnownHarness(name=kind, profile=None, missing=broken.message, hint=broken.hint)]
+    said = [f"{each.name} {each.version}" for each in found if each.version is not None]
+    lacking = [each for each in found if each.version is None]
+    if not lacking:
+        return Finding("ok", ", ".join(said) or "none is configured")
+    needed = (settings.harness or WITH_A_KEY) in (each.name for each in lacking)
+    said += [each.missing or "" for each in lacking]
+    fix = " ".join(each.hint for each in lacking if each.hint)
+    return Finding("fail" if needed else "warn", "; ".join(said), fix)
 
 
 def blob_store(settings: Settings) -> Finding:

@@ -30,6 +30,8 @@ app.add_typer(key, name="key")
 app.add_typer(image, name="image")
 node = typer.Typer(help="List the servers of a database, and drain one.", no_args_is_help=True)
 app.add_typer(node, name="node")
+harness = typer.Typer(help="List the kinds of agents that sessions can have.", no_args_is_help=True)
+app.add_typer(harness, name="harness")
 app.add_typer(workspaces, name="workspaces")
 app.add_typer(vaults, name="vaults")
 blobs = typer.Typer(help="The store of snapshots and files.", no_args_is_help=True)
@@ -256,6 +258,16 @@ def key_rotate_master(json: Json = False, url: Url = None) -> None:
 
     with connect(url) as client:
         raise typer.Exit(rotate_master(client, as_json=json))
+
+
+@harness.command("ls")
+def harness_ls(json: Json = False, url: Url = None) -> None:
+    """List the harnesses: which there are, and what each cannot do."""
+    from roost.cli.environment import connect
+    from roost.cli.harnesses import print_harnesses
+
+    with connect(url) as client:
+        print_harnesses(client, as_json=json)
 
 
 NodeName = Annotated[

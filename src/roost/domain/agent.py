@@ -19,7 +19,12 @@ Body = dict[str, Any]
 
 _BUILT_IN = ("bash", "read", "write", "edit", "glob", "grep", "web_fetch", "web_search")
 _SERVICE_ACCOUNT = {"type": "service_account"}
-_DEFAULT_EFFORT = "high"
+DEFAULT_EFFORT: Final = "high"
+"""The effort of an agent that names none, as the hosted API has it."""
+
+HARNESS: Final = "roost.harness"
+"""The key of an agent's metadata that names the harness of its sessions."""
+
 _POLICY = {"agent_toolset_20260401": "always_allow", "mcp_toolset": "always_ask"}
 _MOST_METADATA = 16
 _PROPERTY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -131,7 +136,7 @@ def _model(model: str | Mapping[str, Any], *, before: Body | None = None) -> Bod
     effort = given.get("effort")
     if effort is None:
         same = before is not None and before["id"] == given["id"]
-        effort = before["effort"] if before is not None and same else _DEFAULT_EFFORT
+        effort = before["effort"] if before is not None and same else DEFAULT_EFFORT
     return {
         "id": given["id"],
         "effort": {"type": effort} if isinstance(effort, str) else effort,

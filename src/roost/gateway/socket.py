@@ -17,6 +17,7 @@ from roost.core.files.attachments import Attachments
 from roost.core.read.fanout import AgentStatus, Fanout
 from roost.core.read.large_events import EventPages
 from roost.core.read.outcome import Outcome
+from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.sessions.lifecycle import Lifecycle
 from roost.core.snapshots.restore import RestoreProgress
 from roost.core.workspaces.local import SyncPhase
@@ -71,6 +72,7 @@ class Socket:
         "_deps",
         "_encoder",
         "_fanout",
+        "_harness",
         "_head",
         "_most_unread",
         "_refusal",
@@ -103,6 +105,7 @@ class Socket:
         self._most_unread = deps.settings.max_unread_bytes
         self._head = 0
         self._task: str | None = None
+        self._harness = ""
         self._refusal: str | None = None
         self._asked: frozenset[str] = frozenset()
         self._agent: AgentStatus | None = None
@@ -216,6 +219,7 @@ class Socket:
         services = self._deps.services
         event = client_messages.event_of(message)
         drafts, receipts = drafts_of([event], "message"), receipts_of([event], None, b"")
+        services[HarnessChoice].check_inputs(self._harness, drafts, "message")
         try:
             async with services[Attachments].kept(
                 self.admission.key, session_id, drafts, "message"
@@ -255,6 +259,7 @@ class Socket:
         session = await self._session(message)
         self._head = session.state.head
         self._task = session.spec.task_id
+        self._harness = session.spec.harness
         self._refusal = await self._refused(session)
         self.seq = self._begins_at(message)
         self._asked = frozenset(pending.event_id for pending in session.state.pending)

@@ -50,6 +50,7 @@ PROFILE: Final = HarnessProfile(
     ),
     needs_sandbox=False,
     upstream="anthropic",
+    runs_tools=False,
 )
 
 

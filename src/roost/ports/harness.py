@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from roost.domain.events import Draft, Entry
 from roost.domain.session import Pending, Session
 from roost.domain.usage import Usage
+from roost.errors import RoostError
 from roost.ports.egress import OpenGrant
 from roost.ports.harness_profile import HarnessProfile
 from roost.ports.sandbox import Sandbox
@@ -208,3 +210,26 @@ class Harness(Protocol):
         :raises RoostError: it cannot be started; the session says so and waits
         """
         ...
+
+
+class KnownHarness(msgspec.Struct, frozen=True, kw_only=True):
+    """A harness that a server knows, and whether it can be used there.
+
+    `version` is what its `check` gave; None: it cannot be used, and `missing` says why, `hint` what to do about
+    it. One whose package cannot even be imported declares nothing, so it has no `profile`.
+    """
+
+    name: str
+    profile: HarnessProfile | None
+    version: str | None = None
+    missing: str | None = None
+    hint: str | None = None
+
+    @classmethod
+    def of(cls, harness: Harness) -> KnownHarness:
+        """A harness that was made, once it has looked at this machine."""
+        known = cls(name=harness.name, profile=harness.profile)
+        try:
+            return replace(known, version=harness.check())
+        except RoostError as error:
+            return replace(known, missing=error.message, hint=error.hint)

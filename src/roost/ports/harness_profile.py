@@ -56,8 +56,10 @@ class HarnessProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     `needs_sandbox`: its program lives in a sandbox, which is opened before a conversation; without, a
     session has no files and nothing is started for it. `on_demand`: its sandbox is opened by the first command
-    that is spawned in it, and what it keeps is in the log alone; it asks the model itself, by `Brief.grant`. `upstream` names the model API that it speaks, as
-    `ports.egress.Grant` does. `own_directories` are the directories in a session's home that belong to the
+    that is spawned in it, and what it keeps is in the log alone; it asks the model itself, by `Brief.grant`.
+    `upstream` names the model API that it speaks, as `ports.egress.Grant` does. `runs_tools`: its agents have the
+    tools of the API's agent toolset; without, there is nothing that a person could be asked about.
+    `own_directories` are the directories in a session's home that belong to the
     program itself: its transcript and its settings. They are hidden where the home is also the workspace.
     """
 
@@ -65,4 +67,5 @@ class HarnessProfile(msgspec.Struct, frozen=True, kw_only=True):
     needs_sandbox: bool
     upstream: str
     on_demand: bool = False
+    runs_tools: bool = True
     own_directories: frozenset[str] = frozenset()

@@ -21,6 +21,7 @@ from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.planner import SandboxPlanner, SandboxPolicy
 from roost.core.sandbox.sandboxes import OnAccount, Sandboxes
 from roost.core.sandbox.session_files import SessionFiles
+from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.sessions.trust import Trust
 from roost.core.snapshots.snapshots import Snapshots
 from roost.core.vaults.mcp import McpCredentials, McpValidation
@@ -45,8 +46,7 @@ from roost.harnesses import (
 )
 from roost.ports.archives import Archives
 from roost.ports.blobs import Blobs
-from roost.ports.harness import Harness
-from roost.ports.harness_profile import HarnessProfile
+from roost.ports.harness import Harness, KnownHarness
 from roost.ports.notifier import Notifier
 from roost.ports.sandbox_provider import SandboxLimits
 from roost.ports.seal import Seal
@@ -65,13 +65,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Workforce:
-    """The harnesses that can be used here, which one sessions get that name none, what all known ones
-    declare, and the sandboxes of those that need one.
+    """The harnesses that can be used here, which of all known ones a session gets, and the sandboxes of those
+    that need one.
     """
 
     harnesses: Mapping[str, Harness]
-    profiles: Mapping[str, HarnessProfile]
-    default: str
+    choice: HarnessChoice
     sandboxes: Sandboxes
     trust: Trust
     files: LocalWorkspaces
@@ -122,19 +121,19 @@ async def open_workforce(
         context = HarnessContext(
             settings=settings, upstreams=await models.addresses(), origin_of=models.origin_of
         )
-        harnesses, profiles = _harnesses(context)
-        wanted = settings.harness or (WITH_A_KEY if models.is_real else WITHOUT_A_KEY)
-        default = wanted if wanted in harnesses else WITHOUT_A_KEY
+        harnesses, known = _harnesses(context)
+        usual = WITH_A_KEY if models.is_real and WITH_A_KEY in harnesses else WITHOUT_A_KEY
+        choice = HarnessChoice(known, settings.harness or usual, models.known)
         trust = Trust(offered)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(offered.sweep)  # an engine that hangs must not hold up the start
             browse = _browse(
-                volumes, files, shared_workspaces, profiles, settings.min_free_disk << 20
+                volumes, files, shared_workspaces, choice, settings.min_free_disk << 20
             )
             archives = _archives(settings)
             kept = (sandboxes, trust, files, shared_workspaces, browse, archives)
             validation = McpValidation(refresh, way_out.outbound, seal)
-            yield Workforce(harnesses, profiles, default, *kept, budgets, models, validation)
+            yield Workforce(harnesses, choice, *kept, budgets, models, validation)
 
 
 def _egress(settings: Settings, models: ModelServers) -> EgressOptions:
@@ -195,13 +194,14 @@ def _browse(
     volumes: VaultVolumes,
     files: LocalWorkspaces,
     shared_workspaces: SharedWorkspaces,
-    profiles: Mapping[str, HarnessProfile],
+    choice: HarnessChoice,
     least_free: int,
 ) -> Browse:
-    of_any = frozenset[str]().union(*(each.own_directories for each in profiles.values()))
+    declared = filter(None, map(choice.declared, choice.known))
+    of_any = frozenset[str]().union(*(each.own_directories for each in declared))
 
     def folder_of(session: Session) -> LocalFolder:
-        workspace, profile = session.spec.workspace, profiles.get(session.spec.harness)
+        workspace, profile = session.spec.workspace, choice.declared(session.spec.harness)
         own = profile.own_directories if profile else of_any  # its package may be gone
         hidden = own if workspace is None else frozenset()
         volume = volumes.of(workspace or session.id)
@@ -228,39 +228,40 @@ def _policy(settings: Settings) -> SandboxPolicy:
     )
 
 
-def _harnesses(context: HarnessContext) -> tuple[dict[str, Harness], dict[str, HarnessProfile]]:
-    """Those that can be used on this machine, and what all that are known declare.
+def _harnesses(context: HarnessContext) -> tuple[dict[str, Harness], dict[str, KnownHarness]]:
+    """Those that can be used on this machine, and all that are known.
 
     :raises StartupError: there is none that the settings name
     """
     usable: dict[str, Harness] = {}
-    profiles: dict[str, HarnessProfile] = {}
-    settings = context.settings
-    for harness in _known_harnesses(context):
-        if harness.name in profiles:  # what is shipped comes first, and stays
-            _log.warning("two harnesses are called %s", harness.name, extra={"action": "start"})
+    known: dict[str, KnownHarness] = {}
+    for found, harness in known_harnesses(context):
+        if found.name in known:  # what is shipped comes first, and stays
+            _log.warning("two harnesses are called %s", found.name, extra={"action": "start"})
             continue
-        profiles[harness.name] = harness.profile
-        try:
-            harness.check()
-            usable[harness.name] = harness
-        except RoostError as missing:
-            _log_missing(harness.name, missing)
-    if settings.harness is not None and settings.harness not in profiles:
+        known[found.name] = found
+        if harness is not None and found.missing is None:
+            usable[found.name] = harness
+        else:
+            said = (found.name, found.missing, found.hint)
+            _log.warning("no %s: %s %s", *said, extra={"action": "start"})
+    wanted = context.settings.harness
+    if wanted is not None and wanted not in known:
         raise StartupError(
-            f"ROOST_HARNESS: there is no harness {settings.harness!r}",
-            hint=f"There is: {', '.join(profiles)}.",
+            f"ROOST_HARNESS: there is no harness {wanted!r}",
+            hint=f"There is: {', '.join(known)}.",
         )
-    return usable, profiles
+    return usable, known
 
 
-def _known_harnesses(context: HarnessContext) -> Iterator[Harness]:
+def known_harnesses(context: HarnessContext) -> Iterator[tuple[KnownHarness, Harness | None]]:
+    """Every harness of a registered kind, and what it says of this machine; None: it cannot even be made."""
     for kind in HARNESSES:
         try:
-            yield from HARNESSES.load(kind)(context)
+            made = HARNESSES.load(kind)(context)
         except RoostError as broken:
-            _log_missing(kind, broken)
-
-
-def _log_missing(name: str, why: RoostError) -> None:
-    _log.warning("no %s: %s %s", name, why.message, why.hint, extra={"action": "start"})
+            unmade = KnownHarness(name=kind, profile=None, missing=broken.message, hint=broken.hint)
+            yield unmade, None
+            continue
+        for harness in made:
+            yield KnownHarness.of(harness), harness

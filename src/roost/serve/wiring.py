@@ -51,7 +51,6 @@ from roost.core.records.models import Models
 from roost.core.records.skills import Skills
 from roost.core.records.tasks import Tasks
 from roost.core.sessions.forks import Forks
-from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
 from roost.core.sessions.specs import SessionSpecs, SpecRecords
 from roost.core.sessions.task_runs import TaskRuns
@@ -362,7 +361,7 @@ def _lifecycle(
         workspaces,
         workforce.budgets,
         workforce.trust,
-        HarnessChoice(workforce.harnesses, workforce.default, workforce.models.known),
+        workforce.choice,
     )
     return Lifecycle(
         sessions,
@@ -411,6 +410,7 @@ def _deps(
     streams = drain.streams
     services = Services(
         Models(workforce.models.known, UpstreamModelLists(workforce.models.served)),
+        workforce.choice,
         *(agents, environments, ground.skills, tasks, workspaces, ground.filestore),
         *(ground.vaults, ground.reseal, workforce.validation),
         *(lifecycle, forks, transfer, ground.resources, ground.attachments, workforce.browse),
@@ -466,7 +466,7 @@ def _follow(ground: _Ground) -> Follow:
 def _ways_back(ground: _Ground, lifecycle: Lifecycle) -> tuple[Forks, Transfer]:
     store, workforce = ground.store, ground.workforce
     ways = (store.sessions, store.log, ground.notifier, lifecycle)
-    forks = Forks(*ways, profiles=workforce.profiles, trust=workforce.trust, files=workforce.files)
+    forks = Forks(*ways, trust=workforce.trust, files=workforce.files)
     archives = workforce.archives
     return forks, Transfer(
         *ways, forks, archives, harnesses=workforce.harnesses, files=workforce.files

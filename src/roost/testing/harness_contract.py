@@ -8,15 +8,15 @@
 
 The harness must repeat a failed model request at least twice, after pauses of milliseconds.
 
-A test that proves an ability (`@proves`) is skipped for a harness that does not declare it. Abilities that
-take more than a harness to prove are in `PROVED_ELSEWHERE`; a harness that declares one of these has to have
-a test of its own.
+A test that proves an ability (`@proves`) is skipped for a harness that does not declare it. What takes more than a
+harness to prove (`BEHIND_A_SERVER`) is in the other kit, `roost.testing.harness_sessions`, which every harness has
+to pass, too.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -37,15 +37,8 @@ from roost.testing.scripted_model import ScriptedModel
 
 _PIXEL: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
-PROVED_ELSEWHERE: Final = {
-    "skills": "a sandbox has to show them",
-    "effort": "what a model is asked for it differs between APIs",
-    "budget": "it is counted by the egress",
-    "subagents": "no harness has them yet",
-    "fork": "it is made by the core, from the log and the files",
-    "rewind": "it is made by the core, from the log and the files",
-}
-"""The abilities that this kit does not prove, and why."""
+BEHIND_A_SERVER: Final = frozenset({"skills", "budget", "fork", "rewind"})
+"""The abilities that `roost.testing.harness_sessions` proves, because they take a server and a sandbox."""
 
 _Test = TypeVar("_Test", bound=Callable[..., object])
 
@@ -58,6 +51,21 @@ def proves(*abilities: str) -> Callable[[_Test], _Test]:
         return test
 
     return mark
+
+
+def proved_by(kit: type) -> set[str]:
+    """The abilities that the tests of a kit prove."""
+    tests = [getattr(kit, name) for name in dir(kit) if name.startswith("test_")]
+    return {ability for test in tests for ability in getattr(test, "proves", ())}
+
+
+def skip_what_is_not_declared(
+    request: pytest.FixtureRequest, name: str, abilities: Mapping[str, bool]
+) -> None:
+    """Skip a test that proves what this harness does not claim."""
+    for ability in getattr(request.function, "proves", ()):
+        if not abilities[ability]:
+            pytest.skip(f"{name} does not declare {ability}")
 
 
 class HarnessContract:
@@ -87,6 +95,12 @@ class HarnessContract:
     mcp_tool = "mcp__docs__find"
     """What the agent's model calls the tool `find` of the MCP server `docs`."""
 
+    def effort_in(self, request: dict[str, Any]) -> str | None:
+        """The effort that a request asks the model for, in the shape of the Messages API or of the Responses API."""
+        said = request.get("output_config") or request.get("reasoning") or {}
+        effort: str | None = said.get("effort")
+        return effort
+
     @pytest.fixture
     def anyio_backend(self) -> str:
         """The event loop the server runs on."""
@@ -105,19 +119,14 @@ class HarnessContract:
     @pytest.fixture(autouse=True)
     def only_what_is_declared(self, request: pytest.FixtureRequest, harness: Harness) -> None:
         """Skip the proof of what the harness does not claim."""
-        for ability in getattr(request.function, "proves", ()):
-            if not getattr(harness.profile.abilities, ability):
-                pytest.skip(f"{harness.name} does not declare {ability}")
+        skip_what_is_not_declared(request, harness.name, asdict(harness.profile.abilities))
 
-    async def test_every_ability_it_declares_is_proved_here_or_said_to_be_elsewhere(
-        self, harness: Harness
-    ) -> None:
+    async def test_every_ability_it_declares_is_proved(self, harness: Harness) -> None:
         """A yes that nobody proves is worth nothing."""
-        tests = [getattr(type(self), name) for name in dir(type(self)) if name.startswith("test_")]
-        proved = {ability for test in tests for ability in getattr(test, "proves", ())}
         declared = asdict(harness.profile.abilities)
-        assert {name for name, yes in declared.items() if yes} <= proved | PROVED_ELSEWHERE.keys()
-        assert proved.isdisjoint(PROVED_ELSEWHERE)
+        assert {name for name, yes in declared.items() if yes} <= proved_by(
+            type(self)
+        ) | BEHIND_A_SERVER
 
     async def test_what_it_declares_can_be_relied_on(self, harness: Harness) -> None:
         """The core puts it to use without looking at it again."""
@@ -303,6 +312,17 @@ class HarnessContract:
             "type": "end_turn"
         }
         assert _heard(model, "the-document", '"type": "image"') == [1, 1]
+
+    @proves("effort")
+    async def test_the_effort_of_the_agent_reaches_the_model(
+        self, harness: Harness, model: ScriptedModel
+    ) -> None:
+        """In the words of the API that the agent speaks."""
+        for effort in ("low", "medium"):
+            asked = {**AGENT, "model": {"id": AGENT["model"]["id"], "effort": {"type": effort}}}
+            runner = InMemoryRunner(harness, asked)
+            await runner.run(runner.say(script({"text": "Done."})))
+            assert self.effort_in(model.requests[-1].body) == effort
 
     @proves("prestart")
     async def test_its_program_is_up_before_it_is_told_anything(self, harness: Harness) -> None:

@@ -44,7 +44,7 @@ from roost.errors import CannotSeal, CannotUnseal, SandboxUnavailable
 from roost.ids import mint
 from roost.ports.catalog import Catalog
 from roost.ports.egress import Credential, Origin, RefusalReport
-from roost.ports.harness import Conversation, Harness
+from roost.ports.harness import Conversation, Harness, KnownHarness
 from roost.ports.keys import Key
 from roost.ports.models import ListedModel
 from roost.ports.notifier import Notifier
@@ -285,6 +285,11 @@ class NoSeal:
         raise CannotUnseal
 
 
+def known(harnesses: Mapping[str, Harness]) -> dict[str, KnownHarness]:
+    """These harnesses, as a server knows them that has looked at the machine."""
+    return {name: KnownHarness.of(harness) for name, harness in harnesses.items()}
+
+
 def lifecycle_of(
     store: Store, notifier: Notifier, harnesses: Mapping[str, Harness], agents: Agents
 ) -> Lifecycle:
@@ -297,7 +302,7 @@ def lifecycle_of(
         workspaces,
         budgets,
         Trust(NoOfferedSandboxes()),
-        HarnessChoice(harnesses, next(iter(harnesses)), EveryModel()),
+        HarnessChoice(known(harnesses), next(iter(harnesses)), EveryModel()),
     )
     return Lifecycle(
         sessions,

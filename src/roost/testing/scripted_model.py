@@ -5,8 +5,12 @@ python -m roost.testing.scripted_model --port 8765
 
 from __future__ import annotations
 
+import socket
 from argparse import ArgumentParser
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
 
 import uvicorn
 from starlette.applications import Starlette
@@ -81,6 +85,21 @@ class ScriptedModel(BuiltinModel):
 def scripted_model(*, require_key: str | None = None, keep: int = 200) -> ScriptedModel:
     """The scripted model, to be served by any ASGI server."""
     return ScriptedModel(require_key=require_key, keep=keep)
+
+
+@contextmanager
+def in_a_thread(model: ScriptedModel) -> Iterator[None]:
+    """Serve it on a free port of this machine, beside a test that has no event loop; notes its `url`."""
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        model.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        server = uvicorn.Server(uvicorn.Config(model, log_level="error", lifespan="off"))
+        thread = Thread(target=server.run, kwargs={"sockets": [bound]})
+        thread.start()
+        try:
+            yield  # the port is bound: who asks before the thread is ready, waits
+        finally:
+            server.should_exit = server.force_exit = True
+            thread.join()
 
 
 def _main() -> None:

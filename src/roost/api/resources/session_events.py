@@ -20,6 +20,7 @@ from roost.core.files.attachments import Attachments
 from roost.core.read.follow import Follow
 from roost.core.read.large_events import EventPages
 from roost.core.sandbox.budgets import Budgets
+from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.write.intake import Intake
 from roost.domain.events import Draft, Entry
 from roost.domain.rewinds import hidden
@@ -76,11 +77,16 @@ RESOURCE: Final = Resource(
     reply="beta.sessions.BetaManagedAgentsSendSessionEvents",
 )
 async def send(
-    call: ApiCall, budgets: Budgets, attachments: Attachments, intake: Intake
+    call: ApiCall,
+    budgets: Budgets,
+    attachments: Attachments,
+    intake: Intake,
+    choice: HarnessChoice,
 ) -> ASGIApp:
     """Inputs: answered when they are durable, with their place in the log."""
     session = await call.session("tell")
     drafts = drafts_of(call.body["events"], "events", session.state.thread_id)
+    choice.check_inputs(session.spec.harness, drafts, "events")
     budgets.admit(session, drafts)
     receipts = receipts_of(call.body["events"], call.idempotency_key, call.raw)
     async with attachments.kept(call.key, session.id, drafts, "events"):

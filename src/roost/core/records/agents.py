@@ -8,6 +8,7 @@ from typing import Any
 from roost.core.access.permissions import check_owner
 from roost.core.records.skills import Skills
 from roost.domain import agent
+from roost.domain.environment import RESERVED
 from roost.domain.upstream import Upstreams
 from roost.errors import InvalidRequest, NotFound
 from roost.ids import mint
@@ -40,6 +41,7 @@ class Agents:
 
         :raises InvalidRequest: naming the field :raises ModelNotServed: no server has its model
         """
+        _check_metadata(params.get("metadata") or {})
         body = agent.created(await self.pinned(caller.tenant, params))
         self._upstreams.check(body["model"]["id"])
         return await self._catalog.add(
@@ -79,6 +81,8 @@ class Agents:
         :raises Conflict: the version is another one by now
         """
 
+        _check_metadata(params.get("metadata") or {})
+
         def change(record: Record) -> dict[str, Any]:
             if record.archived_at is not None:
                 raise InvalidRequest(f"agent {agent_id} is archived and cannot be updated")
@@ -102,3 +106,10 @@ class Agents:
         """One way; again: the same answer. :raises NotFound: :raises NotTheOwner:"""
         check_owner(caller, await self.get(caller.tenant, agent_id))
         return await self._catalog.archive("agent", caller.tenant, agent_id)
+
+
+def _check_metadata(metadata: Mapping[str, str | None]) -> None:
+    """Refuse a key of ours that means nothing, which nobody would notice. :raises InvalidRequest:"""
+    for key in metadata:
+        if key.startswith(RESERVED) and key != agent.HARNESS:
+            raise InvalidRequest(f"metadata.{key}: unknown; `{RESERVED}` is reserved")

@@ -23,6 +23,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from roost.core.read.large_events import LargeEvents
+from roost.core.sessions.harness_choice import Need
 from roost.core.sessions.lifecycle import Lifecycle
 from roost.core.sessions.trust import Trust
 from roost.core.snapshots.snapshots import Origin
@@ -44,7 +45,6 @@ from roost.domain.snapshot import BEGINNING, Snapshot
 from roost.errors import InvalidRequest, NotFound, SnapshotGone
 from roost.ids import conversation_id, mint
 from roost.ports.drafts import new_draft
-from roost.ports.harness_profile import HarnessProfile
 from roost.ports.keys import Key
 from roost.ports.log import EventQuery, Log, Receipt
 from roost.ports.notifier import Notifier
@@ -65,9 +65,7 @@ Place = int | str | None
 
 
 class Forks:
-    """Forks and rewinds sessions. `files` are those of agents that have any. `profiles` are those of all
-    harnesses that this server knows, installed here or not.
-    """
+    """Forks and rewinds sessions. `files` are those of agents that have any."""
 
     def __init__(
         self,
@@ -76,7 +74,6 @@ class Forks:
         notifier: Notifier,
         lifecycle: Lifecycle,
         *,
-        profiles: Mapping[str, HarnessProfile],
         trust: Trust,
         files: LocalWorkspaces,
     ) -> None:
@@ -84,7 +81,7 @@ class Forks:
         self._log = log
         self._notifier = notifier
         self._lifecycle = lifecycle
-        self._profiles = profiles
+        self._choice = lifecycle.specs.choice
         self._trust = trust
         self._files = files
         self._large = LargeEvents()
@@ -112,6 +109,7 @@ class Forks:
         if receipt and (made := await self._sessions.made(caller.tenant, receipt)):
             return await self._lifecycle.repeated(caller, made)
         session = await self._lifecycle.access.session(caller, session_id, "tell")
+        self._choice.check(session.spec.harness, Need("session", "fork"))
         turn = await self.turn(session, params.get("at"), "at")
         end = await self._entry(session, turn.last)
         spec = await self._lifecycle.specs.copied(caller, _forked(session, turn, end, params))
@@ -151,6 +149,7 @@ class Forks:
         :raises SessionClosed: :raises SessionBusy: :raises Conflict: see `ledger.rewind`
         """
         session = await self._lifecycle.access.session(caller, session_id, "tell")
+        self._choice.check(session.spec.harness, Need("session", "rewind"))
         ledger.check_rest(session.state)
         turn = await self.turn(session, params["to"], "to")
         files = params.get("files", True) not in (False, KEEP)
@@ -209,12 +208,12 @@ class Forks:
         return workspace, found
 
     def _has_files(self, session: Session) -> bool:
-        profile = self._profiles.get(session.spec.harness)
+        profile = self._choice.declared(session.spec.harness)
         return profile is None or profile.needs_sandbox
 
     def own_directories(self, session: Session) -> Collection[str]:
         """The directories in its home that belong to its agent's program."""
-        profile = self._profiles.get(session.spec.harness)
+        profile = self._choice.declared(session.spec.harness)
         return () if profile is None else profile.own_directories
 
     async def snapshot(self, session: Session, turn: ConversationTurn) -> Snapshot | None:

@@ -1,62 +1,184 @@
-"""Which harness a new session gets, and whether there is a server for its model."""
+"""Which harness a new session gets, and whether it can do what the session asks for.
+
+The session's own word comes first, then its agent's, then its LLM vault's, then the operator's. An LLM vault's key is
+for one engine: a session or an agent that names another one is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
+import msgspec
+
+from roost.domain.agent import DEFAULT_EFFORT, HARNESS
+from roost.domain.events import Draft
 from roost.domain.llm_vault import LlmVault
 from roost.domain.upstream import Upstreams
-from roost.errors import InvalidRequest
-from roost.ports.harness import Harness
+from roost.errors import HarnessCannot, InvalidRequest
+from roost.ports.harness import KnownHarness
 from roost.ports.harness_profile import HarnessProfile
+
+_CANNOT: Final[Mapping[str, str]] = {
+    "approvals": "cannot ask before a tool runs; `always_allow` is the only policy they can have",
+    "custom_tools": "cannot call tools that a client carries out",
+    "skills": "cannot use skills",
+    "mcp": "cannot use MCP servers",
+    "files": "cannot read documents in messages",
+    "images": "cannot see images in messages",
+    "effort": f"cannot be given an effort other than {DEFAULT_EFFORT!r}",
+    "fork": "cannot be forked",
+    "rewind": "cannot be rewound",
+}
+"""What agents cannot do that lack an ability, in words."""
+
+_SEEN: Final[Mapping[str, str]] = {"image": "images", "document": "files"}
+
+
+class Need(msgspec.Struct, frozen=True):
+    """What a session asks of its harness: the field that asks for it, and the ability that it takes."""
+
+    field: str
+    ability: str
 
 
 class HarnessChoice:
-    """The harnesses of this server; a session that names none gets `default`."""
+    """The harnesses that this server knows, by their names; a session that names none gets `default`."""
 
     def __init__(
-        self, harnesses: Mapping[str, Harness], default: str, upstreams: Upstreams
+        self, known: Mapping[str, KnownHarness], default: str, upstreams: Upstreams
     ) -> None:
-        self._harnesses = harnesses
-        self._default = default
+        self.known = known
+        self.default = default
         self._upstreams = upstreams
 
-    def chosen(self, name: str | None, vault: LlmVault | None) -> str:
-        """The name of the harness that a session gets: the one it names, or that its LLM vault does.
+    def chosen(self, name: str | None, metadata: Mapping[str, str], vault: LlmVault | None) -> str:
+        """The name of the harness that a session gets, from its own word and its agent's metadata.
 
-        :raises InvalidRequest: it is not here, or cannot use the vault's key
+        :raises InvalidRequest: it is not here, or is not the one that its LLM vault's key is for
         """
+        field = "harness" if name is not None else f"agent.metadata.{HARNESS}"
+        named = name if name is not None else metadata.get(HARNESS)
         if vault is not None:
-            return self._engine(name, vault)
-        chosen = self._default if name is None else name
-        if chosen not in self._harnesses:
-            known = ", ".join(sorted(self._harnesses))
-            raise InvalidRequest(
-                f"harness: {chosen!r} is not available here", hint=f"There is: {known}."
-            )
-        return chosen
+            return self._engine(named, field, vault)
+        if named is None:
+            return self._available(self.default, "harness")
+        return self._available(named, field)
 
-    def _engine(self, name: str | None, vault: LlmVault) -> str:
+    def _available(self, name: str, field: str) -> str:
+        known = self.known.get(name)
+        if known is not None and known.version is not None:
+            return name
+        why = "" if known is None else f": {known.missing}"
+        advice = "" if known is None or not known.hint else f"{known.hint} "
+        raise InvalidRequest(
+            f"{field}: {name!r} is not available here{why}",
+            hint=f"{advice}There is: {', '.join(sorted(self._usable()))}.",
+        )
+
+    def _engine(self, named: str | None, field: str, vault: LlmVault) -> str:
         """The harness of an LLM vault. Its key is put on by the egress, so its requests have to go that way."""
         engine = vault.engine
-        if name is not None and name != engine:
+        if named is not None and named != engine:
             raise InvalidRequest(
-                f"harness: {name!r} is not the engine of the LLM vault, {engine!r}"
+                f"{field}: {named!r} is not the engine of the LLM vault, {engine!r}",
+                hint=f"Name {engine!r} as the session's `harness`, or another vault.",
             )
-        able = [each for each in self._harnesses if self.profile(each).abilities.budget]
+        able = self._able("budget")
         if engine not in able:
-            what = "cannot use a vault's key" if engine in self._harnesses else "is not available"
+            what = "cannot use a vault's key" if engine in self._usable() else "is not available"
             raise InvalidRequest(
                 f"vault_ids: the engine {engine!r} of the LLM vault {what} here",
-                hint=f"There is: {', '.join(sorted(able)) or 'none'}.",
+                hint=f"There is: {', '.join(able) or 'none'}.",
             )
         return engine
 
+    def _usable(self) -> dict[str, HarnessProfile]:
+        return {
+            name: each.profile
+            for name, each in self.known.items()
+            if each.version is not None and each.profile is not None
+        }
+
+    def _able(self, ability: str) -> list[str]:
+        """The harnesses here that have an ability."""
+        usable = self._usable().items()
+        return sorted(name for name, profile in usable if getattr(profile.abilities, ability))
+
     def profile(self, name: str) -> HarnessProfile:
         """What a harness that was chosen declares."""
-        return self._harnesses[name].profile
+        return self._usable()[name]
+
+    def declared(self, name: str) -> HarnessProfile | None:
+        """What the harness of any session declares; None if nobody here knows it: its package may be gone."""
+        known = self.known.get(name)
+        return None if known is None else known.profile
 
     def check_model(self, name: str, agent: Mapping[str, Any]) -> None:
         """Refuse a model that no server serves by the API that the harness speaks. :raises ModelNotServed:"""
         self._upstreams.check(agent["model"]["id"], self.profile(name).upstream)
+
+    def check(self, name: str, *needs: Need) -> None:
+        """Refuse what the agents of a harness cannot do. :raises HarnessCannot: naming the field"""
+        profile = self.declared(name)
+        abilities = None if profile is None else profile.abilities
+        for need in needs:
+            if abilities is not None and not getattr(abilities, need.ability):
+                able = self._able(need.ability)
+                raise HarnessCannot(
+                    f"{need.field}: {name!r} agents {_CANNOT[need.ability]}",
+                    hint=f"Of the harnesses here, {' and '.join(map(repr, able))} can."
+                    if able
+                    else "No harness here can: leave it out.",
+                )
+
+    def check_agent(self, name: str, agent: Mapping[str, Any]) -> None:
+        """Refuse an agent that asks for more than its harness can do. :raises HarnessCannot: naming the field"""
+        profile = self.declared(name)
+        runs_tools = profile is None or profile.runs_tools
+        self.check(
+            name, *(need for need in _needs_of(agent) if runs_tools or need.ability != "approvals")
+        )
+
+    def check_inputs(self, name: str, drafts: Sequence[Draft], at: str) -> None:
+        """Refuse inputs with content that the agent could not look at. :raises HarnessCannot: naming the field"""
+        profile = self.declared(name)
+        if profile is None or (profile.abilities.files and profile.abilities.images):
+            return
+        for i, draft in enumerate(drafts):
+            if not any(b'"%b"' % kind.encode() in draft.body for kind in _SEEN):
+                continue
+            for j, block in enumerate(msgspec.json.decode(draft.body).get("content") or ()):
+                if (ability := _SEEN.get(block["type"])) is not None:
+                    self.check(name, Need(f"{at}.{i}.content.{j}", ability))
+
+    def check_vaults(self, name: str, vault_ids: Sequence[str], model_vault: str | None) -> None:
+        """Refuse vaults that nothing would be taken from. :raises HarnessCannot:"""
+        profile = self.profile(name)
+        useful = profile.needs_sandbox or profile.abilities.mcp
+        for i, vault_id in enumerate(vault_ids):
+            if vault_id != model_vault and not useful:
+                raise HarnessCannot(
+                    f"vault_ids.{i}: {name!r} agents have no sandbox and no MCP servers, so they cannot use "
+                    "credentials"
+                )
+
+
+def _needs_of(agent: Mapping[str, Any], at: str = "agent") -> Iterator[Need]:
+    for i, tool in enumerate(agent["tools"]):
+        if tool["type"] == "custom":
+            yield Need(f"{at}.tools.{i}", "custom_tools")
+        elif _asks(tool):
+            yield Need(f"{at}.tools.{i}.permission_policy", "approvals")
+    if agent["mcp_servers"]:
+        yield Need(f"{at}.mcp_servers", "mcp")
+    if agent["skills"]:
+        yield Need(f"{at}.skills", "skills")
+    if agent["model"]["effort"]["type"] != DEFAULT_EFFORT:
+        yield Need(f"{at}.model.effort", "effort")
+
+
+def _asks(toolset: Mapping[str, Any]) -> bool:
+    """Whether a person may be asked before one of its tools runs."""
+    configs = [toolset["default_config"], *toolset["configs"]]
+    return any(c["enabled"] and c["permission_policy"]["type"] != "always_allow" for c in configs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -106,6 +107,7 @@ class Lifecycle:
             return await self.repeated(caller, made)
         asked = params.get("resources") or ()
         spec = await self.specs.of(caller, params)
+        self.specs.choice.check_inputs(spec.harness, drafts, "initial_events")
         self.given.check(spec, asked)
         async with (
             self._prestart.offer(caller.tenant, spec) as offer,
@@ -160,13 +162,43 @@ class Lifecycle:
             raise InvalidRequest("vault_ids: cannot be changed after the session was created")
         await self.access.session(caller, session_id, "tell")
         session = await self._sessions.revise(
-            caller.tenant, session_id, lambda before: _revision(before, params, self._budgets)
+            caller.tenant, session_id, partial(self._revision, params=params)
         )
         self._notifier.notify(session_id)
         if session.state.status is Status.RUNNING:  # perhaps since now
             self._notifier.notify(inbox(session_id))
             self._notifier.notify(WORK)
         return session
+
+    def _revision(self, session: Session, params: Mapping[str, Any]) -> Revised:
+        if session.state.status is Status.TERMINATED:
+            raise SessionClosed("a session that is terminated cannot be updated")
+        before = session.spec
+        after = replace(
+            before,
+            title=params.get("title", before.title),
+            metadata=_patched(before.metadata, params.get("metadata")),
+            agent=self._retooled(session, params["agent"]) if "agent" in params else before.agent,
+            budget=self._budgets.changed(session, params),
+        )
+        changed = {
+            field: getattr(after, field)
+            for field in ("title", "metadata", "agent", "budget")
+            if getattr(after, field) != getattr(before, field)
+        }
+        if not changed.get("metadata", True):
+            del changed["metadata"]  # the event has no way to say "now empty"
+        noted = after != before
+        said = [new_draft("session.updated", **changed)] if noted else []
+        raised = self._budgets.raised(before.budget, replace(session, spec=after))
+        return Revised(after, said, raised)
+
+    def _retooled(self, session: Session, given: Mapping[str, Any]) -> dict[str, Any]:
+        if session.state.status is not Status.IDLE:
+            raise SessionBusy("agent: tools and MCP servers change only while the session is idle")
+        agent = overridden(session.spec.agent, given)
+        self.specs.choice.check_agent(session.spec.harness, agent)
+        return agent if session.spec.task_id is None else with_task_tool(agent)
 
     async def archive(self, caller: Key, session_id: str) -> Session:
         """End it for good; it stays readable.
@@ -196,38 +228,8 @@ class Lifecycle:
         self._prestart.drop(session_id)
 
 
-def _revision(session: Session, params: Mapping[str, Any], budgets: Budgets) -> Revised:
-    if session.state.status is Status.TERMINATED:
-        raise SessionClosed("a session that is terminated cannot be updated")
-    before = session.spec
-    after = replace(
-        before,
-        title=params.get("title", before.title),
-        metadata=_patched(before.metadata, params.get("metadata")),
-        agent=_retooled(session, params["agent"]) if "agent" in params else before.agent,
-        budget=budgets.changed(session, params),
-    )
-    changed = {
-        field: getattr(after, field)
-        for field in ("title", "metadata", "agent", "budget")
-        if getattr(after, field) != getattr(before, field)
-    }
-    if not changed.get("metadata", True):
-        del changed["metadata"]  # the event has no way to say "now empty"
-    noted = after != before
-    said = [new_draft("session.updated", **changed)] if noted else []
-    return Revised(after, said, budgets.raised(before.budget, replace(session, spec=after)))
-
-
 def _patched(metadata: dict[str, str], patch: Mapping[str, str | None] | None) -> dict[str, str]:
     for key, value in (patch or {}).items():
         if key.startswith(RESERVED) and metadata.get(key) != value:
             raise InvalidRequest(f"metadata.{key}: fixed when the session was created")
     return merged(metadata, patch)
-
-
-def _retooled(session: Session, given: Mapping[str, Any]) -> dict[str, Any]:
-    if session.state.status is not Status.IDLE:
-        raise SessionBusy("agent: tools and MCP servers change only while the session is idle")
-    agent = overridden(session.spec.agent, given)
-    return agent if session.spec.task_id is None else with_task_tool(agent)

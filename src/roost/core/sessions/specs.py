@@ -15,7 +15,7 @@ from roost.core.records.environments import Environments
 from roost.core.records.tasks import Tasks
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.networking import networking_of
-from roost.core.sessions.harness_choice import HarnessChoice
+from roost.core.sessions.harness_choice import HarnessChoice, Need
 from roost.core.sessions.trust import Trust
 from roost.core.vaults.llm import llm_vault_among
 from roost.core.vaults.vaults import Vaults
@@ -55,28 +55,34 @@ class SessionSpecs:
         choice: HarnessChoice,
     ) -> None:
         self.trust = trust
+        self.choice = choice
         self._records = records
         self._workspaces = workspaces
         self._budgets = budgets
-        self._choice = choice
 
     async def of(self, caller: Key, params: Mapping[str, Any]) -> Spec:
         """What a session is made with that asks for this.
 
         :raises InvalidRequest: naming the field :raises NotFound: the agent or the environment
+        :raises HarnessCannot: naming what its harness cannot do
         :raises Forbidden: more trust than the key may ask for
         :raises SandboxUnavailable: it needs a sandbox, and there is none to be had
         """
         vault_ids = list(params.get("vault_ids") or ())
         vaults = await self._records.vaults.given(caller, vault_ids)
         model_vault, llm_vault = llm_vault_among(vaults)
-        asked = await self._workspaces.joined(caller, self._options(params, llm_vault))
         record, agent = await self._agent(caller.tenant, params["agent"])
+        options = self._options(params, record.body["metadata"], llm_vault)
+        asked = await self._workspaces.joined(caller, options)
+        harness = asked["harness"]
         environment = await self._environment(caller.tenant, params["environment_id"])
         if llm_vault is None:  # what a server of its own has, only that server knows
-            self._choice.check_model(asked["harness"], agent)
+            self.choice.check_model(harness, agent)
+        self.choice.check_agent(harness, agent)
+        self.choice.check_vaults(harness, vault_ids, model_vault)
         made_from = {"agent": record, "environment_id": environment, **vaults}
         if "task_id" in asked:
+            self.choice.check(harness, Need("task_id", "custom_tools"))
             made_from["task_id"] = await self._records.tasks.seen(caller, asked["task_id"])
             agent = with_task_tool(agent)
         spec = Spec(
@@ -92,7 +98,7 @@ class SessionSpecs:
             **{**defaults_of(environment.body), **asked},
         )
         self.trust.check(caller, spec)
-        if self._choice.profile(spec.harness).needs_sandbox:
+        if self.choice.profile(spec.harness).needs_sandbox:
             spec = await self.trust.placed(spec, networking_of(environment.body["config"]))
         for field, written in made_from.items():
             check_author(written, spec.trust_level, field)
@@ -115,13 +121,16 @@ class SessionSpecs:
 
     def named(self, spec: Spec, session_id: str) -> Spec:
         """With what the agent's own program will call the session, if it is a program."""
-        if not self._choice.profile(spec.harness).needs_sandbox:
+        if not self.choice.profile(spec.harness).needs_sandbox:
             return spec
         return replace(spec, sdk_session_id=conversation_id(session_id))
 
-    def _options(self, params: Mapping[str, Any], vault: LlmVault | None) -> dict[str, Any]:
+    def _options(
+        self, params: Mapping[str, Any], of_agent: Mapping[str, str], vault: LlmVault | None
+    ) -> dict[str, Any]:
         options = _options_of(params)
-        return {**options, "harness": self._choice.chosen(options.get("harness"), vault)}
+        chosen = self.choice.chosen(options.get("harness"), of_agent, vault)
+        return {**options, "harness": chosen}
 
     def _budget(
         self,
@@ -132,7 +141,7 @@ class SessionSpecs:
     ) -> dict[str, Any] | None:
         """Budgets are kept on the way out of a sandbox: an agent without one cannot have any."""
         budget = self._budgets.new(given, agent["model"]["id"], model_vault)
-        counted = self._choice.profile(options["harness"]).abilities.budget
+        counted = self.choice.profile(options["harness"]).abilities.budget
         if budget is not None and not counted:
             raise BudgetRefused(
                 f"budget: the requests of {options['harness']!r} agents are not counted",

@@ -1,0 +1,18 @@
+"""The shipped harnesses behind a real server: the kit that every harness passes, once for each of them."""
+
+from __future__ import annotations
+
+from roost.testing.harness_contract import BEHIND_A_SERVER, proved_by
+from roost.testing.harness_sessions import HarnessSessions
+
+
+class TestClaudeSessions(HarnessSessions):
+    harness = "claude"
+
+
+class TestScriptedSessions(HarnessSessions):
+    harness = "scripted"
+
+
+def test_the_kit_proves_what_the_other_kit_leaves_to_it() -> None:
+    assert proved_by(HarnessSessions) >= BEHIND_A_SERVER
