@@ -133,6 +133,8 @@ GUARDS: Final[dict[str, list[str]]] = {
     ],
     "egress/intercept.py": ["tests/egress/test_intercept.py"],
     "egress/tls.py": ["tests/egress/test_intercept.py"],
+    "egress/mcp.py": ["tests/egress/test_mcp.py"],
+    "egress/loopback.py": ["tests/egress/test_mcp.py"],
     "egress/dial.py": ["tests/egress/test_network.py", "tests/egress/test_hosts.py"],
     "egress/hosts.py": ["tests/egress/test_hosts.py", "tests/egress/test_network.py"],
     "blobs/folder.py": ["tests/contracts/test_blobs.py", "tests/workspaces/test_snapshots.py"],

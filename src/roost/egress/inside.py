@@ -65,16 +65,23 @@ def open_grant(
 ) -> OpenGrant:
     """The sockets in `directory`, as a sandbox is to see them; `takes`: who serves each, by its path inside.
 
-    `servers` are its MCP servers, by their own URLs; those that are on the host's loopback need no endpoint.
+    `servers` are its MCP servers, by their own URLs.
     """
     ports = {MODEL_SOCKET: dialect.port, PROXY_SOCKET: _PROXY_PORT, GIT_SOCKET: _GIT_PORT}
-    on_host = any(each.bound for each in servers.values())
-    ports |= {
-        path: None if on_host else FIRST_MCP_PORT + index for index, path in enumerate(MCP_SOCKETS)
+    ports |= {path: FIRST_MCP_PORT + index for index, path in enumerate(MCP_SOCKETS)}
+    on_host = {
+        path: each.port
+        for path, each in zip(MCP_SOCKETS, servers.values(), strict=False)
+        if each.bound
     }
+    ports |= on_host
     endpoints = [
         Endpoint(
-            address=UnixAddress(directory / name_of(path)), socket=path, port=ports[path], take=take
+            address=UnixAddress(directory / name_of(path)),
+            socket=path,
+            port=ports[path],
+            is_open=path in on_host,
+            take=take,
         )
         for path, take in takes.items()
     ]

@@ -40,6 +40,11 @@ class LocalServer(NamedTuple):
     word: bytes = b""
     bound: socket.socket | None = None
 
+    @property
+    def port(self) -> int | None:
+        """The port in its address."""
+        return httpx2.URL(self.url).port
+
 
 @contextmanager
 def local_servers(

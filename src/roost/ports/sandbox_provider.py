@@ -85,13 +85,15 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Something of the server's that commands can connect to. There is no other way out of a sandbox.
 
     The server listens at `address`. Commands find it as a unix socket at the path `socket`, and, where a
-    program speaks only TCP, at `port` of their own loopback. `take` spares a sandbox of this process the
+    program speaks only TCP, at `port` of their own loopback; without isolation that is the machine's, where the
+    server has opened it already (`is_open`). `take` spares a sandbox of this process the
     detour over the address: it hands over a connection that has come to such a port.
     """
 
     address: Address
     socket: str
     port: int | None = None
+    is_open: bool = False
     take: Take | None = None
 
 

@@ -43,5 +43,7 @@ class ForwardedSandbox:
 
 def with_ports(sandbox: Sandbox, endpoints: Sequence[Endpoint]) -> Sandbox:
     """The sandbox, with the ports of the endpoints open for each of its commands."""
-    ports = {each.port: each.socket for each in endpoints if each.port is not None}
+    ports = {
+        each.port: each.socket for each in endpoints if each.port is not None and not each.is_open
+    }
     return sandbox if sandbox.has_ports or not ports else ForwardedSandbox(sandbox, ports)
