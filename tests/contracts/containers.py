@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -27,7 +28,7 @@ from tests.hostile.probed_sandbox import (
 )
 
 from roost.errors import SandboxFailed, SandboxUnavailable
-from roost.ports.sandbox_provider import Mount, SandboxProvider
+from roost.ports.sandbox_provider import SYSTEM_CERTIFICATES, Mount, SandboxProvider
 from roost.sandboxes.docker import DockerProvider
 from roost.sandboxes.docker.engine import LABEL, Engine
 from roost.testing.sandbox_contract.kit import (
@@ -174,6 +175,30 @@ class ContainerContract(EngineKit):
         assert (done.returncode, done.stdout) == (0, b"roost-built\n"), done.stderr.decode()
         assert b"Successfully" in done.stderr
         await DockerProvider(socket=engine.socket, image="roost-built").check()
+
+    async def test_an_image_has_its_own_list_of_certificates(
+        self, engine: LiveEngine, plan: Plans, tmp_path: Path
+    ) -> None:
+        """They are trusted, and not this machine's; and those of the session, as always."""
+        base = tmp_path / "root.tar"
+        base.write_bytes(rootfs())
+        with tarfile.open(base, "a") as tar:
+            entry = tarfile.TarInfo(SYSTEM_CERTIFICATES[0].removeprefix("/"))
+            entry.size, entry.mode = len(b"of the image\n"), 0o644
+            tar.addfile(entry, io.BytesIO(b"of the image\n"))
+        async for _ in Engine(engine.socket).load(base, "roost-trusting"):
+            pass
+        session, everything = tmp_path / "ca.pem", tmp_path / "ca-bundle.pem"
+        session.write_text("of the session\n")
+        trusted = {"certificates": everything, "authority": session}
+        shown = Mount(everything, "/run/roost/ca-bundle.pem")
+        read = f"cat {SYSTEM_CERTIFICATES[0]} /run/roost/ca-bundle.pem"
+        for image, found in (("roost-trusting", b"of the image\n"), (IMAGE, b"of the machine\n")):
+            everything.write_text("of the machine\nof the session\n")
+            provider = DockerProvider(socket=engine.socket, image=image)
+            async with provider.open(plan(mounts=[shown], **trusted)) as sandbox:
+                assert (await shell(sandbox, read)).output == (found + b"of the session\n") * 2
+        assert await Engine(engine.socket).sandboxes("look") == []
 
     async def test_an_image_that_cannot_be_built_says_why_and_what_to_do(
         self, engine: LiveEngine

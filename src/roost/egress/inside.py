@@ -108,6 +108,7 @@ def open_grant(
         addresses=addresses,
         mounts=[Mount(directory / name_of(path), path) for path in shown],
         certificates=directory / name_of(CERTIFICATES) if shown else None,
+        authority=directory / name_of(CERTIFICATE) if shown else None,
         unreachable=unreachable,
         left_out=left_out,
     )

@@ -180,8 +180,8 @@ class OpenGrant(msgspec.Struct, frozen=True, kw_only=True):
 
     `environ` tells programs inside about the `endpoints`, and has the placeholders. `addresses` are the URLs
     under which origins are reached inside, by their own. `mounts` are the files that `environ` names, and
-    `certificates` is the one that programs inside are to trust instead of the system's list of certificates;
-    None: the system's own. `unreachable` are hosts of substitutions that the networking does not allow, by
+    `certificates` is the one that programs inside are to trust instead of the system's list of certificates,
+    with that list in it and then the one of `authority`; None: the system's own. `unreachable` are hosts of substitutions that the networking does not allow, by
     the name of the variable. `left_out` are variables that are not set, as the name has another meaning.
     """
 
@@ -190,6 +190,7 @@ class OpenGrant(msgspec.Struct, frozen=True, kw_only=True):
     addresses: Mapping[str, str] = {}
     mounts: Sequence[Mount] = ()
     certificates: Path | None = None
+    authority: Path | None = None
     unreachable: Mapping[str, Sequence[str]] = {}
     left_out: Sequence[str] = ()
 

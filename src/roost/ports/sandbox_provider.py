@@ -103,7 +103,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     `home` becomes `/home/sandbox` and `workspace` becomes `/workspace`, both writable; they may be the same
     volume. What the workspace has under the names in `hidden` is an empty directory there, and nothing can
     be put into it; that is for what belongs to the home alone. `mounts` are added to that, and the file
-    `certificates` takes the place of the system's list of trusted ones (`SYSTEM_CERTIFICATES`). There is no
+    `certificates` takes the place of the system's list of trusted ones (`SYSTEM_CERTIFICATES`). It has this
+    machine's list and the certificate in `authority`, and is this sandbox's alone: a sandbox with another system
+    than this machine's writes that system's list into it instead, and the certificate after it. There is no
     network but the `endpoints`. A command's environment is `HOME` and `PATH` of the sandbox, then `environ`,
     then what `spawn` is given, and nothing else (shells add `PWD`; a sandbox that does not isolate adds
     `ROOST_PLACE`, to find again what was started in it).
@@ -119,6 +121,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     hidden: Sequence[str] = ()
     mounts: Sequence[Mount] = ()
     certificates: Path | None = None
+    authority: Path | None = None
     endpoints: Sequence[Endpoint] = ()
     environ: Mapping[str, str] = {}
     limits: SandboxLimits = SandboxLimits()

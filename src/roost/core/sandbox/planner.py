@@ -108,6 +108,7 @@ class SandboxPlanner:
             hidden=sorted(harness.profile.own_directories) if workspace == home else (),
             mounts=[*inputs.mounts, Mount(self._policy.forwarder, FORWARDER), *opened.mounts],
             certificates=opened.certificates,
+            authority=opened.authority,
             endpoints=opened.endpoints,
             environ={**opened.environ, **self._environ(session)},
             limits=self._limits(inputs.quota_bytes),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from secrets import token_hex
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -11,7 +14,14 @@ import anyio
 import msgspec
 
 from roost.errors import SandboxFailed
-from roost.sandboxes.docker.wire import EngineRefused, EngineStream, ask, hijack, relay
+from roost.sandboxes.docker.wire import (
+    EngineRefused,
+    EngineStream,
+    ask,
+    fetch,
+    hijack,
+    relay,
+)
 
 LABEL: Final = "roost.session"
 PLACE: Final = "roost.place"
@@ -59,6 +69,34 @@ class Engine:
                 return False
             raise
         return True
+
+    async def image_id(self, name: str) -> str:
+        """Which image has the name now."""
+        return str((await ask(self._socket, "GET", f"/images/{quote(name)}/json"))["Id"])
+
+    async def image_file(self, image: str, paths: Sequence[str]) -> bytes | None:
+        """The first of these files that an image has. A container is made for that, and never started."""
+        given = {"Image": image, "Cmd": ["true"], "Labels": {LABEL: "look"}}
+        with anyio.CancelScope(shield=True):  # given up half-way, it would stay
+            container = await self.create(f"roost-look-{token_hex(4)}", given)
+            try:
+                found = [await self._file(container, path) for path in paths]
+            finally:
+                await self.remove(container)
+        return next(filter(None, found), None)
+
+    async def _file(self, container: str, path: str) -> bytes | None:
+        target = f"/containers/{container}/archive?" + urlencode({"path": path})
+        try:
+            packed = await fetch(self._socket, target)
+        except EngineRefused as refused:
+            if refused.status == _NOT_FOUND:
+                return None
+            raise
+        with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+            entry = tar.next()
+            file = tar.extractfile(entry) if entry is not None and entry.isreg() else None
+            return None if file is None else file.read()
 
     def pull(self, name: str) -> AsyncGenerator[dict[str, Any], None]:
         """Get an image from where its name says; what the engine says of that."""

@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Sandbox
-from roost.ports.sandbox_provider import LocalVolume, Plan
+from roost.ports.sandbox_provider import SYSTEM_CERTIFICATES, LocalVolume, Plan
 from roost.sandboxes import sandbox_names
 from roost.sandboxes.bubblewrap.disk import DiskWatch
 from roost.sandboxes.bubblewrap.identity import SandboxIdentity, Uids, settle
@@ -63,6 +63,7 @@ class DockerProvider:
         self._state = state
         self._open: OpenSandboxes[DockerSandbox] = OpenSandboxes()
         self._checked = False
+        self._certificates: tuple[str, bytes | None] = "", None  # of an image, by its id
 
     @property
     def name(self) -> str:
@@ -175,6 +176,7 @@ class DockerProvider:
             await anyio.to_thread.run_sync(make_mount_points, plan)
             who = await anyio.to_thread.run_sync(settle, plan, self._uids, held)
             etc = await anyio.to_thread.run_sync(self._name_user, who)
+            await self._trust_image(plan)
             security = recipe.security(await self._filter())
             wanted = recipe.container(plan, who, etc, self._image, self._runtime, security)
             # Given up half-way, it would leave a container that nobody knows of.
@@ -185,6 +187,18 @@ class DockerProvider:
         except KeyError:
             raise SandboxUnavailable(f"no system-call filter for {platform.machine()}") from None
         return DockerSandbox(self._engine, running, tasks)
+
+    async def _trust_image(self, plan: Plan) -> None:
+        """What programs are to trust is the image's own list, if it has one, and the session's certificate."""
+        if plan.certificates is None or plan.authority is None:
+            return
+        image, own = self._certificates
+        if image != (now := await self._engine.image_id(self._image)):
+            own = await self._engine.image_file(now, SYSTEM_CERTIFICATES)
+            self._certificates = now, own
+        if own is not None:
+            session = await anyio.Path(plan.authority).read_bytes()
+            await anyio.Path(plan.certificates).write_bytes(own.rstrip() + b"\n" + session)
 
     async def _filter(self) -> str | Path:
         """The system-call filter as this engine takes it: in the request, or (Podman) in a file."""

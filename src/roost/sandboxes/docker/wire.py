@@ -99,6 +99,17 @@ async def ask(
     return msgspec.json.decode(answer) if answer.strip() else None
 
 
+async def fetch(path: Path, target: str) -> bytes:
+    """What the engine has there, as it is.
+
+    :raises EngineRefused: the engine says no
+    :raises SandboxUnavailable: the engine does not answer
+    """
+    stream, _, answer = await _exchange(path, "GET", target, None, _SECONDS)
+    stream.close()
+    return answer
+
+
 async def hijack(path: Path, target: str, body: Any = None) -> EngineStream:
     """A request that the engine answers with a raw stream, both ways. Close it.
 
