@@ -122,23 +122,31 @@ LOG = (named("log.jsonl"), b"")
 
 
 in_each_other = pytest.mark.parametrize(
-    "levels",
+    ("levels", "name"),
     [
-        pytest.param(3_000, marks=pytest.mark.no_cover),
-        pytest.param(15_000, marks=pytest.mark.chaos),
+        pytest.param(1_200, "four", marks=pytest.mark.no_cover),
+        pytest.param(15_000, "d", marks=pytest.mark.chaos),
     ],
 )
 """Directories: more than a path has room for, or a program can call itself."""
 
+named_so = pytest.mark.parametrize(
+    "name",
+    [pytest.param("four", marks=pytest.mark.no_cover), pytest.param("d", marks=pytest.mark.chaos)],
+)
+
+LONGEST = 4095
+"""Bytes of a path."""
+
 
 @contextmanager
-def deepest_of(folder: Path, depth: int) -> Generator[int, None, None]:
+def deepest_of(folder: Path, depth: int, name: str) -> Generator[int, None, None]:
     """So many directories in each other; the innermost is open."""
     at = os.open(folder, os.O_RDONLY)
     try:
         for _ in range(depth):
-            os.mkdir("d", dir_fd=at)
-            inner = os.open("d", os.O_RDONLY, dir_fd=at)
+            os.mkdir(name, dir_fd=at)
+            inner = os.open(name, os.O_RDONLY, dir_fd=at)
             os.close(at)
             at = inner
         yield at
@@ -195,47 +203,57 @@ def test_an_archive_that_grows_without_end_is_refused(tmp_path: Path):
     assert "more than 5000000 bytes" in refused(tmp_path, data, most=5_000_000)
 
 
-@pytest.mark.no_cover  # thousands of times the same
-def test_directories_as_deep_as_a_path_goes_come_out_as_they_went_in(tmp_path: Path):
+@named_so
+def test_directories_as_deep_as_a_path_goes_come_out_as_they_went_in(tmp_path: Path, name: str):
+    fit = (LONGEST - 1) // (len(name) + 1)
+
     def fill(bench: FolderBench) -> None:
-        with deepest_of(bench.folder, 2047) as at:
+        with deepest_of(bench.folder, fit, name) as at:
             os.close(os.open("f", os.O_CREAT | os.O_WRONLY, 0o640, dir_fd=at))
 
     data = made(tmp_path / "a", fill)
     with archives(tmp_path / "b").bench() as bench:
         bench.unpack(io.BytesIO(data), NOW)
         found = [one.path for one in bench.tree.walk() if isinstance(one, Found)]
-    assert (len(found), found[-1]) == (2048, b"d/" * 2047 + b"f")
+    assert (len(found), found[-1]) == (fit + 1, f"{name}/".encode() * fit + b"f")
     assert list((tmp_path / "b").iterdir()) == []
 
 
-@pytest.mark.no_cover
-def test_directories_deeper_than_any_path_are_refused_and_nothing_is_left(tmp_path: Path):
-    nest = [(named("files" + "/d" * depth, tarfile.DIRTYPE), b"") for depth in range(1, 2100)]
-    assert "4095 bytes" in refused(tmp_path, tar_of([CARD, LOG, *nest]))
+@named_so
+def test_directories_deeper_than_any_path_are_refused_and_nothing_is_left(
+    tmp_path: Path, name: str
+):
+    nest = [
+        (named("files" + f"/{name}" * depth, tarfile.DIRTYPE), b"")
+        for depth in range(1, LONGEST // (len(name) + 1) + 50)
+    ]
+    assert f"{LONGEST} bytes" in refused(tmp_path, tar_of([CARD, LOG, *nest]))
     assert list((tmp_path / "b").iterdir()) == []
 
 
 @in_each_other
 def test_of_directories_deeper_than_any_path_an_archive_has_what_has_one(
-    tmp_path: Path, levels: int
+    tmp_path: Path, levels: int, name: str
 ):
     def fill(bench: FolderBench) -> None:
-        with deepest_of(bench.folder, levels):
+        with deepest_of(bench.folder, levels, name):
             pass
 
     data = made(tmp_path / "a", fill)
     with archives(tmp_path / "b").bench() as bench:
         bench.unpack(io.BytesIO(data), NOW)
-        assert sum(1 for one in bench.tree.walk() if isinstance(one, Found)) == 2048
+        paths = [one.path for one in bench.tree.walk() if isinstance(one, Found)]
+    assert len(paths) == (LONGEST + 1) // (len(name) + 1)
     assert list((tmp_path / "a").iterdir()) == []
 
 
 @in_each_other
-def test_what_a_killed_server_has_left_is_removed_however_deep_it_is(tmp_path: Path, levels: int):
+def test_what_a_killed_server_has_left_is_removed_however_deep_it_is(
+    tmp_path: Path, levels: int, name: str
+):
     left = tmp_path / "a" / "left"
     left.mkdir(parents=True)
-    with deepest_of(left, levels):
+    with deepest_of(left, levels, name):
         pass
     archives(tmp_path / "a")
     assert not left.exists()
