@@ -48,6 +48,15 @@ def test_every_page_fits_its_width_and_can_be_read(person: Person, width: int, s
         person.shoot(f"{width}-{scheme}{named[0].replace('/', '-')}{'-open' if named[1] else ''}")
 
 
+def test_a_page_that_waits_for_the_server_can_be_read(person: Person):
+    need("axe-core", AXE.exists(), "make setup")
+    person.log_in()
+    person.page.route("**/v1/environments*", lambda route: None)  # never answered
+    person.page.goto(person.server.url + "/environments")
+    expect(person.page.get_by_role("status", name="Loading")).to_be_visible()
+    assert violations(person) == []
+
+
 def violations(person: Person) -> list[str]:
     """What the rules for accessible pages have against the page."""
     # A script element is what the page's own policy forbids, so it is run as the debugger.

@@ -31,7 +31,7 @@ export function Loaded<T>({ query, children }: { query: UseQueryResult<T>; child
     );
   }
   return (
-    <Stack gap="xs" aria-busy="true" aria-label="Loading">
+    <Stack gap="xs" role="status" aria-busy="true" aria-label="Loading">
       {[1, 2, 3].map((n) => (
         <Skeleton key={n} h={56} />
       ))}
