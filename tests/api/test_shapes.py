@@ -5,17 +5,19 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import time
-from typing import Any
+from typing import Annotated, Any, Required, TypedDict
 
 import anthropic.types.beta
 import pytest
 from anthropic.types.beta import AgentCreateParams, AgentUpdateParams, SessionListParams
 from anthropic.types.beta.sessions import EventSendParams
 from anthropic.types.beta.sessions.threads import EventListParams
+from pydantic import Field
 from typing_extensions import is_typeddict
 
 from roost.api.framework.query import Query, span_of
 from roost.api.framework.shapes import Shape
+from roost.api.operations import OPERATIONS
 from roost.errors import InvalidRequest
 
 SEND = Shape(EventSendParams)
@@ -186,6 +188,40 @@ def test_a_wrong_parameter_is_named(text: bytes, words: str):
     with pytest.raises(InvalidRequest) as refused:
         LIST.parse(text)
     assert words in refused.value.message
+
+
+class BoundedParams(TypedDict, total=False):
+    at: Required[Annotated[str, Field(min_length=1, max_length=3)]]
+    limit: Annotated[int, Field(ge=5, le=10)]
+    many: Annotated[list[str], Field(max_length=2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"at=", "at: String should have at least 1 character"),
+        (b"at=long", "at: String should have at most 3 characters"),
+        (b"limit=4", "limit: Input should be greater than or equal to 5"),
+        (b"limit=11", "limit: Input should be less than or equal to 10"),
+        (b"many=a&many=b&many=c", "many: List should have at most 2 items"),
+    ],
+)
+def test_a_bound_that_a_parameter_is_declared_with_holds(text: bytes, words: str):
+    query = Query(BoundedParams)
+    assert query.parse(b"at=now&limit=5&many=a") == {"at": "now", "limit": 5, "many": ["a"]}
+    with pytest.raises(InvalidRequest) as refused:
+        query.parse(text)
+    assert words in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("operation", "text"),
+    [("roost.sessions.export", b"at=" + b"x" * 129), ("auth.ws_token", b"sessionId=")],
+)
+def test_the_bounds_of_an_operations_own_parameters_hold(operation: str, text: bytes):
+    (query,) = (known.query for known in OPERATIONS if known.name == operation)
+    with pytest.raises(InvalidRequest):
+        query.parse(text)
 
 
 def test_parameters_that_travel_in_the_path_are_not_asked_for_again():

@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Required, Union, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from roost.api.framework.bounds import HEADERS, bound_of, own_fields
 from roost.api.framework.shapes import explained, source_of, strict_dict
@@ -76,7 +77,8 @@ class Query:
     @cached_property
     def _hints(self) -> dict[str, Any]:
         source = source_of(self.source)
-        return {**get_type_hints(source), **own_fields(self._owner)} if source else {}
+        hints = get_type_hints(source, include_extras=True) if source else {}
+        return {**hints, **own_fields(self._owner)}
 
     @cached_property
     def _owner(self) -> str:
@@ -84,7 +86,7 @@ class Query:
 
     @cached_property
     def _many(self) -> set[str]:
-        plain = ((field, _given(hint)) for field, hint in self._hints.items())
+        plain = ((field, _given(hint)[0]) for field, hint in self._hints.items())
         return {field for field, hint in plain if get_origin(hint) is list}
 
     def parse(self, text: bytes) -> dict[str, Any]:
@@ -147,18 +149,25 @@ def _parameter(field: str) -> str:
     return f"{ranged[1]}[{ranged[2]}]" if ranged else field
 
 
-def _given(hint: Any) -> Any:
-    """A parameter that is there has a value: leaving it out means what null would."""
+def _given(hint: Any) -> tuple[Any, list[FieldInfo]]:
+    """The type of a parameter that is there, and the bounds that are declared with it.
+
+    It has a value: leaving it out means what null would.
+    """
+    if get_origin(hint) is Required:
+        (hint,) = get_args(hint)
+    hint, *bounds = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     members = get_args(hint) if get_origin(hint) is Union else ()
     if datetime in members:
-        return datetime
-    if type(None) in members:
-        return next(member for member in members if member is not type(None))
-    return hint
+        hint = datetime
+    elif type(None) in members:
+        hint = next(member for member in members if member is not type(None))
+    return hint, [bound for bound in bounds if isinstance(bound, FieldInfo)]
 
 
 def _kind(owner: str, field: str, hint: Any) -> Any:
-    hint = _given(hint)
+    hint, own = _given(hint)
     read = _READ.get(hint) if get_origin(hint) is None else None
-    notes = [note for note in (bound_of(owner, field), read) if note is not None]
+    bounds = own or (bound_of(owner, field),)
+    notes = [note for note in (*bounds, read) if note is not None]
     return _annotated[hint, *notes] if notes else hint

@@ -53,7 +53,7 @@ class TaskUpdateParams(TypedDict, total=False):
 class TaskListParams(TypedDict, total=False):
     """Which tasks to list."""
 
-    limit: Annotated[int, Field(ge=1, le=100)]
+    limit: int
     page: str
 
 

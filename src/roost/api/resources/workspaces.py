@@ -27,7 +27,6 @@ _ALL = "/roost/v1/workspaces"
 _ONE = f"{_ALL}/{{workspace_id}}"
 _Name = Annotated[str, Field(min_length=1, max_length=128)]
 _Description = Annotated[str, Field(max_length=2048)]
-_Limit = Annotated[int, Field(ge=1, le=100)]
 
 RESOURCE: Final = Resource()
 
@@ -62,14 +61,14 @@ class WorkspaceUpdateParams(TypedDict, total=False):
 class WorkspaceListParams(TypedDict, total=False):
     """Which workspaces to list."""
 
-    limit: _Limit
+    limit: int
     page: str
 
 
 class WorkspaceSessionsParams(TypedDict, total=False):
     """Which sessions of a workspace to list."""
 
-    limit: _Limit
+    limit: int
     page: str
     order: Literal["asc", "desc"]
     include_archived: bool
