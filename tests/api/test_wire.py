@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import httpx2
@@ -14,6 +15,7 @@ from roost.api.framework.errors import status_of
 from roost.core.records.agents import Agents
 from roost.errors import RoostError
 from roost.ports.keys import UsageLimits
+from roost.serve.http import listening
 
 
 def bare(roost: Any, **headers: str) -> httpx2.AsyncClient:
@@ -594,6 +596,33 @@ async def test_bodies_under_way_have_a_bound_for_a_key_and_for_all(tmp_path: Pat
         assert roost.deps.bodies.total == 60_000
         tasks.cancel_scope.cancel()
     assert roost.deps.bodies.total == 0
+
+
+async def test_a_body_that_arrives_at_once_has_the_same_bounds(tmp_path: Path):
+    settings = {"max_body_bytes": 20_000, "max_bodies_bytes": 20_000}
+    async with (
+        api_server(tmp_path, **settings) as roost,
+        listening(roost.app, "127.0.0.1", 0) as url,
+    ):
+
+        async def answer(size: int) -> bytes:
+            """To a request that comes with its body and does not say how long it is."""
+            said = {**roost.client.headers, "host": "x", "connection": "close"}
+            said |= {"content-type": "application/json", "transfer-encoding": "chunked"}
+            lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
+            body = b'{"name": "a", "model": "claude-x"' + b" " * size + b"}"
+            head = f"POST /v1/agents HTTP/1.1\r\n{lines}\r\n{len(body):x}\r\n".encode()
+            async with await anyio.connect_tcp("127.0.0.1", urlsplit(url).port or 0) as line:
+                await line.send(head + body + b"\r\n0\r\n\r\n")
+                return b"".join([piece async for piece in line])
+
+        assert (await answer(1)).startswith(b"HTTP/1.1 200")
+        assert (await answer(20_000)).startswith(b"HTTP/1.1 413")
+        roost.deps.bodies.take("another", 10_000)
+        assert (await answer(15_000)).startswith(b"HTTP/1.1 503")
+        roost.deps.bodies.release("another", 10_000)
+        assert (await answer(15_000)).startswith(b"HTTP/1.1 200")
+        assert roost.deps.bodies.total == 0
 
 
 async def test_a_body_is_let_go_of_before_its_answer_is_read(tmp_path: Path):

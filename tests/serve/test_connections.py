@@ -7,9 +7,11 @@ import json
 import resource
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import ip_network
+from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import anyio
@@ -20,10 +22,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from roost.api.framework.call import WHOLE_BODY
 from roost.serve import connections
-from roost.serve.connections import Bounds, raise_file_limit
+from roost.serve.connections import Bounds, Connections, HttpConnection, raise_file_limit
 from roost.serve.http import listening
 
 ASK = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -322,3 +326,82 @@ async def test_a_request_that_was_answered_is_forgotten_at_once() -> None:
             assert len(kept) < 5
     finally:
         gc.enable()
+
+
+class _TakesWhole:
+    """Answers how it got the body, what else it can get, and what comes after it."""
+
+    def __init__(self) -> None:
+        self.before: Scope = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        give = scope["extensions"][WHOLE_BODY]
+        body, how = give(scope), "whole"
+        if body is None:
+            body, how, more = b"", "messages", True
+            while more:
+                message = await receive()
+                body, more = body + message["body"], message["more_body"]
+        told = [how, body.decode(), str(give(self.before)), "nothing"]
+        with anyio.move_on_after(0.05):
+            told[-1] = (await receive())["type"]
+        self.before = scope
+        await PlainTextResponse(" ".join(told))(scope, receive, send)
+
+
+async def test_a_body_that_is_here_is_given_whole_and_another_one_as_messages() -> None:
+    head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"
+    async with (
+        listening(_TakesWhole(), "127.0.0.1", 0) as url,
+        await _connected(url) as line,
+    ):
+        await line.send(head + b"here")
+        assert (await line.receive()).endswith(b"whole here None nothing")
+        await line.send(head + b"la")
+        await anyio.sleep(0.1)
+        await line.send(b"te")
+        assert (await line.receive()).endswith(b"messages late None nothing")
+
+
+class _Loop:
+    """An event loop whose time is told to it, and which has a timer or none."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, seconds: float, then: Callable[[], None]) -> Mock:
+        self.timers.append((self.now + seconds, then))
+        return Mock()
+
+    def create_task(self, work: Coroutine[Any, Any, None]) -> Mock:
+        work.close()
+        return Mock()
+
+    def pass_to(self, now: float) -> None:
+        self.now = now
+        due = [timer for timer in self.timers if timer[0] <= now]
+        self.timers = [timer for timer in self.timers if timer not in due]
+        for _, then in due:
+            then()
+
+
+def test_a_connection_is_kept_for_some_seconds_after_its_last_answer() -> None:
+    loop, transport = _Loop(), Mock(**{"is_closing.return_value": False})
+    config = Config(APP, timeout_keep_alive=5, log_config=None)
+    connection = HttpConnection(config, Connections(Bounds(head_seconds=1000)), {}, loop)  # type: ignore[arg-type]
+    connection.connection_made(transport)
+    for at in (100.0, 103.0, 106.0, 120.0):
+        connection.data_received(ASK)
+        loop.pass_to(at)  # a timer of the request before finds that there is another one
+        connection.cycle.response_complete = True
+        connection.on_response_complete()
+        assert not transport.close.called
+        assert len(loop.timers) == 2, "that of the first head, and one for all answers"
+    loop.pass_to(124.9)
+    assert not transport.close.called
+    loop.pass_to(125.1)
+    assert transport.close.called

@@ -13,7 +13,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from roost.api.access.auth import caller, check_headers
+from roost.api.access.auth import caller, check_headers, known_caller
 from roost.api.access.origins import check_change
 from roost.api.framework.call import ApiCall, ClientGone, decoded, headers_of
 from roost.api.framework.deps import Deps
@@ -89,11 +89,13 @@ class Api:
 
     async def _admit(self, call: ApiCall, operation: Operation, answer: _Answer) -> None:
         deps = self._deps
-        call.caller, call.login = await caller(deps.keyring, deps.logins, call.headers)
+        call.caller = known_caller(deps.keyring, call.headers)
+        if call.caller is None:
+            call.caller, call.login = await caller(deps.keyring, deps.logins, call.headers)
         if call.login is not None:
             allowed = deps.settings.allowed_origins
             check_change(operation.method, call.headers, call.scope["scheme"], allowed)
-        await self._deps.rates.count(call.caller, operation.kind, answer.headers)
+        await deps.rates.count(call.caller, operation.kind, answer.headers)
         if operation.official and operation.served:
             beta, refuses = operation.beta, operation.refuses
             check_headers(call.headers, call.caller.tenant, beta=beta, refuses=refuses)
@@ -123,8 +125,8 @@ class _Answer:
         take: TakeWhole | None = extensions and extensions.get(WHOLE_ANSWER)
         if take is None:
             return False
-        own = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()])
-        head = f"content-length: {len(body)}\r\ncontent-type: application/json\r\n{own}\r\n"
+        own = "\r\n".join(map(": ".join, self.headers.items()))
+        head = f"content-length: {len(body)}\r\ncontent-type: application/json\r\n{own}\r\n\r\n"
         if not take(scope, head.encode("latin-1"), body):
             return False
         self._count(200)

@@ -103,8 +103,8 @@ def admit(
         )
     writer = LedgerWriter(state, moment)
     heard = _heard(writer, drafts, waiting)
-    if writer.state.queued > max_queued and (state.queued or len(drafts) > max_queued):
-        _check_reserve(state, drafts, writer.state.queued - max_queued)
+    if writer.queued > max_queued and (state.queued or len(drafts) > max_queued):
+        _check_reserve(state, drafts, writer.queued - max_queued)
     if writer.state.status is Status.IDLE:
         if not writer.state.pending and heard & {"answer", "message"}:
             writer.move(Move.WAKE)
@@ -112,7 +112,7 @@ def admit(
                 writer.begin(writer.opened)
         elif "answer" in heard:
             writer.rest(requires_action(writer.state.pending))
-    return writer.change()
+    return writer.change(before=state)
 
 
 def create(state: State, spec: Spec, drafts: Sequence[Draft], moment: Moment) -> Change:

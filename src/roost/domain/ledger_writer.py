@@ -37,13 +37,14 @@ _SHOWN_AS_QUEUED = {
 
 class Change(msgspec.Struct, frozen=True):
     """What to commit: the new state, the new entries, the inputs that are new, those that wait no longer:
-    taken up or withdrawn.
+    taken up or withdrawn. `only_counts`: of the state, nothing changed but its head, and what is queued and sent.
     """
 
     state: State
     entries: list[Entry]
     opened: list[Entry] = []
     consumed: list[int] = []
+    only_counts: bool = False
 
 
 def _slots(event: Draft | Entry) -> int:
@@ -55,7 +56,10 @@ class LedgerWriter:
 
     def __init__(self, state: State, moment: Moment) -> None:
         self.state = state
-        self.head = state.head  # counted here, and put into the state once, at the end
+        # These are counted here, and put into the state once, at the end.
+        self.head = state.head
+        self.queued = state.queued
+        self._sent = state.sent, state.sent_at
         self.now = moment.now
         self._new_id = moment.new_id
         self.entries: list[Entry] = []
@@ -63,10 +67,11 @@ class LedgerWriter:
         self.consumed: list[int] = []
         self._first = True
 
-    def change(self) -> Change:
-        """All that was written."""
-        state = replace(self.state, head=self.head)
-        return Change(state, self.entries, self.opened, self.consumed)
+    def change(self, before: State | None = None) -> Change:
+        """All that was written. `before`: the state as the store has it, if that is to see `only_counts`."""
+        sent, sent_at = self._sent
+        state = replace(self.state, head=self.head, queued=self.queued, sent=sent, sent_at=sent_at)
+        return Change(state, self.entries, self.opened, self.consumed, self.state is before)
 
     def write(self, draft: Draft, *, queued: bool = False) -> Entry:
         """Add one entry to the log."""
@@ -90,16 +95,12 @@ class LedgerWriter:
     def open(self, draft: Draft) -> None:
         """An input that waits."""
         entry = self.write(draft, queued=draft.type in _SHOWN_AS_QUEUED)
-        first_since_rest = self.state.status is Status.IDLE and self._first
+        if self.state.status is Status.IDLE and self._first:  # since it last rested
+            self.state = replace(self.state, first_input=entry.seq)
         self._first = False
         self.opened.append(entry)
-        self.state = replace(
-            self.state,
-            queued=self.state.queued + _slots(draft),
-            first_input=entry.seq if first_since_rest else self.state.first_input,
-            sent=entry.seq,
-            sent_at=self.now,
-        )
+        self.queued += _slots(draft)
+        self._sent = entry.seq, self.now
 
     def interrupt(self, draft: Draft, waiting: Sequence[Entry]) -> None:
         """Stop: the inputs that wait are withdrawn, and the session rests.
@@ -165,7 +166,7 @@ class LedgerWriter:
 
     def _wait_no_longer(self, entry: Entry) -> None:
         self.consumed.append(entry.seq)
-        self.state = replace(self.state, queued=self.state.queued - _slots(entry))
+        self.queued -= _slots(entry)
 
     def settle(self, draft: Draft) -> None:
         """What an answer answers.

@@ -7,6 +7,7 @@ moment is opened again and goes on.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, Final
 
 from starlette.types import Receive
@@ -221,10 +222,10 @@ class Socket:
         drafts, receipts = drafts_of([event], "message"), receipts_of([event], None, b"")
         services[HarnessChoice].check_inputs(self._harness, drafts, "message")
         try:
-            async with services[Attachments].kept(
-                self.admission.key, session_id, drafts, "message"
-            ):
-                accepted = await services[Intake].accept(session_id, drafts, receipts)
+            write = partial(services[Intake].accept, session_id, drafts, receipts)
+            accepted = await services[Attachments].kept(
+                self.admission.key, session_id, drafts, "message", write
+            )
         except WrongAnswer as wrong:
             needed = _NEEDED[type(message)]
             raise WrongAnswer(f"requestId: this waits for a {needed}", hint=wrong.hint) from None

@@ -27,6 +27,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from roost.api.access.login_attempts import group_of
+from roost.api.framework.call import WHOLE_BODY
 from roost.api.framework.errors import refusal
 from roost.api.framework.replies import WHOLE_ANSWER
 from roost.errors import (
@@ -113,6 +114,8 @@ class Connections(ServerState):
         self._silent_of: dict[str, dict[Connection, None]] = {}
         self._unread: dict[Connection, int] = {}
         self._all_unread = 0
+        self._headers_before: list[tuple[bytes, bytes]] = []
+        self._first_lines = b""
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -188,6 +191,13 @@ class Connections(ServerState):
         self.leave(connection)
         connection.transport.abort()
 
+    def first_lines(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+        """How a good answer begins, with uvicorn's own headers: they are others when the date is, once a second."""
+        if headers is not self._headers_before:
+            lines = [b"%b: %b\r\n" % header for header in headers]
+            self._headers_before, self._first_lines = headers, STATUS_LINE[200] + b"".join(lines)
+        return self._first_lines
+
     def _drop_oldest(self, silent: dict[Connection, None]) -> bool:
         if not silent:
             return False
@@ -243,13 +253,18 @@ class HttpConnection(CountedConnection, HttpToolsProtocol):
     _refusal: RoostError | None = None
     _deadline: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
+    _idling: asyncio.TimerHandle | None = None
+    _idle_since: float | None = None  # by the loop's clock; None while there is a request
     _head: int | None = 0  # bytes of a head so far; None while a body comes
     _answering: RequestResponseCycle | None = None  # the request whose turn it is
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The head of the first request is waited for."""
         super().connection_made(transport)
-        self._extensions: dict[str, Any] = {WHOLE_ANSWER: self._answer_whole}
+        self._extensions: dict[str, Any] = {
+            WHOLE_BODY: self._give_whole,
+            WHOLE_ANSWER: self._answer_whole,
+        }
         self._refusal = self.all_connections.enter(self)
         if self._refusal is not None:
             self.app = _Refusing(self.app, self._refusal)
@@ -260,6 +275,8 @@ class HttpConnection(CountedConnection, HttpToolsProtocol):
         """Nothing is waited for any more."""
         self._disarm()
         self._stop_reading()
+        if self._idling is not None:
+            self._idling.cancel()
         self._extensions.clear()  # else the connection would refer to itself, and be found late
         super().connection_lost(exc)
 
@@ -267,12 +284,11 @@ class HttpConnection(CountedConnection, HttpToolsProtocol):
         """A head that has no end is refused."""
         if self.transport.is_closing():
             return
+        self._idle_since = None
         if self._head is not None:
             self._head += len(data)
         super().data_received(data)
-        if (
-            self._head
-        ):  # one has begun and not ended: from its first byte on it has to arrive in time
+        if self._head:  # begun and not ended: from its first byte on it has to arrive in time
             if self._head > _LARGEST_HEAD:
                 self._refuse(HeadTooLarge(f"at most {_LARGEST_HEAD} bytes"))
             elif self._deadline is None and not self.transport.is_closing():
@@ -295,7 +311,8 @@ class HttpConnection(CountedConnection, HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The request begins. Its body's deadline is the application's, which asks for it."""
-        self._disarm()
+        if self._deadline is not None:
+            self._disarm()
         self._head = None
         self.all_connections.heard(self)
         super().on_headers_complete()
@@ -304,10 +321,20 @@ class HttpConnection(CountedConnection, HttpToolsProtocol):
             raise ValueError("too many requests ahead")  # the parser goes no further
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """The application may give an answer whole."""
+        """The application may take a body and give an answer whole."""
         self._answering = cycle
         cycle.scope["extensions"] = self._extensions
         super()._start_asgi_task(cycle, app)
+
+    def _give_whole(self, scope: Scope) -> bytes | None:
+        """As `receive` for a body that is here already; see `api.framework.call.GiveWhole`."""
+        cycle = self._answering
+        if cycle is None or cycle.scope is not scope or cycle.more_body or cycle.disconnected:
+            return None
+        self.flow.resume_reading()
+        cycle.message_event.clear()
+        body, cycle.body = bytes(cycle.body), bytearray()
+        return body
 
     def _answer_whole(self, scope: Scope, head: bytes, body: bytes) -> bool:
         """As `send` for both messages of an answer, with one write; see `api.framework.replies.TakeWhole`."""
@@ -319,8 +346,8 @@ class HttpConnection(CountedConnection, HttpToolsProtocol):
             return False
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = False
-        first = [b"%b: %b\r\n" % header for header in cycle.default_headers]
-        self.transport.write(b"".join((STATUS_LINE[200], *first, head, body)))
+        first = self.all_connections.first_lines(cycle.default_headers)
+        self.transport.write(b"".join((first, head, body)))
         cycle.message_event.set()
         cycle.on_response()
         return True
@@ -331,15 +358,34 @@ class HttpConnection(CountedConnection, HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Either it is kept for another request, or there is a body left that nobody reads."""
-        super().on_response_complete()
-        if self.transport.is_closing() or self.pipeline:
+        """The next request has its turn, or a body is left that nobody reads, or it is kept for another request.
+
+        All of uvicorn's is here but its timer, which it would make and cancel for each request.
+        """
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
             return
-        if self._head is None:
-            self._unset_keepalive_if_required()
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif self._head is None:
             self._within(_LEFTOVER_SECONDS)
-        elif self.cycle.response_complete:
+        else:
             self.all_connections.wait(self)
+            self._idle_since = self.loop.time()
+            if self._idling is None:
+                self._idling = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        """One timer serves all the requests of some seconds: it looks when the last one was."""
+        self._idling = None
+        if self._idle_since is None:
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._idling = self.loop.call_later(left, self._close_if_idle)
+        else:
+            self.timeout_keep_alive_handler()
 
     def handle_websocket_upgrade(self) -> None:
         """It is counted where it was."""

@@ -46,7 +46,7 @@ class RateLimiter:
         if tokens is None or tokens.limit != limit:
             tokens = self._tokens[key.id, kind] = _LocalTokens(f"{key.id} {kind}", limit)
         wait = 0.0 if tokens.spend_held() else await tokens.spend(self._buckets)
-        headers.update(tokens.headers())
+        tokens.tell(headers)
         if wait:
             raise RateLimited(f"this key may make {limit} {kind} a minute", retry_after=wait)
 
@@ -59,11 +59,12 @@ class RateLimiter:
 class _LocalTokens:
     """The tokens that this server has taken out of a bucket and not used yet, and how full that was then."""
 
-    __slots__ = ("_at", "_held", "_left", "_name", "limit")
+    __slots__ = ("_at", "_held", "_left", "_name", "_said", "limit")
 
     def __init__(self, name: str, limit: int) -> None:
         self._name = name
         self.limit = limit
+        self._said = str(limit)
         self._held = 0
         self._left = float(limit)
         self._at = monotonic()
@@ -91,8 +92,9 @@ class _LocalTokens:
     def _filled(self) -> float:
         return min(self.limit, self._left + (monotonic() - self._at) * self.limit / 60)
 
-    def headers(self) -> dict[str, str]:
+    def tell(self, headers: dict[str, str]) -> None:
         left = min(float(self.limit), self._filled() + self._held)
         refill = (self.limit - left) * 60 / self.limit
-        reset = iso(time_ns() // 1000 + math.ceil(refill * 1_000_000))
-        return {_LIMIT: str(self.limit), _REMAINING: str(int(left)), _RESET: reset}
+        headers[_LIMIT] = self._said
+        headers[_REMAINING] = str(int(left))
+        headers[_RESET] = iso(time_ns() // 1000 + math.ceil(refill * 1_000_000))

@@ -38,24 +38,3 @@ class BodyBudget:
             self._held[key_id] = left
         else:
             self._held.pop(key_id, None)
-
-
-class HeldBody:
-    """Counts what one request holds, so that all of it can be given back at once."""
-
-    __slots__ = ("_budget", "_key_id", "_size")
-
-    def __init__(self, budget: BodyBudget, key_id: str) -> None:
-        self._budget = budget
-        self._key_id = key_id
-        self._size = 0
-
-    def take(self, size: int) -> None:
-        """Count more bytes of this request. Raises as `BodyBudget.take`."""
-        self._budget.take(self._key_id, size)
-        self._size += size
-
-    def release(self) -> None:
-        """Give back all that was counted; a second call changes nothing."""
-        size, self._size = self._size, 0
-        self._budget.release(self._key_id, size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from starlette.types import Receive, Scope
 
-from roost.api.framework.body_budget import HeldBody
+from roost.api.framework.body_budget import BodyBudget
 from roost.api.framework.deps import Deps
 from roost.core.access.logins import Login
 from roost.core.access.sessions import Act
@@ -37,6 +37,12 @@ _MOST_VALUES: Final = (
 _JSON: Final = "application/json"
 _STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _canonical = msgspec.json.Encoder(order="sorted").encode
+
+WHOLE_BODY: Final = "roost.whole_body"
+"""The extension of ASGI by which our server gives a body that has arrived at once, and not message by message."""
+
+GiveWhole = Callable[[Scope], bytes | None]
+"""Gives the body of the request of this scope. None: some of it is still to come, and comes as messages."""
 
 
 class ClientGone(Exception):
@@ -60,24 +66,28 @@ class ApiCall:
     login: Login | None = None
     receive: Receive | None = None
     """Where the body comes from, if the operation takes it as it comes."""
-    held: HeldBody | None = None
-    """What is counted of its body until the operation has been carried out."""
+    incoming: _Body | None = None
+    """Its body, which is counted until the operation has been carried out."""
 
     async def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
         """The body, as it comes. Raises as `_Body.piece`."""
         assert self.receive is not None, "only for operations that take uploads"
         deps = self.deps
         small = limit <= deps.settings.max_body_bytes
-        self.held = HeldBody(deps.bodies if small else deps.uploads, self.key.id)
-        self.held.take(0 if small else limit // _SHARE)
-        body = _Body(self, self.receive, limit, self.held)
+        body = _Body(self, self.receive, limit, deps.bodies if small else deps.uploads)
+        self.incoming = body
+        if not small:
+            body.hold(limit // _SHARE)
         while body.more:
             yield await body.piece()
 
     async def read(self, receive: Receive, limit: int) -> bytes:
         """The whole body. Raises as `_Body.piece`."""
-        self.held = HeldBody(self.deps.bodies, self.caller.id if self.caller else "")
-        body = _Body(self, receive, limit, self.held)
+        body = self.incoming = _Body(self, receive, limit, self.deps.bodies)
+        give: GiveWhole | None = self.scope.get("extensions", {}).get(WHOLE_BODY)
+        if give is not None and (whole := give(self.scope)) is not None:
+            body.take(len(whole))
+            return whole
         pieces = [await body.piece()]
         while body.more:
             pieces.append(await body.piece())
@@ -86,8 +96,8 @@ class ApiCall:
     def forget(self) -> None:
         """Let the body go: it is not needed while the answer is sent, however long that takes."""
         self.raw, self.body = b"", {}
-        if self.held is not None:
-            self.held.release()
+        if self.incoming is not None:
+            self.incoming.release()
 
     @property
     def key(self) -> Key:
@@ -100,9 +110,9 @@ class ApiCall:
         """The tenant whose resources the caller uses."""
         return self.key.tenant
 
-    async def session(self, act: Act) -> Session:
+    def session(self, act: Act) -> Awaitable[Session]:
         """The session in the path, if the caller may act on it so. :raises NotFound: :raises Forbidden:"""
-        return await self.deps.access.session(self.key, self.params["session_id"], act)
+        return self.deps.access.session(self.key, self.params["session_id"], act)
 
     @property
     def idempotency_key(self) -> str | None:
@@ -125,9 +135,9 @@ def fingerprint(value: bytes | dict[str, Any]) -> str:
 
 
 class _Body:
-    """The body of a request, taken piece by piece, and each piece into account."""
+    """The body of a request, taken piece by piece, and each piece into account until it is released."""
 
-    def __init__(self, call: ApiCall, receive: Receive, limit: int, held: HeldBody) -> None:
+    def __init__(self, call: ApiCall, receive: Receive, limit: int, budget: BodyBudget) -> None:
         """Check the length that the request declares, before anything is read.
 
         :raises TooLarge: it says itself that it is
@@ -138,9 +148,10 @@ class _Body:
         self.more = True
         self._receive = receive
         self._limit = limit
-        self._held = held
+        self._budget = budget
+        self._key_id = call.caller.id if call.caller else ""
         self._seconds = self._patience = call.deps.settings.body_seconds
-        self._size = self._stretch = 0
+        self._size = self._stretch = self._held = 0
 
     async def piece(self) -> bytes:
         """What comes next; `more` says whether that was all.
@@ -161,17 +172,28 @@ class _Body:
             raise ClientGone
         piece: bytes = message.get("body", b"")
         self.more = message.get("more_body", False)
-        self._take(len(piece))
+        self.take(len(piece))
+        self._stretch += len(piece)
+        if self._stretch >= _STRETCH:
+            self._stretch, self._patience = 0, self._seconds
         return piece
 
-    def _take(self, size: int) -> None:
+    def take(self, size: int) -> None:
+        """Count bytes that have come. :raises TooLarge: over the limit. Raises as `BodyBudget.take`, too."""
         self._size += size
         if self._size > self._limit:
             raise TooLarge(f"at most {self._limit} bytes are accepted")
-        self._held.take(size)
-        self._stretch += size
-        if self._stretch >= _STRETCH:
-            self._stretch, self._patience = 0, self._seconds
+        self.hold(size)
+
+    def hold(self, size: int) -> None:
+        """Count bytes of this request. Raises as `BodyBudget.take`."""
+        self._budget.take(self._key_id, size)
+        self._held += size
+
+    def release(self) -> None:
+        """Give back all that was counted; a second call changes nothing."""
+        held, self._held = self._held, 0
+        self._budget.release(self._key_id, held)
 
 
 def headers_of(scope: Scope) -> dict[str, str]:

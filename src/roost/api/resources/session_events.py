@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Annotated, Any, Final
 
 from msgspec.structs import replace
@@ -89,8 +90,8 @@ async def send(
     choice.check_inputs(session.spec.harness, drafts, "events")
     budgets.admit(session, drafts)
     receipts = receipts_of(call.body["events"], call.idempotency_key, call.raw)
-    async with attachments.kept(call.key, session.id, drafts, "events"):
-        accepted = await intake.accept(session.id, drafts, receipts)
+    write = partial(intake.accept, session.id, drafts, receipts)
+    accepted = await attachments.kept(call.key, session.id, drafts, "events", write)
     if not accepted.repeated:
         call.deps.meters.accepted(len(accepted.entries))
     return JsonBytes(b'{"data":[%b]}' % _joined(accepted.entries))
@@ -212,7 +213,8 @@ def drafts_of(events: Sequence[Event], at: str, thread_id: str | None = None) ->
     """The events as they are written. :raises InvalidRequest: naming the field, from `at` on"""
     for i, event in enumerate(events):
         _check(event, f"{at}.{i}", thread_id)
-    _check_system_message(events, at)
+        if event["type"] == "system.message":
+            _check_system_message(events, i, at)
     return [_draft(event) for event in events]
 
 
@@ -266,13 +268,10 @@ def _check_block(kind: str, block: Event, at: str) -> None:
         )
 
 
-def _check_system_message(events: Sequence[Event], at: str) -> None:
-    for i, event in enumerate(events):
-        if event["type"] != "system.message":
-            continue
-        last = i == len(events) - 1
-        if not last or i == 0 or events[i - 1]["type"] not in _ACCOMPANIED:
-            raise InvalidRequest(
-                f"{at}.{i}: a system.message is the last event of a request, right after the "
-                "user.message or tool result it accompanies"
-            )
+def _check_system_message(events: Sequence[Event], i: int, at: str) -> None:
+    last = i == len(events) - 1
+    if not last or i == 0 or events[i - 1]["type"] not in _ACCOMPANIED:
+        raise InvalidRequest(
+            f"{at}.{i}: a system.message is the last event of a request, right after the "
+            "user.message or tool result it accompanies"
+        )

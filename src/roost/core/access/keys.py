@@ -67,18 +67,22 @@ class Keyring:
         )
         return await self._keys.add(key), secret
 
+    def known(self, secret: str) -> Key | None:
+        """Whose key this is, if it was recognised within the last seconds: most are."""
+        checked, key = self._known.get(digest_of(secret), (0.0, None))
+        return key if time.monotonic() - checked <= _CACHED_SECONDS else None
+
     async def recognise(self, secret: str) -> Key:
         """Whose key this is. :raises Unauthenticated: nobody's, or revoked"""
-        digest = digest_of(secret)
-        checked, key = self._known.get(digest, (0.0, None))
-        if key is None or time.monotonic() - checked > _CACHED_SECONDS:
-            changes = self._changes
-            key = await self._keys.find(digest)
-            if key is None or key.revoked_at is not None or key.id in self._revoked:
-                self._known.pop(digest, None)
-                raise Unauthenticated()
-            if changes == self._changes:
-                _remember(self._known, digest, key)
+        if (known := self.known(secret)) is not None:
+            return known
+        digest, changes = digest_of(secret), self._changes
+        key = await self._keys.find(digest)
+        if key is None or key.revoked_at is not None or key.id in self._revoked:
+            self._known.pop(digest, None)
+            raise Unauthenticated()
+        if changes == self._changes:
+            _remember(self._known, digest, key)
         return key
 
     async def named(self, tenant: str, key_id: str) -> Key:

@@ -21,9 +21,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, TypeVar
 
 import msgspec
 from anyio import CancelScope
@@ -50,7 +50,7 @@ from roost.ports.keys import Key
 from roost.ports.sandbox_provider import Mount
 
 _Told = Callable[[Entry], Awaitable[Entry]]
-_NOTHING_NAMED: Final = nullcontext()
+T = TypeVar("T")
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -68,17 +68,45 @@ class Attachments:
         self._store = store
         self._keeper = keeper
 
+    def kept(
+        self,
+        caller: Key,
+        session_id: str,
+        drafts: Sequence[Draft],
+        at: str,
+        write: Callable[[], Awaitable[T]],
+    ) -> Awaitable[T]:
+        """What `write` gives, which writes the drafts. Before, the session is given what they name, mostly
+        nothing; if writing fails, it has not got it.
+
+        :raises NotFound: there is no such file, or it is not the caller's to see
+        :raises InvalidRequest: no model can be shown it
+        """
+        named = list(_named(drafts, at))
+        return self._written(caller, session_id, named, write) if named else write()
+
+    async def _written(
+        self,
+        caller: Key,
+        session_id: str,
+        named: Sequence[_Named],
+        write: Callable[[], Awaitable[T]],
+    ) -> T:
+        async with self._kept(caller, session_id, named):
+            return await write()
+
     @asynccontextmanager
     async def given(
         self, caller: Key, session_id: str, drafts: Sequence[Draft], at: str
     ) -> AsyncGenerator[None, None]:
-        """As `kept`, for a session that the body makes."""
-        if not any(map(names_files, drafts)):
+        """The same for a session that the body makes."""
+        named = list(_named(drafts, at))
+        if not named:
             yield
             return
         async with (
             self._keeper.making(caller.tenant, session_id),
-            self.kept(caller, session_id, drafts, at),
+            self._kept(caller, session_id, named),
         ):
             yield
 
@@ -100,17 +128,6 @@ class Attachments:
             for copy in named:
                 await self._store.share(caller, copy, target)
             yield
-
-    def kept(
-        self, caller: Key, session_id: str, drafts: Sequence[Draft], at: str
-    ) -> AbstractAsyncContextManager[None]:
-        """The session has what the drafts name, and the body writes them; if it fails, it has not.
-
-        :raises NotFound: there is no such file, or it is not the caller's to see
-        :raises InvalidRequest: no model can be shown it
-        """
-        named = list(_named(drafts, at))
-        return self._kept(caller, session_id, named) if named else _NOTHING_NAMED
 
     @asynccontextmanager
     async def _kept(

@@ -41,7 +41,7 @@ class Intake:
         Whoever is cancelled meanwhile, because its client hung up, has said it all the same: the store
         commits what it was given, so the runner is told now, and not when it next looks by itself.
         """
-        if any(draft.type == "user.tool_confirmation" for draft in drafts):
+        if "user.tool_confirmation" in [draft.type for draft in drafts]:
             await self._check_inputs(session_id, drafts)
         handoff = self._standby.handoff_of(session_id)
         handoff.expect()

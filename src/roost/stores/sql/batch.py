@@ -146,7 +146,7 @@ class WriteBatch(ABC):
             session.waits_from = session.waits_from or waits[0]
             if session.waiting is not None:
                 session.waiting.update(waits)
-        self.put(session, change.state)
+        self.put(session, change.state, only_counts=change.only_counts)
 
     def _take(self, session: CachedSession, change: Change, takes: Sequence[Entry]) -> None:
         if session.waiting is None:
@@ -165,11 +165,11 @@ class WriteBatch(ABC):
                 self._entries[i] = (*row[:4], taken.pop(row[1]), *row[5:])
         self._taken += [(when, session.num, seq) for seq, when in taken.items()]
 
-    def put(self, session: CachedSession, state: State) -> None:
-        """Write where the session stands now."""
+    def put(self, session: CachedSession, state: State, *, only_counts: bool = False) -> None:
+        """Write where the session stands now. `only_counts`: see `Change`."""
         before, session.state, session.updated_at = session.state, state, self.now
         self._advanced[session.num] = session
-        if state != replace(
+        if not only_counts and state != replace(
             before, head=state.head, queued=state.queued, sent=state.sent, sent_at=state.sent_at
         ):
             self._stepped[session.num] = session
@@ -246,5 +246,5 @@ def _taken_at_once(change: Change) -> dict[int, int]:
     """For each new input where it was taken up; 0: it waits."""
     if not change.opened:
         return {}
-    again = {entry.id: entry.seq for entry in change.entries}
+    again = {entry.id: entry.seq for entry in change.entries} if change.consumed else {}
     return {e.seq: again[e.id] if e.seq in change.consumed else 0 for e in change.opened}

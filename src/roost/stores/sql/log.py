@@ -148,6 +148,8 @@ class Accept(msgspec.Struct, frozen=True):
         change = ledger.admit(before, drafts, batch.moment, self.max_queued, self.standby, waiting)
         begun = change.state if change.state.turn and not before.turn else None
         batch.apply(session, change, [entry for entry in waiting if entry.seq in change.consumed])
+        if len(change.entries) == len(drafts):  # nothing was written but these
+            return Accepted(change.entries, woke=False, begun=begun)
         woke = any(entry.type == "session.status_running" for entry in change.entries)
         first = {entry.id: entry for entry in reversed(change.entries)}
         return Accepted([first[draft.id] for draft in drafts], woke, begun=begun)
@@ -155,7 +157,7 @@ class Accept(msgspec.Struct, frozen=True):
 
 def _has_interrupt(drafts: Sequence[Draft]) -> bool:
     """An interrupt withdraws what waits, which must be known for that."""
-    return any(draft.type == "user.interrupt" for draft in drafts)
+    return "user.interrupt" in [draft.type for draft in drafts]
 
 
 class Append(msgspec.Struct, frozen=True):

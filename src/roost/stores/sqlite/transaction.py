@@ -52,25 +52,25 @@ _SPEC = "SELECT spec FROM specs WHERE session = ?"
 
 
 class _RowsStatement:
-    """A statement for rows, which takes eight of them at a time, and the rest one by one.
+    """A statement for rows, which takes as many of them at a time as it can.
 
     For each statement the driver lets other threads take the interpreter, and gets it back when the event
     loop pauses. That takes longer than writing a row.
     """
 
-    _TOGETHER: Final = 8
+    _TOGETHER: Final = (64, 32, 16, 8, 4, 2, 1)
 
     def __init__(self, insert: str, columns: int, then: str = "") -> None:
         row = f"({', '.join('?' * columns)})"
-        self._one = f"{insert} VALUES {row} {then}"
-        self._eight = f"{insert} VALUES {', '.join([row] * self._TOGETHER)} {then}"
+        self._for = {n: f"{insert} VALUES {', '.join([row] * n)} {then}" for n in self._TOGETHER}
 
     def run(self, cursor: apsw.Cursor, rows: Sequence[Row]) -> None:
         """Write the rows, in their order."""
-        whole = len(rows) - len(rows) % self._TOGETHER
-        for at in range(0, whole, self._TOGETHER):
-            cursor.execute(self._eight, tuple(chain(*rows[at : at + self._TOGETHER])))
-        cursor.executemany(self._one, rows[whole:])
+        at = 0
+        for together, statement in self._for.items():
+            while len(rows) - at >= together:
+                cursor.execute(statement, tuple(chain(*rows[at : at + together])))
+                at += together
 
 
 # The new entries of a batch.
@@ -267,8 +267,8 @@ class SqliteTransaction(SqlTransaction):
         self._sessions[session.id] = session
         return session
 
-    def put(self, session: CachedSession, state: State) -> None:
-        super().put(session, state)
+    def put(self, session: CachedSession, state: State, *, only_counts: bool = False) -> None:
+        super().put(session, state, only_counts=only_counts)
         self._changed.append(session)
 
     def _waiting(self, session: CachedSession) -> set[int]:
