@@ -24,7 +24,9 @@ def _shipped() -> dict[str, Harness]:
         origin_of=lambda api, model: Origin(url=url, protocol=api),
     )
     made = [
-        each for kind in ("claude", "codex", "scripted") for each in HARNESSES.load(kind)(context)
+        each
+        for kind in ("claude", "codex", "messages", "scripted")
+        for each in HARNESSES.load(kind)(context)
     ]
     return {harness.name: harness for harness in made}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import anyio
 from msgspec.structs import replace
 from pydantic import SecretStr
 
@@ -88,7 +89,7 @@ class MessagesSession:
             async with (
                 serving(options) as egress,
                 egress.open(grant) as opened,
-                on_demand(partial(self._placed, plan)) as sandbox,
+                on_demand(partial(self._placed, plan), anyio.Semaphore(8)) as sandbox,
                 self._inner.open(
                     replace(brief, sandbox=sandbox, grant=opened, addresses=opened.addresses)
                 ) as conversation,

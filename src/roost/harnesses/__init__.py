@@ -47,6 +47,7 @@ HARNESSES: Final = Registry[HarnessFactory](
     {
         "claude": "roost.harnesses.claude:make",
         "codex": "roost.harnesses.codex:make",
+        "messages": "roost.harnesses.messages:make",
         "scripted": "roost.harnesses.scripted:make",
     },
 )

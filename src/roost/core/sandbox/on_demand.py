@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import anyio
 
@@ -15,9 +15,11 @@ _NOTHING = Stats(memory_bytes=0, processes=0, cpu_seconds=0.0)
 
 
 @asynccontextmanager
-async def on_demand(opened: Open) -> AsyncGenerator[Sandbox, None]:
-    """A sandbox for as long as the context lasts; `opened` opens the real one, once it is needed."""
-    sandbox = OnDemandSandbox(opened)
+async def on_demand(opened: Open, opening: anyio.Semaphore) -> AsyncGenerator[Sandbox, None]:
+    """A sandbox for as long as the context lasts; `opened` opens the real one, once it is needed, and once it is
+    its turn among those that are `opening`.
+    """
+    sandbox = OnDemandSandbox(opened, opening)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(sandbox.hold)
@@ -34,8 +36,9 @@ class OnDemandSandbox:
 
     has_ports = True  # the real one has, however it gets them
 
-    def __init__(self, opened: Open) -> None:
+    def __init__(self, opened: Open, opening: anyio.Semaphore) -> None:
         self._opened = opened
+        self._opening = opening
         self._asking = anyio.Lock()
         self._wanted = anyio.Event()
         self._told = anyio.Event()
@@ -91,8 +94,9 @@ class OnDemandSandbox:
                 return
             self._wanted = anyio.Event()
             try:
-                async with self._opened() as sandbox:
-                    self._sandbox = sandbox
+                async with AsyncExitStack() as stack:
+                    async with self._opening:
+                        self._sandbox = await stack.enter_async_context(self._opened())
                     self._told.set()
                     await self._over.wait()
             except Exception as error:

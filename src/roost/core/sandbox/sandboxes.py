@@ -9,22 +9,26 @@ A session whose trust level is not `sandboxed` is not isolated: it works in the 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final, NamedTuple
+
+import anyio
+from msgspec.structs import replace
 
 from roost.core.sandbox.belongings import SessionBelongings
 from roost.core.sandbox.clones import cloned
 from roost.core.sandbox.loopback import with_ports
 from roost.core.sandbox.offered import OfferedSandboxes
+from roost.core.sandbox.on_demand import on_demand
 from roost.core.sandbox.planner import SandboxInputs, SandboxPlanner
 from roost.core.sandbox.reports import OnSpending, SandboxReports
 from roost.core.sandbox.session_files import SessionFiles
 from roost.core.sandbox.variables import lacks_of
 from roost.domain.session import Lease, Session, Spec
 from roost.errors import SandboxFailed
-from roost.ports.egress import Account, Egress
+from roost.ports.egress import Account, Egress, OpenGrant
 from roost.ports.harness import Brief, Confinement, Harness, History, StartMode
 from roost.ports.sandbox import Sandbox, Stats
 from roost.ports.sandbox_provider import Mount
@@ -34,6 +38,7 @@ VAULT: Final = "/vault"
 """Where a sandbox shows the vault, read-only, to a session whose mount scope has it."""
 
 _log = logging.getLogger(__name__)
+_OPENED_AT_ONCE: Final = 8  # of those that are opened when they are needed
 
 OnAccount = Callable[[Account], None]
 
@@ -41,18 +46,26 @@ OnAccount = Callable[[Account], None]
 class OpenSandbox(NamedTuple):
     """A session's sandbox, and what a harness has to know of it.
 
-    `behind`: the files in it may be older than the session's log.
+    `grant` is what can be reached from it. `behind`: the files in it may be older than the session's log.
     """
 
     sandbox: Sandbox
     confinement: Confinement | None
-    addresses: Mapping[str, str]
+    grant: OpenGrant
     behind: bool
 
     def brief(self, session: Session, history: History, *, resumed: bool, ahead: bool) -> Brief:
         """What the harness is told. `ahead`: its program may start before there is something to tell it."""
         start = StartMode.of(resumed=resumed, ahead=ahead, behind=self.behind)
-        return Brief(session, history, start, self.sandbox, self.confinement, self.addresses)
+        return Brief(
+            session,
+            history,
+            start,
+            self.sandbox,
+            self.confinement,
+            self.grant.addresses,
+            self.grant,
+        )
 
 
 class Sandboxes:
@@ -77,6 +90,13 @@ class Sandboxes:
         self.belongings = belongings
         self._on_account = on_account
         self._open: dict[str, Sandbox] = {}
+        self._opening = anyio.Semaphore(_OPENED_AT_ONCE)
+
+    def is_lazy(self, session: Session, harness: Harness) -> bool:
+        """Whether its sandbox is opened when it is needed, and not before. In a workspace that others share it has
+        to be known at once whether the files are on this node.
+        """
+        return harness.profile.on_demand and session.spec.workspace is None
 
     @asynccontextmanager
     async def open(
@@ -85,35 +105,53 @@ class Sandboxes:
         """The session's sandbox, for as long as the context lasts; all in it is dead afterwards.
 
         What it is refused and what it spends is told as it happens. Its files are the newest,
-        restored first if they are not here, and stored when it ends.
+        restored first if they are not here, and stored when it ends. One that `is_lazy` does all that, and raises
+        the following, when its first command is spawned.
 
         :raises SandboxUnavailable: it cannot be made
         :raises BlobsFailed: its files cannot be restored
         :raises FilesElsewhere: it shares a workspace that is on another node
         :raises WorkspaceDeleted: the workspace it shares is gone
         """
-        self._volumes.make(session.id)
         async with AsyncExitStack() as stack:  # opened in this order, and closed in the reverse one
-            await stack.enter_async_context(
-                self.files.open(session, lease.generation, reports.lacks)
-            )
             inputs = await self._inputs(session, harness, reports)
             account = partial(self._account, session, reports.spent)
             grant = self._planner.grant(lease, session, harness, inputs, account, reports)
             granted = await stack.enter_async_context(self._egress.open(grant))
             for lack in lacks_of(inputs.variables, granted):
                 await reports.lacks(lack)
-            plan = self._planner.plan(lease, session, harness, inputs, granted)
-            provider = self.offered.provider_for(session.spec)
-            bare = await stack.enter_async_context(provider.open(plan))
-            self._open[session.id] = bare
-            stack.callback(self._open.pop, session.id)
-            sandbox = with_ports(bare, plan.endpoints)
-            for lack in await cloned(sandbox, session.spec.resources):
-                await reports.lacks(lack)
+            placed = partial(self._placed, lease, session, harness, reports, inputs, granted)
+            is_lazy = self.is_lazy(session, harness)
+            context = on_demand(placed, self._opening) if is_lazy else placed()
+            sandbox = await stack.enter_async_context(context)
             confinement = self._planner.confinement(session)
             behind = self.files.may_be_behind(session.id)
-            yield OpenSandbox(sandbox, confinement, granted.addresses, behind)
+            yield OpenSandbox(sandbox, confinement, granted, behind)
+
+    @asynccontextmanager
+    async def _placed(
+        self,
+        lease: Lease,
+        session: Session,
+        harness: Harness,
+        reports: SandboxReports,
+        inputs: SandboxInputs,
+        granted: OpenGrant,
+    ) -> AsyncGenerator[Sandbox, None]:
+        """The sandbox itself, with the session's files in it."""
+        self._volumes.make(session.id)
+        async with self.files.open(session, lease.generation, reports.lacks):
+            inputs = replace(inputs, mounts=await self._mounts(session, harness, reports))
+            plan = self._planner.plan(lease, session, harness, inputs, granted)
+            async with self.offered.provider_for(session.spec).open(plan) as bare:
+                self._open[session.id] = bare
+                sandbox = with_ports(bare, plan.endpoints)
+                try:
+                    for lack in await cloned(sandbox, session.spec.resources):
+                        await reports.lacks(lack)
+                    yield sandbox
+                finally:
+                    del self._open[session.id]
 
     async def _inputs(
         self, session: Session, harness: Harness, reports: SandboxReports
@@ -123,13 +161,17 @@ class Sandboxes:
             networking=await self.belongings.networking(session),
             origins=await self.belongings.origins(session, harness.profile.upstream),
             variables=await self.belongings.variables(session, reports.lacks),
-            mounts=[
-                *harness.mounts,
-                *await self.belongings.mounts(session, reports.lacks),
-                *self._vault_of(session.spec),
-            ],
             quota_bytes=await self.files.quota(session),
         )
+
+    async def _mounts(
+        self, session: Session, harness: Harness, reports: SandboxReports
+    ) -> list[Mount]:
+        return [
+            *harness.mounts,
+            *await self.belongings.mounts(session, reports.lacks),
+            *self._vault_of(session.spec),
+        ]
 
     def _vault_of(self, spec: Spec) -> list[Mount]:
         is_shown = spec.mount_scope == "workspace+vault" and spec.trust_level == "sandboxed"

@@ -72,6 +72,16 @@ class AgentStarter:
             return
         reports = LoggedReports(log.append, session.id, self._sessions, self._budgets)
         await self._sandboxes.belongings.check(session, reports.lacks)
+        if self._sandboxes.is_lazy(session, harness):
+            self.limit.end(session.id)
+            async with (
+                self._sandboxes.open(lease, session, harness, reports) as opened,
+                harness.open(
+                    opened.brief(session, past, resumed=resumed, ahead=False)
+                ) as conversation,
+            ):
+                yield conversation
+            return
         async with self._prestart.taken(lease, session, reports) as prestarted:
             if prestarted is not None:
                 self.limit.end(session.id)

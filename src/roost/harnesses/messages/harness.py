@@ -93,7 +93,7 @@ class MessagesHarness:
                 servers = {
                     name: McpServer(client, name, brief.addresses[url])
                     for name, url in toolbox.servers.items()
-                    if url in brief.addresses
+                    if url in brief.addresses and brief.session.spec.trust_level == "sandboxed"
                 }
                 tools = RunningTools(GuestTools(brief.sandbox, tasks), servers)
                 try:
