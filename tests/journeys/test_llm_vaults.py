@@ -1,7 +1,7 @@
 """Sessions that bring the model's account: the right key at the right place, by the right harness.
 
-The server shaped like Anthropic's is asked by real Claude Code. No shipped harness speaks the OpenAI API, so the
-one here is a package's: a program in a real sandbox that asks what its variables name.
+The server shaped like Anthropic's is asked by real Claude Code, and that shaped like OpenAI's by real Codex. A
+harness of a package is asked for by a vault as well: a program in a real sandbox that asks what its variables name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 import anthropic
 import httpx2
 import pytest
-from tests.journeys.chat import Chat, said, script, serving
+from tests.harnesses.codex_session import installed_codex, run
+from tests.journeys.chat import Chat, printed, said, script, serving
 
 from roost.testing.live import LiveServer
 from roost.testing.scripted_model import ScriptedModel
@@ -199,15 +200,57 @@ def _check_rotation(own: Chat, mine: ScriptedModel, vault_id: str, credential_id
     assert said(own.turn(script({"text": "Paid again."}))) == ["Paid again."]
 
 
+def test_a_vault_makes_it_codex_beside_sessions_on_the_operators_account(tmp_path: Path):
+    installed_codex()
+    operators, mine = ScriptedModel(), ScriptedModel()
+    with serving(operators) as url, serving(mine) as mine_url:
+        served = ["[ours]", f'url = "{url}/v1"', 'dialect = "openai"', 'models = ["gpt-*"]']
+        upstreams = tmp_path / "upstreams.toml"
+        upstreams.write_text("\n".join([*served, f'key = "{OPERATORS}"']))
+        environ = {
+            "ANTHROPIC_API_KEY": OPERATORS,
+            "ANTHROPIC_BASE_URL": url,
+            "ROOST_UPSTREAMS": str(upstreams),
+            "ROOST_EGRESS_NETWORKS": "127.0.0.0/8",
+        }
+        with LiveServer(tmp_path / "data", **environ) as server:
+            usual = Chat(server)
+            vault_id, _ = vault(usual.client, MINE, engine="codex", base_url=f"{mine_url}/v1")
+            own, other = session(usual, vault_id, "gpt-9"), usual.another()
+            gpt = {"type": "agent_with_overrides", "id": usual.session.agent.id, "model": "gpt-9"}
+            other.session = usual.client.beta.sessions.create(
+                agent=gpt,  # type: ignore[arg-type]
+                environment_id=usual.session.environment_id,
+                extra_body={"harness": "codex"},
+            )
+            chats = (usual, own, other)
+            assert [each.fields()["harness"] for each in chats] == ["claude", "codex", "codex"]
+            look = run("env | grep KEY; cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep _KEY")
+            events = own.turn(script(look, {"text": "I pay."}))
+            assert said(events) == ["I pay."]
+            assert set("".join(printed(events)).split()) == {"OPENAI_API_KEY=placeholder"}
+            assert keys(mine) == [("/v1/responses", None, f"Bearer {MINE}")]
+            assert list(operators.requests) == []
+            for chat in (usual, other):
+                assert said(chat.turn(script({"text": "The operator pays."}))) == [
+                    "The operator pays."
+                ]
+            assert keys(operators) == [
+                ("/v1/messages", OPERATORS, None),
+                ("/v1/responses", None, f"Bearer {OPERATORS}"),
+            ]
+            assert keys(mine) == [("/v1/responses", None, f"Bearer {MINE}")]
+
+
 def test_a_session_whose_llm_vault_cannot_be_used_is_refused_by_name(tmp_path: Path):
     with LiveServer(tmp_path / "data") as server:
         usual = Chat(server, harness="scripted")
         vaults = {
             engine: vault(usual.client, MINE, engine=engine)[0]
-            for engine in ("codex", "scripted", "claude")
+            for engine in ("openai-agents", "scripted", "claude")
         }
         for engine, problem in (
-            ("codex", "the engine 'codex' of the LLM vault is not available here"),
+            ("openai-agents", "the engine 'openai-agents' of the LLM vault is not available here"),
             ("scripted", "the engine 'scripted' of the LLM vault cannot use a vault's key here"),
         ):
             with pytest.raises(anthropic.BadRequestError, match=problem):
@@ -215,14 +258,17 @@ def test_a_session_whose_llm_vault_cannot_be_used_is_refused_by_name(tmp_path: P
         create: Any = usual.client.beta.sessions.create
         place = {"agent": usual.session.agent.id, "environment_id": usual.session.environment_id}
         with pytest.raises(anthropic.BadRequestError, match=r"vault_ids\.1: a session has one LLM"):
-            create(**place, vault_ids=[vaults["claude"], vaults["codex"]])
+            create(**place, vault_ids=[vaults["claude"], vaults["openai-agents"]])
         with pytest.raises(
             anthropic.BadRequestError, match="harness: 'scripted' is not the engine"
         ):
             create(**place, vault_ids=[vaults["claude"]], extra_body={"harness": "scripted"})
         made = create(**place, vault_ids=[vaults["claude"], vaults["claude"]])
         assert made.to_dict()["harness"] == "claude"
-        theirs = {"sandbox0.managed_agents.role": "llm", "sandbox0.managed_agents.engine": "codex"}
+        theirs = {
+            "sandbox0.managed_agents.role": "llm",
+            "sandbox0.managed_agents.engine": "openai-agents",
+        }
         other = usual.client.beta.vaults.create(display_name="x", metadata=theirs)
-        with pytest.raises(anthropic.BadRequestError, match="the engine 'codex'"):
+        with pytest.raises(anthropic.BadRequestError, match="the engine 'openai-agents'"):
             session(usual, other.id)
