@@ -8,7 +8,7 @@ export default defineConfig(({ mode }) => {
   return {
     plugins: [react()],
     resolve: { conditions: ["source", ...defaultClientConditions] }, // the client as it is written
-    build: { outDir: "../src/roost/web/dist", emptyOutDir: true },
+    build: { outDir: "dist", emptyOutDir: true }, // install.mjs puts it where servers look
     server: { proxy: { ...proxy, "/ws": { target, ws: true } } },
   };
 });

@@ -53,6 +53,32 @@ def test_a_package_without_the_app_says_how_to_get_it(tmp_path: Path):
     assert "make setup" in answer.text
 
 
+def build(dist: Path, name: str) -> None:
+    """Put an app there as its build does, with a script of its own."""
+    made = dist.with_name(name)
+    (made / "assets").mkdir(parents=True)
+    (made / "index.html").write_text(f"<p>the {name} app</p>")
+    (made / f"assets/{name}.js").write_text(name)
+    if dist.exists():
+        dist.rename(dist.with_name(f"before-{name}"))
+    made.rename(dist)
+
+
+def test_an_app_that_is_built_anew_is_served_at_once_and_pages_that_are_open_go_on(tmp_path: Path):
+    dist = tmp_path / "dist"
+    build(dist, "first")
+    site = TestClient(Site(PlainTextResponse("the api"), dist))
+    assert "the first app" in site.get("/", headers=PAGE).text
+    build(dist, "second")
+    assert site.get("/assets/first.js").text == "first"  # a page of before loads a part of itself
+    assert "the second app" in site.get("/", headers=PAGE).text
+    assert [site.get(f"/assets/{it}.js").text for it in ("first", "second")] == ["first", "second"]
+    dist.rename(tmp_path / "away")  # between the two steps in which a build replaces it
+    assert "the second app" in site.get("/vaults", headers=PAGE).text
+    build(dist, "third")
+    assert "the third app" in site.get("/", headers=PAGE).text
+
+
 @pytest.fixture
 def packed(tmp_path: Path) -> TestClient:
     """An app whose build has compressed its files; the forms differ, so that a test can tell them."""

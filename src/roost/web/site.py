@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from starlette.datastructures import Headers
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 DIST: Final = Path(str(files("roost.web"))) / "dist"
@@ -38,15 +38,17 @@ _ENCODINGS: Final = {"br": ".br", "gzip": ".gz"}
 
 
 class _File:
-    """A file of the app, and what there is of it in compressed form."""
+    """A file of the app, and what there is of it in compressed form. It is kept in memory, because a build of the
+    app removes the files of the build before, and pages that are open still ask for those.
+    """
 
     def __init__(self, path: Path, headers: Mapping[str, str]) -> None:
-        self._path = path
         self._headers = headers
         self._kind = guess_type(path)[0] or "application/octet-stream"
-        self._tag = hashlib.sha256(path.read_bytes()).hexdigest()[:32]
+        self._plain = path.read_bytes()
+        self._tag = hashlib.sha256(self._plain).hexdigest()[:32]
         forms = ((name, path.with_name(path.name + end)) for name, end in _ENCODINGS.items())
-        self._forms = {name: form for name, form in forms if form.is_file()}
+        self._forms = {name: form.read_bytes() for name, form in forms if form.is_file()}
 
     def answer(self, asked: Headers) -> Response:
         """The file in the best form that the browser takes, unless it has that already."""
@@ -57,22 +59,25 @@ class _File:
         if tag in asked.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
         if form is None:
-            return FileResponse(self._path, headers=headers, media_type=self._kind)
+            return Response(self._plain, headers=headers, media_type=self._kind)
         headers["content-encoding"] = form
-        return FileResponse(self._forms[form], headers=headers, media_type=self._kind)
+        return Response(self._forms[form], headers=headers, media_type=self._kind)
 
 
 class Site:
-    """The app in front of the API, which gets everything that is not the app's."""
+    """The app in front of the API, which gets everything that is not the app's.
+
+    If the app is built anew, the next page is the new one, without a restart. Pages that are open go on with the
+    parts of the build before, which they load when they need them.
+    """
 
     def __init__(self, api: ASGIApp, dist: Path = DIST) -> None:
         self._api = api
-        found = (path for path in dist.rglob("[!.]*") if path.is_file())
-        self._files = {
-            f"/{path.relative_to(dist)}": _File(path, _headers_of(path.relative_to(dist)))
-            for path in found
-            if path.suffix not in _ENCODINGS.values()
-        }
+        self._dist = dist
+        self._build: tuple[int, int] | None = None
+        self._files: dict[str, _File] = {}
+        self._older: dict[str, _File] = {}
+        self._look()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """One request, one connection, or one lifespan."""
@@ -84,14 +89,36 @@ class Site:
             return None
         path: str = scope["path"]
         asked = Headers(scope=scope)
-        if path in self._files:
-            return self._files[path].answer(asked)
         wants_page = "text/html" in asked.get("accept", "")
+        if wants_page:
+            self._look()
+        if (file := self._files.get(path) or self._older.get(path)) is not None:
+            return file.answer(asked)
         if path != "/" and (path.startswith(_TAKEN) or not wants_page):
             return None
         if not self._files:
             return PlainTextResponse(_NOT_BUILT, 404)
         return self._files["/index.html"].answer(asked)
+
+    def _look(self) -> None:
+        """Read the app if it has been built since. A build puts all its files there at once."""
+        try:
+            index = (self._dist / "index.html").stat()
+            if (build := (index.st_ino, index.st_mtime_ns)) == self._build:
+                return
+            files = _read(self._dist)
+        except FileNotFoundError:
+            return  # there is none, or it is being replaced; the next page looks again
+        self._build, self._older, self._files = build, self._files, files
+
+
+def _read(dist: Path) -> dict[str, _File]:
+    found = (path for path in dist.rglob("[!.]*") if path.is_file())
+    return {
+        f"/{path.relative_to(dist)}": _File(path, _headers_of(path.relative_to(dist)))
+        for path in found
+        if path.suffix not in _ENCODINGS.values()
+    }
 
 
 def _headers_of(name: Path) -> Mapping[str, str]:
