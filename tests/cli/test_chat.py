@@ -349,6 +349,12 @@ def test_a_person_answers_questions_at_the_prompt_also_after_coming_back(start: 
         terminal.wait_for("> ")
         terminal.type("\x04")
         assert terminal.exit_code() == 0
+        assert "AskUserQuestion" not in terminal.shown  # as words, not as the input of a tool
+        assert (
+            terminal.shown.count("? Which colour?") == 2
+        )  # asked, and again after the wrong number
+    with Terminal(url, "chat", "--session", "sesn_1") as terminal:
+        terminal.wait_for("? Which colour? (Red, Blue) / Which days? (Mo, Tu) / Why?")
     sent = fake.posted[1]
     assert sent["type"] == "user.custom_tool_result"
     assert json.loads(sent["content"][0]["text"]) == {

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from roost.cli.asked import asked as put_to_person
-from roost.cli.asked import in_words, send, waiting
+from roost.cli.asked import in_words, questions_of, send, waiting
 from roost.cli.client import ApiClient, Json, at
 from roost.cli.follow import ENDS, Following, newest
 from roost.cli.screen import Screen, folded
@@ -104,7 +104,9 @@ class TerminalChat:
             self._log.cursor = str(event["seq"])
         if not self._once:
             for event in events[_beginning_of_turns(events, _TURNS_SHOWN) :]:
-                self.screen.show(event)
+                self._show(event)
+                if questions_of(event) and event["id"] not in [it["id"] for it in self.waits_for]:
+                    self.screen.note(f"? {in_words(event)}")
             if self._running:
                 self._until_rest(None)
 
@@ -146,7 +148,7 @@ class TerminalChat:
                     self._track(event)
                     taken = taken or (event.get("id") == sent and bool(event["processed_at"]))
                     if taken or not self._once:  # --once prints its own answer, not an earlier one
-                        self.screen.show(event)
+                        self._show(event)
                     withdrawn = withdrawn or (event.get("id") == sent and "withdrawn_at" in event)
                     if (reason := _end_of_turn(event)) and (taken or self.waits_for or self.over):
                         return "withdrawn" if withdrawn else reason
@@ -157,6 +159,10 @@ class TerminalChat:
                 interrupted = True
                 self.screen.note("interrupting… (Ctrl-C again leaves at once)")
                 self._send({"type": "user.interrupt"})
+
+    def _show(self, event: Json) -> None:
+        if not questions_of(event):  # a question is put to the person when the session waits for it
+            self.screen.show(event)
 
     def _track(self, event: Json) -> None:
         kind = event["type"]
