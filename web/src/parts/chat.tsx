@@ -113,6 +113,7 @@ function useEscape(active: boolean, act: () => void) {
 function useFollow(first: string | undefined, ...changes: unknown[]) {
   const ref = useRef<HTMLDivElement>(null);
   const [following, setFollowing] = useState(true);
+  const follows = useRef(true); // the same, known before the next drawing: a page may be resized until then
   const before = useRef({ first, height: 0 });
   const top = useRef(0);
   useLayoutEffect(() => {
@@ -122,14 +123,18 @@ function useFollow(first: string | undefined, ...changes: unknown[]) {
     if (before.current.first !== first && !following) box.scrollTop += box.scrollHeight - before.current.height;
     before.current = { first, height: box.scrollHeight };
   });
+  const follow = (whether: boolean) => {
+    follows.current = whether;
+    setFollowing(whether);
+  };
   const toLatest = () => {
-    setFollowing(true);
+    follow(true);
     ref.current?.scrollTo({ top: ref.current.scrollHeight });
   };
   useLayoutEffect(() => {
     const box = ref.current;
     if (!following || box === null) return;
-    const toEnd = () => box.scrollTo({ top: box.scrollHeight });
+    const toEnd = () => follows.current && box.scrollTo({ top: box.scrollHeight });
     toEnd();
     // A keyboard that comes up, a phone that is turned, a composer that grows: the end moves out of sight.
     const watch = new ResizeObserver(toEnd);
@@ -143,7 +148,7 @@ function useFollow(first: string | undefined, ...changes: unknown[]) {
     // A picture that has come moves the end away, and nobody has scrolled up.
     const up = box.scrollTop < top.current;
     top.current = box.scrollTop;
-    if (near || up) setFollowing(near);
+    if (near || up) follow(near);
   };
   return { ref, following, onScroll, toLatest };
 }

@@ -7,13 +7,26 @@ import remarkGfm from "remark-gfm";
 
 import { AnswerPicture } from "./picture";
 
+interface HastNode {
+  tagName?: string;
+  value?: string;
+  children?: HastNode[];
+}
+
+/** Without the line break that ends every block of code: the cursor of a text being written stands after it. */
+const trimBlocks = () => (node: HastNode) => {
+  for (const child of node.children ?? []) trimBlocks()(child);
+  const last = node.tagName === "pre" ? node.children?.[0]?.children?.at(-1) : undefined;
+  if (last?.value !== undefined) last.value = last.value.replace(/\n$/, "");
+};
+
 /** Markdown from an agent: no HTML of its own, links open elsewhere, and images are the session's own. */
 export const Prose = memo(function Prose({ text }: { text: string }) {
   return (
     <div className="prose">
       <Markdown
         remarkPlugins={[remarkGfm]}
-        rehypePlugins={[[rehypeHighlight, { detect: true }]]}
+        rehypePlugins={[trimBlocks, [rehypeHighlight, { detect: true }]]}
         components={{
           a: ({ href, children }) => (
             <a href={href} target="_blank" rel="noreferrer noopener">
