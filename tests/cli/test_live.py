@@ -13,13 +13,16 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 from tests.cli.conftest import Roost
 from tests.cli.test_chat import Terminal
+from tests.oauth_world import OAuthWorld, oauth_world
 
 from roost.api.access.auth import MANAGED_AGENTS
 from roost.testing.live import LiveServer
@@ -28,8 +31,14 @@ SLOW = 'SCRIPT[{"text":"one two three four five six","chunk_delay":0.2}]'
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    with LiveServer(tmp_path_factory.mktemp("live")) as server:
+def world() -> Iterator[OAuthWorld]:
+    with oauth_world() as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+def server(world: OAuthWorld, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    with LiveServer(tmp_path_factory.mktemp("live"), **world.rules()) as server:
         yield server
 
 
@@ -51,10 +60,10 @@ def said(roost: Roost, server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> C
     """What the command says when it is run in this process, which takes a tenth of the time."""
     monkeypatch.setenv("ROOST_DATA", str(server.data))
 
-    def call(*arguments: str, code: int = 0) -> str:
-        left, out, err = roost(*arguments)
-        assert left == code, out + err
-        return err if code else out
+    def call(*arguments: str, code: int = 0, out: bool = False) -> str:
+        left, printed, complained = roost(*arguments)
+        assert left == code, printed + complained
+        return complained if code and not out else printed
 
     return call
 
@@ -113,16 +122,26 @@ FIRST, SECOND, THIRD = (
 )
 
 
-def test_secrets_are_put_into_vaults_used_replaced_and_removed(
-    said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+Vaults = Callable[..., str]
+
+
+@pytest.fixture
+def vaults(said: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Vaults]:
+    """`roost vaults …`, with secrets by standard input. Nothing that it says has one of them."""
     told: list[str] = []
 
-    def vaults(*arguments: str, secret: str = "", code: int = 0) -> str:
+    def call(*arguments: str, secret: str = "", code: int = 0, out: bool = False) -> str:
         monkeypatch.setattr(sys, "stdin", io.StringIO(secret))
-        told.append(said("vaults", *arguments, code=code))
+        told.append(said("vaults", *arguments, code=code, out=out))
         return told[-1]
 
+    yield call
+    assert not [secret for secret in (FIRST, SECOND, THIRD) if secret in "".join(told)]
+
+
+def test_secrets_are_put_into_vaults_used_replaced_and_removed(
+    said: Callable[..., str], vaults: Vaults
+) -> None:
     team = vaults("create", "team", "--metadata", "for=web").strip()
     assert team.startswith("vlt_")
     variable = ("add", "team", "--variable", "SITE_KEY", "--host", "api.example.org")
@@ -156,7 +175,76 @@ def test_secrets_are_put_into_vaults_used_replaced_and_removed(
     assert vaults("archive", "team") == f"archived {team}\n"
     assert team not in vaults("ls") and team in vaults("ls", "--all")
     assert vaults("rm", team, "account") == f"deleted {team}\ndeleted {account}\n"
-    assert not [secret for secret in (FIRST, SECOND, THIRD) if secret in "".join(told)]
+
+
+def shown(vaults: Vaults, vault: str) -> list[Any]:
+    found: list[Any] = json.loads(vaults("credentials", vault, "--json"))
+    return found
+
+
+def test_vaults_and_what_is_no_secret_of_a_credential_are_edited(vaults: Vaults) -> None:
+    made = vaults("create", "draft", "--metadata", "for=web").strip()
+    assert vaults("edit", "draft", "--name", "tools", "--metadata", "for=") == f"changed {made}\n"
+    assert "for=" not in vaults("show", "tools")
+    vaults("add", "tools", "--variable", "SITE_KEY", "--host", "a.example.org", secret=FIRST)
+    hosts = ("--host", "b.example.org", "--host", "*.c.example.org")
+    vaults("edit-credential", "tools", "SITE_KEY", *hosts, "--name", "site", "--metadata", "a=b")
+    row = vaults("credentials", "tools").splitlines()[1]
+    assert "SITE_KEY  site  b.example.org, *.c.example.org (header)" in row
+    vaults("edit-credential", "tools", "site", "--any-host", "--body", "--name", "")
+    [credential] = shown(vaults, "tools")
+    assert (credential["display_name"], credential["metadata"]) == (None, {"a": "b"})
+    assert credential["auth"]["networking"] == {"type": "unrestricted"}
+    assert credential["auth"]["injection_location"] == {"header": False, "body": True}
+
+    theirs = "sandbox0.managed_agents."
+    old = ("--metadata", f"{theirs}role=llm", "--metadata", f"{theirs}engine=claude")
+    vaults("create", "account", *old)
+    vaults("edit", "account", "--engine", "claude", "--key-header", "bearer")
+    vaults("add", "account", "--model-key", secret=SECOND)
+    moved = vaults("edit", "account", "--base-url", "https://gateway.example", code=1)
+    assert "cannot be changed while the vault has a key" in moved
+    vaults("edit", "account", "--key-header", "")
+    assert "key_header" not in vaults("show", "account")
+    vaults("rm", "tools", "account")
+
+
+def test_a_token_of_oauth_is_put_into_a_vault_tried_renewed_and_replaced(
+    vaults: Vaults, world: OAuthWorld
+) -> None:
+    vaults("create", "grants")
+    server = ("add", "grants", "--oauth", "--mcp", world.url)
+    renewed = ("--token-endpoint", world.token_endpoint, "--client-id", "client")
+    answer = {"access_token": FIRST, "refresh_token": world.authorization.refresh}
+    given = json.dumps(answer | {"expires_in": 3600, "token_type": "Bearer"})
+    vaults(*server, *renewed, "--scope", "read", secret=given)
+    [found] = shown(vaults, "grants")
+    assert found["auth"]["refresh"]["scope"] == "read"
+    assert (
+        3500
+        < (datetime.fromisoformat(found["auth"]["expires_at"]) - datetime.now(UTC)).seconds
+        <= 3600
+    )
+    said = vaults("validate", "grants", world.url)
+    assert (
+        said
+        == "valid: the MCP server accepts the token; it was renewed, and the new one is stored\n"
+    )
+    vaults("replace", "grants", world.url, secret=f"{SECOND}\n{THIRD}\n")
+    [found] = shown(vaults, "grants")
+    assert found["auth"]["expires_at"] is None  # that was of the token before
+    refused = vaults("validate", "grants", world.url, code=1, out=True)
+    assert refused.startswith("invalid: the MCP server does not accept the token, and the token")
+    assert "endpoint gave 400" in refused and "invalid_grant" in refused
+    vaults("edit-credential", "grants", world.url, "--scope", "read write", "--name", "docs")
+    vaults("replace", "grants", "docs", secret=f"{world.authorization.access}\n")
+    assert vaults("validate", "grants", "docs") == "valid: the MCP server accepts the token\n"
+
+    nowhere = ("add", "grants", "--oauth", "--mcp", "http://127.0.0.1:9/mcp")
+    away = vaults(*nowhere, secret=THIRD).strip()
+    unknown = vaults("validate", "grants", away, code=1, out=True)
+    assert unknown == "unknown: the MCP server could not be reached\n"
+    vaults("rm", "grants")
 
 
 def test_what_does_not_fit_a_vault_is_said(
@@ -175,19 +263,34 @@ def test_what_does_not_fit_a_vault_is_said(
         (("add", "once", *mcp, "--any-host"), "are for --variable"),
         (("add", "once", "--variable", "KEY", "--any-host"), "there is no secret"),
         (("create", "x", "--engine", "claude"), "are for vaults with --model-key"),
+        (("edit", "once"), "say what to change"),
+        (("edit-credential", "once", "KEY", "--name", "x"), "there is no credential 'KEY' in use"),
+        (("add", "once", "--model-key", "--oauth"), "--oauth is for --mcp"),
+        (("add", "once", *mcp, "--client-id", "c"), "are for --oauth"),
+        (("add", "once", *mcp, "--oauth", "--client-id", "c"), "belong together"),
+        (("add", "once", *mcp, "--oauth", "--scope", "s"), "for tokens that are renewed"),
+        (("add", "once", *mcp, "--oauth"), "there is no access token"),
+        (("add", "once", "--variable", "K", "--any-host", "--host", "a.b"), "not both"),
         (("create", "x", "--metadata", "note"), "'note' is not KEY=VALUE"),
     ):
         assert says in said("vaults", *arguments, code=1)
 
 
-def test_a_secret_that_is_typed_is_not_shown(server: LiveServer, said: Callable[..., str]) -> None:
+def test_secrets_that_are_typed_are_not_shown(server: LiveServer, said: Callable[..., str]) -> None:
     vault = said("vaults", "create", "typed").strip()
-    command = ("vaults", "add", vault, "--mcp", "https://mcp.example.org/mcp")
-    with Terminal(server.url, *command) as terminal:
-        terminal.wait_for("Secret (not shown): ")
-        terminal.type(f"{FIRST}\n")
+    command = ("vaults", "add", vault, "--mcp", "https://mcp.example.org/mcp", "--oauth")
+    endpoint = ("--token-endpoint", "https://login.example.org/token", "--client-id", "c")
+    how = ("--client-auth", "client_secret_basic")
+    with Terminal(server.url, *command, *endpoint, *how) as terminal:
+        for what, secret in (("Access", FIRST), ("Refresh", SECOND)):
+            terminal.wait_for(f"{what} token (not shown): ")
+            terminal.type(f"{secret}\n")
+        terminal.wait_for("Client secret (not shown): ")
+        terminal.type(f"{THIRD}\n")
         terminal.wait_for("vcrd_")
-        assert FIRST not in terminal.shown
+        assert not [it for it in (FIRST, SECOND, THIRD) if it in terminal.shown]
+    added = json.loads(said("vaults", "credentials", vault, "--json"))
+    assert added[0]["auth"]["refresh"]["token_endpoint_auth"] == {"type": "client_secret_basic"}
 
 
 def test_a_chat_outlives_a_server_that_is_killed_in_the_middle_of_an_answer(
