@@ -17,6 +17,7 @@ from roost.core.sessions.task_runs import TaskRuns
 from roost.domain import task
 from roost.domain.events import iso
 from roost.domain.session import MountScope, TrustLevel
+from roost.domain.vault import MOST_VAULTS
 from roost.ports.catalog import Record
 
 _Id = Annotated[str, Field(min_length=1, max_length=128)]
@@ -68,6 +69,7 @@ class RunCreateParams(TypedDict, total=False):
     mount_scope: MountScope
     sandbox_fallback: Annotated[str, Field(min_length=1, max_length=64)]
     harness: Annotated[str, Field(min_length=1, max_length=64)]
+    vault_ids: Annotated[list[_Id], Field(max_length=MOST_VAULTS)]
 
 
 @RESOURCE.post("roost.tasks.create", "/roost/v1/tasks", TaskCreateParams)

@@ -54,7 +54,14 @@ _PAGE: Final = 100
 _LOOK_AGAIN: Final = 30.0  # seconds; what other nodes have left is found this late
 _BREATHE: Final = 0.2  # seconds between two looks: a session at work notifies of each thing it does
 _ABANDONED: Final = 60_000_000  # microseconds after which a run that is in no task was given up
-_OPTIONS: Final = ("trust_level", "workspace", "mount_scope", "harness", "sandbox_fallback")
+_OPTIONS: Final = (
+    "trust_level",
+    "workspace",
+    "mount_scope",
+    "harness",
+    "sandbox_fallback",
+    "vault_ids",
+)
 _log = logging.getLogger(__name__)
 
 
