@@ -5,7 +5,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 
 import { sentence } from "../parts/words";
 import { all, ApiError, get, post, remove } from "./http";
-import type { Agent, Environment, Key, Me, Page, Session, Task, TaskRun, Vault, VaultCredential, Workspace } from "./types";
+import type { Agent, CredentialValidation, Environment, Key, Me, Page, Session, Task, TaskRun, Vault, VaultCredential, Workspace } from "./types";
 
 export const useMe = () =>
   useQuery({ queryKey: ["me"], queryFn: () => get<Me>("/auth/me"), staleTime: 60_000, retry: false });
@@ -73,24 +73,32 @@ export const useVaults = (archived: boolean, enabled = true) =>
   useQuery({ queryKey: ["vaults", archived], queryFn: () => all<Vault>(`/v1/vaults?include_archived=${archived}`), enabled });
 
 export const useVault = (id: string) =>
-  useQuery({ queryKey: ["vault", id], queryFn: () => get<Vault>(`/v1/vaults/${id}`) });
+  useQuery({ queryKey: ["vaults", id], queryFn: () => get<Vault>(`/v1/vaults/${id}`) });
 
 /** All of them: what was archived stays in sight until it is deleted. */
 export const useCredentials = (vault: string) =>
   useQuery({
-    queryKey: ["vault", vault, "credentials"],
+    queryKey: ["vaults", vault, "credentials"],
     queryFn: () => all<VaultCredential>(`/v1/vaults/${vault}/credentials?include_archived=true`),
   });
 
 /** A change of one kind of resource, or, `exact`, of its list alone; a refusal is shown with its hint. */
 export function useChange<Given, Answer>(resource: string, change: (given: Given) => Promise<Answer>, exact = false) {
+  return useMutation({ ...useAsking(resource, change, exact), onError: complain });
+}
+
+/** The same for a form, which says itself what the server has against what is in it. */
+export function useSave<Given, Answer>(resource: string, change: (given: Given) => Promise<Answer>) {
+  return useMutation(useAsking(resource, change, false));
+}
+
+function useAsking<Given, Answer>(resource: string, change: (given: Given) => Promise<Answer>, exact: boolean) {
   const queries = useQueryClient();
-  return useMutation({
+  return {
     mutationFn: change,
     gcTime: 0, // what was sent may be a secret: it is not kept once its form is closed
     onSuccess: () => queries.invalidateQueries({ queryKey: [resource], exact }),
-    onError: complain,
-  });
+  };
 }
 
 export function complain(error: unknown): void {
@@ -154,10 +162,12 @@ export const changes = {
     return post<Workspace>(`/roost/v1/workspaces/${id}/permissions`, body);
   },
   createVault: (given: Record<string, unknown>) => post<Vault>("/v1/vaults", given),
+  updateVault: ({ id, ...given }: { id: string } & Record<string, unknown>) => post<Vault>(`/v1/vaults/${id}`, given),
   archiveVault: (id: string) => post<Vault>(`/v1/vaults/${id}/archive`),
   deleteVault: (id: string) => remove(`/v1/vaults/${id}`),
   createCredential: ({ vault, ...given }: { vault: string } & Record<string, unknown>) => post<VaultCredential>(`/v1/vaults/${vault}/credentials`, given),
-  replaceSecret: ({ of, auth }: { of: VaultCredential; auth: Record<string, unknown> }) => post<VaultCredential>(pathOf(of), { auth }),
+  updateCredential: ({ of, ...given }: { of: VaultCredential } & Record<string, unknown>) => post<VaultCredential>(pathOf(of), given),
+  validateCredential: (of: VaultCredential) => post<CredentialValidation>(`${pathOf(of)}/mcp_oauth_validate`),
   archiveCredential: (of: VaultCredential) => post<VaultCredential>(`${pathOf(of)}/archive`),
   deleteCredential: (of: VaultCredential) => remove(pathOf(of)),
   createKey: (given: Record<string, unknown>) => post<Key>("/roost/v1/keys", given),

@@ -124,7 +124,7 @@ export interface Vault {
 /** What is shown of a credential; its secret is not. */
 export type CredentialAuth =
   | { type: "static_bearer"; mcp_server_url: string }
-  | { type: "mcp_oauth"; mcp_server_url: string; expires_at: string | null; refresh: { token_endpoint_auth: { type: string } } | null }
+  | { type: "mcp_oauth"; mcp_server_url: string; expires_at: string | null; refresh: { token_endpoint: string; client_id: string; scope: string | null; token_endpoint_auth: { type: string } } | null }
   | {
       type: "environment_variable";
       secret_name: string;
@@ -137,9 +137,23 @@ export interface VaultCredential {
   vault_id: string;
   display_name: string | null;
   auth: CredentialAuth;
+  metadata: Record<string, string>;
   created_at: string;
   updated_at: string;
   archived_at: string | null;
+}
+
+export interface HttpAnswer {
+  status_code: number;
+  body: string;
+}
+
+/** What came of trying an OAuth token at its server. */
+export interface CredentialValidation {
+  status: "valid" | "invalid" | "unknown";
+  mcp_probe: { http_response: HttpAnswer | null } | null;
+  refresh: { status: "succeeded" | "failed" | "connect_error" | "no_refresh_token"; http_response: HttpAnswer | null } | null;
+  validated_at: string;
 }
 
 export interface Key {

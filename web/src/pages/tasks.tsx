@@ -2,13 +2,15 @@ import { Button, Group, Select, Stack, Text, Textarea, TextInput } from "@mantin
 import { useState, type FormEvent } from "react";
 import { useNavigate } from "react-router";
 
-import { changes, useAgents, useChange, useEnvironments, useTasks, useWaitingSessions } from "../api/hooks";
+import { changes, useAgents, useChange, useEnvironments, useSave, useTasks, useWaitingSessions } from "../api/hooks";
 import type { Task } from "../api/types";
 import { Loaded, Page } from "../parts/page";
 import { PlacementFields, usePlacement, useSubmit } from "../parts/placement";
 import { Plain } from "../parts/plain";
-import { FormButton, ThingCard, Things } from "../parts/resource";
+import { FormButton, FormTrouble, ThingCard, Things } from "../parts/resource";
 import { StatusBadge } from "../parts/status";
+import { useTroubles } from "../parts/trouble";
+import { VaultChoice } from "../parts/vault-choice";
 import { ago } from "../parts/words";
 
 export function TasksPage() {
@@ -96,24 +98,28 @@ export function RunButton({ task }: { task: Task }) {
 
 function RunForm({ task, done }: { task: Task; done: () => void }) {
   const navigate = useNavigate();
-  const run = useChange("tasks", changes.runTask);
+  const run = useSave("tasks", changes.runTask);
   const placement = usePlacement({ agent: task.agent, place: task.environment_id });
   const [instructions, setInstructions] = useState("");
+  const [vaults, setVaults] = useState<string[]>([]);
+  const { form, troubles } = useTroubles(run.error, { paths: { vault_ids: "vaults" } });
   const begun = () => {
     done();
     navigate(`/tasks/${task.id}`);
   };
   const { submit, waiting, disabled } = useSubmit(placement, (request) =>
-    run.mutate({ id: task.id, ...request, ...(instructions ? { instructions } : {}) }, { onSuccess: begun }),
+    run.mutate({ id: task.id, ...request, ...(instructions ? { instructions } : {}), ...(vaults.length > 0 ? { vault_ids: vaults } : {}) }, { onSuccess: begun }),
   );
   return (
-    <form onSubmit={submit}>
+    <form ref={form} onSubmit={submit}>
       <Stack>
         <Text size="sm" c="dimmed">
           A session works on the task to the end. It goes on when you leave, and you can follow it.
         </Text>
         <Textarea label="Anything else for this run" autosize minRows={2} maxRows={8} value={instructions} onChange={(event) => setInstructions(event.currentTarget.value)} data-autofocus />
         <PlacementFields placement={placement} />
+        <VaultChoice chosen={vaults} setChosen={setVaults} error={troubles.vaults} />
+        <FormTrouble>{troubles.form}</FormTrouble>
         <Button type="submit" loading={waiting || run.isPending} disabled={disabled}>
           Run it
         </Button>

@@ -1,18 +1,20 @@
-import { Button, Group, Radio, Stack, Switch, TagsInput, Text, TextInput } from "@mantine/core";
+import { Button, Group, Radio, Select, Stack, Switch, Text, TextInput } from "@mantine/core";
 import { useState, type FormEvent } from "react";
 import { useNavigate } from "react-router";
 
-import { changes, useChange, useVaults } from "../api/hooks";
+import { changes, useChange, useSave, useVaults } from "../api/hooks";
 import type { Vault } from "../api/types";
+import { metadataOf, notesOf, NotesInput, patchOf, unclear } from "../parts/notes";
 import { Loaded, Page } from "../parts/page";
-import { FormButton, SureButton, ThingCard, Things } from "../parts/resource";
-import { ago } from "../parts/words";
+import { FormButton, FormTrouble, SureButton, ThingCard, Things } from "../parts/resource";
+import { useTroubles } from "../parts/trouble";
+import { ALSO, BASE_URL, ENGINE, isForModel, KEY_HEADER, keyIn, KNOWN, noted, ROLE, VaultFacts } from "../parts/vault-facts";
 
 export function VaultsPage() {
   const [archived, setArchived] = useState(false);
   const vaults = useVaults(archived);
   return (
-    <Page title="Vaults" actions={<FormButton label="New vault" title="New vault" form={() => <VaultForm />} />}>
+    <Page title="Vaults" actions={<FormButton label="New vault" title="New vault" form={(done) => <VaultForm done={done} />} />}>
       <Group mb="sm" justify="space-between">
         <Text size="sm" c="dimmed" flex="1 1 260px">
           Secrets that sessions use without seeing them. They are put on requests outside the sandbox.
@@ -44,6 +46,7 @@ function Actions({ vault }: { vault: Vault }) {
   const remove = useChange("vaults", changes.deleteVault);
   return (
     <>
+      <EditVault vault={vault} />
       {vault.archived_at === null && (
         <SureButton
           label="Archive"
@@ -66,79 +69,86 @@ function Actions({ vault }: { vault: Vault }) {
   );
 }
 
-// The metadata that makes a vault the one with the key for a model. Those of sandbox0 count as well.
-const ROLE = "roost.role";
-const ENGINE = "roost.engine";
-const BASE_URL = "roost.base_url";
-const ALSO: Record<string, string> = {
-  [ROLE]: "sandbox0.managed_agents.role",
-  [ENGINE]: "sandbox0.managed_agents.engine",
-  [BASE_URL]: "sandbox0.managed_agents.llm_base_url",
-};
-const noted = ({ metadata }: Vault, key: string) => metadata[key] ?? metadata[ALSO[key]!];
-
-/** Whether the vault has the key for a model, and not credentials for an agent's tools. */
-export const isForModel = (vault: Vault) => noted(vault, ROLE) === "llm";
-
-/** What a vault is for, and what else was noted about it. */
-export function VaultFacts({ vault }: { vault: Vault }) {
-  const model = ["key for a model", noted(vault, ENGINE), noted(vault, BASE_URL)].filter((fact) => fact !== undefined);
-  const known = Object.entries(ALSO).flat();
-  const notes = Object.entries(vault.metadata).filter(([key]) => !known.includes(key));
-  const facts = [...(isForModel(vault) ? model : ["credentials for tools"]), ...notes.map(([key, value]) => `${key}=${value}`), `made ${ago(vault.created_at)}`];
-  return <span style={{ overflowWrap: "anywhere" }}>{facts.join(" · ")}</span>;
+/** Its name and its metadata; an archived one stays as it is. */
+export function EditVault({ vault }: { vault: Vault }) {
+  if (vault.archived_at !== null) return null;
+  return <FormButton variant="default" label="Edit" title={`Edit ${vault.display_name}`} form={(done) => <VaultForm vault={vault} done={done} />} />;
 }
 
-function VaultForm() {
+const HEADERS = [
+  { value: "", label: "The usual one of the address" },
+  { value: "x-api-key", label: "x-api-key" },
+  { value: "bearer", label: "Authorization: Bearer" },
+];
+const FIELDS = {
+  paths: {
+    display_name: "name",
+    metadata: "notes",
+    ...Object.fromEntries(Object.entries({ [ENGINE]: "engine", [BASE_URL]: "address", [KEY_HEADER]: "header" }).flatMap(([key, field]) => [key, ALSO[key] ?? key].map((one) => [`metadata.${one}`, field]))),
+  },
+};
+
+/** A new vault, or another name and other metadata for one that is there. */
+function VaultForm({ vault, done }: { vault?: Vault; done: () => void }) {
   const navigate = useNavigate();
-  const create = useChange("vaults", changes.createVault);
-  const [name, setName] = useState("");
-  const [use, setUse] = useState("tools");
-  const [engine, setEngine] = useState("claude");
-  const [address, setAddress] = useState("");
-  const [notes, setNotes] = useState<string[]>([]);
-  const unclear = notes.filter((note) => !/^[^=]+=/.test(note));
+  const create = useSave("vaults", changes.createVault);
+  const update = useSave("vaults", changes.updateVault);
+  const before = vault?.metadata ?? {};
+  const [name, setName] = useState(vault?.display_name ?? "");
+  const [use, setUse] = useState(vault && isForModel(vault) ? "model" : "tools");
+  const [engine, setEngine] = useState((vault && noted(vault, ENGINE)) ?? "claude");
+  const [address, setAddress] = useState((vault && noted(vault, BASE_URL)) ?? "");
+  const [header, setHeader] = useState((vault && noted(vault, KEY_HEADER)) ?? "");
+  const [notes, setNotes] = useState(notesOf(before, KNOWN));
+  const { form, troubles } = useTroubles(create.error ?? update.error, FIELDS);
 
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    if (unclear.length > 0) return;
-    const model = { [ROLE]: "llm", [ENGINE]: engine.trim(), [BASE_URL]: address.trim() };
-    const own = notes.map((note) => [note.slice(0, note.indexOf("=")).trim(), note.slice(note.indexOf("=") + 1).trim()]);
-    const said = [...own, ...(use === "model" ? Object.entries(model) : [])].filter(([, value]) => value !== "");
-    create.mutate({ display_name: name, metadata: Object.fromEntries(said) }, { onSuccess: ({ id }) => navigate(`/vaults/${id}`) });
+    if (unclear(notes) !== undefined) return;
+    const model = Object.entries({ [ROLE]: "llm", [ENGINE]: engine.trim(), [BASE_URL]: address.trim(), [KEY_HEADER]: header }).map(([key, value]) => [keyIn(before, key), value]);
+    const metadata = { ...metadataOf(notes), ...Object.fromEntries(use === "model" ? model.filter(([, value]) => value !== "") : []) };
+    if (vault) update.mutate({ id: vault.id, display_name: name, metadata: patchOf(before, metadata) }, { onSuccess: done });
+    else create.mutate({ display_name: name, metadata }, { onSuccess: ({ id }) => navigate(`/vaults/${id}`) });
   };
 
   return (
-    <form onSubmit={submit}>
+    <form ref={form} onSubmit={submit}>
       <Stack>
-        <TextInput label="Name" value={name} onChange={(event) => setName(event.currentTarget.value)} maxLength={255} required data-autofocus />
-        <Radio.Group label="What it is for" value={use} onChange={setUse}>
-          <Stack gap="xs" mt={4}>
-            <Radio value="tools" label="Credentials for tools" description="Tokens for MCP servers, and for programs in the sandbox." />
-            <Radio value="model" label="Key for a model" description="Sessions with this vault ask their model with this key, and not with the server's own." />
-          </Stack>
-        </Radio.Group>
+        <TextInput label="Name" value={name} onChange={(event) => setName(event.currentTarget.value)} maxLength={255} error={troubles.name} required data-autofocus />
+        {vault === undefined && (
+          <Radio.Group label="What it is for" value={use} onChange={setUse}>
+            <Stack gap="xs" mt={4}>
+              <Radio value="tools" label="Credentials for tools" description="Tokens for MCP servers, and for programs in the sandbox." />
+              <Radio value="model" label="Key for a model" description="Sessions with this vault ask their model with this key, and not with the server's own. The key is added on the next page." />
+            </Stack>
+          </Radio.Group>
+        )}
         {use === "model" && (
           <>
-            <TextInput label="Engine" description="The program that works with this key." value={engine} onChange={(event) => setEngine(event.currentTarget.value)} required />
+            <TextInput label="Engine" description="The agent that runs in sessions with this vault, by the name that the server has for it: claude is Claude Code." value={engine} onChange={(event) => setEngine(event.currentTarget.value)} error={troubles.engine} required />
             <TextInput
               type="url"
               label="Base URL"
-              description="Where the model is asked. Empty: at the server of the model's maker."
+              description="Where the model is asked: a gateway, or a server of your own. Empty: at the API of the model's maker. It cannot be changed while the vault has a key."
               placeholder="https://gateway.example.org"
               value={address}
               onChange={(event) => setAddress(event.currentTarget.value)}
+              error={troubles.address}
+            />
+            <Select
+              label="Header with the key"
+              description="Usual are x-api-key at Anthropic's own API, and a bearer everywhere else."
+              data={HEADERS}
+              value={header}
+              onChange={(value) => setHeader(value ?? "")}
+              error={troubles.header}
+              allowDeselect={false}
             />
           </>
         )}
-        <TagsInput
-          label="Metadata"
-          description="Notes of your own, such as team=web. No secrets: everyone who may see the vault can read them."
-          error={unclear.length > 0 ? `Not of the form key=value: ${unclear.join(", ")}` : undefined}
-          value={notes}
-          onChange={setNotes}
-        />
-        <Button type="submit" loading={create.isPending}>
+        <NotesInput of="vault" notes={notes} setNotes={setNotes} error={troubles.notes} />
+        <FormTrouble>{troubles.form}</FormTrouble>
+        <Button type="submit" loading={create.isPending || update.isPending}>
           Save
         </Button>
       </Stack>

@@ -1,9 +1,12 @@
-import { Button, Modal, MultiSelect, Stack, TextInput } from "@mantine/core";
+import { Button, Modal, Stack, TextInput } from "@mantine/core";
 import { useState } from "react";
 import { useNavigate } from "react-router";
 
-import { changes, useChange, useVaults } from "../api/hooks";
+import { changes, useSave } from "../api/hooks";
 import { PlacementFields, usePlacement, useSubmit } from "./placement";
+import { FormTrouble } from "./resource";
+import { useTroubles } from "./trouble";
+import { VaultChoice } from "./vault-choice";
 
 export function NewSession({ opened, onClose }: { opened: boolean; onClose: () => void }) {
   return (
@@ -15,9 +18,8 @@ export function NewSession({ opened, onClose }: { opened: boolean; onClose: () =
 
 function NewSessionForm() {
   const navigate = useNavigate();
-  const create = useChange("sessions", changes.createSession);
+  const create = useSave("sessions", changes.createSession);
   const placement = usePlacement();
-  const vaults = useVaults(false).data ?? [];
   const [title, setTitle] = useState("");
   const [chosen, setChosen] = useState<string[]>([]);
 
@@ -25,21 +27,15 @@ function NewSessionForm() {
     create.mutate({ ...request, ...(title ? { title } : {}), ...(chosen.length > 0 ? { vault_ids: chosen } : {}) }, { onSuccess: (session) => navigate(`/sessions/${session.id}`) }),
   );
 
+  const { form, troubles } = useTroubles(create.error, { paths: { title: "title", vault_ids: "vaults" } });
+
   return (
-    <form onSubmit={submit}>
+    <form ref={form} onSubmit={submit}>
       <Stack>
-        <TextInput label="Title" placeholder="What is it about?" value={title} onChange={(event) => setTitle(event.currentTarget.value)} data-autofocus />
+        <TextInput label="Title" placeholder="What is it about?" value={title} onChange={(event) => setTitle(event.currentTarget.value)} error={troubles.title} data-autofocus />
         <PlacementFields placement={placement} />
-        {vaults.length > 0 && (
-          <MultiSelect
-            label="Credential vaults"
-            description="Their secrets are used in this session, and never seen in it. If two vaults have one for the same purpose, the vault that was chosen first counts."
-            data={vaults.map(({ id, display_name }) => ({ value: id, label: display_name }))}
-            value={chosen}
-            onChange={setChosen}
-            searchable
-          />
-        )}
+        <VaultChoice chosen={chosen} setChosen={setChosen} error={troubles.vaults} />
+        <FormTrouble>{troubles.form}</FormTrouble>
         <Button type="submit" loading={waiting || create.isPending} disabled={disabled}>
           Begin
         </Button>

@@ -1,4 +1,5 @@
-import { Anchor, Button, Card, Group, Modal, Stack, Text } from "@mantine/core";
+import { Alert, Anchor, Button, Card, Group, Modal, Stack, Text } from "@mantine/core";
+import { CircleAlert } from "lucide-react";
 import { useState, type ReactNode } from "react";
 import { Link } from "react-router";
 
@@ -64,6 +65,16 @@ export function FormButton({ label, title, variant = "filled", form }: { label: 
         {form(close)}
       </Modal>
     </>
+  );
+}
+
+/** What is wrong with a form as a whole, above the button that sends it. */
+export function FormTrouble({ children }: { children?: string }) {
+  if (children === undefined) return null;
+  return (
+    <Alert color="red" variant="light" p="xs" icon={<CircleAlert size={16} aria-hidden />}>
+      {children}
+    </Alert>
   );
 }
 
