@@ -139,7 +139,7 @@ def test_the_address_of_a_key_stays_and_everything_else_of_its_vault_can_be_edit
     dialog.get_by_label("Name").fill("my account")
     dialog.get_by_label("Metadata", exact=True).press("Backspace")  # the note goes
     dialog.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("heading", name="my account")).to_be_visible()
+    expect(page.get_by_role("heading", name="my account", exact=True)).to_be_visible()
     assert vaults.retrieve(vault).metadata == {
         "sandbox0.managed_agents.role": "llm",
         "roost.engine": "claude",

@@ -6,7 +6,7 @@ import { isForModel } from "./vault-facts";
 /** Which vaults a session is to have: those that are in use, if there are any. */
 export function VaultChoice({ chosen, setChosen, error }: { chosen: string[]; setChosen: (ids: string[]) => void; error?: string }) {
   const vaults = useVaults(false).data ?? [];
-  const account = vaults.find((vault) => isForModel(vault) && chosen.includes(vault.id));
+  const account = chosen.map((id) => vaults.find((vault) => vault.id === id)).find((vault) => vault !== undefined && isForModel(vault));
   const about = "Their secrets are used in this session, and never seen in it. If two vaults have one for the same purpose, the vault that was chosen first counts.";
   if (vaults.length === 0) return null;
   return (
