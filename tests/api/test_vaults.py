@@ -414,6 +414,22 @@ async def test_a_session_keeps_its_vaults_in_their_order(tmp_path: Path):
         assert (await roost.get(at))["vault_ids"] == vaults
 
 
+async def test_a_run_of_a_task_has_the_vaults_that_it_is_given(tmp_path: Path):
+    async with api_server(tmp_path) as roost:
+        mine = (await vault(roost)).rpartition("/")[2]
+        parts = {
+            "agent": (await roost.agent())["id"],
+            "environment_id": (await roost.environment())["id"],
+        }
+        task = await roost.post("/roost/v1/tasks", {"title": "With secrets", **parts})
+        runs = f"/roost/v1/tasks/{task['id']}/runs"
+        asked = {"harness": "able", "vault_ids": ["vlt_none"]}
+        error_of(await roost.client.post(runs, json=asked), 404)
+        assert (await roost.get(runs))["data"] == []
+        run = await roost.post(runs, asked | {"vault_ids": [mine]})
+        assert (await roost.get(f"/v1/sessions/{run['session_id']}"))["vault_ids"] == [mine]
+
+
 async def test_a_session_is_refused_that_names_a_vault_it_cannot_have(tmp_path: Path):
     async with api_server(tmp_path) as roost, await roost.user() as other:
         body = {"agent": (await roost.agent())["id"]}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Roost
 from tests.cli.test_chat import Terminal
 from tests.journeys.chat import bash, script, serving
 
@@ -20,7 +22,7 @@ QUESTION = {
 
 
 def test_the_first_agent_works_asks_before_it_changes_something_and_takes_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    roost: Roost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = script(
         bash("echo done > made.txt"),
@@ -32,7 +34,9 @@ def test_the_first_agent_works_asks_before_it_changes_something_and_takes_answer
         LiveServer(tmp_path / "data", ANTHROPIC_BASE_URL=url, ANTHROPIC_API_KEY="k") as server,
     ):
         monkeypatch.setenv("ROOST_API_KEY", server.key)
-        with Terminal(server.url, "chat", work) as terminal:
+        monkeypatch.setenv("ROOST_URL", server.url)
+        team = roost("vaults", "create", "team")[1].strip()
+        with Terminal(server.url, "chat", "--vault", "team", work) as terminal:
             terminal.wait_for("allow bash")
             terminal.wait_for("? [y/N] ")
             terminal.type("y\n")
@@ -45,3 +49,6 @@ def test_the_first_agent_works_asks_before_it_changes_something_and_takes_answer
             assert terminal.exit_code() == 0
         [made] = (server.data / "vault" / ".workspaces").glob("*/made.txt")
         assert made.read_text() == "done\n"
+        [session] = json.loads(roost("sessions", "ls", "--json")[1])
+        assert session["vault_ids"] == [team]
+        assert team in roost("sessions", "show", session["id"])[1]

@@ -107,17 +107,6 @@ def finished(api: Api, path: str) -> Json:
     return run
 
 
-def test_a_run_has_the_vaults_that_it_is_given(api: Api) -> None:
-    vault = api.post("/v1/vaults", {"display_name": "team"})["id"]
-    task = api.post("/roost/v1/tasks", {"title": "With secrets", **api.parts()})
-    runs = f"/roost/v1/tasks/{task['id']}/runs"
-    assert api.http.post(runs, json={"vault_ids": ["vlt_none"]}).status_code == 404
-    assert api.get(runs)["data"] == []
-    run = api.post(runs, {"vault_ids": [vault]})
-    assert api.get(f"/v1/sessions/{run['session_id']}")["vault_ids"] == [vault]
-    finished(api, f"{runs}/{run['id']}")
-
-
 def test_a_run_needs_no_browser_and_survives_the_server(tmp_path: Path) -> None:
     with LiveServer(tmp_path / "data") as server, Api(server) as api:
         parts = api.parts()
