@@ -13,7 +13,7 @@ from tests.harnesses.sandboxed_harness import SandboxedHarness
 from roost.errors import LeaseLost, RoostError
 from roost.harnesses.claude import ClaudeHarness, conversation, wire
 from roost.ports.harness import Conversation, Output, Trouble
-from roost.testing.in_memory_runner import InMemoryRunner
+from roost.testing.in_memory_runner import InMemoryRunner, text_of, with_toolset
 
 ANSWERS = """
     for line in sys.stdin:
@@ -86,6 +86,24 @@ async def test_a_program_that_keeps_dying_is_given_up_with_its_last_words(tmp_pa
     assert isinstance(last, Trouble)
     assert "exit code 3" in last.message
     assert "out of cheese" in last.message
+
+
+async def test_the_calls_of_a_turn_that_is_given_up_are_settled_with_it(tmp_path: Path):
+    dies_at_work = """
+        import os
+        for line in sys.stdin:
+            if json.loads(line)["type"] == "user":
+                call = {"type": "tool_use", "id": f"toolu_{os.getpid()}", "name": "Bash"}
+                call["input"] = {"command": f"echo {os.getpid()}"}
+                say(type="assistant", message={"id": f"msg_{os.getpid()}", "content": [call]})
+                sys.exit(3)
+    """
+    runner = InMemoryRunner(sandboxed(tmp_path, dies_at_work), with_toolset())
+    assert await runner.run(runner.say("Hello?")) == {"type": "retries_exhausted"}
+    calls, results = runner.events("agent.tool_use"), runner.events("agent.tool_result")
+    assert len(calls) == 4
+    assert [result.fields["tool_use_id"] for result in results] == [call.id for call in calls]
+    assert "outcome is unknown" in text_of(results[-1])
 
 
 async def test_a_program_that_is_not_there_is_an_error_of_the_harness(tmp_path: Path):

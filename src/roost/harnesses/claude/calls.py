@@ -137,6 +137,15 @@ class ToolCalls:
         self._asking.clear()
         self._running.clear()
 
+    def under_way(self) -> dict[str, ToolCall]:
+        """The open calls that the CLI may have begun: no client has to do anything for them."""
+        return {
+            tool_use_id: call
+            for tool_use_id, call in self.open.items()
+            if not call.tool.answered_by_client
+            and (not call.waits or call.event_id in self._answers)
+        }
+
     def settle(self, tool_use_id: str) -> None:
         """Take a call for done, come what may: if the CLI still wants to make it, it may not."""
         self.open.pop(tool_use_id, None)

@@ -209,18 +209,14 @@ class ClaudeConversation:
                 again = True
                 self._move(ConversationMove.DIE)
                 last = self._starts > len(_PAUSES)
+                dead = self._process
                 left = await self._after_death(last=last)
             for output in left:
                 yield output
-            if self._is_interrupted or last:
+            if not await self._may_restart(last=last):
                 break
-            await anyio.sleep(_PAUSES[self._starts - 1] if self._starts else 0)
-            if self._is_interrupted:
-                break
-            self._move(ConversationMove.RESTART)
-        end = END if self._is_interrupted else GIVEN_UP
-        self._move(ConversationMove.GIVE_UP)
-        yield end
+        for output in self._given_up(dead):
+            yield output
 
     async def _try(self, inputs: Sequence[Entry], again: bool) -> AsyncGenerator[Output, None]:
         """One process's part of a turn. :raises _Died:"""
@@ -359,6 +355,21 @@ class ClaudeConversation:
             said = f"The agent's process ended unexpectedly (exit code {code}). {words}".strip()
             outputs.append(Trouble("agent_failed", said, "exhausted" if last else "retrying"))
         return outputs
+
+    async def _may_restart(self, *, last: bool) -> bool:
+        """Whether the turn goes on in another process, after a pause."""
+        if not (last or self._is_interrupted):
+            await anyio.sleep(_PAUSES[self._starts - 1] if self._starts else 0)
+        if last or self._is_interrupted:
+            return False
+        self._move(ConversationMove.RESTART)
+        return True
+
+    def _given_up(self, dead: CliProcess | None) -> list[Output]:
+        """How a turn ends that is not tried again."""
+        end = END if self._is_interrupted else GIVEN_UP
+        self._move(ConversationMove.GIVE_UP)
+        return [*(dead.cut_off_calls() if dead is not None else ()), end]
 
     async def interrupt(self) -> None:
         if self._state not in _IN_A_TURN:

@@ -21,7 +21,7 @@ import msgspec
 from roost.domain.events import Draft
 from roost.domain.session import Pending
 from roost.domain.usage import Usage
-from roost.harnesses.claude.calls import ToolCall, ToolCalls
+from roost.harnesses.claude.calls import UNKNOWN, ToolCall, ToolCalls
 from roost.harnesses.claude.content import blocks_of_result, text_block
 from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.wire import (
@@ -116,6 +116,15 @@ class MessageEvents:
         emits = [self._result(block) for block in results]
         return [emit for emit in emits if emit is not None]
 
+    def cut_off(self) -> list[Emit]:
+        """What becomes of the calls that a process has left open and that no other one takes up."""
+        emits = []
+        for tool_use_id, call in self._calls.under_way().items():
+            result_id = self._ids.result(tool_use_id)
+            emits.append(Emit([result_of(call, result_id, UNKNOWN, is_error=True)]))
+            self._calls.settle(tool_use_id)
+        return emits
+
     def _result(self, block: ContentBlock) -> Emit | None:
         call = self._calls.returned(block.tool_use_id)
         if call is None:
@@ -169,6 +178,10 @@ class FrameReader:
         """End the model request that is under way, if there is one."""
         span, self._span = self._span, None
         return [] if span is None else [span.end(error=error)]
+
+    def cut_off(self) -> list[Output]:
+        """The outputs that settle the calls which are under way."""
+        return [*self._events.cut_off()]
 
     def answered(self) -> list[Output]:
         """End a request whose answer came in one piece: that has no end of its own, so what is done

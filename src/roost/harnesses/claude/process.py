@@ -157,6 +157,10 @@ class CliProcess:
         """The outputs that end a model request which was under way when the process died."""
         return self._reader.close_span(error=True)
 
+    def cut_off_calls(self) -> list[Output]:
+        """The results of calls that were under way when it died, in a turn that is not tried again."""
+        return self._reader.cut_off()
+
     async def _asked(self, frame: Json) -> list[Output]:
         request = convert(frame, ControlRequest)
         if request is None:
