@@ -106,6 +106,26 @@ async def test_the_calls_of_a_turn_that_is_given_up_are_settled_with_it(tmp_path
     assert "outcome is unknown" in text_of(results[-1])
 
 
+async def test_a_program_that_is_ended_at_work_has_time_to_write_down_what_it_said(tmp_path: Path):
+    """Else what it did is in the log and not in its own record, and nobody knows whether it took effect."""
+    writes_late = """
+        import os, pathlib, uuid
+        kept = pathlib.Path(os.environ["HOME"], ".claude/projects/x")
+        kept.mkdir(parents=True)
+        name, said = str(uuid.uuid4()), {"id": "msg_1", "content": [{"type": "text", "text": "Yes."}]}
+        for line in sys.stdin:
+            if json.loads(line)["type"] == "user":
+                say(type="assistant", uuid=name, message=said)
+                time.sleep(0.5)
+                kept.joinpath(sys.argv[-1].partition("=")[2] + ".jsonl").write_text(name)
+    """
+    harness = sandboxed(tmp_path, writes_late)
+    runner = InMemoryRunner(harness)
+    await runner.run(runner.say("Hello?"), cut=2)
+    assert runner.texts() == ["Yes."]
+    assert len(harness.transcript.read_text()) == 36
+
+
 async def test_a_program_that_is_not_there_is_an_error_of_the_harness(tmp_path: Path):
     runner = InMemoryRunner(
         SandboxedHarness(ClaudeHarness(tmp_path / "nothing", mounted=False), tmp_path / "homes")

@@ -143,10 +143,13 @@ class JsonLines:
             return
         await self.kill()
 
-    async def kill(self, *, after: float = 0) -> None:
-        """End it as it stands, `after` some seconds in which it may still write its transcript."""
+    def stop_listening(self) -> None:
+        """Let go of what it prints from now on, so that it can go on printing."""
         self._frames.close()
-        await anyio.sleep(after)
+
+    async def kill(self) -> None:
+        """End it as it stands."""
+        self.stop_listening()
         self._process.signal(signal.SIGKILL)
         await self._gone()
 

@@ -43,7 +43,6 @@ _PAUSES: Final = (0.1, 1.0, 5.0)  # seconds before each start after the first th
 _LOOK_UP = 2.0  # seconds between looks at the clock while the CLI is silent
 _SPEAKS_WITHIN = 60.0  # seconds a CLI that was started has to say anything before it is killed
 _STOPS_WITHIN = 10.0  # seconds a CLI has to heed an interrupt before it is killed
-_WRITES_WITHIN = 0.25  # seconds after which the CLI's transcript has what the CLI has printed
 _NOT_FOUND = 127
 
 
@@ -393,6 +392,13 @@ class ClaudeConversation:
             _log.info("not understood of the agent: %s", left_alone, extra=about)
         if self._state in _IN_A_TURN or not process.done:
             # At the end of its input it would refuse whatever waits for an answer, and go on.
-            await process.pipe.kill(after=_WRITES_WITHIN)
+            await self._kill(process.pipe)
         else:
             await process.pipe.end()
+
+    async def _kill(self, pipe: CliPipe) -> None:
+        """What the CLI has printed is logged, so it should be in its transcript as well."""
+        pipe.stop_listening()
+        if pipe.last_message is not None:
+            await self._file.until_it_has(pipe.last_message)
+        await pipe.kill()

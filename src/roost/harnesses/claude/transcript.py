@@ -10,6 +10,7 @@ waited for an answer up for permission once more, under its own id.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 from uuid import NAMESPACE_OID, uuid5
@@ -32,6 +33,8 @@ _EACH = 'for f in "${CLAUDE_CONFIG_DIR-$HOME/.claude}"/projects/*/"$1".jsonl; do
 _READ = _EACH + 'exec tail -c "$2" -- "$f"; done; exit 3'
 _APPEND = _EACH + 'exec cat >> "$f"; done; exit 3'
 _CUT = _EACH + 'exec truncate -s "$2" -- "$f"; done; exit 3'
+_AWAIT = f'for i in $3; do {_EACH} grep -qF -- "$2" "$f" && exit 0; done; sleep 0.05; done; exit 3'
+_LOOKS: Final = 40  # for a message that the CLI has printed, which it writes down a moment later
 _PUT_ASIDE = _EACH + 'mv -f -- "$f" "$f.lost"; done; exit 0'
 
 
@@ -147,6 +150,14 @@ class TranscriptFile:
         lines = list(_lines(data))
         prompts = [line for line in lines if line.is_prompt]
         return CliTranscript(lines, prompts[-1]) if prompts else None
+
+    async def until_it_has(self, uuid: str) -> None:
+        """Wait until the CLI has written this message down, for some seconds if it does not.
+
+        A sandbox that fails meanwhile is no error here: then there is nothing to wait for.
+        """
+        with suppress(RoostError):
+            await self._run(_AWAIT, uuid, " ".join(map(str, range(_LOOKS))))
 
     async def append(self, data: bytes) -> None:
         """Add a line to it. :raises RoostError: it could not be written"""

@@ -6,8 +6,9 @@ behind it. Fields that are not named are ignored, so that a newer CLI may add so
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -15,6 +16,7 @@ from roost.harnesses.json_lines import Json, JsonLines, decoded
 from roost.ports.sandbox import Process
 
 T = TypeVar("T", bound=msgspec.Struct)
+_NAME: Final = re.compile(r"[0-9a-f-]{36}")  # of a message
 
 
 class ContentBlock(msgspec.Struct, frozen=True):
@@ -172,12 +174,16 @@ def parse(line: bytes) -> Json | None:
 
 
 class CliPipe(JsonLines):
-    """A CLI that runs (`JsonLines`). A frame that names another session is dropped."""
+    """A CLI that runs (`JsonLines`). A frame that names another session is dropped.
+
+    `last_message` is the name of the newest message of the conversation that it has printed.
+    """
 
     def __init__(
         self, process: Process, session: str, is_up: Callable[[], None] = lambda: None
     ) -> None:
         super().__init__(process, is_up)
+        self.last_message: str | None = None
         self._session = session
         self._requests = 0
 
@@ -185,8 +191,12 @@ class CliPipe(JsonLines):
         frame = parse(line)
         if frame is None:
             return "not a frame"
-        ours = frame.get("session_id") in (None, "", self._session)
-        return frame if ours else "of another session"
+        if frame.get("session_id") not in (None, "", self._session):
+            return "of another session"
+        if frame["type"] in ("assistant", "user") and not frame.get("parent_tool_use_id"):
+            name = str(frame.get("uuid"))
+            self.last_message = name if _NAME.fullmatch(name) else None
+        return frame
 
     async def request(self, subtype: str, **fields: object) -> None:
         """Ask the CLI for something. What it answers is not waited for."""
