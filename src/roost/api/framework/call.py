@@ -66,8 +66,9 @@ class ApiCall:
     login: Login | None = None
     receive: Receive | None = None
     """Where the body comes from, if the operation takes it as it comes."""
-    incoming: _Body | None = None
-    """Its body, which is counted until the operation has been carried out."""
+    budget: BodyBudget | None = None
+    held: int = 0
+    """How many bytes of its body are counted in `budget` until the operation has been carried out."""
 
     async def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
         """The body, as it comes. Raises as `_Body.piece`."""
@@ -75,29 +76,37 @@ class ApiCall:
         deps = self.deps
         small = limit <= deps.settings.max_body_bytes
         body = _Body(self, self.receive, limit, deps.bodies if small else deps.uploads)
-        self.incoming = body
         if not small:
-            body.hold(limit // _SHARE)
+            self.hold(deps.uploads, limit // _SHARE)
         while body.more:
             yield await body.piece()
 
     async def read(self, receive: Receive, limit: int) -> bytes:
         """The whole body. Raises as `_Body.piece`."""
-        body = self.incoming = _Body(self, receive, limit, self.deps.bodies)
         give: GiveWhole | None = self.scope.get("extensions", {}).get(WHOLE_BODY)
         if give is not None and (whole := give(self.scope)) is not None:
-            body.take(len(whole))
+            if len(whole) > limit:
+                raise TooLarge(f"the body has {len(whole)} bytes; at most {limit} are accepted")
+            self.hold(self.deps.bodies, len(whole))
             return whole
+        body = _Body(self, receive, limit, self.deps.bodies)
         pieces = [await body.piece()]
         while body.more:
             pieces.append(await body.piece())
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def hold(self, budget: BodyBudget, size: int) -> None:
+        """Count bytes of the body until it is let go. Raises as `BodyBudget.take`."""
+        budget.take(self.caller.id if self.caller else "", size)
+        self.budget = budget
+        self.held += size
+
     def forget(self) -> None:
         """Let the body go: it is not needed while the answer is sent, however long that takes."""
         self.raw, self.body = b"", {}
-        if self.incoming is not None:
-            self.incoming.release()
+        held, self.held = self.held, 0
+        if self.budget is not None:
+            self.budget.release(self.caller.id if self.caller else "", held)
 
     @property
     def key(self) -> Key:
@@ -135,7 +144,7 @@ def fingerprint(value: bytes | dict[str, Any]) -> str:
 
 
 class _Body:
-    """The body of a request, taken piece by piece, and each piece into account until it is released."""
+    """The body of a request, taken piece by piece, and each piece into account."""
 
     def __init__(self, call: ApiCall, receive: Receive, limit: int, budget: BodyBudget) -> None:
         """Check the length that the request declares, before anything is read.
@@ -146,12 +155,12 @@ class _Body:
         if said.isdecimal() and (len(said) > 18 or int(said) > limit):
             raise TooLarge(f"the body has {said[:19]} bytes; at most {limit} are accepted")
         self.more = True
+        self._call = call
         self._receive = receive
         self._limit = limit
         self._budget = budget
-        self._key_id = call.caller.id if call.caller else ""
         self._seconds = self._patience = call.deps.settings.body_seconds
-        self._size = self._stretch = self._held = 0
+        self._size = self._stretch = 0
 
     async def piece(self) -> bytes:
         """What comes next; `more` says whether that was all.
@@ -172,28 +181,17 @@ class _Body:
             raise ClientGone
         piece: bytes = message.get("body", b"")
         self.more = message.get("more_body", False)
-        self.take(len(piece))
-        self._stretch += len(piece)
-        if self._stretch >= _STRETCH:
-            self._stretch, self._patience = 0, self._seconds
+        self._take(len(piece))
         return piece
 
-    def take(self, size: int) -> None:
-        """Count bytes that have come. :raises TooLarge: over the limit. Raises as `BodyBudget.take`, too."""
+    def _take(self, size: int) -> None:
         self._size += size
         if self._size > self._limit:
             raise TooLarge(f"at most {self._limit} bytes are accepted")
-        self.hold(size)
-
-    def hold(self, size: int) -> None:
-        """Count bytes of this request. Raises as `BodyBudget.take`."""
-        self._budget.take(self._key_id, size)
-        self._held += size
-
-    def release(self) -> None:
-        """Give back all that was counted; a second call changes nothing."""
-        held, self._held = self._held, 0
-        self._budget.release(self._key_id, held)
+        self._call.hold(self._budget, size)
+        self._stretch += size
+        if self._stretch >= _STRETCH:
+            self._stretch, self._patience = 0, self._seconds
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
