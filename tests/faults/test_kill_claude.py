@@ -45,13 +45,29 @@ HEADERS = {"anthropic-version": "2023-06-01", "anthropic-beta": "managed-agents-
 class Worker:
     """A session that is given commands to run; each leaves a line of its own in a file."""
 
+    harness = "claude"
+    program = INSIDE
+
     def __init__(self, server: LiveServer, beside: Worker | None = None) -> None:
         self.server = server
-        self.chat = beside.chat.another() if beside else Chat(server)
+        self.chat = beside.chat.another() if beside else Chat(server, harness=self.harness)
         self.mark = f"{_MARK}{random.SystemRandom().randbytes(4).hex()}"
         self.sent: list[str] = []
         self.kills: list[int] = []  # for each message
-        self._name = StableIds(self.chat.session.id).conversation.encode()
+        self._name = self.name_of(self.chat.session.id).encode()
+
+    @staticmethod
+    def settings(url: str) -> dict[str, str]:
+        """How the server is told where the model is."""
+        return {"ANTHROPIC_BASE_URL": url}
+
+    def name_of(self, session_id: str) -> str:
+        """What is in the command line of everything that was started for the session."""
+        return StableIds(session_id).conversation
+
+    def runs(self, command: str) -> dict[str, Any]:
+        """The model's call that runs a command."""
+        return bash(command)
 
     def give_work(self, rng: random.Random) -> None:
         number = len(self.sent)
@@ -65,7 +81,9 @@ class Worker:
 
     def message(self, number: int, rng: random.Random, longest: float = 0.4) -> str:
         steps = [
-            bash(f"echo {self.mark}.{number}.{n} >> ran.txt; sleep {rng.uniform(0, longest):.2f}")
+            self.runs(
+                f"echo {self.mark}.{number}.{n} >> ran.txt; sleep {rng.uniform(0, longest):.2f}"
+            )
             for n in range(COMMANDS)
         ]
         answer = {"text": f"answer {number} of {self.mark}"}
@@ -83,7 +101,8 @@ class Worker:
         ]
 
     def agents(self) -> list[int]:
-        return [pid for pid in self.processes() if is_agent(pid)]
+        program = [self.program.encode()]
+        return [pid for pid in self.processes() if procfs.command_line(pid)[:1] == program]
 
     def sandboxes(self) -> list[int]:
         own = set(procfs.children(self.server.pid))
@@ -104,17 +123,13 @@ class Model(ScriptedModel):
         self.mixed: list[str] = []
 
     def seen(self, request: SeenRequest) -> Fault | None:
-        shown = str(request.body.get("messages"))
+        shown = str(request.body.get("messages") or request.body.get("input"))
         marks = set(_MARKS.findall(shown))
         if len(marks) > 1:
             self.mixed.append(shown)
         for mark in marks:
             self.asked[mark] = shown
         return super().seen(request)
-
-
-def is_agent(pid: int) -> bool:
-    return procfs.command_line(pid)[:1] == [INSIDE.encode()]
 
 
 def some(find: Callable[[], list[int]]) -> Iterable[int]:
@@ -226,15 +241,21 @@ def seeded() -> random.Random:
     return random.Random(seed)
 
 
-def kill_at_random(data: Path, wanted: int, most: int, victims: Sequence[str] = _MIXED) -> None:
+def kill_at_random(
+    data: Path,
+    wanted: int,
+    most: int,
+    victims: Sequence[str] = _MIXED,
+    kind: type[Worker] = Worker,
+) -> None:
     """Kill so many of these kinds, while two sessions to `most` of them work at the same time."""
     rng, model, began = seeded(), Model(), time.monotonic()
     kills: Counter[str] = Counter()
     with (
         serving(model) as url,
-        LiveServer(data / "data", ANTHROPIC_BASE_URL=url) as server,
+        LiveServer(data / "data", **kind.settings(url)) as server,
     ):
-        workers = [first := Worker(server), *(Worker(server, first) for _ in range(most - 1))]
+        workers = [first := kind(server), *(kind(server, first) for _ in range(most - 1))]
         with telling(server, workers):
             at_work = most
             while kills.total() < wanted:

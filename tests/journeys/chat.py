@@ -67,6 +67,7 @@ class Chat:
             name=f"place {time.time_ns()}",
             config={"type": "cloud", "networking": networking or {"type": "limited"}},
         )
+        self._harness = options.pop("harness", "claude")
         self.session = self.begin(budget, **options)
 
     def begin(self, budget: Any = anthropic.omit, **options: Any) -> Any:
@@ -75,7 +76,7 @@ class Chat:
             agent=self._agent.id,
             environment_id=self._place.id,
             budget=budget,
-            extra_body={"harness": "claude", **options},
+            extra_body={"harness": self._harness, **options},
         )
 
     def another(self) -> Chat:
@@ -84,7 +85,7 @@ class Chat:
         other.session = self.client.beta.sessions.create(
             agent=self.session.agent.id,
             environment_id=self.session.environment_id,
-            extra_body={"harness": "claude"},
+            extra_body={"harness": self._harness},
         )
         return other
 
