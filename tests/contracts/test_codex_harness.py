@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
-from tests.harnesses.claude_session import Served, serving
-from tests.harnesses.codex_session import codex_harness
+from tests.harnesses.claude_session import END, Board, Served, agent, appears, emits, once, serving
+from tests.harnesses.codex_session import codex_harness, run
 from tests.harnesses.sandboxed_harness import SandboxedHarness
 
-from roost.ports.harness import Harness
+from roost.ports.harness import Conversation, Harness, Output, Trouble
+from roost.sandboxes import procfs
 from roost.testing.harness_contract import HarnessContract
+from roost.testing.in_memory_runner import script
 
 
 @pytest.fixture
@@ -64,3 +68,123 @@ class TestCodexHarness(HarnessContract):
     async def model(self) -> AsyncGenerator[Served, None]:
         async with serving() as model:
             yield model
+
+
+async def test_a_command_runs_in_the_workspace_once_its_call_is_in_the_log(
+    sandboxed: SandboxedHarness,
+):
+    runner = Board(sandboxed, agent())
+    seen: list[bool] = []
+    watch = once(
+        emits("agent.message"), lambda: seen.append((sandboxed.workspace / "new.txt").exists())
+    )
+    async with runner.open() as opened:
+        step = {"text": "I look.", **run("echo hello | tee new.txt; exit 3")}
+        message = runner.say(script(step, {"thinking": "Hm.", "text": "Done."}))
+        assert await runner.turn(opened, [message], watch=watch) == END
+    assert seen == [False], "it ran before its call was logged"
+    (call,), (result,) = runner.events("agent.tool_use"), runner.events("agent.tool_result")
+    assert call.fields == {
+        "name": "bash",
+        "input": {"command": "echo hello | tee new.txt; exit 3"},
+        "evaluated_permission": "allow",
+        "evaluation": {"type": "always_allow"},
+    }
+    assert result.fields["content"] == [{"type": "text", "text": "Exit code 3\nhello"}]
+    assert result.fields["is_error"]
+    answer = ["agent.message", "agent.tool_use", "agent.tool_result", "agent.message"]
+    assert runner.told() == ["user.message", *answer]
+    assert len(runner.events("agent.thinking")) == 1
+
+
+async def test_the_agent_has_its_prompt_its_effort_and_only_what_it_may_use(
+    sandboxed: SandboxedHarness, model: Served
+):
+    fields = {"model": {"id": "scripted", "effort": {"type": "max"}}}
+    runner = Board(sandboxed, agent() | fields | {"tools": agent()["tools"][:1]})
+    name, given = TestCodexHarness.question  # it is offered to all, and refused
+    assert (
+        await runner.run(runner.say(script({"tool": name, "input": given}, {"text": "One."})))
+        == END
+    )
+    assert "has been denied" in json.dumps(runner.events("agent.tool_result")[0].fields)
+    body = model.requests[-1].body
+    assert [tool.get("name") for tool in body["tools"]] == ["request_user_input", "lookup"]
+    assert body["reasoning"]["effort"] == "xhigh"
+    assert "You are being tested." in json.dumps(body["input"])
+
+
+async def test_what_is_refused_is_said_to_the_agent_and_its_own_rules_allow_nothing(
+    sandboxed: SandboxedHarness, model: Served
+):
+    runner = Board(sandboxed, agent("always_ask"))
+    allow = 'prefix_rule(pattern=["echo"], decision="allow")'
+    plants = run(f"mkdir -p ~/.codex/rules; echo '{allow}' > ~/.codex/rules/default.rules")
+    await runner.run(runner.say(script(plants, run("echo no > b"), {"text": "Done."})))
+    (first,) = runner.events("agent.tool_use")
+    async with runner.open() as opened:  # another process, which carries out what was allowed
+        await runner.turn(opened, [runner.confirm(first.id)])
+        second = runner.events("agent.tool_use")[-1]
+        assert second.fields["evaluated_permission"] == "ask"
+        no = runner.confirm(second.id, "deny", deny_message="Not on a Sunday.")
+        assert await runner.turn(opened, [no]) == END
+    assert not (sandboxed.workspace / "b").exists()
+    assert "Not on a Sunday." in json.dumps(runner.events("agent.tool_result")[-1].fields)
+    assert "Not on a Sunday." in model.last_request()
+
+
+async def test_an_interrupt_stops_a_running_command(sandboxed: SandboxedHarness):
+    runner = Board(sandboxed, agent())
+
+    async def interrupt(opened: Conversation, output: Output) -> None:
+        if emits("agent.tool_use")(output):
+            tasks.start_soon(stop, opened)
+
+    async def stop(opened: Conversation) -> None:
+        await appears(sandboxed.workspace / "begun.txt")
+        await opened.interrupt()
+
+    async with anyio.create_task_group() as tasks, runner.open() as opened:
+        with anyio.fail_after(60):
+            message = runner.say(script(run("echo x > begun.txt; sleep 61.5"), {"text": "Never."}))
+            assert await runner.turn(opened, [message], watch=interrupt) == END
+        runner.interrupted()
+        assert await runner.turn(opened, [runner.say(script({"text": "Next."}))]) == END
+        asleep = [p for p in procfs.everything() if b"61.5" in procfs.command_line(p.pid)]
+        assert asleep == []
+    assert runner.texts() == ["Next."]
+    assert [entry.fields["is_error"] for entry in runner.events("agent.tool_result")] == [True]
+
+
+@pytest.mark.parametrize("status", [400, 401])
+async def test_a_request_the_model_refuses_ends_the_turn_and_says_why(
+    sandboxed: SandboxedHarness, status: int
+):
+    runner = Board(sandboxed, agent())
+    step = {"error": {"status": status, "message": "because"}, "text": "x"}
+    assert await runner.run(runner.say(script(step))) == {"type": "retries_exhausted"}
+    (last,) = [output for output in runner.outputs if isinstance(output, Trouble)]
+    assert last.error == "model_request_failed_error"
+    assert "because" in last.message
+    assert last.retry == "exhausted"
+
+
+async def test_an_agent_killed_while_a_command_runs_is_told_that_its_outcome_is_unknown(
+    sandboxed: SandboxedHarness, model: Served
+):
+    runner = Board(sandboxed, agent())
+    step = run("echo ran >> count.txt; sleep 0.5")
+
+    async def kill_it() -> None:
+        await appears(sandboxed.workspace / "count.txt")
+        sandboxed.kill_agent()
+
+    async with anyio.create_task_group() as tasks, runner.open() as opened:
+        message = runner.say(script({"text": "Look.", **step}, {"text": "Done."}))
+        watch = once(emits("agent.message"), lambda: tasks.start_soon(kill_it))
+        assert await runner.turn(opened, [message], watch=watch) == END
+    assert (sandboxed.workspace / "count.txt").read_text() == "ran\n"
+    (result,) = runner.events("agent.tool_result")
+    assert "outcome is unknown" in json.dumps(result.fields)
+    assert "outcome is unknown" in model.last_request()
+    assert runner.texts() == ["Look.", "Done."]

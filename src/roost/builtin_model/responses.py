@@ -40,7 +40,7 @@ class ResponsesDialect:
 
     def whole(self, step: Step, body: Json) -> Json:
         """The answer in one piece (`ModelDialect`)."""
-        return _response(body) | _ending(step, body, _items(step))
+        return _response(body) | _ending(step, body, _items(step, body))
 
     def frames(self, step: Step, body: Json) -> Iterator[Frame]:
         """See `ModelDialect`. Every event carries its number in the stream."""
@@ -98,7 +98,7 @@ def _ending(step: Step, body: Json, items: list[Json]) -> Json:
     return ending
 
 
-def _items(step: Step) -> list[Json]:
+def _items(step: Step, body: Json) -> list[Json]:
     items: list[Json] = []
     if step.thinking is not None:
         summary = [{"type": "summary_text", "text": step.thinking}]
@@ -114,7 +114,18 @@ def _items(step: Step) -> list[Json]:
                 "content": [_part(kind, step.text)],
             }
         )
-    return items + [_call(call) for call in step.calls]
+    spaces = _namespaces(body)
+    return items + [_call(call, spaces.get(call.tool)) for call in step.calls]
+
+
+def _namespaces(body: Json) -> dict[str, Json]:
+    """The tools that are offered in a namespace, by the name `NAMESPACE__TOOL` that a script calls them by."""
+    spaces = [tool for tool in body.get("tools") or [] if tool.get("type") == "namespace"]
+    return {
+        f"{space['name']}__{tool['name']}": {"name": tool["name"], "namespace": space["name"]}
+        for space in spaces
+        for tool in space.get("tools") or []
+    }
 
 
 def _part(kind: str, text: str) -> Json:
@@ -123,8 +134,8 @@ def _part(kind: str, text: str) -> Json:
     return {"type": "output_text", "text": text, "annotations": []}
 
 
-def _call(call: ScriptedCall) -> Json:
-    head = {"call_id": mint("call"), "name": call.tool, "status": "completed"}
+def _call(call: ScriptedCall, named: Json | None) -> Json:
+    head = {"call_id": mint("call"), "status": "completed", **(named or {"name": call.tool})}
     if isinstance(call.input, str):
         return {"type": "custom_tool_call", "id": mint("ctc"), **head, "input": call.input}
     given = msgspec.json.encode(call.input).decode()
@@ -133,7 +144,7 @@ def _call(call: ScriptedCall) -> Json:
 
 def _events(step: Step, body: Json) -> Iterator[tuple[Json, bool]]:
     response = _response(body)
-    items = _items(step)
+    items = _items(step, body)
     for kind in ("created", "in_progress"):
         yield {"type": f"response.{kind}", "response": response}, False
     for index, item in enumerate(items):

@@ -142,13 +142,18 @@ def called(call: CodexCall) -> Draft:
     fields: Json = {"name": call.tool.name, "input": call.input}
     if call.tool.answered_by_client:
         return Draft.of("agent.custom_tool_use", call.event_id, **fields)
-    return Draft.of("agent.tool_use", call.event_id, **fields, **call.verdict.fields())
+    if call.tool.kind == "mcp":
+        fields["mcp_server_name"] = call.tool.server
+    return Draft.of(
+        f"agent.{_prefix(call)}tool_use", call.event_id, **fields, **call.verdict.fields()
+    )
 
 
 def returned(call: CodexCall, content: list[Json], *, is_error: bool) -> Draft:
     """The event of a call's result."""
+    named: Json = {f"{_prefix(call)}tool_use_id": call.event_id}
     return new_draft(
-        "agent.tool_result", tool_use_id=call.event_id, content=content, is_error=is_error
+        f"agent.{_prefix(call)}tool_result", **named, content=content, is_error=is_error
     )
 
 
@@ -156,6 +161,10 @@ def denial_of(call: CodexCall) -> Draft:
     """The result of a call that the agent's policy does not allow."""
     said = call.verdict.reason or f"Permission to use {call.tool.name} has been denied."
     return returned(call, [text_block(said)], is_error=True)
+
+
+def _prefix(call: CodexCall) -> str:
+    return "mcp_" if call.tool.kind == "mcp" else ""
 
 
 def _pending(call: CodexCall) -> Pending:

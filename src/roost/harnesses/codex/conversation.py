@@ -18,12 +18,13 @@ from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
+from msgspec.structs import replace
 
 from roost.domain.events import Entry
 from roost.domain.usage import Usage
 from roost.errors import AgentFailed, RoostError
 from roost.harnesses.claude.calls import ANSWERS, UNKNOWN
-from roost.harnesses.claude.content import as_text, reminder, text_block
+from roost.harnesses.claude.content import as_text, blocks_of_result, reminder, text_block
 from roost.harnesses.claude.conversation import TABLE, ConversationMove, ConversationState
 from roost.harnesses.claude.frames import end_of_span
 from roost.harnesses.claude.ids import StableIds
@@ -47,6 +48,7 @@ _STOPS_WITHIN = 10.0  # seconds a Codex has to heed an interrupt before it is ki
 _LONGEST_COMMAND = 600.0  # seconds, of one that was allowed while Codex was away
 _MOST_PRINTED = 1_000_000  # characters of what it prints
 _NOT_FOUND = 127
+_SERVER_STARTED: Final = "mcpServer/startupStatus/updated"
 _IN_A_TURN: Final = (
     ConversationState.BUSY,
     ConversationState.INTERRUPTED,
@@ -202,8 +204,10 @@ class CodexConversation:
             yield Emit([end_of_span(history.open_span, Usage(), error=True)])
         for call in history.open.values():
             if call.event_id not in history.waiting:
-                said, failed = await self._outcome(call, history.answers.get(call.event_id), again)
-                yield Emit([returned(call, [text_block(said)] if said else [], is_error=failed)])
+                content, failed = await self._outcome(
+                    call, history.answers.get(call.event_id), again
+                )
+                yield Emit([returned(call, content, is_error=failed)])
 
     async def _history(self, inputs: Sequence[Entry]) -> CodexHistory:
         given = {entry.id for entry in inputs}
@@ -211,18 +215,37 @@ class CodexConversation:
 
     async def _outcome(
         self, call: CodexCall, answer: Entry | None, again: bool
-    ) -> tuple[str, bool]:
+    ) -> tuple[list[Json], bool]:
         """What a call without a result has come to, and whether it failed."""
         if call.waits and answer is not None and answer.fields["result"] != "allow":
             said = answer.fields.get("deny_message")
-            return said or f"The user did not allow {call.tool.name}.", True
+            return [text_block(said or f"The user did not allow {call.tool.name}.")], True
         if not call.waits or again:
-            return UNKNOWN, True
+            return [text_block(UNKNOWN)], True
         changed = None if answer is None else answer.fields.get("modified_input")
-        argv = command_of(call if changed is None else call_with(call, changed))
-        return (_NOT_RUN, True) if argv is None else await self._carry_out(argv)
+        call = call if changed is None else replace(call, input=changed)
+        if call.tool.kind == "mcp":
+            return await self._call_server(call)
+        argv = command_of(call)
+        return ([text_block(_NOT_RUN)], True) if argv is None else await self._carry_out(argv)
 
-    async def _carry_out(self, argv: Sequence[str]) -> tuple[str, bool]:
+    async def _call_server(self, call: CodexCall) -> tuple[list[Json], bool]:
+        """Call an MCP server's tool, by way of a Codex that did not ask for it itself."""
+        process = await self._fresh()
+        asked = await process.pipe.request(
+            "mcpServer/tool/call",
+            threadId=process.thread,
+            server=self._tools.server_of(call.tool.server),
+            tool=call.tool.name,
+            arguments=call.input,
+        )
+        try:
+            result = await self._response(process, asked)
+        except AgentFailed as error:
+            return [text_block(error.message)], True
+        return blocks_of_result(result.get("content")), bool(result.get("isError"))
+
+    async def _carry_out(self, argv: Sequence[str]) -> tuple[list[Json], bool]:
         """Run a command that was allowed after the Codex that had asked for it was gone."""
         process = await self._sandbox.spawn(argv)
         printed, code = bytearray(), None
@@ -233,9 +256,10 @@ class CodexConversation:
             code = None if data else await process.wait()
         if code is None:
             process.signal(signal.SIGKILL)
-            return "This command was stopped before it ended.", True
+            return [text_block("This command was stopped before it ended.")], True
         text = printed.decode(errors="replace").rstrip("\n")
-        return (text, False) if code == 0 else (f"Exit code {code}\n{text}".rstrip("\n"), True)
+        said = text if code == 0 else f"Exit code {code}\n{text}".rstrip("\n")
+        return ([text_block(said)] if said else []), code != 0
 
     async def _fresh(self) -> CodexProcess:
         """A process that was told nothing yet: the one that was started ahead, or a new one."""
@@ -270,10 +294,12 @@ class CodexConversation:
         """Wait for what Codex answers. What it says before has nothing to do with a turn."""
         while True:
             frame = await self._next(process)
+            if frame.get("method") == _SERVER_STARTED:
+                process.held.append(frame)  # for the log, once there is a turn
             if frame.get("id") == request and "method" not in frame:
                 if "error" in frame:
                     said = text_in(object_in(frame, "error"), "message")
-                    raise AgentFailed(f"Codex cannot be started: {said}"[:2000])
+                    raise AgentFailed(f"Codex refuses: {said}"[:2000])
                 return object_in(frame, "result")
 
     async def _listen(self, *, until_done: bool = False) -> AsyncGenerator[Output, None]:
@@ -349,11 +375,6 @@ class CodexConversation:
             await process.pipe.kill()
         else:
             await process.pipe.end()
-
-
-def call_with(call: CodexCall, given: Json) -> CodexCall:
-    """The call, as whoever has allowed it wants it to be."""
-    return CodexCall(call.call_id, call.event_id, call.tool, given, call.verdict)
 
 
 def _content(messages: Sequence[Entry]) -> list[Json]:

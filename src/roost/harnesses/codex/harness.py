@@ -33,9 +33,12 @@ PROFILE: Final = HarnessProfile(
         approvals=True,
         questions=True,
         custom_tools=True,
+        skills=True,
+        mcp=True,
         images=True,
         interrupts=True,
         deltas=True,
+        effort=True,
         budget=True,
         prestart=True,
         fork=True,
@@ -104,7 +107,12 @@ class CodexHarness:
         tools = CodexTools(agent, Policy(agent))
         directory = INSIDE if self._mounted else str(self._directory())
         command = CodexCommand(
-            f"{directory}/bin/codex", brief.session, tools, self._environ, self._retries
+            f"{directory}/bin/codex",
+            brief.session,
+            tools,
+            self._environ,
+            brief.addresses,
+            self._retries,
         )
         try:
             async with anyio.create_task_group() as tasks:

@@ -16,14 +16,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Final
 
-from roost.domain.events import Entry
-from roost.harnesses.codex.tools import CodexCall, CodexTools, item_of
+from roost.domain.events import Draft, Entry
+from roost.harnesses.codex.tools import CodexCall, CodexTools, mcp_name
 from roost.harnesses.json_lines import Json
 from roost.harnesses.message_history import MessageHistory
 
-CALLS: Final = {"agent.tool_use", "agent.custom_tool_use"}
+CALLS: Final = {"agent.tool_use", "agent.mcp_tool_use", "agent.custom_tool_use"}
 _RESULTS: Final = {
     "agent.tool_result": "tool_use_id",
+    "agent.mcp_tool_result": "mcp_tool_use_id",
     "user.custom_tool_result": "custom_tool_use_id",
 }
 _MOST: Final = (
@@ -60,7 +61,7 @@ class CodexHistory:
 
     def take(self, entry: Entry) -> None:
         """Take one entry into account."""
-        self._messages.take(entry)
+        self._messages.take(_as_plain_tool(entry))
         if entry.type in CALLS:
             self.open[entry.id] = self._tools.logged(entry.id, entry.type, entry.fields)
         elif entry.type in _RESULTS:
@@ -93,22 +94,36 @@ class CodexHistory:
         """The conversation, oldest first. What has no result yet is said to have an unknown one."""
         items: list[Json] = []
         for message in self._messages.messages():
-            items += [_item(message["role"], block) for block in message["content"]]
+            items += [self._item(message["role"], block) for block in message["content"]]
         patches = {item["call_id"] for item in items if item["type"] == "custom_tool_call"}
         for item in items:
             if item["type"] == "function_call_output" and item["call_id"] in patches:
                 item["type"] = "custom_tool_call_output"
         return _bounded(items)
 
+    def _item(self, role: str, block: Json) -> Json:
+        if block["type"] == "tool_use":
+            return self._tools.item_of(block["name"], block["input"], block["id"])
+        if block["type"] == "tool_result":
+            return output_of(block)
+        kind = "output_text" if role == "assistant" else "input_text"
+        who = "developer" if role == "system" else role
+        return {"type": "message", "role": who, "content": [content_of(block, kind)]}
 
-def _item(role: str, block: Json) -> Json:
-    if block["type"] == "tool_use":
-        return item_of(block["name"], block["input"], block["id"])
-    if block["type"] == "tool_result":
-        return output_of(block)
-    kind = "output_text" if role == "assistant" else "input_text"
-    who = "developer" if role == "system" else role
-    return {"type": "message", "role": who, "content": [content_of(block, kind)]}
+
+def _as_plain_tool(entry: Entry) -> Entry | Draft:
+    """What a tool of an MCP server was called with and came to, as the events of any other tool."""
+    fields = entry.fields
+    if entry.type == "agent.mcp_tool_use":
+        name = mcp_name(fields["mcp_server_name"], fields["name"])
+        return Draft.of("agent.tool_use", entry.id, name=name, input=fields["input"])
+    if entry.type == "agent.mcp_tool_result":
+        call, content = fields["mcp_tool_use_id"], fields.get("content")
+        failed = fields.get("is_error")
+        return Draft.of(
+            "agent.tool_result", entry.id, tool_use_id=call, content=content, is_error=failed
+        )
+    return entry
 
 
 def output_of(block: Json) -> Json:

@@ -22,6 +22,7 @@ from roost.domain.session import Session
 from roost.errors import RoostError
 from roost.harnesses.codex.tools import CodexTools
 from roost.harnesses.json_lines import Json
+from roost.ports.harness_profile import SKILLS
 
 PINNED: Final = "0.163.0"
 """The Codex this code was tried with. It relies on parts of the protocol that are called experimental."""
@@ -29,6 +30,7 @@ PINNED: Final = "0.163.0"
 _PACKAGE: Final = "openai-codex-cli-bin"
 _GET_IT: Final = f"Install roost[codex], or {_PACKAGE}=={PINNED}: it carries the program."
 _HOME: Final = "/home/sandbox/.codex"
+_SLOWEST_TOOL: Final = 3600  # seconds, of an MCP server
 _EFFORTS: Final = {
     "low": "low",
     "medium": "medium",
@@ -40,8 +42,8 @@ _EFFORTS: Final = {
 # has to have: it is put where nothing is stored, and what an earlier start has left there goes.
 _START: Final = """
 rm -rf "$CODEX_HOME" "${TMPDIR:-/tmp}/codex-$1".*
-mkdir -p "$CODEX_HOME" && state=$(mktemp -d "${TMPDIR:-/tmp}/codex-$1.XXXXXX") || exit 1
-shift
+mkdir -p "$CODEX_HOME" && ln -s "$2" "$CODEX_HOME/skills" && state=$(mktemp -d "${TMPDIR:-/tmp}/codex-$1.XXXXXX") || exit 1
+shift 2
 exec "$0" app-server "$@" -c "sqlite_home=\\"$state\\"" \\
     -c "model_providers.roost.base_url=\\"$OPENAI_BASE_URL\\""
 """
@@ -76,6 +78,7 @@ class CodexCommand:
         session: Session,
         tools: CodexTools,
         environ: Mapping[str, str],
+        addresses: Mapping[str, str],
         retries: int,
     ) -> None:
         self._program = program
@@ -83,12 +86,14 @@ class CodexCommand:
         self._agent = session.spec.agent
         self._tools = tools
         self._environ = environ
+        self._addresses = addresses
         self._retries = retries
 
     def argv(self) -> list[str]:
-        """The command line. No value of a client's is in it."""
+        """The command line. Of a client's values only addresses of MCP servers are in it, quoted."""
         flags = [part for setting in self._settings() for part in ("-c", setting)]
-        return ["sh", "-c", _START, self._program, self._session.id, *flags]
+        skills = SKILLS if self._tools.has_skills else "/nonexistent"
+        return ["sh", "-c", _START, self._program, self._session.id, skills, *flags]
 
     def environ(self) -> dict[str, str]:
         """The variables that Codex needs besides what the sandbox gives to every process."""
@@ -135,4 +140,16 @@ class CodexCommand:
             "skills.bundled.enabled": False,
             "suppress_unstable_features_warning": True,
         }
+        for name, server in self._tools.servers.items():
+            settings |= {
+                f"mcp_servers.{name}.{field}": value
+                for field, value in self._server(server["url"]).items()
+            }
         return [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+
+    def _server(self, url: str) -> Json:
+        """An MCP server. It has no say in whether Codex asks before a tool of its runs."""
+        local = self._addresses.get(url)
+        settings = {"url": local or url, "default_tools_approval_mode": "prompt"}
+        token = {"http_headers.Authorization": "Bearer placeholder"}
+        return {**settings, "tool_timeout_sec": _SLOWEST_TOOL, **(token if local else {})}

@@ -51,7 +51,7 @@ _STATUSES: Final[Mapping[str, int]] = {  # of failures that Codex gives a name i
 _BAD_REQUEST = (
     '{"error"'  # how the words of a failure begin that is the model's answer to a bad request
 )
-_DECLINED: Final[Json] = {"decision": "decline"}
+_ELICITATION: Final = "mcpServer/elicitation/request"
 
 
 class CodexProcess:
@@ -84,6 +84,8 @@ class CodexProcess:
         self._given_up: Trouble | None = None
         self._left_running = False
         self._partial: list[Json] = []
+        self._mcp: list[str] = []  # calls of MCP servers' tools that it has not asked about yet
+        self._broken: set[str] = set()
 
     @property
     def done(self) -> bool:
@@ -223,6 +225,8 @@ class CodexProcess:
 
     def _began(self, params: Json) -> list[Output]:
         item = object_in(params, "item")
+        if item.get("type") == "mcpToolCall":
+            self._mcp.append(text_in(item, "id"))
         if item.get("type") not in ("agentMessage", "reasoning"):
             return []
         opened = self._ensure_answer()
@@ -238,7 +242,23 @@ class CodexProcess:
         item = object_in(params, "item")
         if item.get("type") == "contextCompaction":
             return [Emit([new_draft("agent.thread_context_compacted")])]
+        if item.get("type") == "mcpToolCall" and item.get("status") == "failed":
+            self._broken.add(text_in(item, "id"))
         return []
+
+    def _server_started(self, params: Json) -> list[Output]:
+        """An MCP server that cannot be reached stops nobody: the turn goes on without it."""
+        if params.get("status") != "failed":
+            return []
+        server = self._tools.servers.get(text_in(params, "name"))
+        name = server["name"] if server else text_in(params, "name")
+        error = {
+            "type": "mcp_connection_failed_error",
+            "mcp_server_name": name,
+            "message": f"The MCP server {name} cannot be reached.",
+            "retry_status": {"type": "retrying"},
+        }
+        return [Emit([new_draft("session.error", error=error)], aside=True)]
 
     def _said(self, params: Json) -> list[Output]:
         """An item of the conversation that is complete: of the model's, or a call's outcome."""
@@ -290,7 +310,11 @@ class CodexProcess:
         self._running.discard(call_id)
         self._asking.pop(call_id, None)
         outputs: list[Output] = []
-        if call.verdict.permission != "deny" and not call.tool.answered_by_client:
+        if call.waits and call.event_id not in self._answers and not self._stopping:
+            # Codex refuses it by itself, because of its input, say: nobody's answer would be heard.
+            result = self._result(call, item.get("output"))
+            outputs.append(Emit([result], unblocks=[call.event_id]))
+        elif call.verdict.permission != "deny" and not call.tool.answered_by_client:
             outputs.append(Emit([self._result(call, item.get("output"))]))
         if not self._outstanding and not self._stopping:
             outputs += self._ask()
@@ -302,7 +326,7 @@ class CodexProcess:
             return returned(call, [text_block(reason)], is_error=True)
         content, failed = result_of(call, output)
         self._left_running |= "session ID" in str(output)[:500]
-        return returned(call, content, is_error=failed)
+        return returned(call, content, is_error=failed or call.call_id in self._broken)
 
     def _failed(self, params: Json) -> list[Output]:
         """A request to the model has failed. Codex tries again; where that is in vain, it is stopped."""
@@ -339,12 +363,32 @@ class CodexProcess:
 
     async def _asked(self, method: str, params: Json, frame: Json) -> None:
         call = self._calls.get(text_in(params, "itemId") or text_in(params, "callId"))
-        if call is None and method in _APPROVALS:
-            await self.pipe.respond(frame["id"], _DECLINED)
+        if method == _ELICITATION:
+            call = self._asked_about(params)
+        if call is None and method in (*_APPROVALS, _ELICITATION):
+            await self.pipe.respond(frame["id"], _decision(frame, allowed=False))
         elif call is None:
             await self.pipe.refuse(frame["id"], f"{method} is not served here")
         else:
             await self._reply(call, frame)
+
+    def _asked_about(self, params: Json) -> CodexCall | None:
+        """The call of an MCP server's tool that Codex asks about, which it does not name.
+
+        None: the server itself asks for something, and nobody is there to answer it.
+        """
+        if object_in(params, "_meta").get("codex_approval_kind") != "mcp_tool_call":
+            return None
+        for call_id in self._mcp:
+            call = self._calls.get(call_id)
+            if call is not None and self._is_meant(call, params):
+                self._mcp.remove(call_id)
+                return call
+        return None
+
+    def _is_meant(self, call: CodexCall, params: Json) -> bool:
+        same = call.input == object_in(params, "_meta", "tool_params")
+        return same and self._tools.server_of(call.tool.server) == params.get("serverName")
 
     async def _reply(self, call: CodexCall, frame: Json) -> None:
         """Answer what Codex asks about a call, or note that somebody has to."""
@@ -357,12 +401,10 @@ class CodexProcess:
             await self.pipe.respond(frame["id"], _client_said(call, entry))
             return
         refusal = _refusal(call, entry)
-        await self.pipe.respond(
-            frame["id"], {"decision": "accept"} if refusal is None else _DECLINED
-        )
         if refusal:
             self._denied[call.call_id] = refusal
-            await self._explain(refusal)
+            await self._explain(refusal)  # first: Codex asks the model as soon as it has its answer
+        await self.pipe.respond(frame["id"], _decision(frame, allowed=refusal is None))
 
     async def _explain(self, refusal: str) -> None:
         """Tell the model why. Codex itself only says that somebody has refused."""
@@ -370,6 +412,13 @@ class CodexProcess:
         await self.pipe.request(
             "turn/steer", threadId=self.thread, expectedTurnId=self._turn, input=said
         )
+
+
+def _decision(frame: Json, *, allowed: bool) -> Json:
+    """The answer to a request for permission."""
+    if frame.get("method") == _ELICITATION:
+        return {"action": "accept" if allowed else "decline", "content": {} if allowed else None}
+    return {"decision": "accept" if allowed else "decline"}
 
 
 def _refusal(call: CodexCall, entry: Entry | None) -> str | None:
@@ -434,6 +483,7 @@ _HANDLERS: dict[str, Callable[[CodexProcess, Json], list[Output]]] = {
     "item/completed": CodexProcess._finished,
     "rawResponseItem/completed": CodexProcess._said,
     "rawResponse/completed": CodexProcess._answered,
+    "mcpServer/startupStatus/updated": CodexProcess._server_started,
     "error": CodexProcess._failed,
     "turn/completed": CodexProcess._ended,
 }

@@ -11,6 +11,7 @@ the conversation from the log.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -39,6 +40,9 @@ _NO_TERMINAL: Final = (
     "would need none."
 )
 _LONGEST_HEADER: Final = 2000
+_SPACE: Final = "mcp__"  # what Codex calls an MCP server's tools begins so
+_OF: Final = "\0"  # no name has it
+_TIMES: Final = "Wall time: "  # what Codex says before the outcome of an MCP server's tool
 
 
 class CodexCall(msgspec.Struct, frozen=True):
@@ -70,6 +74,11 @@ class CodexTools:
         # The model's server searches without asking anybody.
         self.searches = self._verdict("web_search").permission == "allow"
         self.asks_questions = bool(toolset and toolset["default_config"]["enabled"])
+        self.has_skills = bool(agent.get("skills"))
+        self.servers = {
+            _plain(s["name"], n): s for n, s in enumerate(agent.get("mcp_servers") or [])
+        }
+        """The MCP servers of its definition, by the names that Codex has for them."""
 
     def declared(self) -> list[Json]:
         """The custom tools, as Codex wants to be told about them."""
@@ -85,8 +94,12 @@ class CodexTools:
 
     def call(self, item: Json, event_id: str) -> CodexCall:
         """The call in an item of the model's answer."""
-        name = str(item.get("name"))
-        tool, given = self._shown(name, _arguments(item))
+        name, space = str(item.get("name")), str(item.get("namespace") or "")
+        server = self.servers.get(space.removeprefix(_SPACE))
+        if server is not None:
+            tool, given = Tool("mcp", name, server["name"]), _arguments(item)
+        else:
+            tool, given = self._shown(name, _arguments(item))
         return CodexCall(str(item.get("call_id")), event_id, tool, given, self._judge(tool, given))
 
     def logged(self, event_id: str, type: str, fields: Json) -> CodexCall:
@@ -95,8 +108,20 @@ class CodexTools:
         if type == "agent.custom_tool_use":
             custom = fields["name"] in self._custom
             tool = Tool("custom" if custom else "question", fields["name"])
+        elif type == "agent.mcp_tool_use":
+            tool = Tool("mcp", fields["name"], fields["mcp_server_name"])
         permission = fields.get("evaluated_permission", "ask")
         return CodexCall(event_id, event_id, tool, fields["input"], Verdict(permission))
+
+    def server_of(self, name: str) -> str:
+        """Codex's name for an MCP server; an empty one if the agent no longer has it."""
+        return next((ours for ours, each in self.servers.items() if each["name"] == name), "")
+
+    def item_of(self, name: str, given: Json, call_id: str) -> Json:
+        """A call as an item of the conversation, from its name and input in the log (`mcp_name`)."""
+        server, found, tool = name.partition(_OF)
+        item = _item_of(tool if found else name, given, call_id)
+        return item | {"namespace": _SPACE + self.server_of(server)} if found else item
 
     def _shown(self, name: str, given: Json) -> tuple[Tool, Json]:
         if name in self._custom:
@@ -109,6 +134,8 @@ class CodexTools:
         return Tool("builtin", _OURS.get(name, name)), given
 
     def _judge(self, tool: Tool, given: Json) -> Verdict:
+        if tool.kind == "question" and not self.asks_questions:
+            return Verdict("deny")
         if tool.kind != "builtin":
             return self._policy.judge(tool, given)
         if tool.name not in _OURS.values():
@@ -124,8 +151,12 @@ class CodexTools:
         return self._policy.judge(Tool("builtin", name), {})
 
 
-def item_of(name: str, given: Json, call_id: str) -> Json:
-    """The call as an item of the conversation, from its name and input in the log."""
+def mcp_name(server: str, tool: str) -> str:
+    """One name for a tool of an MCP server, which no other tool has."""
+    return f"{server}{_OF}{tool}"
+
+
+def _item_of(name: str, given: Json, call_id: str) -> Json:
     theirs = _theirs(name, given)
     if theirs == _PATCH:
         return {
@@ -151,7 +182,9 @@ def command_of(call: CodexCall) -> list[str] | None:
 def result_of(call: CodexCall, output: object) -> tuple[list[Json], bool]:
     """What Codex says of a call's outcome, as clients see it, and whether it failed."""
     if isinstance(output, list):
-        return [_block(part) for part in output if isinstance(part, dict)], False
+        blocks = [_block(part) for part in output if isinstance(part, dict)]
+        timed = bool(blocks) and str(blocks[0].get("text")).startswith(_TIMES)
+        return blocks[timed:], False
     text = str(output)
     if call.tool.name != "bash" or call.tool.kind != "builtin":
         return _text(text), text.startswith(("unsupported call", "failed", "error"))
@@ -181,6 +214,12 @@ def _theirs(name: str, given: Json) -> str:
     if name == "bash":
         return _COMMAND if "command" in given else _STDIN
     return {"edit": _PATCH, "read": _PICTURE, QUESTION: _ASK}.get(name, name)
+
+
+def _plain(name: str, number: int) -> str:
+    """A server's name as Codex takes it: of letters, digits, `_` and `-`, and no other server's."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    return plain if plain == name else f"{plain}_{number}"
 
 
 def _arguments(item: Json) -> Json:
