@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from tests.harnesses.codex_session import installed_codex, run
-from tests.journeys.chat import Chat, printed, said, script
+from tests.journeys.chat import Chat, client_of, printed, said, script, serving
 
 from roost.testing.live import LiveServer
+from roost.testing.scripted_model import ScriptedModel
 
 
 @pytest.fixture
@@ -20,12 +21,29 @@ def server(tmp_path: Path) -> Iterator[LiveServer]:
         yield live
 
 
-def test_codex_works_in_its_sandbox_and_goes_on_after_a_restart(server: LiveServer):
-    chat = Chat(server, harness="codex")
+MANIFEST = "---\nname: greeting\ndescription: How to say KUMQUAT.\n---\nSay it.\n"
+
+
+def test_codex_works_in_its_sandbox_and_goes_on_after_a_restart(tmp_path: Path):
+    model = ScriptedModel(require_key="sk-the-real-key")
+    with serving(model) as url:
+        environ = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "sk-the-real-key"}
+        with LiveServer(tmp_path / "data", **environ) as server:
+            work_and_go_on(server, model)
+
+
+def work_and_go_on(server: LiveServer, model: ScriptedModel) -> None:
+    files = [("greeting/SKILL.md", MANIFEST.encode()), ("greeting/words.txt", b"Good day.")]
+    skill = client_of(server).beta.skills.create(files=files)
+    skills = [{"type": "custom", "skill_id": skill.id}]
+    chat = Chat(server, harness="codex", agent={"skills": skills})
     looks = run("pwd; echo $HOME; echo key=$OPENAI_API_KEY; echo kept > kept.txt")
-    events = chat.turn(script(looks, {"thinking": "Hm.", "text": "One."}))
-    assert printed(events) == ["/workspace\n/home/sandbox\nkey=placeholder"]
+    reads = run("cat ~/.codex/skills/greeting/words.txt")
+    events = chat.turn(script(looks, reads, {"thinking": "Hm.", "text": "One."}))
+    assert printed(events) == ["/workspace\n/home/sandbox\nkey=placeholder", "Good day."]
     assert said(events) == ["One."]
+    assert "How to say KUMQUAT." in str(model.requests[-1].body)
+    assert {request.path for request in model.requests} == {"/v1/responses"}
     assert "session.error" not in {event.type for event in events}  # nothing else was reached for
     server.stop()
     server.start()
