@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 from tests.journeys.chat import bash, script
 from tests.parts import need
 from tests.web.person import Person
@@ -400,3 +400,34 @@ def test_everything_that_is_tapped_in_the_chat_is_as_large_as_a_finger(person: P
     links = page.get_by_role("navigation", name="Main").get_by_role("link")
     heights = links.evaluate_all("all => all.map((it) => it.getBoundingClientRect().height)")
     assert min(heights) >= 44
+
+
+def test_a_new_session_says_which_harnesses_there_are_and_why_one_is_not(person: Person):
+    lacks = {"message": "the package parrot is missing", "hint": "Install it."}
+
+    def without_one(route: Route) -> None:
+        answer = route.fetch().json()
+        parrot = {"name": "parrot", "default": False, "available": False, "unavailable": lacks}
+        route.fulfill(json={**answer, "data": [*answer["data"], parrot]})
+
+    person.log_in()
+    person.make_parts()
+    page, dialog = person.page, person.page.get_by_role("dialog")
+    page.route("**/roost/v1/harnesses", without_one)
+    page.goto(person.server.url)
+    page.get_by_role("button", name="New session").click()
+    choice = dialog.get_by_role("combobox", name="Harness")
+    expect(dialog).to_contain_text("or else claude.")
+    choice.click()
+    page.get_by_role("option", name="parrot (not available)").click()
+    expect(dialog).to_contain_text(
+        "It is not available here: The package parrot is missing. Install it."
+    )
+    assert violations(person) == []
+    choice.click()
+    page.get_by_role("option", name="scripted", exact=True).click()
+    expect(dialog.get_by_text("It is not available here")).to_have_count(0)
+    dialog.get_by_role("button", name="Begin").click()
+    page.wait_for_url("**/sessions/sesn_*")
+    made = person.client.beta.sessions.retrieve(page.url.rpartition("/")[2])
+    assert made.to_dict()["harness"] == "scripted"

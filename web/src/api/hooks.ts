@@ -5,7 +5,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 
 import { sentence } from "../parts/words";
 import { all, ApiError, get, post, remove } from "./http";
-import type { Agent, CredentialValidation, Environment, Key, Me, Page, Session, Task, TaskRun, Vault, VaultCredential, Workspace } from "./types";
+import type { Agent, CredentialValidation, Environment, Harness, Key, Me, Page, Session, Task, TaskRun, Vault, VaultCredential, Workspace } from "./types";
 
 export const useMe = () =>
   useQuery({ queryKey: ["me"], queryFn: () => get<Me>("/auth/me"), staleTime: 60_000, retry: false });
@@ -37,6 +37,10 @@ export const useAgents = () =>
 
 export const useEnvironments = () =>
   useQuery({ queryKey: ["environments"], queryFn: () => all<Environment>("/v1/environments") });
+
+/** Those that the server found when it started. */
+export const useHarnesses = () =>
+  useQuery({ queryKey: ["harnesses"], queryFn: async () => (await get<{ data: Harness[] }>("/roost/v1/harnesses")).data, staleTime: 60_000 });
 
 /** Only administrators may see them. */
 export const useKeys = (enabled = true) =>

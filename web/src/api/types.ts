@@ -60,6 +60,15 @@ export interface Session {
   vault_ids: string[];
 }
 
+/** A kind of agent that sessions can have, or why they cannot. */
+export interface Harness {
+  name: string;
+  default: boolean;
+  available: boolean;
+  version: string | null;
+  unavailable: { message: string; hint: string | null } | null;
+}
+
 export interface Task {
   id: string;
   title: string;

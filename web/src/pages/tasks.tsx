@@ -102,7 +102,7 @@ function RunForm({ task, done }: { task: Task; done: () => void }) {
   const placement = usePlacement({ agent: task.agent, place: task.environment_id });
   const [instructions, setInstructions] = useState("");
   const [vaults, setVaults] = useState<string[]>([]);
-  const { form, troubles } = useTroubles(run.error, { paths: { vault_ids: "vaults" } });
+  const { form, troubles } = useTroubles(run.error, { paths: { vault_ids: "vaults", harness: "harness" } });
   const begun = () => {
     done();
     navigate(`/tasks/${task.id}`);
@@ -117,7 +117,7 @@ function RunForm({ task, done }: { task: Task; done: () => void }) {
           A session works on the task to the end. It goes on when you leave, and you can follow it.
         </Text>
         <Textarea label="Anything else for this run" autosize minRows={2} maxRows={8} value={instructions} onChange={(event) => setInstructions(event.currentTarget.value)} data-autofocus />
-        <PlacementFields placement={placement} />
+        <PlacementFields placement={placement} troubles={troubles} />
         <VaultChoice chosen={vaults} setChosen={setVaults} error={troubles.vaults} />
         <FormTrouble>{troubles.form}</FormTrouble>
         <Button type="submit" loading={waiting || run.isPending} disabled={disabled}>

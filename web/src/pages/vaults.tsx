@@ -1,8 +1,8 @@
-import { Button, Group, Radio, Select, Stack, Switch, Text, TextInput } from "@mantine/core";
+import { Autocomplete, Button, Group, Radio, Select, Stack, Switch, Text, TextInput } from "@mantine/core";
 import { useState, type FormEvent } from "react";
 import { useNavigate } from "react-router";
 
-import { changes, useChange, useSave, useVaults } from "../api/hooks";
+import { changes, useChange, useHarnesses, useSave, useVaults } from "../api/hooks";
 import type { Vault } from "../api/types";
 import { metadataOf, notesOf, NotesInput, patchOf, unclear } from "../parts/notes";
 import { Loaded, Page } from "../parts/page";
@@ -93,6 +93,7 @@ function VaultForm({ vault, done }: { vault?: Vault; done: () => void }) {
   const navigate = useNavigate();
   const create = useSave("vaults", changes.createVault);
   const update = useSave("vaults", changes.updateVault);
+  const harnesses = (useHarnesses().data ?? []).filter(({ available }) => available).map(({ name }) => name);
   const before = vault?.metadata ?? {};
   const [name, setName] = useState(vault?.display_name ?? "");
   const [use, setUse] = useState(vault && isForModel(vault) ? "model" : "tools");
@@ -125,7 +126,7 @@ function VaultForm({ vault, done }: { vault?: Vault; done: () => void }) {
         )}
         {use === "model" && (
           <>
-            <TextInput label="Engine" description="The agent that runs in sessions with this vault, by the name that the server has for it: claude is Claude Code." value={engine} onChange={(event) => setEngine(event.currentTarget.value)} error={troubles.engine} required />
+            <Autocomplete label="Engine" description="The harness of sessions with this vault, that is, the program that works as the agent: claude is Claude Code." data={harnesses} value={engine} onChange={setEngine} error={troubles.engine} required />
             <TextInput
               type="url"
               label="Base URL"

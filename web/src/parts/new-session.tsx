@@ -27,13 +27,13 @@ function NewSessionForm() {
     create.mutate({ ...request, ...(title ? { title } : {}), ...(chosen.length > 0 ? { vault_ids: chosen } : {}) }, { onSuccess: (session) => navigate(`/sessions/${session.id}`) }),
   );
 
-  const { form, troubles } = useTroubles(create.error, { paths: { title: "title", vault_ids: "vaults" } });
+  const { form, troubles } = useTroubles(create.error, { paths: { title: "title", vault_ids: "vaults", harness: "harness" } });
 
   return (
     <form ref={form} onSubmit={submit}>
       <Stack>
         <TextInput label="Title" placeholder="What is it about?" value={title} onChange={(event) => setTitle(event.currentTarget.value)} error={troubles.title} data-autofocus />
-        <PlacementFields placement={placement} />
+        <PlacementFields placement={placement} troubles={troubles} />
         <VaultChoice chosen={chosen} setChosen={setChosen} error={troubles.vaults} />
         <FormTrouble>{troubles.form}</FormTrouble>
         <Button type="submit" loading={waiting || create.isPending} disabled={disabled}>

@@ -4,13 +4,16 @@ import { Alert, Anchor, Group, Radio, Select, Stack, Text } from "@mantine/core"
 import { useEffect, useState, type FormEvent } from "react";
 import { Link } from "react-router";
 
-import { useAgents, useEnvironments, useMe, useWorkspaces } from "../api/hooks";
-import type { Agent, Me, Trust, Workspace } from "../api/types";
+import { useAgents, useEnvironments, useHarnesses, useMe, useWorkspaces } from "../api/hooks";
+import type { Agent, Harness, Me, Trust, Workspace } from "../api/types";
 import { hasTools } from "./tools";
+import type { Troubles } from "./trouble";
 import { TRUST } from "./trust";
+import { sentence } from "./words";
 
 const LEVELS: Trust[] = ["sandboxed", "vault", "full"];
 const OWN = "own";
+const USUAL = "usual";
 
 /** What was chosen, and what there is to choose from. */
 export function usePlacement(first: { agent?: string | null; place?: string | null } = {}) {
@@ -24,11 +27,13 @@ export function usePlacement(first: { agent?: string | null; place?: string | nu
   const [trust, setTrust] = useState<Trust>("sandboxed");
   const [workspace, setWorkspace] = useState<string>(OWN);
   const [scope, setScope] = useState("workspace");
+  const [harness, setHarness] = useState<string>(USUAL);
   const chosen = { agent: agent ?? firstAgent(agents)?.id ?? null, place: place ?? lastOf(places, "environment")?.id ?? places[0]?.id ?? null };
   const options = {
     trust_level: trust,
     ...(workspace === OWN ? {} : { workspace }),
     ...(scope === "workspace" ? {} : { mount_scope: scope }),
+    ...(harness === USUAL ? {} : { harness }),
   };
   return {
     /** What there is to choose from is still on its way. */
@@ -40,7 +45,8 @@ export function usePlacement(first: { agent?: string | null; place?: string | nu
     trust,
     workspace,
     scope,
-    set: { agent: setAgent, place: setPlace, trust: setTrust, workspace: setWorkspace, scope: setScope },
+    harness,
+    set: { agent: setAgent, place: setPlace, trust: setTrust, workspace: setWorkspace, scope: setScope, harness: setHarness },
     /** The fields of a request; undefined while something is missing. */
     request: chosen.agent === null || chosen.place === null ? undefined : { agent: chosen.agent, environment_id: chosen.place, ...options },
   };
@@ -77,8 +83,8 @@ export function useSubmit(placement: Placement, act: (request: NonNullable<Place
   return { submit, waiting: asked, disabled: !placement.loading && placement.request === undefined };
 }
 
-export function PlacementFields({ placement }: { placement: Placement }) {
-  const { loading, agents, places, workspaces, chosen, trust, workspace, scope, set } = placement;
+export function PlacementFields({ placement, troubles = {} }: { placement: Placement; troubles?: Troubles }) {
+  const { loading, agents, places, workspaces, chosen, trust, workspace, scope, harness, set } = placement;
   const me = useMe().data;
   const agent = agents.find(({ id }) => id === chosen.agent);
   const idle = agent !== undefined && !hasTools(agent);
@@ -87,6 +93,7 @@ export function PlacementFields({ placement }: { placement: Placement }) {
       {!loading && (agents.length === 0 || places.length === 0) && <FirstThings agents={agents.length} places={places.length} />}
       <Select label="Agent" description={idle && "This agent has no tools: it can talk, and neither read nor change anything."} data={agents.map(({ id, name }) => ({ value: id, label: name }))} value={chosen.agent} onChange={set.agent} allowDeselect={false} searchable required />
       <Select label="Environment" data={places.map(({ id, name }) => ({ value: id, label: name }))} value={chosen.place} onChange={set.place} allowDeselect={false} searchable required />
+      <HarnessSelect value={harness} onChange={set.harness} error={troubles.harness} />
       <WorkspaceSelect workspaces={workspaces} value={workspace} onChange={set.workspace} />
       <Radio.Group label="Trust" value={trust} onChange={(value) => set.trust(value as Trust)}>
         <Stack gap="xs" mt={4}>
@@ -104,6 +111,28 @@ export function PlacementFields({ placement }: { placement: Placement }) {
     </>
   );
 }
+
+/** Those that cannot be had can be looked at all the same: the field then says why. */
+function HarnessSelect({ value, onChange, error }: { value: string; onChange: (value: string) => void; error?: string }) {
+  const known = useHarnesses().data ?? [];
+  if (known.length === 0) return null;
+  const usual = { value: USUAL, label: "The usual one" };
+  const named = known.map((one) => ({ value: one.name, label: one.available ? one.name : `${one.name} (not available)` }));
+  const chosen = known.find(({ name }) => name === value);
+  return (
+    <Select
+      label="Harness"
+      description={`The program that works as the agent. The usual one is what the agent or the key for its model asks for, or else ${known.find((one) => one.default)?.name ?? "the server's"}.`}
+      data={[usual, ...named]}
+      value={value}
+      onChange={(name) => onChange(name ?? USUAL)}
+      error={chosen === undefined || chosen.available ? error : whyNot(chosen)}
+      allowDeselect={false}
+    />
+  );
+}
+
+const whyNot = ({ unavailable }: Harness) => `It is not available here: ${sentence(unavailable?.message ?? "nobody says why")} ${unavailable?.hint ?? ""}`.trim();
 
 function WorkspaceSelect({ workspaces, value, onChange }: { workspaces: Workspace[]; value: string; onChange: (value: string) => void }) {
   const data = [{ value: OWN, label: "One of its own" }, ...workspaces.map(({ id, name }) => ({ value: id, label: name }))];
