@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from roost.testing.harness_contract import BEHIND_A_SERVER, proved_by
 from roost.testing.harness_sessions import HarnessSessions
 
 
 class TestClaudeSessions(HarnessSessions):
     harness = "claude"
+
+
+class TestMessagesSessions(HarnessSessions):
+    harness = "messages"
+
+    def runs(self, command: str) -> dict[str, Any]:
+        return {"tool": "bash", "input": {"command": command}}
 
 
 class TestScriptedSessions(HarnessSessions):

@@ -166,3 +166,34 @@ def test_with_trust_its_tools_run_on_the_host_and_with_the_vault_they_stay_in_it
         assert ("Refused" in told[1]) == is_confined
         assert (told[2] == "hi") != is_confined
         assert (server.data / "vault" / "note").read_text() == "x"
+
+
+def test_forks_and_rewinds_have_the_files_of_turns_that_used_none(tmp_path: Path):
+    with LiveServer(tmp_path / "data", ROOST_SLEEP_AFTER="0.3") as server:
+        chat = chat_with(server)
+
+        def turn(*steps: dict[str, Any]) -> list[Any]:
+            seen = chat.turn(script(*steps))
+            while warm_agents(server):
+                time.sleep(0.05)
+            return seen
+
+        turn({"text": "One."})
+        turn(bash("echo two >kept"), {"text": "Two."})
+        turn({"text": "Three."})
+        turn(bash("echo four >kept"), {"text": "Four."})
+        headers = {"x-api-key": server.key}
+        url = f"{server.url}/roost/v1/sessions/{chat.session.id}"
+        original = chat.session
+        for at, file in ((1, "none"), (2, "two"), (3, "two"), (4, "four")):
+            made = httpx2.post(f"{url}/fork", json={"at": at}, headers=headers, timeout=60)
+            chat.session = chat.client.beta.sessions.retrieve(made.json()["id"])
+            assert printed(turn(bash("cat kept || echo none"), {"text": "Read."}))[-1:] == [
+                file if file != "none" else "cat: kept: No such file or directory\nnone"
+            ]
+        chat.session = original
+        refused = httpx2.post(f"{url}/rewind", json={"to": 1}, headers=headers, timeout=60)
+        assert (refused.status_code, "had no files yet" in refused.text) == (404, True)
+        back = httpx2.post(f"{url}/rewind", json={"to": 3}, headers=headers, timeout=60)
+        assert back.status_code == 200, back.text
+        assert printed(turn(bash("cat kept"), {"text": "Read."})) == ["two"]

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 import zstandard
 
-from roost.domain.archive import ArchiveMember, Card
-from roost.domain.events import Entry
+from roost.domain.archive import ArchiveMember, Card, entry_of, line_of
+from roost.domain.events import PRIVATE, Entry
 from roost.errors import BadArchive, DiskFull, TooLarge
 from roost.ports.drafts import new_draft
 from roost.ports.tree import Found
@@ -361,3 +361,10 @@ def test_times_never_run_backwards_nor_ahead(tmp_path: Path):
 
 
 TIMES = (5, 3, 7, NOW * 2, 8)
+
+
+@pytest.mark.parametrize("kind", sorted(PRIVATE))
+def test_an_entry_that_is_a_harnesss_own_is_not_taken_from_an_archive(kind: str):
+    line = line_of(Entry(1, "sevt_1", kind, b"{}", 0))
+    with pytest.raises(BadArchive, match="line 1 is not an event"):
+        entry_of(line, 1, 0, NOW)

@@ -122,6 +122,13 @@ class StartMode(Enum):
 History = Callable[[], AsyncIterator[Entry]]
 
 
+class SkillNote(msgspec.Struct, frozen=True):
+    """A skill as a model is told of it: the name of its directory, and when to use it."""
+
+    name: str
+    description: str
+
+
 class Brief(msgspec.Struct, frozen=True):
     """What a harness is told when a conversation is opened.
 
@@ -130,7 +137,8 @@ class Brief(msgspec.Struct, frozen=True):
     and the harness itself has to refuse every call of a tool that would leave it. `addresses` are those at
     which its MCP servers are found inside, by their own URLs: their tokens are put on behind it, so a program
     gives a placeholder. A server that is not among them is reached under its own URL. `grant` is what the sandbox
-    reaches, for a harness that asks the model from outside of it (`HarnessProfile.on_demand`).
+    reaches, for a harness that asks the model from outside of it (`HarnessProfile.on_demand`). `skills` are those
+    that the sandbox will show at `harness_profile.SKILLS`.
     """
 
     session: Session
@@ -140,6 +148,7 @@ class Brief(msgspec.Struct, frozen=True):
     confinement: Confinement | None = None
     addresses: Mapping[str, str] = {}
     grant: OpenGrant | None = None
+    skills: Sequence[SkillNote] = ()
 
 
 class Conversation(Protocol):

@@ -17,6 +17,7 @@ from roost.core.sandbox.variables import SessionVariable
 from roost.domain.session import Session
 from roost.ports.catalog import Catalog
 from roost.ports.egress import Egress, Origin
+from roost.ports.harness import SkillNote
 from roost.ports.sandbox_provider import Mount
 from roost.ports.volumes import SessionVolumes
 
@@ -60,6 +61,10 @@ class NoBelongings(SessionBelongings):
 
     async def origins(self, session: Session, api: str) -> list[Origin]:
         """There are no repositories to reach."""
+        return []
+
+    async def skills(self, session: Session) -> list[SkillNote]:
+        """There are no skills."""
         return []
 
     async def variables(self, session: Session, say: OnLack) -> list[SessionVariable]:

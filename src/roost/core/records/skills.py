@@ -29,6 +29,7 @@ from roost.domain.skill import MOST_VERSIONS, Bundle, zipped
 from roost.errors import InvalidRequest, NotFound, RoostError
 from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
+from roost.ports.harness import SkillNote
 from roost.ports.harness_profile import SKILLS
 from roost.ports.keys import Key
 from roost.ports.sandbox_provider import Mount
@@ -174,6 +175,18 @@ class Skills:
             else:
                 mounts.append(mount)
         return mounts, gone
+
+    async def notes(self, session: Session) -> list[SkillNote]:
+        """What a model is told of a session's skills; nothing of those that are gone."""
+        found = []
+        if session.spec.trust_level == "sandboxed":
+            for skill in session.spec.agent.get("skills") or ():
+                with suppress(NotFound):
+                    record, version = await self.version(
+                        session.tenant, skill["skill_id"], skill["version"]
+                    )
+                    found.append(SkillNote(record.body["name"], version["description"]))
+        return found
 
     async def _mount(self, tenant: str, skill_id: str, which: str) -> Mount | None:
         try:

@@ -15,6 +15,7 @@ from roost.errors import NotFound, RoostError
 from roost.ports.catalog import Catalog
 from roost.ports.drafts import trouble
 from roost.ports.egress import Networking, Origin
+from roost.ports.harness import SkillNote
 from roost.ports.sandbox_provider import Mount
 
 
@@ -87,6 +88,10 @@ class SessionBelongings:
             for server in session.spec.agent.get("mcp_servers") or ()
             if is_isolated or await self._secrets.mcp(session, server["url"]) is not None
         ]
+
+    async def skills(self, session: Session) -> list[SkillNote]:
+        """Its agent's skills, as a model is told of them."""
+        return await self._skills.notes(session)
 
     async def variables(self, session: Session, say: OnLack) -> list[SessionVariable]:
         """Secrets that its programs use by the names of variables; `say` is told what cannot be used."""

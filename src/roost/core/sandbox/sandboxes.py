@@ -9,7 +9,7 @@ A session whose trust level is not `sandboxed` is not isolated: it works in the 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final, NamedTuple
@@ -29,7 +29,7 @@ from roost.core.sandbox.variables import lacks_of
 from roost.domain.session import Lease, Session, Spec
 from roost.errors import SandboxFailed
 from roost.ports.egress import Account, Egress, OpenGrant
-from roost.ports.harness import Brief, Confinement, Harness, History, StartMode
+from roost.ports.harness import Brief, Confinement, Harness, History, SkillNote, StartMode
 from roost.ports.sandbox import Sandbox, Stats
 from roost.ports.sandbox_provider import Mount
 from roost.ports.volumes import SessionVolumes
@@ -53,6 +53,7 @@ class OpenSandbox(NamedTuple):
     confinement: Confinement | None
     grant: OpenGrant
     behind: bool
+    skills: Sequence[SkillNote]
 
     def brief(self, session: Session, history: History, *, resumed: bool, ahead: bool) -> Brief:
         """What the harness is told. `ahead`: its program may start before there is something to tell it."""
@@ -65,6 +66,7 @@ class OpenSandbox(NamedTuple):
             self.confinement,
             self.grant.addresses,
             self.grant,
+            self.skills,
         )
 
 
@@ -126,7 +128,8 @@ class Sandboxes:
             sandbox = await stack.enter_async_context(context)
             confinement = self._planner.confinement(session)
             behind = self.files.may_be_behind(session.id)
-            yield OpenSandbox(sandbox, confinement, granted, behind)
+            skills = await self.belongings.skills(session)
+            yield OpenSandbox(sandbox, confinement, granted, behind, skills)
 
     @asynccontextmanager
     async def _placed(

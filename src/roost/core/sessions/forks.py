@@ -158,6 +158,12 @@ class Forks:
         # The home of a session in a shared workspace has its transcript, and nothing of the workspace.
         goes_back = files or session.spec.workspace is not None
         snapshot = await self.snapshot(session, turn) if goes_back else None
+        lost = goes_back and snapshot is None and self._is_lazy(session)
+        if lost and await self._files.has_any(session.id):
+            raise SnapshotGone(
+                f"the session had no files yet at the end of turn {turn.number}, and has some now",
+                hint='Rewind with `"files": false`: they stay as they are.',
+            )
         if snapshot is not None:
             await self._files.pin(session.id, snapshot)
         rewinding = await self._rewinding(session, turn, snapshot, files=files)
@@ -220,12 +226,34 @@ class Forks:
         """The files of a turn; None if its agent has none. :raises SnapshotGone:"""
         if not self._has_files(session):
             return None
+        lazy = self._is_lazy(session)
+        for each in reversed(await self._turns(session, turn.last) if lazy else [turn]):
+            if (found := await self._kept(session, each)) is not None:
+                return found
+            if not lazy or await self._used_files(session, each):
+                raise SnapshotGone(f"the files as turn {turn.number} has left them are not kept")
+        return None  # no turn has had any
+
+    async def _kept(self, session: Session, turn: ConversationTurn) -> Snapshot | None:
         found = await self._files.snapshot_of(session.id, turn.first, turn.last)
         if found is None and await self._began_after(session, turn):
-            found = await self._files.snapshot_of(session.id, BEGINNING, BEGINNING)
-        if found is None:
-            raise SnapshotGone(f"the files as turn {turn.number} has left them are not kept")
+            return await self._files.snapshot_of(session.id, BEGINNING, BEGINNING)
         return found
+
+    def _is_lazy(self, session: Session) -> bool:
+        """Whether a turn may have had no sandbox, and left the files as it found them."""
+        profile = self._choice.declared(session.spec.harness)
+        return profile is not None and profile.on_demand and session.spec.workspace is None
+
+    async def _used_files(self, session: Session, turn: ConversationTurn) -> bool:
+        """Whether an agent has used its sandbox in a turn: it notes that before it does."""
+        after = turn.first - 1
+        while after < turn.last:
+            page = await self._log.read(session.id, after, turn.last - after, _PAGE_BYTES)
+            if any(e.type == "roost.tool_started" and e.fields["sandbox"] for e in page):
+                return True
+            after = page[-1].seq
+        return False
 
     async def _began_after(self, session: Session, turn: ConversationTurn) -> bool:
         """Whether the session has this turn, as its last one, from where it comes from."""

@@ -198,6 +198,10 @@ class LocalWorkspaces:
                 return found
             await anyio.sleep(_LOOK_ELSEWHERE)
 
+    async def has_any(self, workspace_id: str) -> bool:
+        """Whether files of it were ever stored, or are about to be."""
+        return await self._rows.find(workspace_id) is not None
+
     async def pin(self, workspace_id: str, snapshot: Snapshot) -> None:
         """Keep a snapshot that the workspace is going to be rewound to. :raises NotFound: it is gone"""
         await self._snapshots.pin(workspace_id, snapshot)

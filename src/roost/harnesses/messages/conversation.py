@@ -19,7 +19,7 @@ from roost.harnesses.message_history import INTERRUPTED, UNKNOWN
 from roost.harnesses.messages.answers import AnswerEvents, result_of
 from roost.harnesses.messages.compaction import FULL, Compaction
 from roost.harnesses.messages.journal import MOST_CUTS, STARTED, Journal, LoggedCall
-from roost.harnesses.messages.request import RequestHead
+from roost.harnesses.messages.request import RequestHead, system_prompt
 from roost.harnesses.messages.running import CallWave, RunningTools
 from roost.harnesses.messages.tools import ToolAnswer, Toolbox
 from roost.harnesses.messages_api import ModelAnswer
@@ -137,7 +137,7 @@ class MessagesConversation:
     def _head(self, journal: Journal) -> RequestHead:
         agent = self._brief.session.spec.agent
         offered = self._toolbox.offered(journal.mcp_tools, self._policy)
-        return RequestHead(agent, agent.get("system") or "", offered)
+        return RequestHead(agent, system_prompt(agent, self._brief.skills), offered)
 
     # Asking
 
@@ -223,7 +223,8 @@ class MessagesConversation:
             if stop.asked:
                 return
         if noted := [call.id for call in wave if not call.is_repeatable]:
-            yield Emit([new_draft(STARTED, tool_use_ids=noted)])
+            in_sandbox = any(call.tool.kind == "builtin" for call in wave)
+            yield Emit([new_draft(STARTED, tool_use_ids=noted, sandbox=in_sandbox)])
             if stop.asked:
                 yield Emit([result_of(call.tool, call.id, _said(INTERRUPTED)) for call in wave])
                 return

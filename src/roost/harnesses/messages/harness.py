@@ -36,6 +36,7 @@ PROFILE: Final = HarnessProfile(
     abilities=Abilities(
         approvals=True,
         custom_tools=True,
+        skills=True,
         mcp=True,
         files=True,
         images=True,
@@ -43,6 +44,8 @@ PROFILE: Final = HarnessProfile(
         deltas=True,
         effort=True,
         budget=True,
+        fork=True,
+        rewind=True,
     ),
     needs_sandbox=True,
     on_demand=True,

@@ -4,7 +4,8 @@ The log has what clients see, and four kinds of entries that they do not (`domai
 
 * `roost.model_answer`: an answer as the model gave it, block by block, because models take back only what they
   have said, to the letter. It comes in one commit with the events that show it.
-* `roost.tool_started`: calls that are about to be made. It comes before the first byte of them leaves.
+* `roost.tool_started`: calls that are about to be made, and whether in the sandbox. It comes before the first byte
+  of them leaves.
 * `roost.mcp_tools`: the tools that an MCP server has said it has. Models take back what they have signed only if they
   are offered the same tools as before, so a server is asked once.
 * `roost.context`: a summary that stands for all that was said before it.

@@ -12,6 +12,8 @@ from typing import Final
 import msgspec
 
 from roost.harnesses.permissions import Json
+from roost.ports.harness import SkillNote
+from roost.ports.harness_profile import SKILLS
 
 MAX_TOKENS: Final = 16_384
 
@@ -21,6 +23,19 @@ _REACH: Final = 15
 _MOST_MARKS: Final = 3  # of 4: the one at the end is at the top level
 
 _encode = msgspec.json.encode
+
+
+_SKILLS: Final = (
+    "You have skills: directories with instructions for certain tasks. Before a task that one of them is for, "
+    "read its SKILL.md, and what that names in its directory."
+)
+
+
+def system_prompt(agent: Json, skills: Sequence[SkillNote]) -> str:
+    """What the model is told first: what the agent's definition says, and which skills there are."""
+    listed = [f"- {s.name}: {s.description} ({SKILLS}/{s.name}/SKILL.md)" for s in skills]
+    parts = [agent.get("system") or "", "\n".join([_SKILLS, *listed]) if listed else ""]
+    return "\n\n".join(part for part in parts if part)
 
 
 class RequestHead:

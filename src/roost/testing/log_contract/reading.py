@@ -7,8 +7,9 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from roost.domain.events import Entry
+from roost.domain.events import PRIVATE, Entry
 from roost.domain.ledger import Batch
+from roost.ports.drafts import new_draft
 from roost.ports.log import EventQuery, is_full
 from roost.testing.stage import Stage, answer, message, numbers, types
 from roost.testing.store_contract import StoreContract
@@ -78,6 +79,16 @@ class Reading(StoreContract):
         assert log[0].id == log[3].id
         assert await stage.log.page(self.id, EventQuery()) == log[1:]
         assert await stage.log.page(self.id, EventQuery(order="desc")) == log[:0:-1]
+
+    async def test_a_listing_leaves_out_what_no_client_is_shown(self, stage: Stage) -> None:
+        lease = await stage.running()
+        drafts = [new_draft(type) for type in (*sorted(PRIVATE), "agent.thinking")]
+        *private, shown = await stage.log.append(lease, Batch(drafts=drafts))
+        assert (await stage.all(lease.session_id))[-5:] == [*private, shown]
+        for query in (EventQuery(), EventQuery(types=[*PRIVATE, "agent.thinking"])):
+            listed = await stage.log.page(lease.session_id, query)
+            assert PRIVATE.isdisjoint(types(listed))
+            assert listed[-1] == shown
 
     async def test_a_listing_shows_an_event_that_still_waits(self, stage: Stage) -> None:
         session_id = await stage.session(message())
