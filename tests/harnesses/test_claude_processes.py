@@ -11,7 +11,8 @@ import pytest
 from tests.harnesses.sandboxed_harness import SandboxedHarness
 
 from roost.errors import LeaseLost, RoostError
-from roost.harnesses.claude import ClaudeHarness, conversation, wire
+from roost.harnesses import json_lines
+from roost.harnesses.claude import ClaudeHarness, conversation
 from roost.ports.harness import Conversation, Output, Trouble
 from roost.testing.in_memory_runner import InMemoryRunner, text_of, with_toolset
 
@@ -51,7 +52,7 @@ def sandboxed(tmp_path: Path, *program: str) -> SandboxedHarness:
 async def test_junk_is_dropped_what_is_new_is_shown_and_the_turn_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(wire, "MAX_LINE", 10_000)
+    monkeypatch.setattr(json_lines, "MAX_LINE", 10_000)
     junk = """
         print("Segmentation fault (not really)")
         print('{"type": 5}')

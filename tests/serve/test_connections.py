@@ -27,7 +27,13 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from roost.api.framework.call import WHOLE_BODY
 from roost.serve import connections
-from roost.serve.connections import Bounds, Connections, HttpConnection, raise_file_limit
+from roost.serve.connections import (
+    Bounds,
+    Connection,
+    Connections,
+    HttpConnection,
+    raise_file_limit,
+)
 from roost.serve.http import listening
 
 ASK = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -145,10 +151,18 @@ async def test_a_body_that_nobody_reads_does_not_hold_its_connection(
         assert b"hello" in await _rest(line)
 
 
-async def test_an_answer_that_nobody_reads_ends() -> None:
+async def test_an_answer_that_nobody_reads_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, drop = anyio.Event(), Connections.drop
+
+    def dropped(self: Connections, connection: Connection) -> None:
+        drop(self, connection)
+        ended.set()
+
+    monkeypatch.setattr(Connections, "drop", dropped)
     async with listening(APP, "127.0.0.1", 0, bounds=SOON) as url, await _connected(url) as line:
         await line.send(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
-        await anyio.sleep(2)
+        with anyio.fail_after(60):
+            await ended.wait()
         assert len(await _rest(line)) < LARGE
 
 
