@@ -165,7 +165,8 @@ class Forms:
         for form in self.longest_first:
             self._by_head.setdefault(form[:_HEAD], []).append(form)
         self._heads = sorted(self._by_head)
-        self._first_bytes = frozenset(head[0] for head in self._heads)
+        first = re.escape(bytes({head[0] for head in self._heads}))
+        self._first = re.compile(b"[" + first + b"]") if first else None
 
     def found(self, data: bytes) -> Generator[Found, None, None]:
         """Each place with a form, or with the beginning of one that can be told by its first bytes."""
@@ -184,12 +185,13 @@ class Forms:
 
     def beginning(self, data: bytes) -> int:
         """How many bytes at the end could be the first ones of a form, and not yet enough to tell."""
-        for start in range(max(0, len(data) - _HEAD + 1), len(data)):
-            if data[start] in self._first_bytes:
-                # What begins like this, if anything does, is the next one in order.
-                place = bisect_left(self._heads, rest := data[start:])
-                if place < len(self._heads) and self._heads[place].startswith(rest):
-                    return len(data) - start
+        if self._first is None:
+            return 0
+        for found in self._first.finditer(data, max(0, len(data) - _HEAD + 1)):
+            # What begins like this, if anything does, is the next one in order.
+            place = bisect_left(self._heads, rest := data[found.start() :])
+            if place < len(self._heads) and self._heads[place].startswith(rest):
+                return len(data) - found.start()
         return 0
 
 
