@@ -54,7 +54,7 @@ function VaultView({ vault }: { vault: Vault }) {
         )}
         <Loaded query={credentials}>
           {(found) => (
-            <Things none={model ? "The key with which the model is asked is shown here." : "No credentials yet. A credential is a token for an MCP server, or a variable for programs in the sandbox."}>
+            <Things none={model ? "No credentials yet." : "No credentials yet. A credential is a token for an MCP server, or a variable for programs in the sandbox."}>
               {found.map((credential) => (
                 <CredentialCard key={credential.id} credential={credential} />
               ))}

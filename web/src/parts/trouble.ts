@@ -26,7 +26,9 @@ export function troublesOf(error: unknown, { same, paths }: FieldsOf): Troubles 
 export function useTroubles(error: unknown, fields: FieldsOf) {
   const form = useRef<HTMLFormElement>(null);
   useEffect(() => {
-    if (error) form.current?.querySelector<HTMLElement>("[aria-invalid=true]")?.focus();
+    const wrong = error ? form.current?.querySelector<HTMLElement>("[aria-invalid=true]") : undefined;
+    wrong?.focus({ preventScroll: true });
+    wrong?.scrollIntoView({ block: "center" }); // at the edge, the heading of a dialogue would lie on it
   }, [error]);
   return { form, troubles: troublesOf(error, fields) };
 }

@@ -11,7 +11,7 @@ export interface Verdict {
 const TITLES = {
   valid: { colour: "teal", title: "The token works" },
   invalid: { colour: "red", title: "The token does not work" },
-  unknown: { colour: "yellow", title: "Nobody can say whether the token works" },
+  unknown: { colour: "yellow", title: "It is not known whether the token works" },
 } as const;
 
 export function verdictOf(found: CredentialValidation): Verdict {
