@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.harnesses.codex_session import run
+
 from roost.testing.harness_contract import BEHIND_A_SERVER, proved_by
 from roost.testing.harness_sessions import HarnessSessions
 
@@ -17,6 +19,13 @@ class TestMessagesSessions(HarnessSessions):
 
     def runs(self, command: str) -> dict[str, Any]:
         return {"tool": "bash", "input": {"command": command}}
+
+
+class TestCodexSessions(HarnessSessions):
+    harness = "codex"
+
+    def runs(self, command: str) -> dict[str, Any]:
+        return run(command)
 
 
 class TestScriptedSessions(HarnessSessions):
