@@ -18,6 +18,7 @@ from roost.api.operations import OPERATIONS
 
 _LATER = {"DELETE": 2}  # what ends things comes last
 _ENDING = re.compile(r"archive|revoke|drain|logout|rewind|delete")
+_MARK = "planted-secret-"  # what all of them begin with
 _PAGE = 4096
 _PRESENT = re.compile(
     rb"[\x40-\xff]+"
@@ -36,12 +37,14 @@ class Planted:
 
     def new(self) -> str:
         """One with characters that are written differently in URLs, JSON and base64."""
-        secret = f"plant-{token_hex(16)}+/="
+        secret = f"{_MARK}{token_hex(16)}+/="
         self.secrets.append(secret)
         self._forms[secret] = forms(secret)
         return secret
 
     def found_in(self, data: bytes) -> list[str]:
+        if not any(mark in data for mark in _MARKS):  # gigabytes are looked through
+            return []
         return [each for each, forms in self._forms.items() if any(form in data for form in forms)]
 
 
@@ -58,6 +61,9 @@ def forms(secret: str) -> list[bytes]:
         raw.decode().encode("utf-16-le"),
         *coded,
     ]
+
+
+_MARKS = forms(_MARK)
 
 
 def memory_of(pid: int) -> Iterator[bytes]:
