@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.contracts.at_length import at_length
 from tests.harnesses.claude_session import (
     END,
     Board,
@@ -53,20 +54,14 @@ class TestClaudeHarness(HarnessContract):
             yield model
 
     # The kit cuts a turn off at every output, which takes the CLI minutes.
-    test_a_turn_cut_off_anywhere_comes_to_the_same_conversation = pytest.mark.chaos(
-        pytest.mark.timeout(600)(
-            HarnessContract.test_a_turn_cut_off_anywhere_comes_to_the_same_conversation
-        )
+    test_a_turn_cut_off_anywhere_comes_to_the_same_conversation = at_length(
+        HarnessContract.test_a_turn_cut_off_anywhere_comes_to_the_same_conversation
     )
-    test_a_turn_cut_off_twice_comes_to_the_same_conversation = pytest.mark.chaos(
-        pytest.mark.timeout(600)(
-            HarnessContract.test_a_turn_cut_off_twice_comes_to_the_same_conversation
-        )
+    test_a_turn_cut_off_twice_comes_to_the_same_conversation = at_length(
+        HarnessContract.test_a_turn_cut_off_twice_comes_to_the_same_conversation
     )
-    test_a_result_is_delivered_once_wherever_its_turn_is_cut_off = pytest.mark.chaos(
-        pytest.mark.timeout(600)(
-            HarnessContract.test_a_result_is_delivered_once_wherever_its_turn_is_cut_off
-        )
+    test_a_result_is_delivered_once_wherever_its_turn_is_cut_off = at_length(
+        HarnessContract.test_a_result_is_delivered_once_wherever_its_turn_is_cut_off
     )
 
     async def test_a_refusal_of_the_model_is_the_reason_the_turn_ends(

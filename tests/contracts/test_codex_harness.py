@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.contracts.at_length import at_length
 from tests.harnesses.claude_session import END, Board, Served, agent, appears, emits, once, serving
 from tests.harnesses.codex_session import codex_harness, run
 from tests.harnesses.sandboxed_harness import SandboxedHarness
@@ -50,13 +51,13 @@ class TestCodexHarness(HarnessContract):
     )
 
     # The kit cuts a turn off at every output, which takes the program minutes.
-    test_a_turn_cut_off_anywhere_comes_to_the_same_conversation = pytest.mark.chaos(
+    test_a_turn_cut_off_anywhere_comes_to_the_same_conversation = at_length(
         HarnessContract.test_a_turn_cut_off_anywhere_comes_to_the_same_conversation
     )
-    test_a_turn_cut_off_twice_comes_to_the_same_conversation = pytest.mark.chaos(
+    test_a_turn_cut_off_twice_comes_to_the_same_conversation = at_length(
         HarnessContract.test_a_turn_cut_off_twice_comes_to_the_same_conversation
     )
-    test_a_result_is_delivered_once_wherever_its_turn_is_cut_off = pytest.mark.chaos(
+    test_a_result_is_delivered_once_wherever_its_turn_is_cut_off = at_length(
         HarnessContract.test_a_result_is_delivered_once_wherever_its_turn_is_cut_off
     )
 
