@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.json import encode
 from tests.api.api_server import api_server, error_of
 from tests.api.test_forks import talked_to
-from tests.unit.test_archives import CARD, LOG, deepest_of, in_each_other, named, tar_of
+from tests.unit.test_archives import CARD, LOG, LONGEST, deepest_of, in_each_other, named, tar_of
 
 from roost.core.work.inputs import history
 from roost.domain.archive import Card
@@ -90,9 +90,12 @@ async def test_an_archive_grants_nothing_that_the_request_does_not_ask_for(tmp_p
 
 @in_each_other
 async def test_directories_without_end_are_refused_and_the_server_starts_again(
-    tmp_path: Path, levels: int
+    tmp_path: Path, levels: int, name: str
 ):
-    nest = [(named("files" + "/d" * depth, tarfile.DIRTYPE), b"") for depth in range(1, 2100)]
+    fit = LONGEST // (len(name) + 1)
+    nest = [
+        (named("files" + f"/{name}" * depth, tarfile.DIRTYPE), b"") for depth in range(1, fit + 50)
+    ]
     data = tar_of([CARD, LOG, *nest])
     async with api_server(tmp_path) as there:
         answer = await there.client.post("/roost/v1/sessions/import", files={"archive": data})
@@ -101,7 +104,7 @@ async def test_directories_without_end_are_refused_and_the_server_starts_again(
         assert "fewer levels" in error["details"]["hint"]
         assert list((tmp_path / "transfer").iterdir()) == []
     (tmp_path / "transfer" / "left").mkdir()
-    with deepest_of(tmp_path / "transfer" / "left", levels):
+    with deepest_of(tmp_path / "transfer" / "left", levels, name):
         pass
     async with api_server(tmp_path) as there:
         assert (await there.get("/v1/sessions"))["data"] == []

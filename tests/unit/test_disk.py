@@ -13,10 +13,10 @@ from roost.disk import remove
 
 
 @in_each_other
-def test_a_tree_deeper_than_any_path_is_removed(tmp_path: Path, levels: int):
+def test_a_tree_deeper_than_any_path_is_removed(tmp_path: Path, levels: int, name: str):
     top = tmp_path / "top"
     top.mkdir()
-    with deepest_of(top, levels) as at:
+    with deepest_of(top, levels, name) as at:
         os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=at))
     remove(top)
     assert not top.exists()
