@@ -24,7 +24,12 @@ def installed_codex() -> Path:
 
 def codex_harness(model: Served, root: Path) -> SandboxedHarness:
     """Codex in plain processes, talking to that model."""
-    environ = {"OPENAI_BASE_URL": f"{model.url}/v1", "OPENAI_API_KEY": "placeholder"}
+    (own := root / "tmp").mkdir()  # a sandbox has one; sessions in memory all have the same id
+    environ = {
+        "OPENAI_BASE_URL": f"{model.url}/v1",
+        "OPENAI_API_KEY": "placeholder",
+        "TMPDIR": str(own),
+    }
     harness = CodexHarness(installed_codex(), mounted=False, environ=environ, retries=2)
     return SandboxedHarness(harness, root, mark=b"app-server")
 

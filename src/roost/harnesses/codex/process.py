@@ -396,10 +396,11 @@ class CodexProcess:
         if call.waits and entry is None:
             self._asking[call.call_id] = frame
             return
-        self._running.add(call.call_id)
         if call.tool.answered_by_client and entry is not None:
+            # It is not running: Codex tells of its result only after those of the calls before it.
             await self.pipe.respond(frame["id"], _client_said(call, entry))
             return
+        self._running.add(call.call_id)
         refusal = _refusal(call, entry)
         if refusal:
             self._denied[call.call_id] = refusal
