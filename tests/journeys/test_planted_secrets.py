@@ -29,8 +29,15 @@ from tests.journeys.chat import Chat, bash, client_of, printed, said, script, se
 from tests.journeys.git_server import git_server, repository
 from tests.journeys.test_claude_vaults import served
 from tests.parts import need
-from tests.planted import Planted, Walk, files_seen_by, forms, memory_of, search_files, walk_all
-from tests.stores import holds
+from tests.planted import (
+    Planted,
+    Walk,
+    files_seen_by,
+    memory_of,
+    search_database,
+    search_files,
+    walk_all,
+)
 
 from roost.api.access.auth import MANAGED_AGENTS
 from roost.egress.tls import CertificateAuthority
@@ -232,8 +239,7 @@ def test_nothing_that_a_sandbox_can_see_has_a_secret(tmp_path: Path):
         vault_ids, credential_id = outside.vaults(client_of(server))
         chat = _worked(server, outside, vault_ids)
         _search_sandbox(plant, outside, server)
-        for secret in plant.secrets:
-            assert not any(holds(data, _text(form)) for form in forms(secret))
+        search_database(data)
         headers = {"x-api-key": server.key, "anthropic-beta": MANAGED_AGENTS}
         headers["anthropic-version"] = "2023-06-01"
         ids = {
@@ -306,7 +312,3 @@ def _search_sandbox(plant: Planted, outside: Outside, server: LiveServer) -> Non
     assert b"SITE_KEY=roost_" in procfs.raw(keeper, "environ")
     assert any(CANARY.encode() in part for part in memory_of(keeper))
     assert any(plant.found_in(part) for part in memory_of(server.pid))
-
-
-def _text(form: bytes) -> str:
-    return form.replace(b"\0", b"").decode()
