@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import json
+import operator
 import re
 import time
 from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterable
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from urllib.parse import quote, quote_plus
 
 import hypothesis.strategies as st
@@ -88,13 +90,75 @@ def test_however_a_stream_is_cut_the_same_is_left_out_of_it(
     before: bytes, after: bytes, how: str, cuts: list[int]
 ):
     data = before + FORMS[how](TOKEN).encode() + after
-    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    redactor = Redactor.of(forms(TOKEN))
-    out = b"".join(redactor.feed(data[a:b]) for a, b in pairwise(edges)) + redactor.flush()
+    out = in_pieces(Redactor.of(forms(TOKEN)), data, cuts)
     assert len(out) == len(data)
     assert not any(form in out for form in forms(TOKEN))
     assert out.startswith(before)
     assert out.endswith(after)
+
+
+def plainly(data: bytes, forms: Iterable[bytes], head: int = 128) -> bytes:
+    """What is to be left: each form is looked for at each place, the rest of a long one for as long as it fits."""
+    clean = bytearray(data)
+    for form in forms:
+        for at in range(len(data)):
+            if data.startswith(form[:head], at):
+                pairs = zip(form, data[at:], strict=False)
+                size = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+                clean[at : at + size] = b"*" * size
+    return bytes(clean)
+
+
+def in_pieces(redactor: Redactor, data: bytes, cuts: Iterable[int]) -> bytes:
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    return b"".join(redactor.feed(data[a:b]) for a, b in pairwise(edges)) + redactor.flush()
+
+
+SEVERAL = ["hunter2/+hunter2", "hunter2/+", "+hunter2/é&hunter", "unter2"]
+WORDS = sorted(
+    {form for each in SEVERAL for form in forms_of(each.encode(), [], shortest=SHORTEST_SECRET)}
+)
+_PARTS = st.one_of(
+    st.sampled_from(WORDS),
+    st.builds(operator.getitem, st.sampled_from(WORDS), st.slices(40)),
+    st.sampled_from([b"h", b"hunter", b"*", b"\n", b"%2"]),
+)
+
+
+@given(parts=st.lists(_PARTS, max_size=8), cuts=st.lists(st.integers(0, 200), max_size=12))
+def test_forms_that_overlap_are_found_as_a_plain_search_finds_them(
+    parts: list[bytes], cuts: list[int]
+):
+    data, redactor = b"".join(parts), Redactor.of(WORDS)
+    expected = plainly(data, WORDS)
+    assert redactor.whole(data) == expected
+    assert in_pieces(redactor, data, cuts) == expected
+
+
+@given(
+    words=st.lists(st.text("ab", min_size=1, max_size=9), min_size=1, max_size=4),
+    text=st.text("ab", max_size=18),
+    cuts=st.lists(st.integers(0, 18), max_size=6),
+)
+def test_long_forms_are_found_by_their_first_bytes_as_a_plain_search_finds_them(
+    words: list[str], text: str, cuts: list[int]
+):
+    forms, data = [word.encode() for word in words], text.encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("roost.egress.secrets._HEAD", 4)
+        redactor = Redactor.of(forms)
+        expected = plainly(data, forms, head=4)
+        assert redactor.whole(data) == expected
+        assert in_pieces(redactor, data, cuts) == expected
+
+
+def test_nothing_waits_that_no_form_begins_with():
+    redactor = Redactor.of([b"secret-one", b"secret-one-and-more", b"other"])
+    assert redactor.feed(b"data: secrets or others\n\n") == b"data: secrets or *****s\n\n"
+    assert redactor.feed(b"data: secret-on") == b"data: "
+    assert redactor.feed(b"e,") == b"**********,"
+    assert redactor.feed(b"other") == b"*****", "there is no longer one that begins so"
+    assert redactor.feed(b"secret-one") == b"" and redactor.flush() == b"**********"
 
 
 def test_a_stream_is_searched_for_what_became_known_meanwhile():

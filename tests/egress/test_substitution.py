@@ -19,6 +19,7 @@ from roost.egress.substitution import (
     HostSubstitutions,
     Replacer,
     RequestSecrets,
+    SecretsByPlaceholder,
     SessionSubstitutions,
     replaced_in_header,
     unreachable,
@@ -28,7 +29,7 @@ from roost.ports.egress import Networking, Substitution
 from tests.egress.secured import HOST, PLACEHOLDER, SECRET, kept, substitution
 
 A, B = (b"roost_" + each * 32 for each in (b"a", b"b"))
-SECRETS = {A: b"first", B: A + b"roost_" + b"a" * 31}
+SECRETS = SecretsByPlaceholder({A: b"first", B: A + b"roost_" + b"a" * 31})
 """The second secret looks like the first one's placeholder: what was put in is not looked at again."""
 
 _PIECES = st.sampled_from(
@@ -74,12 +75,12 @@ def test_only_what_can_begin_a_placeholder_waits():
     assert fed(replacer, b"data: x\n\n") == b"data: x\n\n"
     assert fed(replacer, b"data: roost_aa") == b"data: "
     assert fed(replacer, b"x") == b"roost_aax"
-    assert fed(Replacer({}, 0), A) == A
+    assert fed(Replacer(SecretsByPlaceholder(), 0), A) == A
 
 
 def test_only_so_much_is_put_in_and_never_much_at_once():
     secret = b"s" * 30_000
-    replacer = Replacer({A: secret}, 300_000)
+    replacer = Replacer(SecretsByPlaceholder({A: secret}), 300_000)
     pieces = list(replacer.feed(A * 10))
     assert b"".join(pieces) == secret * 10 and max(map(len, pieces)) <= 65536 + len(secret)
     for over in (replacer.whole, lambda data: fed(replacer, data)):
@@ -260,7 +261,7 @@ def test_hosts_that_the_environment_does_not_allow_are_found(
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1))
 def test_a_secret_is_written_into_a_body_so_that_it_is_read_as_it_is(secret: str):
-    given_secrets = {A: secret.encode()}
+    given_secrets = SecretsByPlaceholder({A: secret.encode()})
 
     def body(kind: str, text: str) -> bytes:
         put_in = written_in(given_secrets, kind.encode(), text.encode())

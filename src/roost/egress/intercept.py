@@ -30,11 +30,12 @@ from roost.egress.substitution import (
     HostSubstitutions,
     Replacer,
     RequestSecrets,
+    SecretsByPlaceholder,
     replaced_in_header,
     written_in,
 )
 from roost.egress.tls import HTTP, CertificateAuthority, TlsEnd, secured_client, secured_server
-from roost.egress.wire import Headers, HeldBytes, Holding, HttpStream, Peer, end_to_end
+from roost.egress.wire import Headers, HeldBytes, Holding, HttpStream, Peer, end_to_end, in_time
 
 _log = logging.getLogger(__name__)
 
@@ -131,19 +132,22 @@ class Relay:
         if b"transfer-encoding" in said:
             return [(b"transfer-encoding", b"chunked")], replacer, None
         if b"content-length" not in said:
-            return [], replacer, await self._whole_body(holding)
+            return [], replacer, await self._held_body(holding)
         size = int(said[b"content-length"])
         if not replacer:
             return [(b"content-length", b"%d" % size)], replacer, None
         if size > self._how.bounds.replaced_bytes:
             return [(b"transfer-encoding", b"chunked")], replacer, None
-        whole = await self._whole_body(holding)
+        whole = await self._held_body(holding)
         replacer = self._replacer(said, secrets, whole)
         body = replacer.whole(whole)
         holding.add(max(0, len(body) - size))
         await self._how.spend(len(body))
         self._given.note_replaced(replacer, "a body")
         return [(b"content-length", b"%d" % len(body))], replacer, body
+
+    async def _held_body(self, holding: Holding) -> bytes:
+        return bytes(await self._peer.held_body(holding, self._how.bounds.replaced_bytes))
 
     def _replacer(
         self, said: dict[bytes, bytes], secrets: RequestSecrets, body: bytes = b""
@@ -153,21 +157,8 @@ class Relay:
         encoded = said.get(b"content-encoding", b"identity").lower() not in (b"identity", b"")
         if encoded and put_in:
             self._given.note_compressed()
-            put_in = {}
+            put_in = SecretsByPlaceholder()
         return Replacer(put_in, self._how.bounds.body_secret_bytes)
-
-    async def _whole_body(self, holding: Holding) -> bytes:
-        """All of it. What has come is held, not what was announced: that costs a client nothing."""
-        body = bytearray()
-        try:
-            with anyio.fail_after(self._how.bounds.body_seconds):
-                async with aclosing(self._peer.body()) as parts:
-                    async for part in parts:
-                        holding.add(len(part))
-                        body += part
-            return bytes(body)
-        except TimeoutError:
-            raise Refusal(408, "the request took too long to arrive") from None
 
     async def _upload(self, replacer: Replacer | None, *, watch: bool) -> None:
         """Pass the body on, if it was not sent yet; then `watch` whether the client hangs up."""
@@ -192,8 +183,7 @@ class Relay:
 
     async def _download(self, head: Head | None, *, keep: bool) -> None:
         if head is None:
-            with anyio.fail_after(self._how.bounds.idle_seconds):
-                head = await self._head()
+            head = await in_time(self._how.bounds.idle_seconds, self._head())
         await self._answer(head, keep=keep)
 
     async def _head(self) -> Head:
@@ -264,8 +254,7 @@ class Relay:
             if event is h11.NEED_DATA:
                 if sent:
                     await self._peer.send(*sent)
-                with anyio.fail_after(self._how.bounds.idle_seconds):
-                    event, sent = await self._server.receive(), []
+                event, sent = await self._server.receive(self._how.bounds.idle_seconds), []
             if not isinstance(event, h11.Data):
                 await self._peer.send(*sent, *self._rest())
                 return
@@ -288,8 +277,7 @@ class Relay:
     async def _parts(self) -> AsyncGenerator[bytes, None]:
         """The body of the answer, as it comes."""
         while True:
-            with anyio.fail_after(self._how.bounds.idle_seconds):
-                event = await self._server.receive()
+            event = await self._server.receive(self._how.bounds.idle_seconds)
             if not isinstance(event, h11.Data):
                 return
             yield bytes(event.data)
@@ -560,16 +548,14 @@ def _is_over(server: HttpStream) -> bool:
 
 async def _next_request(peer: Peer, server: HttpStream) -> h11.Request | None:
     """The next request; None if one of the two has hung up, or the server speaks without being asked."""
-    request: h11.Request | None = None
     # Most come at once, and to watch the server meanwhile costs more than to wait for them.
-    with anyio.move_on_after(_SOON) as soon:
-        request = await peer.request()
-    if not soon.cancelled_caught:
-        return None if server.has_surplus else request
+    if await peer.heard(_SOON):
+        return None if server.has_surplus else await peer.request()
+    request: h11.Request | None = None
 
     async def watch(scope: anyio.CancelScope) -> None:
         with suppress(*Gone):
-            await server.out_of_turn()
+            await server.heard()
         scope.cancel()
 
     try:

@@ -6,7 +6,6 @@ Each ring adds one thing: `serve` keeps the connection, `_answer` checks, `_paid
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from functools import partial
 
 import anyio
@@ -23,7 +22,7 @@ from roost.egress.options import EgressBounds
 from roost.egress.reports import Refusal, Reports
 from roost.egress.routes import ModelRoute, ModelRoutes
 from roost.egress.upstream import answering
-from roost.egress.wire import Headers, HeldBytes, Holding, Peer, unless_gone
+from roost.egress.wire import Headers, HeldBytes, Peer, unless_gone
 from roost.ports.egress import Account, Grant
 
 _HUNG_UP = 499
@@ -110,24 +109,9 @@ class ModelProxy:
         ask = self._rules.head(request.method, request.target, request.headers)
         with self._held.holding() as holding:
             # What arrived is let go of once it is written anew: only that is held until the answer ends.
-            whole = self._rules.whole(ask, await self._read(peer, holding))
+            body = peer.held_body(holding, self._bounds.body_bytes)
+            whole = self._rules.whole(ask, await body)
             await self._paid(peer, whole)
-
-    async def _read(self, peer: Peer, holding: Holding) -> bytearray:
-        """A request's body, counted against the bounds for it and for all that are held."""
-        body = bytearray()
-        try:
-            with anyio.fail_after(self._bounds.body_seconds):
-                async with aclosing(peer.body()) as parts:
-                    async for data in parts:
-                        if len(body) + len(data) > self._bounds.body_bytes:
-                            most = self._bounds.body_bytes
-                            raise Refusal(413, f"a request has at most {most} bytes")
-                        holding.add(len(data))
-                        body += data
-        except TimeoutError:
-            raise Refusal(408, "the request took too long to arrive") from None
-        return body
 
     async def _paid(self, peer: Peer, ask: ModelRequest) -> None:
         route = self._routes.of(ask.model)

@@ -6,7 +6,7 @@ import html
 import json
 import re
 from base64 import b64encode, urlsafe_b64encode
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -26,11 +26,14 @@ _HEAD: Final = 128
 """By how many bytes a form is found: more than secrets of one kind begin with (`-----BEGIN PRIVATE KEY-----`)."""
 
 _MOST_OVERLAPS: Final = 16
-"""How often in a piece the beginning of a form is looked for inside of another one, and how many of those that go
-on in the next piece are compared: only a secret that is all alike has more."""
+"""How many beginnings of a long form are looked for in a piece one by one, before those inside of others are passed
+over, and how many of those that go on in the next piece are compared: only a secret that is all alike has more."""
 
 _READABLE: Final = frozenset(("", "identity", "gzip", "deflate"))
 """How a body may be encoded. What cannot be read cannot be searched for a secret, and is not passed on."""
+
+_NEVER_ESCAPED: Final = re.compile(rb"[A-Za-z0-9_.-]+")
+"""What looks the same in every way of writing but base64."""
 
 _SAFE_IN_ADDRESSES: Final = ("", "/", "!'()*", "!'()*/", "!#$&'()*+,/:;=?@")
 """What programs leave as it is in addresses: Python's and Go's ways, and the two of JavaScript."""
@@ -144,19 +147,49 @@ def _encoded(secret: bytes) -> set[bytes]:
     return found
 
 
+class Prefixes:
+    """The beginnings of some words, which the end of a piece of a stream may be."""
+
+    def __init__(self, words: Iterable[bytes]) -> None:
+        self._words = sorted(set(words))
+        self._longest = max(map(len, self._words), default=0)
+        seconds: dict[bytes, set[int]] = {}
+        for word in self._words:
+            seconds.setdefault(word[:1], set()).update(word[1:2])
+        # By two bytes: a single one that some word begins with is found in too many places.
+        pairs = (re.escape(first) + _followed(then) for first, then in seconds.items())
+        self._begin = re.compile(b"|".join(pairs)) if seconds else None
+
+    def at_end(self, data: bytes) -> int:
+        """How many bytes at the end could be the first ones of a word, and not yet all of them."""
+        if self._begin is None:
+            return 0
+        for found in self._begin.finditer(data, max(0, len(data) - self._longest + 1)):
+            # What begins like this, if anything does, is the next one in order.
+            place = bisect_right(self._words, rest := data[found.start() :])
+            if place < len(self._words) and self._words[place].startswith(rest):
+                return len(rest)
+        return 0
+
+
+def _followed(then: set[int]) -> bytes:
+    """A pattern that looks at what comes next: one of these bytes, or the end."""
+    return b"(?=[" + re.escape(bytes(then)) + rb"]|\Z)" if then else rb"\Z"
+
+
 class Found(NamedTuple):
     """A place with a form, and what is still to come of it if it goes on where the data ends."""
 
     at: int
     size: int
-    rests: Sequence[bytes]
+    rests: Sequence[bytes] = ()
 
 
 class Forms:
     """What must not come back, ready to be looked for.
 
-    A form is found by its first bytes. The rest of a longer one is compared as it comes, so no more than those
-    first bytes ever have to wait, however long a secret is and however much of it is alike.
+    A form is found by its first bytes, its head. The rest of a longer one is compared as it comes, so no more than
+    those first bytes ever have to wait, however long a secret is and however much of it is alike.
     """
 
     def __init__(self, forms: Iterable[bytes]) -> None:
@@ -164,35 +197,59 @@ class Forms:
         self._by_head: dict[bytes, list[bytes]] = {}
         for form in self.longest_first:
             self._by_head.setdefault(form[:_HEAD], []).append(form)
-        self._heads = sorted(self._by_head)
-        first = re.escape(bytes({head[0] for head in self._heads}))
-        self._first = re.compile(b"[" + first + b"]") if first else None
+        self._marks = _marks(self._by_head)
+        self._shortest = len(min(self._by_head, key=len, default=b""))
+        self._prefixes = Prefixes(self._by_head)
 
-    def found(self, data: bytes) -> Generator[Found, None, None]:
-        """Each place with a form, or with the beginning of one that can be told by its first bytes."""
+    def found(self, data: bytes) -> list[Found]:
+        """Each place with a form, or with the beginning of one that can be told by its head."""
+        if len(data) < self._shortest or not any(mark in data for mark in self._marks):
+            return []
+        found: list[Found] = []
         for head, forms in self._by_head.items():
-            at, left = data.find(head), _MOST_OVERLAPS
-            while at >= 0:
-                sizes = [(_alike(form, data, at), form) for form in forms]
-                size, form = max(sizes)
-                is_at_end = at + size == len(data)
-                rests = [form[size:] for each, form in sizes if is_at_end and each == size]
-                yield Found(at, size, [rest for rest in rests if rest])
-                # If something else follows, the whole of it may begin inside of what looked like it.
-                is_odd = size < len(form) and not is_at_end
-                left -= is_odd
-                at = data.find(head, at + (1 if is_odd and left > 0 else size))
+            found += _places(head, data) if forms == [head] else _beginnings(head, forms, data)
+        return found
 
     def beginning(self, data: bytes) -> int:
         """How many bytes at the end could be the first ones of a form, and not yet enough to tell."""
-        if self._first is None:
-            return 0
-        for found in self._first.finditer(data, max(0, len(data) - _HEAD + 1)):
-            # What begins like this, if anything does, is the next one in order.
-            place = bisect_left(self._heads, rest := data[found.start() :])
-            if place < len(self._heads) and self._heads[place].startswith(rest):
-                return len(data) - found.start()
-        return 0
+        return self._prefixes.at_end(data)
+
+
+def _marks(heads: Iterable[bytes]) -> list[bytes]:
+    """What to look for first: each head has one of these in it. One text in many ways of writing has one in common,
+    and most data has none.
+    """
+    marks: list[bytes] = []
+    for head in sorted(heads, key=lambda head: (len(head), head)):
+        if not any(mark in head for mark in marks):
+            longest = max(_NEVER_ESCAPED.findall(head), key=len, default=b"")
+            marks.append(longest if len(longest) >= SHORTEST_SECRET else head)
+    return marks
+
+
+def _places(form: bytes, data: bytes) -> Generator[Found, None, None]:
+    """Where a form is: as many of the places as it takes to cover all of them."""
+    at, size = data.find(form), len(form)
+    while at >= 0:
+        yield Found(at, size)
+        # The last one that begins inside of it, or right behind it, covers those between the two as well.
+        overlapping = data.rfind(form, at + 1, at + 2 * size)
+        at = overlapping if overlapping >= 0 else data.find(form, at + size)
+
+
+def _beginnings(head: bytes, forms: Sequence[bytes], data: bytes) -> Generator[Found, None, None]:
+    """Where forms with this head begin, and how much of one is there."""
+    at, left = data.find(head), _MOST_OVERLAPS
+    while at >= 0:
+        sizes = [(_alike(form, data, at), form) for form in forms]
+        size = max(size for size, _ in sizes)
+        is_at_end = at + size == len(data)
+        rests = [form[size:] for each, form in sizes if is_at_end and each == size]
+        yield Found(at, size, [rest for rest in rests if rest])
+        # Another one may begin inside of this, or of what only looked like one.
+        following = data.find(head, at + 1)
+        left -= at < following < at + size
+        at = following if left >= 0 else data.find(head, at + size)
 
 
 class RecentForms:
@@ -203,6 +260,7 @@ class RecentForms:
 
     def __init__(self) -> None:
         self._values: dict[str, Sequence[bytes]] = {}
+        self.newest: str | None = None
         self.forms = Forms(())
 
     def remember(self, secret: str, forms: Callable[[], Sequence[bytes]]) -> bool:
@@ -210,6 +268,7 @@ class RecentForms:
         is_new = secret not in self._values
         # The newest is last.
         self._values[secret] = forms() if is_new else self._values.pop(secret)
+        self.newest = secret
         if is_new:
             if len(self._values) > _MOST_VALUES:
                 del self._values[next(iter(self._values))]
@@ -228,7 +287,8 @@ class Redactor:
 
     def __init__(self, forms: Callable[[], Forms]) -> None:
         self._forms = forms
-        self._held = b""
+        self._held = b""  # as it came: together with what comes next it may be a form
+        self._clean = b""  # the same bytes, without the forms that were found in them
         self._going_on: list[bytes] = []
 
     @classmethod
@@ -239,39 +299,43 @@ class Redactor:
 
     def whole(self, data: bytes) -> bytes:
         """A complete piece without the secret."""
-        return self._cleaned(data)[0]
+        return _masked(data, self._forms().found(data))
 
     def feed(self, data: bytes) -> bytes:
         """As much of the stream as can be passed on now."""
-        clean, going_on = self._cleaned(self._held + self._gone_on(data))
-        self._going_on = (self._going_on + going_on)[:_MOST_OVERLAPS]
-        end = len(clean) - self._forms().beginning(clean)
-        self._held = clean[end:]
+        forms, came = self._forms(), self._held + data
+        found = forms.found(came)
+        if self._going_on:
+            found.append(Found(len(self._held), self._gone_on(data)))
+        clean = _masked(self._clean + data, found)
+        end = len(came) - forms.beginning(came)
+        # What begins in the bytes that wait is found again with what comes next.
+        rests = (rest for each in found if each.at < end for rest in each.rests)
+        self._going_on = [*self._going_on, *rests][:_MOST_OVERLAPS]
+        self._held, self._clean = came[end:], clean[end:]
         return clean[:end]
 
     def flush(self) -> bytes:
         """The rest, at the end of the stream."""
-        rest, self._held = self._held, b""
+        rest, self._held, self._clean = self._clean, b"", b""
         return rest
 
-    def _cleaned(self, data: bytes) -> tuple[bytes, list[bytes]]:
-        """With asterisks, and what may still follow of forms that go on where the data ends."""
-        clean: bytearray | None = None
-        going_on: list[bytes] = []
-        for found in self._forms().found(data):
-            clean = clean or bytearray(data)
-            clean[found.at : found.at + found.size] = b"*" * found.size
-            going_on += found.rests
-        return data if clean is None else bytes(clean), going_on
-
-    def _gone_on(self, data: bytes) -> bytes:
-        """The next piece, without what it continues."""
+    def _gone_on(self, data: bytes) -> int:
+        """How many bytes of the next piece belong to forms that have begun before it."""
         sizes = [(_alike(rest, data, 0), rest) for rest in self._going_on]
-        most = max((size for size, _ in sizes), default=0)
         self._going_on = [
             rest[size:] for size, rest in sizes if size == len(data) and size < len(rest)
         ]
-        return b"*" * most + data[most:]
+        return max(size for size, _ in sizes)
+
+
+def _masked(data: bytes, found: Iterable[Found]) -> bytes:
+    """With asterisks wherever something was found."""
+    clean: bytearray | None = None
+    for each in found:
+        clean = clean or bytearray(data)
+        clean[each.at : each.at + each.size] = b"*" * each.size
+    return data if clean is None else bytes(clean)
 
 
 def _alike(form: bytes, data: bytes, at: int) -> int:

@@ -12,17 +12,16 @@ import json
 import logging
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-import anyio
-
 from roost.egress.hosts import HostList, ProxyTarget
 from roost.egress.reports import Refusal
-from roost.egress.secrets import SHORTEST_SECRET, Forms, RecentForms, forms_of
+from roost.egress.secrets import SHORTEST_SECRET, Forms, Prefixes, RecentForms, forms_of
 from roost.egress.tls import CertificateAuthority
+from roost.egress.wire import in_time
 from roost.ports.egress import Networking, Substitution
 
 _log = logging.getLogger(__name__)
@@ -36,19 +35,45 @@ _JSON: Final = re.compile(rb"application/(?:json|x-ndjson|[^/]+\+json)")
 _HEADER: Final = re.compile(rb"[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?")
 
 
+class SecretsByPlaceholder(dict[bytes, bytes]):
+    """Secrets by their placeholders. What is needed to put them in is made once, not for each request."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} secrets>"
+
+    @cached_property
+    def pattern(self) -> re.Pattern[bytes] | None:
+        """Finds the placeholders. None: there are none."""
+        longest_first = sorted(self, key=len, reverse=True)
+        return re.compile(b"|".join(map(re.escape, longest_first))) if self else None
+
+    @cached_property
+    def prefixes(self) -> Prefixes:
+        """Tells how much at the end of a piece may be the beginning of a placeholder."""
+        return Prefixes(self)
+
+    @cached_property
+    def in_json(self) -> SecretsByPlaceholder:
+        """The same, as they are written into a string of JSON."""
+        return SecretsByPlaceholder({each: _in_json(secret) for each, secret in self.items()})
+
+    @cached_property
+    def in_form(self) -> SecretsByPlaceholder:
+        """The same, as they are written into a field of a form."""
+        return SecretsByPlaceholder({each: _in_form(secret) for each, secret in self.items()})
+
+
 class Replacer:
     """Replaces placeholders in a stream. Only bytes that can begin one wait for what comes after them.
 
     A secret may be a thousand times as long as its placeholder, so at most `most_bytes` are put in.
     """
 
-    def __init__(self, secrets: Mapping[bytes, bytes], most_bytes: int) -> None:
+    def __init__(self, secrets: SecretsByPlaceholder, most_bytes: int) -> None:
         self._secrets = secrets
+        self._pattern = secrets.pattern
         self._most_bytes = most_bytes
         self._put_in = 0
-        longest = sorted(secrets, key=len, reverse=True)
-        self._pattern = re.compile(b"|".join(map(re.escape, longest))) if secrets else None
-        self._most = len(longest[0]) - 1 if secrets else 0
         self._held = b""
         self.replaced: set[bytes] = set()
 
@@ -75,7 +100,7 @@ class Replacer:
                 yield bytes(ready)
                 ready.clear()
         # What was put in is not looked at again: only the rest can begin a placeholder.
-        cut = len(data) - self._beginning(data[begin:])
+        cut = len(data) - self._secrets.prefixes.at_end(data[begin:])
         self._held = data[cut:]
         if ready or cut > begin:
             yield bytes(ready) + data[begin:cut]
@@ -93,25 +118,17 @@ class Replacer:
         self.replaced.add(found[0])
         return secret
 
-    def _beginning(self, data: bytes) -> int:
-        """How many bytes at the end could be the beginning of a placeholder."""
-        for start in range(max(0, len(data) - self._most), len(data)):
-            if any(each.startswith(data[start:]) for each in self._secrets):
-                return len(data) - start
-        return 0
-
 
 class RequestSecrets(NamedTuple):
-    """What one request may be given: secrets by their placeholders."""
+    """What one request may be given."""
 
-    header: Mapping[bytes, bytes]
-    body: Mapping[bytes, bytes]
-
-    def __repr__(self) -> str:
-        return f"RequestSecrets({len(self.header)} in headers, {len(self.body)} in bodies)"
+    header: SecretsByPlaceholder
+    body: SecretsByPlaceholder
 
 
-def written_in(secrets: Mapping[bytes, bytes], kind: bytes, beginning: bytes) -> dict[bytes, bytes]:
+def written_in(
+    secrets: SecretsByPlaceholder, kind: bytes, beginning: bytes
+) -> SecretsByPlaceholder:
     """The secrets as a program would have written them into a body of this `Content-Type`, had it had them.
 
     Many programs call everything a form that they are not told about: what begins like JSON is JSON.
@@ -119,10 +136,8 @@ def written_in(secrets: Mapping[bytes, bytes], kind: bytes, beginning: bytes) ->
     kind = kind.partition(b";")[0].strip().lower()
     is_form = kind == b"application/x-www-form-urlencoded"
     if _JSON.fullmatch(kind) or (is_form and beginning.lstrip()[:1] in (b"{", b"[")):
-        return {each: _in_json(secret) for each, secret in secrets.items()}
-    if is_form:
-        return {each: _in_form(secret) for each, secret in secrets.items()}
-    return dict(secrets)
+        return secrets.in_json
+    return secrets.in_form if is_form else secrets
 
 
 def _in_form(secret: bytes) -> bytes:
@@ -155,7 +170,7 @@ class HostSubstitutions:
         self._chosen = chosen
         self._variables = {each.placeholder.encode(): each.variable for each in chosen}
         self._values: Sequence[str | None] = ()
-        self._given = RequestSecrets({}, {})
+        self._given = RequestSecrets(SecretsByPlaceholder(), SecretsByPlaceholder())
         self._known = 0
         self._forms = Forms(())
 
@@ -170,7 +185,7 @@ class HostSubstitutions:
         return self._given
 
     def _given_with(self, values: Sequence[str | None]) -> RequestSecrets:
-        header, body = {}, {}
+        header, body = SecretsByPlaceholder(), SecretsByPlaceholder()
         for each, secret in zip(self._chosen, values, strict=True):
             if not secret:
                 continue
@@ -229,8 +244,7 @@ class SessionSubstitutions:
     async def secret(self, substitution: Substitution) -> str | None:
         """The secret as it is now; None: it cannot be had."""
         try:
-            with anyio.fail_after(self._seconds):
-                secret = await substitution.secret()
+            secret = await in_time(self._seconds, substitution.secret())
         except Exception:  # noqa: BLE001 - whatever it does, the request goes on without it
             _log.exception(
                 "the secret of %s cannot be read",
@@ -238,12 +252,11 @@ class SessionSubstitutions:
                 extra={"session_id": self._session_id},
             )
             return None
+        recent = self._recent.setdefault(substitution.placeholder, RecentForms())
+        if secret and secret == recent.newest:
+            return secret
         if secret and self._has_room(substitution, len(secret.encode())):
-            recent = self._recent.setdefault(substitution.placeholder, RecentForms())
-            value = secret.encode()
-            written = (_in_json(value), _in_form(value))
-            forms = partial(forms_of, value, [], written=written, shortest=SHORTEST_SECRET)
-            self.known += recent.remember(secret, forms)
+            self.known += recent.remember(secret, partial(_forms, secret.encode()))
             return secret
         return None
 
@@ -279,6 +292,12 @@ class SessionSubstitutions:
             what,
             extra={"action": "substitute", "session_id": self._session_id},
         )
+
+
+def _forms(secret: bytes) -> Sequence[bytes]:
+    """How a server may write it, also if it says what it was sent."""
+    written = (_in_json(secret), _in_form(secret))
+    return forms_of(secret, [], written=written, shortest=SHORTEST_SECRET)
 
 
 NOBODY: Final = SessionSubstitutions("", (), 0).towards(ProxyTarget("", 0))

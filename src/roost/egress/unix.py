@@ -125,10 +125,13 @@ class UnixStream(ByteStream):
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         """Wait for some bytes. :raises anyio.EndOfStream: there will be no more"""
-        # A client that always has more must not keep everybody else from running.
-        await anyio.lowlevel.checkpoint()
-        while (data := self._read(max_bytes)) is None:
+        data = None
+        while data is None:
+            if self._socket.fileno() < 0:
+                raise anyio.ClosedResourceError
+            # Also if there is something: a client that always has more must not keep everybody else from running.
             await anyio.wait_readable(self._socket)
+            data = self._read(max_bytes)
         if not data:
             raise anyio.EndOfStream
         return data

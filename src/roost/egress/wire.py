@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
+from typing import TypeVar
 
 import anyio
 import h11
@@ -12,6 +13,7 @@ from anyio.abc import ByteStream
 from roost.egress.options import EgressBounds
 from roost.egress.reports import Refusal
 
+T = TypeVar("T")
 Headers = list[tuple[bytes, bytes]]
 
 _CHUNK = 65536
@@ -59,6 +61,16 @@ def _check_framing(request: h11.Request) -> None:
     old = b"transfer-encoding" in names and request.http_version < b"1.1"
     if both or old or _named(request.headers) & _NEVER_NAMED:
         raise Refusal(400, "the length of the request is ambiguous")
+
+
+async def in_time(seconds: float, step: Awaitable[T]) -> T:
+    """What a step gives. Each piece of an answer is sent so, and `anyio.fail_after` takes nearly twice the time.
+
+    :raises TimeoutError: it is not done within so many seconds
+    """
+    with anyio.move_on_after(seconds):
+        return await step
+    raise TimeoutError
 
 
 class HeldBytes:
@@ -126,24 +138,37 @@ class HttpStream:
         """
         data = b"".join(self.h11.send(event) or b"" for event in events)
         if data:
-            with anyio.fail_after(self._bounds.send_seconds):
-                await self._stream.send(data)
+            await in_time(self._bounds.send_seconds, self._stream.send(data))
 
-    async def receive(self) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
-        """Wait for the next event of the connection.
+    async def receive(
+        self, seconds: float | None = None
+    ) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
+        """The next event of the connection, for which is waited so long at most.
 
         :raises h11.RemoteProtocolError: what came is not HTTP, or was cut off
+        :raises TimeoutError: nothing came in time
         """
-        while (event := self.h11.next_event()) is h11.NEED_DATA:
+        event = self.h11.next_event()
+        if (
+            event is not h11.NEED_DATA
+        ):  # most of what is asked for has come already, and needs no clock
+            return event
+        return await (self._come() if seconds is None else in_time(seconds, self._come()))
+
+    async def _come(self) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
+        while True:
             if self.h11.they_are_waiting_for_100_continue:
                 await self.send(h11.InformationalResponse(status_code=100, headers=[]))
             await self._fill()
-        return event
+            if (event := self.h11.next_event()) is not h11.NEED_DATA:
+                return event
 
-    async def out_of_turn(self) -> None:
-        """Returns when the other side says something, or hangs up, although nothing was asked of it."""
+    async def heard(self, seconds: float | None = None) -> bool:
+        """Whether the other side says something, or hangs up, within so many seconds."""
         if not self.has_surplus:
-            await self._fill()
+            with anyio.move_on_after(seconds):
+                await self._fill()
+        return self.has_surplus
 
     @property
     def has_surplus(self) -> bool:
@@ -151,7 +176,7 @@ class HttpStream:
         return self.h11.trailing_data != (b"", False)
 
     async def _fill(self) -> bool:
-        """Read once. Whether there was something to read."""
+        """Read once. Whether there was something to read, and not the end."""
         try:
             data = await self._stream.receive(_CHUNK)
         except anyio.EndOfStream:
@@ -191,14 +216,13 @@ class Peer(HttpStream):
         :raises Refusal: it is malformed, too large, or too slow
         """
         try:
-            if not await self._begun():
+            if not await self.heard(self._bounds.keep_alive_seconds):
                 return None
-            with anyio.fail_after(self._bounds.head_seconds):
-                event = await self.receive()
+            event = await self.receive(self._bounds.head_seconds)
         except h11.RemoteProtocolError as error:
             raise _malformed(error) from None
         except TimeoutError:
-            raise Refusal(408, "the request took too long to arrive") from None
+            raise _too_slow() from None
         if not isinstance(event, h11.Request):
             return None
         self._bodiless = event.method == b"HEAD"
@@ -208,30 +232,44 @@ class Peer(HttpStream):
         _check_framing(event)
         return event
 
-    async def _begun(self) -> bool:
-        if self.h11.trailing_data[0]:
-            return True
-        with anyio.move_on_after(self._bounds.keep_alive_seconds):
-            return await self._fill()
-        return False
-
     async def body(self) -> AsyncGenerator[bytes, None]:
         """The body of the request whose head was read, as it comes.
 
         :raises Refusal: it is malformed, or was cut off
         """
+        while (data := await self._part()) is not None:
+            yield data
+
+    async def _part(self, seconds: float | None = None) -> bytes | None:
+        """A piece of the body; None: it has ended. :raises Refusal: it is malformed, cut off, or too slow"""
         try:
-            while isinstance(event := await self.receive(), h11.Data):
-                yield bytes(event.data)
-            self._whole.set()
+            event = await self.receive(seconds)
         except h11.RemoteProtocolError as error:
             raise _malformed(error) from None
+        except TimeoutError:
+            raise _too_slow() from None
+        if isinstance(event, h11.Data):
+            return bytes(event.data)
+        self._whole.set()
+        return None
 
     async def no_body(self) -> None:
         """See to it that the request whose head was read has no body. :raises Refusal: it has"""
-        async with aclosing(self.body()) as parts:
-            async for _ in parts:
-                raise Refusal(400, "such a request has no body")
+        if await self._part() is not None:
+            raise Refusal(400, "such a request has no body")
+
+    async def held_body(self, holding: Holding, most: int) -> bytearray:
+        """All of the body. What has come is held, not what was announced: that costs a client nothing.
+
+        :raises Refusal: it is malformed, too slow or too large, or there is no room for it
+        """
+        body, ends = bytearray(), anyio.current_time() + self._bounds.body_seconds
+        while (data := await self._part(ends - anyio.current_time())) is not None:
+            if len(body) + len(data) > most:
+                raise Refusal(413, f"a request has at most {most} bytes")
+            holding.add(len(data))
+            body += data
+        return body
 
     def upload(self, request: h11.Request) -> AsyncGenerator[bytes, None]:
         """The body of a request that may be large, as it comes: no more of it is held than is being sent on.
@@ -244,20 +282,15 @@ class Peer(HttpStream):
 
     async def _upload(self) -> AsyncGenerator[bytes, None]:
         patience, size = self._bounds.body_seconds, 0
-        async with aclosing(self.body()) as parts:
-            while True:
-                began = anyio.current_time()
-                try:
-                    # Only the sandbox is hurried: the server's side has a time of its own for each piece.
-                    with anyio.fail_after(patience):
-                        data = await anext(parts, b"")
-                except TimeoutError:
-                    raise Refusal(408, "the request took too long to arrive") from None
-                patience -= anyio.current_time() - began
-                if not data:
-                    return
-                self._check_size(size := size + len(data))
-                yield data
+        while True:
+            # Only the sandbox is hurried: the server's side has a time of its own for each piece.
+            began = anyio.current_time()
+            data = await self._part(patience)
+            patience -= anyio.current_time() - began
+            if data is None:
+                return
+            self._check_size(size := size + len(data))
+            yield data
 
     def _check_size(self, size: int) -> None:
         if size > self._bounds.body_bytes:
@@ -295,8 +328,7 @@ class Peer(HttpStream):
     async def last_words(self, data: bytes) -> None:
         """Bytes after which a connection that has left HTTP is over."""
         try:
-            with anyio.fail_after(self._bounds.send_seconds):
-                await self._stream.send(data)
+            await in_time(self._bounds.send_seconds, self._stream.send(data))
             await self._linger()
         except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return
@@ -345,6 +377,10 @@ async def unless_gone(peer: Peer, answer: Callable[[], Awaitable[None]]) -> None
             tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
+
+
+def _too_slow() -> Refusal:
+    return Refusal(408, "the request took too long to arrive")
 
 
 def _malformed(error: h11.RemoteProtocolError) -> Refusal:
