@@ -307,6 +307,7 @@ async def test_an_agent_larger_than_every_session_should_carry_is_refused(tmp_pa
 
 
 DISABLED = {"type": "disabled"}
+ENABLED = {"type": "enabled"}
 
 
 @pytest.mark.parametrize(
@@ -317,6 +318,9 @@ DISABLED = {"type": "disabled"}
         ({"subagents": DISABLED}, 400),
         ({}, 400),
         ({"subagents": DISABLED, "workflows": {"type": "enabled"}}, 400),
+        ({"workflows": DISABLED, "advisor": {"type": "enabled", "model": "m"}}, 400),
+        ({"workflows": DISABLED, "subagents": {**ENABLED, "inline_agents": DISABLED}}, 400),
+        ({"workflows": DISABLED, "subagents": {**ENABLED, "predefined_agents": ["agent_1"]}}, 400),
     ],
 )
 async def test_a_multiagent_of_disabled_members_is_one_agent(
@@ -331,3 +335,35 @@ async def test_a_multiagent_of_disabled_members_is_one_agent(
             assert response.json()["multiagent"] is None
         else:
             assert response.json()["error"]["details"]["error_code"] == "field_not_served"
+
+
+@pytest.mark.parametrize("subagents", [{}, {"subagents": ENABLED}])
+async def test_an_agent_may_start_subagents_which_it_defines_itself(
+    tmp_path: Path, subagents: dict[str, Any]
+):
+    """They are enabled unless they are disabled; workflows would be, too."""
+    async with api_server(tmp_path) as roost:
+        given = {"type": "multiagent_20261001", "workflows": DISABLED, **subagents}
+        agent = await roost.agent(multiagent=given)
+        official(beta.BetaManagedAgentsAgent, agent)
+        assert agent["multiagent"] == {
+            "type": "multiagent_20261001",
+            "subagents": {**ENABLED, "inline_agents": ENABLED, "predefined_agents": []},
+            "workflows": DISABLED,
+            "advisor": DISABLED,
+        }
+        session = await roost.session(agent=agent["id"], harness="able")
+        official(beta.BetaManagedAgentsSession, session)
+        assert session["agent"]["multiagent"] == agent["multiagent"]
+        place = {"agent": agent["id"], "environment_id": session["environment_id"]}
+        refused = await roost.client.post("/v1/sessions", json={**place, "harness": "plain"})
+        error = error_of(refused, 400)
+        assert error["details"]["error_code"] == "harness_cannot"
+        assert error["message"].startswith("agent.multiagent.subagents: ")
+        path, kept = f"/v1/agents/{agent['id']}", {**given, "subagents": ENABLED}
+        del kept["workflows"]  # what an update does not name stays
+        same = await roost.post(path, {"version": 1, "multiagent": kept})
+        assert same["multiagent"] == agent["multiagent"]
+        off = {"type": "multiagent_20261001", "subagents": DISABLED}
+        alone = await roost.post(path, {"version": same["version"], "multiagent": off})
+        assert alone["multiagent"] is None

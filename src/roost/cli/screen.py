@@ -97,8 +97,14 @@ class Screen:
             self.end_line()
             self.note(f"> {text_of(event)}", style="bold")
 
+    def _subagent(self, event: Json) -> None:
+        self.note(
+            f"  {event.get('from_agent_name') or 'subagent'}: {folded(clean(text_of(event)))}"
+        )
+
     def _tool_use(self, event: Json) -> None:
-        self.note(f"· {call_of(event)}")
+        own = event.get("session_thread_id") is None
+        self.note(f"{'·' if own else '  ·'} {call_of(event)}")
 
     def _tool_result(self, event: Json) -> None:
         if event.get("is_error"):
@@ -138,6 +144,7 @@ class Screen:
         "event_start": _event_start,
         "event_delta": _event_delta,
         "agent.message": _agent_message,
+        "agent.thread_message_received": _subagent,
         "agent.tool_use": _tool_use,
         "agent.mcp_tool_use": _tool_use,
         "agent.custom_tool_use": _tool_use,

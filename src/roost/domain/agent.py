@@ -62,6 +62,8 @@ def updated(body: Body, params: Mapping[str, Any]) -> Body:
     :raises InvalidRequest: naming the field
     """
     after = dict(body)
+    if params.get("multiagent") and body.get("multiagent"):  # merged, as the hosted API does
+        params = {**params, "multiagent": {**body["multiagent"], **params["multiagent"]}}
     for field, resolve in _REPLACED.items():
         if field in params:
             after[field] = resolve(params[field])
@@ -213,21 +215,40 @@ def _identity(identity: Body | None) -> Body:
 
 
 _MEMBERS: Final = {"subagents": "enabled", "workflows": "enabled", "advisor": "disabled"}
+_INLINE: Final = {"type": "enabled"}
 
 
-def _single(multiagent: Body | None) -> None:
-    """One agent alone: null, or every member disabled. Subagents and workflows are enabled by default."""
+def _multiagent(multiagent: Body | None) -> Body | None:
+    """One agent alone, or one that starts subagents which it defines itself. Subagents and workflows are enabled by
+    default; what is not served has to be disabled by name.
+    """
     if multiagent is None:
-        return
-    subagents, workflows, advisor = (
-        (multiagent.get(member) or {"type": default})["type"]
-        for member, default in _MEMBERS.items()
-    )
-    if multiagent["type"] == "coordinator" or "enabled" in (subagents, workflows, advisor):
+        return None
+    given = {
+        member: multiagent.get(member) or {"type": usual} for member, usual in _MEMBERS.items()
+    }
+    enabled = [member for member, value in given.items() if value["type"] == "enabled"]
+    if multiagent["type"] == "coordinator" or {"workflows", "advisor"} & {*enabled}:
         raise FieldNotServed(
-            "multiagent: sessions with several agents are not served",
-            hint="Omit it, send null, or disable `subagents`, `workflows` and `advisor`.",
+            "multiagent: sessions with several agents are not served, but for `subagents`",
+            hint="Omit it, send null, or disable `workflows` and `advisor`.",
         )
+    if not enabled:
+        return None
+    subagents = given["subagents"]
+    if subagents.get("predefined_agents") or (subagents.get("inline_agents") or _INLINE) != _INLINE:
+        raise FieldNotServed(
+            "multiagent.subagents: only inline agents are served",
+            hint="Omit `predefined_agents` and `inline_agents`: the agent says what each subagent is to do.",
+        )
+    enabled_inline = {"type": "enabled", "inline_agents": dict(_INLINE), "predefined_agents": []}
+    off = {"type": "disabled"}
+    return {
+        "type": multiagent["type"],
+        "subagents": enabled_inline,
+        "workflows": dict(off),
+        "advisor": dict(off),
+    }
 
 
 _REPLACED: dict[str, Callable[[Any], Any]] = {
@@ -238,7 +259,7 @@ _REPLACED: dict[str, Callable[[Any], Any]] = {
     "mcp_servers": _servers,
     "skills": _skills,
     "execution_identity": _identity,
-    "multiagent": _single,
+    "multiagent": _multiagent,
 }
 
 

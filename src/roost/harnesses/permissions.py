@@ -36,6 +36,9 @@ CONFINABLE: Final[Mapping[str, str]] = {
 SKILL: Final = "Skill"
 """The tool by which Claude Code loads a skill."""
 
+SUBAGENT: Final = "Agent"
+"""The tool by which Claude Code starts a subagent."""
+
 _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _ODD: Final = re.compile(
     r"[\\\s\x00-\x20\x7f]"
@@ -128,6 +131,12 @@ class Verdict(msgspec.Struct, frozen=True):
 _NOT_ENABLED = Verdict("deny")
 
 
+def starts_subagents(agent: Json) -> bool:
+    """Whether an agent's definition lets it start agents of its own."""
+    subagents = (agent.get("multiagent") or {}).get("subagents") or {}
+    return bool(subagents.get("type") == "enabled")
+
+
 class Policy:
     """The permission policies of one agent, and the directory that it is confined to, if it is."""
 
@@ -138,6 +147,7 @@ class Policy:
         self._mcp = {t["mcp_server_name"]: t for t in tools if t["type"] == "mcp_toolset"}
         self._custom = {t["name"] for t in tools if t["type"] == "custom"}
         self._has_skills = bool(agent.get("skills"))
+        self._has_subagents = starts_subagents(agent)
 
     def judge(self, tool: Tool, given: Json) -> Verdict:
         """What is to happen to a call of this tool."""
@@ -149,6 +159,8 @@ class Policy:
             return Verdict("ask")
         if tool.kind == "custom":
             return Verdict("ask") if tool.name in self._custom else _NOT_ENABLED
+        if tool.kind == "builtin" and tool.name == SUBAGENT and self._has_subagents:
+            return Verdict("allow", {"type": "always_allow"})  # its calls are judged one by one
         toolset = self._mcp.get(tool.server) if tool.kind == "mcp" else self._built_in
         if tool.kind == "builtin" and tool.name == SKILL and self._has_skills:
             tool = Tool("builtin", "read")  # to load a skill is to read its file

@@ -31,6 +31,7 @@ from roost.testing.in_memory_runner import (
     script,
     text_of,
     with_mcp,
+    with_subagents,
     with_toolset,
 )
 from roost.testing.scripted_model import ScriptedModel
@@ -94,6 +95,11 @@ class HarnessContract:
 
     mcp_tool = "mcp__docs__find"
     """What the agent's model calls the tool `find` of the MCP server `docs`."""
+
+    def subagent(self, prompt: str) -> dict[str, Any]:
+        """A step of a script in which the agent starts a subagent with this prompt."""
+        asked = {"description": "Look", "prompt": prompt, "subagent_type": "general-purpose"}
+        return {"tool": "Agent", "input": asked}
 
     def effort_in(self, request: dict[str, Any]) -> str | None:
         """The effort that a request asks the model for, in the shape of the Messages API or of the Responses API."""
@@ -313,6 +319,69 @@ class HarnessContract:
         }
         assert _heard(model, "the-document", '"type": "image"') == [1, 1]
 
+    @proves("subagents", "approvals")
+    async def test_a_subagent_says_who_it_is_and_asks_as_the_agent_does(
+        self, harness: Harness, model: ScriptedModel
+    ) -> None:
+        """It is a thread: what it says is a message from it, and its calls name it."""
+        name, given = self.builtin
+        inner = script({"text": "Let me see.", "tool": name, "input": given}, {"text": "Found."})
+        runner = InMemoryRunner(harness, with_subagents(with_toolset("always_ask")))
+        async with runner.open() as conversation:
+            message = runner.say(script(self.subagent(inner), {"text": "Done."}))
+            rest = await runner.turn(conversation, [message])
+            (created,) = runner.events("session.thread_created")
+            thread = created.fields["session_thread_id"]
+            begun, call = runner.events("agent.tool_use")
+            assert "session_thread_id" not in begun.fields
+            assert call.fields["session_thread_id"] == thread
+            assert call.fields["evaluated_permission"] == "ask"
+            assert rest == {"type": "requires_action", "event_ids": [call.id]}
+            assert await runner.turn(conversation, [runner.confirm(call.id)]) == {
+                "type": "end_turn"
+            }
+        said = runner.events("agent.thread_message_received")
+        assert [text_of(entry) for entry in said] == ["Let me see.", "Found."]
+        assert {entry.fields["from_session_thread_id"] for entry in said} == {thread}
+        assert {entry.fields["from_agent_name"] for entry in said} == {created.fields["agent_name"]}
+        ran, report = runner.events("agent.tool_result")
+        assert (ran.fields["tool_use_id"], report.fields["tool_use_id"]) == (call.id, begun.id)
+        assert not ran.fields["is_error"]
+        assert "Found." in json.dumps(report.fields)
+        assert runner.texts() == ["Done."]
+        used = [entry.fields["model_usage"] for entry in runner.events("span.model_request_end")]
+        assert runner.spent.input_tokens == sum(usage["input_tokens"] for usage in used)
+
+    @proves("subagents")
+    async def test_a_subagent_that_is_cut_off_loses_nothing_and_repeats_nothing(
+        self, harness: Harness
+    ) -> None:
+        """Every call has one result, nobody waits for one, and no tool has run twice."""
+        name, given = self.builtin
+        inner = script({"text": "Let me see.", "tool": name, "input": given}, {"text": "Found."})
+        prompt = script(self.subagent(inner), {"text": "Done."})
+        agent = with_subagents(with_toolset())
+        whole = InMemoryRunner(harness, agent)
+        await whole.run(whole.say(prompt))
+        cuts = [n for n, output in enumerate(whole.outputs, 1) if _is_of_subagent(output)]
+        assert cuts
+        for cut in cuts:
+            runner = InMemoryRunner(harness, agent)
+            message = runner.say(prompt)
+            assert await runner.run(message, cut=cut) is None
+            assert await runner.run(message, again=True) == {"type": "end_turn"}, cut
+            calls, results = runner.events("agent.tool_use"), runner.events("agent.tool_result")
+            made, ended = (
+                [entry.id for entry in calls],
+                [entry.fields["tool_use_id"] for entry in results],
+            )
+            assert len(set(made)) == len(made), cut
+            assert sorted(made) == sorted(ended), cut
+            inside = {entry.id for entry in calls if "session_thread_id" in entry.fields}
+            ran = [entry.fields["tool_use_id"] for entry in results if not entry.fields["is_error"]]
+            assert len(inside & {*ran}) <= 1, cut
+            assert (runner.pending, runner.texts()) == ([], ["Done."]), cut
+
     @proves("effort")
     async def test_the_effort_of_the_agent_reaches_the_model(
         self, harness: Harness, model: ScriptedModel
@@ -478,6 +547,13 @@ class HarnessContract:
 async def _interrupt_at_the_third_piece(conversation: Conversation, output: Output) -> None:
     if isinstance(output, Show) and output.text.startswith("word2"):
         await conversation.interrupt()
+
+
+def _is_of_subagent(output: Output) -> bool:
+    if not isinstance(output, Emit) or not output.drafts:
+        return False
+    draft = output.drafts[0]
+    return draft.type == "agent.thread_message_received" or b'"session_thread_id"' in draft.body
 
 
 async def _interrupt_soon(conversation: Conversation) -> None:

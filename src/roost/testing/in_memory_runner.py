@@ -75,6 +75,14 @@ def with_toolset(policy: str = "always_allow", *configs: dict[str, Any]) -> dict
     return {**AGENT, "tools": [*AGENT["tools"], toolset]}
 
 
+def with_subagents(agent: dict[str, Any]) -> dict[str, Any]:
+    """The agent, which may start agents of its own."""
+    inline = {"type": "enabled", "inline_agents": {"type": "enabled"}, "predefined_agents": []}
+    off = {"type": "disabled"}
+    multiagent = {"type": "multiagent_20261001", "subagents": inline}
+    return {**agent, "multiagent": {**multiagent, "workflows": off, "advisor": off}}
+
+
 def with_mcp(servers: Mapping[str, str]) -> dict[str, Any]:
     """The agent with MCP servers, name to address, whose tools ask first."""
     default = {"enabled": True, "permission_policy": {"type": "always_ask"}}
@@ -174,7 +182,7 @@ class InMemoryRunner:
             for entry in inputs:
                 self._take_up(entry)
         self.outputs = []
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):  # it ends a test that hangs; a machine may be slow
             async with aclosing(conversation.turn(inputs, again=again)) as outputs:
                 async for output in outputs:
                     self.outputs.append(output)

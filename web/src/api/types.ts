@@ -67,6 +67,8 @@ export interface Harness {
   available: boolean;
   version: string | null;
   unavailable: { message: string; hint: string | null } | null;
+  /** What its agents can do; nobody knows it of one that cannot even be loaded. */
+  abilities: Record<string, boolean> | null;
 }
 
 export interface Task {

@@ -29,6 +29,11 @@ describe("the log as a conversation", () => {
     expect(atOnce.status).toBe("idle");
   });
 
+  it("says of a subagent's text who wrote it, and does not take it for the agent's", () => {
+    const log = after(EMPTY, [event("agent.thread_message_received", { from_agent_name: "Explore", content: text("found it") })]);
+    expect(log.items).toMatchObject([{ kind: "note", tone: "info", text: "Explore: found it" }]);
+  });
+
   it("moves a queued message to where it was taken up", () => {
     const working = after(EMPTY, [
       event("user.message", { content: text("first") }),

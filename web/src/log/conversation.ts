@@ -137,6 +137,8 @@ function take(state: Conversation, event: LogEvent): void {
       return put(state, { ...heard(event, "user"), clientId: event.client_id, queued: event.processed_at === null, withdrawn: event.withdrawn_at !== undefined });
     case "agent.message":
       return put(state, heard(event, "agent"));
+    case "agent.thread_message_received":
+      return put(state, note(event, "info", `${event.from_agent_name ?? "A subagent"}: ${textOf(event.content)}`));
     case "agent.thinking":
       return put(state, { kind: "thinking", id: event.id });
     case "agent.tool_result":

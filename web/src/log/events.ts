@@ -16,6 +16,8 @@ export interface LogEvent {
   /** Of an input: an interrupt came before the agent got it, and it never will. */
   withdrawn_at?: string;
   content?: Block[] | string;
+  /** Of a subagent's message: what kind of agent says it. */
+  from_agent_name?: string;
   name?: string;
   input?: Record<string, unknown>;
   evaluated_permission?: "allow" | "ask" | "deny";

@@ -6,6 +6,7 @@ import { Link } from "react-router";
 
 import { useAgents, useEnvironments, useHarnesses, useMe, useWorkspaces } from "../api/hooks";
 import type { Agent, Harness, Me, Trust, Workspace } from "../api/types";
+import { lacksOf } from "./harness";
 import { hasTools } from "./tools";
 import type { Troubles } from "./trouble";
 import { TRUST } from "./trust";
@@ -120,10 +121,11 @@ function HarnessSelect({ value, onChange, error }: { value: string; onChange: (v
   const usual = { value: USUAL, label: "The usual one" };
   const named = known.map((one) => ({ value: one.name, label: one.available ? one.name : `${one.name} (not available)` }));
   const chosen = known.find(({ name }) => name === value);
+  const about = `The program that works as the agent. The usual one is what the agent or the key for its model asks for, or else ${known.find((one) => one.default)?.name ?? "the server's"}.`;
   return (
     <Select
       label="Harness"
-      description={`The program that works as the agent. The usual one is what the agent or the key for its model asks for, or else ${known.find((one) => one.default)?.name ?? "the server's"}.`}
+      description={lacksOf(chosen) ?? about}
       data={[usual, ...named]}
       value={value}
       onChange={(name) => onChange(name ?? USUAL)}

@@ -26,6 +26,7 @@ _CANNOT: Final[Mapping[str, str]] = {
     "mcp": "cannot use MCP servers",
     "files": "cannot read documents in messages",
     "images": "cannot see images in messages",
+    "subagents": "cannot start subagents",
     "effort": f"cannot be given an effort other than {DEFAULT_EFFORT!r}",
     "fork": "cannot be forked",
     "rewind": "cannot be rewound",
@@ -174,6 +175,8 @@ def _needs_of(agent: Mapping[str, Any], at: str = "agent") -> Iterator[Need]:
         yield Need(f"{at}.mcp_servers", "mcp")
     if agent["skills"]:
         yield Need(f"{at}.skills", "skills")
+    if agent.get("multiagent") is not None:  # what is enabled of it: see `domain.agent`
+        yield Need(f"{at}.multiagent.subagents", "subagents")
     if agent["model"]["effort"]["type"] != DEFAULT_EFFORT:
         yield Need(f"{at}.model.effort", "effort")
 

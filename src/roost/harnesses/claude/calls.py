@@ -19,7 +19,7 @@ from roost.harnesses.claude.tools import Toolbox, answers_to, reply
 from roost.harnesses.claude.wire import CanUseTool, McpMessage
 from roost.harnesses.confinement import ToolRefused
 from roost.harnesses.json_lines import Json
-from roost.harnesses.permissions import Policy, Tool, Verdict
+from roost.harnesses.permissions import SUBAGENT, Policy, Tool, Verdict
 
 ANSWERS: Mapping[str, str] = {
     "user.tool_confirmation": "tool_use_id",
@@ -35,13 +35,16 @@ _TOOL_USE_ID = "claudecode/toolUseId"
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """A call the agent has made. `name` is the CLI's name of the tool."""
+    """A call the agent has made. `name` is the CLI's name of the tool; `parent` what the CLI calls the call that has
+    started the subagent which made it, if it was one.
+    """
 
     event_id: str
     tool: Tool
     name: str
     input: Json
     verdict: Verdict
+    parent: str | None = None
 
     @property
     def waits(self) -> bool:
@@ -81,6 +84,7 @@ class ToolCalls:
         self._refused: dict[str, str] = {}
         self._settled: set[str] = set()
         self._doubted: dict[tuple[Tool, str], str] = {}
+        self._subagents: dict[str, str] = {}
 
     @property
     def unanswered(self) -> list[str]:
@@ -93,10 +97,31 @@ class ToolCalls:
 
     @property
     def stuck(self) -> bool:
-        """Whether the CLI waits for an answer, and nothing else is going on."""
-        return bool(self._asking) and not self._running
+        """Whether the CLI waits for an answer, and nothing else is going on. A subagent goes on as long as one of
+        its calls runs, or none of them waits.
+        """
+        subagents = {id for id in self._running if self.starts_subagent(id)}
+        waiting = {call.parent for call in self.open.values() if call.event_id in self._asking}
+        return bool(self._asking) and subagents == self._running and subagents <= waiting
 
-    def make(self, tool_use_id: str, name: str, given: Json) -> tuple[ToolCall, bool]:
+    def starts_subagent(self, tool_use_id: str) -> bool:
+        """Whether this is an open call that starts a subagent."""
+        call = self.open.get(tool_use_id)
+        return call is not None and call.name == SUBAGENT
+
+    def begun(self, agent_id: str, parent: str) -> bool:
+        """Note which call has started a subagent; whether that is new."""
+        new = agent_id not in self._subagents
+        self._subagents[agent_id] = parent
+        return new
+
+    def left_by(self, parent: str) -> list[tuple[str, ToolCall]]:
+        """The open calls of a subagent, with the CLI's ids."""
+        return [(id, call) for id, call in self.open.items() if call.parent == parent]
+
+    def make(
+        self, tool_use_id: str, name: str, given: Json, parent: str | None = None
+    ) -> tuple[ToolCall, bool]:
         """Note a call; True with it if its event is new, False if the agent repeats a lost call."""
         if tool_use_id in self._made:
             return self._made[tool_use_id], True
@@ -108,7 +133,7 @@ class ToolCalls:
             verdict = Verdict("deny", reason=reason)
         lost = self._lost.pop(same, None)
         event_id = lost or self._ids.call(tool_use_id)
-        call = ToolCall(event_id, tool, name, given, verdict)
+        call = ToolCall(event_id, tool, name, given, verdict, parent)
         self._made[tool_use_id] = self.open[tool_use_id] = call
         return call, lost is None
 
@@ -183,7 +208,8 @@ class ToolCalls:
     def permission(self, request_id: str, asked: CanUseTool) -> ControlReply | None:
         """The answer to a request for permission; None if somebody has to be asked first."""
         self._asked.add(asked.tool_use_id)
-        call, _ = self.make(asked.tool_use_id, asked.tool_name, asked.input)
+        parent = self._subagents.get(asked.agent_id or "")
+        call, _ = self.make(asked.tool_use_id, asked.tool_name, asked.input, parent)
         reason = self._refused.get(asked.tool_use_id)
         decision = _deny(reason) if reason else self._decision(call, asked.input)
         if decision is None:

@@ -4,8 +4,10 @@ A model request is a span: it opens when the CLI says that it asks, or when an a
 with the answer, or as an error when the CLI tries again or gives up. What the model says is an event
 per block, as soon as the block is complete, under the id its previews had.
 
-A newer CLI may say things this code has not heard of; so do subagents, for which the API has threads,
-though no agent is given the tool that starts one. They are not for us to judge, so they go into the log
+A subagent is a thread of the API's: what it says is a message from that thread, and its calls name the thread. Its
+requests to the model are told by nobody; what they used comes in one sum, when the turn ends.
+
+A newer CLI may say things this code has not heard of. They are not for us to judge, so they go into the log
 as they are, under a type of their own. But they come out of a sandbox, which can print without end: of
 each kind only the first ones are shown, large ones are cut, and the rest is counted and told once per turn.
 """
@@ -23,7 +25,7 @@ from roost.domain.session import Pending
 from roost.domain.usage import Usage
 from roost.harnesses.claude.calls import UNKNOWN, ToolCall, ToolCalls
 from roost.harnesses.claude.content import blocks_of_result, text_block
-from roost.harnesses.claude.ids import StableIds
+from roost.harnesses.claude.ids import StableIds, thread_of
 from roost.harnesses.claude.wire import (
     ContentBlock,
     McpServer,
@@ -46,11 +48,25 @@ _KINDS = 20
 _LONGEST_KIND = 80
 _LARGEST = 8 * 1024  # bytes of a frame that is shown whole
 _OTHERS = "others"
-_QUIET = {"thinking_tokens", "session_state_changed"}  # known, and nothing for the log
+_QUIET = {  # known, and nothing for the log
+    "thinking_tokens",
+    "session_state_changed",
+    "task_started",
+    "task_progress",
+    "task_updated",
+    "task_notification",
+}
 _UNREACHABLE = {  # how the CLI says that it cannot use an MCP server, and what the API calls that
     "failed": ("mcp_connection_failed_error", "cannot be reached"),
     # A 403 is the server's or the egress's: the session's log has a line of the latter.
     "needs-auth": ("mcp_authentication_failed_error", "refuses the connection"),
+}
+_ABANDONED = "This call was given up: the subagent that made it has ended."
+_FIGURES: Final = {  # what the CLI calls the figures of all requests together
+    "input_tokens": "inputTokens",
+    "output_tokens": "outputTokens",
+    "cache_read_input_tokens": "cacheReadInputTokens",
+    "cache_creation_input_tokens": "cacheCreationInputTokens",
 }
 _SYNTHETIC = "<synthetic>"  # the model's name on messages that the CLI itself has written
 
@@ -96,24 +112,44 @@ def _shown(frame: Json) -> Json:
 
 
 class MessageEvents:
-    """Events of the CLI's messages: the same whether they are heard or read in its transcript."""
+    """Events of the CLI's messages: the same whether they are heard or read in its transcript.
+
+    `has_subagents`: some were started since somebody looked.
+    """
 
     def __init__(self, ids: StableIds, calls: ToolCalls) -> None:
         self._ids = ids
         self._calls = calls
+        self.has_subagents = False
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def spoken(self, said: MessageFrame) -> list[Emit]:
         """What the agent said and called."""
         if said.error is not None or said.message.model == _SYNTHETIC:
             return []
-        events = [self._block(said.message, block) for block in said.blocks]
+        events = [self._block(said, block) for block in said.blocks]
         return [event for event in events if event is not None]
+
+    def begun(self, said: MessageFrame) -> list[Emit]:
+        """That a subagent was started, if this is the first frame of one."""
+        parent, agent_id = said.parent_tool_use_id, said.agent_id
+        if parent is None or agent_id is None or not self._calls.begun(agent_id, parent):
+            return []
+        self.has_subagents = True
+        fields: Json = {
+            "session_thread_id": thread_of(self._ids.call(parent)),
+            "workflow_run_id": None,
+        }
+        fields["agent_name"] = _name_of(said)
+        return [Emit([Draft.of("session.thread_created", self._ids.begun(parent), **fields)])]
 
     def returned(self, said: MessageFrame) -> list[Emit]:
         """What its calls have come to. A client's own results are in the log already."""
         results = [block for block in said.blocks if block.type == "tool_result"]
-        emits = [self._result(block) for block in results]
+        emits: list[Emit | None] = []
+        for block in results:
+            emits += self._abandoned(block.tool_use_id)
+            emits.append(self._result(block))
         return [emit for emit in emits if emit is not None]
 
     def cut_off(self) -> list[Emit]:
@@ -123,6 +159,15 @@ class MessageEvents:
             result_id = self._ids.result(tool_use_id)
             emits.append(Emit([result_of(call, result_id, UNKNOWN, is_error=True)]))
             self._calls.settle(tool_use_id)
+        return emits
+
+    def _abandoned(self, tool_use_id: str) -> list[Emit]:
+        """What becomes of calls that a subagent has left open: nobody's answer would be heard any more."""
+        emits = []
+        for left, call in self._calls.left_by(tool_use_id):
+            self._calls.returned(left)
+            result = result_of(call, self._ids.result(left), _ABANDONED, is_error=True)
+            emits.append(Emit([result], unblocks=[call.event_id]))
         return emits
 
     def _result(self, block: ContentBlock) -> Emit | None:
@@ -137,14 +182,18 @@ class MessageEvents:
         result = result_of(call, event_id, block.content, is_error=failed)
         return Emit([result], unblocks=unblocks)
 
-    def _block(self, message: ModelMessage, block: ContentBlock) -> Emit | None:
+    def _block(self, said: MessageFrame, block: ContentBlock) -> Emit | None:
+        message, parent = said.message, said.parent_tool_use_id
+        thread = None if parent is None else thread_of(self._ids.call(parent))
         if block.type == "tool_use":
-            call, new = self._calls.make(block.id, block.name, block.input)
-            return _called(call) if new else None
+            call, new = self._calls.make(block.id, block.name, block.input, parent)
+            return _called(call, thread) if new else None
         kind = "thinking" if block.type == "redacted_thinking" else block.type
         nth = self._counts[message.id, kind]
         self._counts[message.id, kind] += 1
         event_id = self._ids.block(message.id, kind, nth)
+        if thread is not None:
+            return _received(thread, event_id, said, block) if kind == "text" else None
         if kind == "thinking":
             return Emit([Draft.of("agent.thinking", event_id)])
         if kind == "text" and block.text:
@@ -159,6 +208,7 @@ class FrameReader:
         self.result: ResultFrame | None = None
         self.unknown = UnknownFrames()
         self._ids = ids
+        self._calls = calls
         self._events = MessageEvents(ids, calls)
         self._span: _Span | None = None
         self._failures = 0
@@ -192,8 +242,10 @@ class FrameReader:
 
     def _said(self, frame: Json) -> list[Output] | None:
         said = convert(frame, MessageFrame)
-        if said is None or said.parent_tool_use_id is not None:
+        if said is None or not self._is_from_known(said.parent_tool_use_id):
             return None
+        if said.parent_tool_use_id is not None:
+            return [*self._events.begun(said), *self._events.spoken(said)]
         emits = self._events.spoken(said)
         if not emits:
             return []
@@ -204,14 +256,22 @@ class FrameReader:
 
     def _returned(self, frame: Json) -> list[Output] | None:
         said = convert(frame, MessageFrame)
-        if said is None or said.parent_tool_use_id is not None:
+        if said is None or not self._is_from_known(said.parent_tool_use_id):
             return None
+        if said.parent_tool_use_id is not None:
+            return [*self._events.begun(said), *self._events.returned(said)]
         return [*self.answered(), *self._events.returned(said)]
+
+    def _is_from_known(self, parent: str | None) -> bool:
+        """Whether a frame is the agent's own, or of a subagent that it has started and waits for."""
+        return parent is None or self._calls.starts_subagent(parent)
 
     def _streamed(self, frame: Json) -> list[Output] | None:
         streamed = convert(frame, StreamFrame)
-        if streamed is None or streamed.parent_tool_use_id is not None:
+        if streamed is None or not self._is_from_known(streamed.parent_tool_use_id):
             return None
+        if streamed.parent_tool_use_id is not None:
+            return []  # only whole messages of subagents are shown
         event = streamed.event
         match event.type:
             case "message_start" if event.message is not None:
@@ -245,10 +305,12 @@ class FrameReader:
         self.result = convert(frame, ResultFrame)
         if self.result is None:
             return None
+        others = _spent_by_subagents(self.result) if self._events.has_subagents else []
+        self._events.has_subagents = False
         if self.result.is_error and self.result.terminal_reason == "api_error":
-            return self.failed()
+            return [*others, *self.failed()]
         streamed = self._span is not None and self._span.streams
-        return self.close_span(error=streamed or self.result.is_error)
+        return [*others, *self.close_span(error=streamed or self.result.is_error)]
 
     def _asks_again(self, system: SystemFrame) -> list[Output]:
         """While it waits for long, the CLI says so once more every now and then."""
@@ -350,6 +412,20 @@ def usage_of(figures: Json) -> Usage:
     return Usage(**{name: n for name, n in counts.items() if isinstance(n, int) and n >= 0})
 
 
+def _spent_by_subagents(result: ResultFrame) -> list[Output]:
+    """What was used beyond the agent's own requests, as one span: that of all its subagents' requests."""
+    if result.usage is None:
+        return []
+    own, used = usage_of(result.usage), Usage()
+    for figures in result.model_usage_since_last_result.values():
+        used = used.plus(usage_of({ours: figures.get(theirs) for ours, theirs in _FIGURES.items()}))
+    left = {name: getattr(used, name) - getattr(own, name) for name in _FIGURES}
+    if used.input_tokens <= own.input_tokens or min(left.values()) < 0:
+        return []
+    spent, start = Usage(**left), new_draft("span.model_request_start")
+    return [Emit([start, end_of_span(start.id, spent, error=False)], spent=spent)]
+
+
 def end_of_span(start_id: str, usage: Usage, *, error: bool) -> Draft:
     """The event that ends a model request."""
     return new_draft(
@@ -360,8 +436,23 @@ def end_of_span(start_id: str, usage: Usage, *, error: bool) -> Draft:
     )
 
 
-def _called(call: ToolCall) -> Emit:
+def _name_of(said: MessageFrame) -> str:
+    return said.subagent_type or "subagent"
+
+
+def _received(thread: str, event_id: str, said: MessageFrame, block: ContentBlock) -> Emit | None:
+    """What a subagent says: to the agent that has started it, and to nobody else."""
+    if not block.text:
+        return None
+    fields: Json = {"from_session_thread_id": thread, "from_agent_name": _name_of(said)}
+    content = [text_block(block.text)]
+    return Emit([Draft.of("agent.thread_message_received", event_id, **fields, content=content)])
+
+
+def _called(call: ToolCall, thread: str | None) -> Emit:
     fields: Json = {"name": call.tool.name, "input": call.input}
+    if thread is not None:
+        fields["session_thread_id"] = thread
     if call.tool.answered_by_client:
         draft = Draft.of("agent.custom_tool_use", call.event_id, **fields)
         return Emit([draft], blocks=[Pending(call.event_id, "custom_tool")])

@@ -17,6 +17,11 @@ from roost.domain.session import Session
 from roost.ids import OURS, conversation_id
 
 
+def thread_of(call_id: str) -> str:
+    """The thread of the subagent that a call has started, by the call's event."""
+    return call_id.replace("sevt_", "sthr_", 1)
+
+
 class StableIds:
     """The ids of one session's events and prompts, derived from what the CLI calls each of them."""
 
@@ -45,6 +50,10 @@ class StableIds:
     def result(self, tool_use_id: str) -> str:
         """The event of a tool call's result."""
         return self._event("result", tool_use_id)
+
+    def begun(self, tool_use_id: str) -> str:
+        """The event that says that the subagent was started."""
+        return self._event("begun", tool_use_id)
 
     def _event(self, *parts: str) -> str:
         named = "\0".join([self._session_id, *parts]).encode(errors="surrogatepass")

@@ -19,7 +19,7 @@ from roost.errors import RoostError
 from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.tools import BUILT_IN, QUESTION, Toolbox
 from roost.harnesses.json_lines import Json
-from roost.harnesses.permissions import SKILL
+from roost.harnesses.permissions import SKILL, SUBAGENT
 from roost.ports.harness import Confinement
 from roost.ports.harness_profile import SKILLS
 
@@ -44,6 +44,7 @@ _ENVIRON: Final[Mapping[str, str]] = {
     "DISABLE_ERROR_REPORTING": "1",
     "DISABLE_TELEMETRY": "1",
     "ENABLE_TOOL_SEARCH": "false",  # a tool that has to be found first is one the agent is not given
+    "CLAUDE_CODE_MAX_SUBAGENT_SPAWN_DEPTH": "1",  # as deep as the API's own threads
     "MCP_TOOL_TIMEOUT": "2147483647",  # a person may take days to answer a custom tool
 }
 _PLUGIN = SKILLS.removesuffix("/skills")  # the CLI looks for skills below a plugin's directory
@@ -112,6 +113,7 @@ class CliCommand:
             f"--settings={json.dumps(self._settings())}",
             f"--mcp-config={json.dumps({'mcpServers': self._servers()})}",
             *([f"--plugin-dir={_PLUGIN}"] if self._toolbox.has_skills else []),
+            *(["--forward-subagent-text"] if self._toolbox.has_subagents else []),
             *([f"--effort={effort}"] if effort in _EFFORTS else []),
             f"--{'resume' if resume else 'session-id'}={self._conversation}",
         ]
@@ -120,7 +122,19 @@ class CliCommand:
         """The variables the CLI needs besides what the sandbox gives to every process."""
         plain = self._toolbox.custom_names_are_free
         named = {"CLAUDE_AGENT_SDK_MCP_NO_PREFIX": "1"} if plain else {}
-        return {**_ENVIRON, **named, **self.home, **self._environ, **extra}
+        # Subagents ask the agent's own model: the egress knows no other.
+        model = {
+            "CLAUDE_CODE_SUBAGENT_MODEL": self._agent["model"]["id"],
+            "CLAUDE_CODE_SUBAGENT_MODEL_FORCE": "1",
+        }
+        return {
+            **_ENVIRON,
+            **named,
+            **(model if self._toolbox.has_subagents else {}),
+            **self.home,
+            **self._environ,
+            **extra,
+        }
 
     def introduction(self) -> Json:
         """The fields of the first control request. The prompt is the agent's as it is now: by itself
@@ -133,13 +147,14 @@ class CliCommand:
     def _offered(self) -> list[str]:
         asks = [QUESTION] if self._toolbox.asks_questions else []
         skills = [SKILL] if self._toolbox.has_skills else []
-        return [BUILT_IN[name] for name in self._toolbox.built_in] + asks + skills
+        starts = [SUBAGENT] if self._toolbox.has_subagents else []
+        return [BUILT_IN[name] for name in self._toolbox.built_in] + asks + skills + starts
 
     def _settings(self) -> Json:
         servers = [f"mcp__{name}" for name in self._servers()]
         return {
             "permissions": {
-                "ask": [*BUILT_IN.values(), SKILL, *servers],
+                "ask": [*BUILT_IN.values(), SKILL, SUBAGENT, *servers],
                 "deny": self._never_read(),
             },
             "disableSkillShellExecution": True,  # commands in its text would run without a call

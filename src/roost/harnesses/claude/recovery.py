@@ -11,6 +11,9 @@ log has is told to the agent as a note. A call that is open in both may have run
 One that only the log has may have run too. If the agent makes it again, it is refused once, with the
 reason.
 
+A subagent is not in the transcript, and its program cannot go on with it. If its call is over, its own calls are, too.
+If it was cut off, its calls are closed like those that only the log has, and the agent is told what it had done.
+
 If the transcript came back from a snapshot, whole turns may be missing from it. They are over, and nothing
 of them is made again; the agent is told what was said and done.
 
@@ -31,7 +34,7 @@ from roost.domain.usage import Usage
 from roost.harnesses.claude.calls import ANSWERS, UNKNOWN, ToolCall, ToolCalls
 from roost.harnesses.claude.content import as_text, blocks_of_inputs, reminder, text_block
 from roost.harnesses.claude.frames import MessageEvents, end_of_span, result_of, usage_of
-from roost.harnesses.claude.ids import StableIds
+from roost.harnesses.claude.ids import StableIds, thread_of
 from roost.harnesses.claude.launch import GO_ON
 from roost.harnesses.claude.transcript import CliTranscript, TranscriptLine
 from roost.harnesses.claude.wire import Prompt
@@ -47,6 +50,10 @@ _RESULTS = {
     "user.custom_tool_result": "custom_tool_use_id",
 }
 _TOLD = {"agent.message", *HEARD, *CALLS, *_RESULTS}
+_OF_THREADS = {  # and the field that names the thread, of what a subagent said and did
+    "agent.thread_message_received": "from_session_thread_id",
+    **dict.fromkeys(CALLS, "session_thread_id"),
+}
 _LONGEST_ACCOUNT = 60_000  # characters of what the agent is told of the log
 _LONGEST_PART = 4_000
 _LONGEST_NOTE = 30_000  # it travels in a variable, which the kernel limits to four times that
@@ -68,6 +75,11 @@ _NOT_MADE = (
     "The session was restarted before these calls of yours were made, and you do not see them any "
     "more. Make those again that are still needed, exactly as they were:\n\n"
 )
+_CUT_OFF = (
+    "The session was restarted while subagents of yours were running. They are gone, and you have no report of them. "
+    "What follows is what they said and did. Where a call has no result, check whether it took effect before it is "
+    "repeated.\n\n"
+)
 _MADE_BEFORE = "You made this call already, just before the session was restarted. "
 _NOT_RUN = "This call was not run: the session was restarted before its turn came."
 
@@ -75,7 +87,7 @@ _NOT_RUN = "This call was not run: the session was restarted before its turn cam
 class LoggedPast:
     """What the log has of a session, as far as a resumed agent has to know it.
 
-    `told` has what was said and done, in order.
+    `told` has what was said and done by the agent itself and to it, in order.
 
     `open_span` is a model request that has not ended, and `answered` how many were answered since the
     newest message to the agent. Messages that are `unheard` do not count as such: the agent has no
@@ -85,6 +97,7 @@ class LoggedPast:
     def __init__(self, unheard: Collection[str] = ()) -> None:
         self.ids: set[str] = set()
         self.told: list[Entry] = []
+        self._of_subagents: list[Entry] = []
         self.answers: list[Entry] = []
         self.open_span: str | None = None
         self.answered = 0
@@ -105,15 +118,40 @@ class LoggedPast:
     def take(self, entry: Entry) -> None:
         """Take one entry into account."""
         self.ids.add(entry.id)
-        if entry.type in _TOLD:
-            self.told.append(entry)
         if entry.type in CALLS:
             self._calls[entry.id] = entry
         if entry.type in ANSWERS:
             self.answers.append(entry)
         if entry.type in _RESULTS:
             self._results[entry.fields[_RESULTS[entry.type]]] = entry
+        if self._thread(entry) is not None:
+            self._of_subagents.append(entry)
+        elif entry.type in _TOLD:
+            self.told.append(entry)
+        if self._is_heard(entry):
+            self._of_subagents.clear()
         self._count_requests(entry)
+
+    def by_subagents(self, over: Collection[str]) -> list[Entry]:
+        """What subagents did that were cut off, since the newest message to the agent. `over` are calls that have
+        come to something, as the log does not know yet.
+        """
+        calls = (call for call in self._calls.values() if call.id not in over)
+        gone = {thread_of(call.id) for call in calls if self._is_cut_off(call)}
+        return [entry for entry in self._of_subagents if self._thread(entry) in gone]
+
+    def _thread(self, entry: Entry) -> str | None:
+        """The thread of the subagent that has said or done this; None if it was the agent itself."""
+        if entry.type in _RESULTS:
+            call = self._calls.get(entry.fields[_RESULTS[entry.type]])
+            return None if call is None else call.fields.get("session_thread_id")
+        field = _OF_THREADS.get(entry.type)
+        return None if field is None else entry.fields.get(field)
+
+    def _is_cut_off(self, call: Entry) -> bool:
+        """Whether nobody knows what a call has come to, also if the log says just that."""
+        result = self._results.get(call.id)
+        return result is None or as_text(result.fields.get("content")) == UNKNOWN
 
     def recent(self) -> list[Entry]:
         """What the agent did since the newest message to it."""
@@ -165,15 +203,23 @@ class LoggedPast:
             self.answered += not entry.fields.get("is_error")
 
     def _entry_in_words(self, entry: Entry) -> str:
-        fields = entry.fields
+        fields, subagent = entry.fields, self._thread(entry) is not None
         if entry.type in CALLS:
-            return f"You called {_call(fields)}"
-        who = {"user.message": "The user said", "agent.message": "You said"}.get(entry.type)
+            return f"{'A subagent' if subagent else 'You'} called {_call(fields)}"
+        who = _SPEAKERS.get(entry.type)
         if entry.type in _RESULTS:
             call = self._calls.get(fields[_RESULTS[entry.type]])
             outcome = "failed with" if fields.get("is_error") else "returned"
-            who = f"Your call {_call(call.fields) if call else ''} {outcome}"
+            whose = "Its" if subagent else "Your"
+            who = f"{whose} call {_call(call.fields) if call else ''} {outcome}"
         return f"{who or 'The system said'}: {_short(as_text(fields.get('content')))}"
+
+
+_SPEAKERS = {
+    "user.message": "The user said",
+    "agent.message": "You said",
+    "agent.thread_message_received": "A subagent said",
+}
 
 
 def _call(fields: Json) -> str:
@@ -197,6 +243,11 @@ class UnloggedEvents:
         self._calls = calls
         self._past = past
         self._begin()
+
+    def over(self) -> set[str]:
+        """The calls whose results are among what the log lacks."""
+        fields = [msgspec.json.decode(emit.drafts[0].body) for emit in self.emits]
+        return {each[name] for each in fields for name in _RESULTS.values() if name in each}
 
     def read(self, transcript: CliTranscript) -> None:
         """Read the whole transcript, and collect what the log lacks."""
@@ -324,7 +375,9 @@ class Recovery:
         given = {entry.id for entry in self._messages}
         told = [entry for entry in self._past.told if entry.id not in given]
         note = [text_block(reminder(_LOST + self._past.in_words(told)))] if told else []
-        emits = self._close(self._past.recent())
+        left = self._past.by_subagents(())
+        emits = [*self._close(self._past.recent()), *self._close_subagents(left)]
+        note += map(text_block, self._about_subagents(left))
         if any(entry.type in HEARD for entry in told):
             # The API's word for a context that was replaced by an account of it.
             emits.insert(0, Emit([new_draft("agent.thread_context_compacted")]))
@@ -337,10 +390,12 @@ class Recovery:
         found = UnloggedEvents(self._ids, self._calls, self._past)
         found.read(transcript)
         lost = [entry for entry in self._done() if entry.id not in found.known]
-        unlogged = [*found.emits, *self._close(lost)]
+        left = self._past.by_subagents(found.over())
+        unlogged = [*found.emits, *self._close(lost), *self._close_subagents(left)]
         note = [reminder(_FORGOTTEN + self._past.in_words(lost, _LONGEST_NOTE))] if lost else []
         if self._behind:
             note = self._whole_turns(transcript, found.known)
+        note += self._about_subagents(left)
         if self._messages and not transcript.has(self._name):
             return self._not_heard(transcript, unlogged, note)
         return self._cut_off(transcript, unlogged, note)
@@ -416,6 +471,24 @@ class Recovery:
                 emits += self._give_up(call, self._ids.result(tool_use_id), put_up=put_up)
             self._calls.settle(tool_use_id)
         return emits
+
+    def _close_subagents(self, left: Sequence[Entry]) -> list[Emit]:
+        """What becomes of the calls of subagents that were cut off. Nobody need answer one that waits."""
+        emits = []
+        for entry in left:
+            if entry.type not in CALLS:
+                continue
+            call, result = self._calls.logged(entry), self._past.result_of(entry)
+            if result is None and call.waits and self._calls.answer_of(call) is None:
+                draft = result_of(call, None, _NOT_RUN, is_error=True)
+                emits.append(Emit([draft], unblocks=[call.event_id]))
+            elif result is None or as_text(result.fields.get("content")) != _NOT_RUN:
+                emits += self._close_one(call, result)
+        return emits
+
+    def _about_subagents(self, left: Sequence[Entry]) -> list[str]:
+        """The note about what subagents had done that were cut off."""
+        return [reminder(_CUT_OFF + self._past.in_words(left, _LONGEST_NOTE))] if left else []
 
     def _close(self, lost: Sequence[Entry]) -> list[Emit]:
         """What becomes of calls that only the log knows about."""

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from roost.harnesses.json_lines import Json
-from roost.harnesses.permissions import SKILL, Tool
+from roost.harnesses.permissions import SKILL, SUBAGENT, Tool, starts_subagents
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "bash": "Bash",
@@ -31,7 +31,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
 _NOT_CONFINABLE = {"bash", "web_fetch"}
 QUESTION: Final = "AskUserQuestion"
 _OUR_NAMES = {theirs: ours for ours, theirs in BUILT_IN.items()}
-_THEIRS = {QUESTION, SKILL, *BUILT_IN.values()}
+_THEIRS = {QUESTION, SKILL, SUBAGENT, *BUILT_IN.values()}
 _PROTOCOL = "2025-06-18"
 _NOT_FOUND = {"code": -32601, "message": "This server offers tools and nothing else."}
 
@@ -45,6 +45,7 @@ class Toolbox:
         left_out = _NOT_CONFINABLE if confined else set()
         self.built_in = [name for name in _enabled(tools) if name not in left_out]
         self.has_skills = bool(agent.get("skills"))
+        self.has_subagents = starts_subagents(agent) and not confined
         self.servers: dict[str, str] = {s["name"]: s["url"] for s in agent.get("mcp_servers") or []}
         self.custom_server = _free_name(self.servers)
         self.custom_names_are_free = _THEIRS.isdisjoint(tool["name"] for tool in self.custom)

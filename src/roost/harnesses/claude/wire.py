@@ -42,10 +42,15 @@ class ModelMessage(msgspec.Struct, frozen=True):
 
 
 class MessageFrame(msgspec.Struct, frozen=True):
-    """An `assistant` or `user` frame. `error` marks text that the CLI and not the model wrote."""
+    """An `assistant` or `user` frame. `error` marks text that the CLI and not the model wrote.
+
+    One of a subagent has the call that started it, and what the CLI calls the subagent and its type.
+    """
 
     message: ModelMessage
     parent_tool_use_id: str | None = None
+    agent_id: str | None = None
+    subagent_type: str | None = None
     error: str | None = None
 
     @property
@@ -102,7 +107,11 @@ class SystemFrame(msgspec.Struct, frozen=True):
 
 
 class ResultFrame(msgspec.Struct, frozen=True):
-    """A `result` frame: why the CLI stopped. `subtype` alone does not tell an API error."""
+    """A `result` frame: why the CLI stopped. `subtype` alone does not tell an API error.
+
+    `usage` is what the agent itself has used, `model_usage_since_last_result` what its subagents have, too, by
+    model.
+    """
 
     subtype: str = ""
     is_error: bool = False
@@ -111,6 +120,8 @@ class ResultFrame(msgspec.Struct, frozen=True):
     result: str | None = None
     errors: list[str] = []
     api_error_status: int | None = None
+    usage: Json | None = None
+    model_usage_since_last_result: dict[str, Json] = {}
 
 
 class PromptFrame(msgspec.Struct, frozen=True):
@@ -128,11 +139,12 @@ class ControlRequest(msgspec.Struct, frozen=True):
 
 
 class CanUseTool(msgspec.Struct, frozen=True):
-    """The request that asks for permission."""
+    """The request that asks for permission, perhaps for a subagent."""
 
     tool_name: str
     tool_use_id: str
     input: Json
+    agent_id: str | None = None
 
 
 class McpMessage(msgspec.Struct, frozen=True):
