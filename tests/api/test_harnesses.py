@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import asdict
 from tests.api.api_server import ApiServer, api_server, error_of
 
-from roost.core.sessions.harness_choice import HarnessChoice
-from roost.ports.harness import KnownHarness
+from roost.core.sessions.harness_choice import HarnessChoice, KnownHarness
 from roost.ports.harness_profile import Abilities, HarnessProfile
 from roost.testing.fake_harness import ALL_ABILITIES
 

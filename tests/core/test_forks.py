@@ -14,14 +14,13 @@ from tests.core.test_local_workspaces import Machine
 from roost.blobs.folder import FolderBlobs
 from roost.core.records.agents import Agents
 from roost.core.sessions.forks import Forks
-from roost.core.sessions.harness_choice import HarnessChoice
+from roost.core.sessions.harness_choice import HarnessChoice, KnownHarness
 from roost.core.sessions.trust import Trust
 from roost.core.workspaces.copies import WorkspacePast
 from roost.domain.session import Session
 from roost.errors import InvalidRequest, NotFound, SessionBusy, SnapshotGone
 from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.drafts import new_draft
-from roost.ports.harness import KnownHarness
 from roost.ports.keys import Key
 from roost.ports.log import EventQuery
 from roost.testing.fake_harness import IN_SANDBOX

@@ -26,12 +26,12 @@ from roost.blobs import choice as blobs
 from roost.cli.environment import running, server_url
 from roost.cli.table import print_json
 from roost.config import Settings
+from roost.core.sessions.harness_choice import KnownHarness
 from roost.egress.listing import ModelListFailed, models_at
 from roost.egress.options import ModelUpstream
 from roost.errors import BlobChanged, RoostError, SandboxFailed, StartupError
 from roost.harnesses import HARNESSES, WITH_A_KEY, HarnessContext, ModelAddress
 from roost.ports.egress import Origin
-from roost.ports.harness import KnownHarness
 from roost.sandboxes.choice import chosen
 from roost.serve.connections import MOST_FILES, most_files
 from roost.serve.database import is_postgres

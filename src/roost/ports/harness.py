@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
-from msgspec.structs import replace
 
 from roost.domain.events import Draft, Entry
 from roost.domain.session import Pending, Session
 from roost.domain.usage import Usage
-from roost.errors import RoostError
 from roost.ports.egress import OpenGrant
 from roost.ports.harness_profile import HarnessProfile
 from roost.ports.sandbox import Sandbox
@@ -83,30 +81,30 @@ class Confinement(msgspec.Struct, frozen=True):
 class StartMode(Enum):
     """How a conversation begins: what there is of it already, and whether its program starts at once.
 
-    A program is started ahead of its first input only if no turn was cut off, no answer is waited for,
-    and its files are whole: then there is nothing it would have to be told first.
+    `AHEAD` starts it before there is anything to tell it: only if no turn was cut off, no answer is waited
+    for, and its files are whole, because then there is nothing it would have to be told first.
     """
 
     FRESH = "fresh"
     """No runner has had the session before."""
     FRESH_AHEAD = "fresh_ahead"
-    """As FRESH, and the program is started before there is anything to tell it."""
     RESUME = "resume"
     """An earlier runner had the session, so the program may have a transcript to go on with."""
     RESUME_AHEAD = "resume_ahead"
-    """As RESUME, and the program is started before there is anything to tell it."""
     RESUME_BEHIND = "resume_behind"
     """As RESUME, but the files may be older than the log, because a node died before it stored them.
     What the program's own record lacks, the agent has to be told."""
 
     @classmethod
-    def of(cls, *, resumed: bool, ahead: bool = False, behind: bool = False) -> StartMode:
-        """The one that fits. Files can be behind only what an earlier runner has logged."""
-        if not resumed:
-            return cls.FRESH_AHEAD if ahead and not behind else cls.FRESH
-        if behind:
-            return cls.RESUME_BEHIND
-        return cls.RESUME_AHEAD if ahead else cls.RESUME
+    def of(cls, *, resumed: bool, ahead: bool = False) -> StartMode:
+        """The one that fits, if the session's files are whole."""
+        if resumed:
+            return cls.RESUME_AHEAD if ahead else cls.RESUME
+        return cls.FRESH_AHEAD if ahead else cls.FRESH
+
+    def behind(self) -> StartMode:
+        """The one for files that may be behind: only behind what an earlier runner has logged."""
+        return StartMode.RESUME_BEHIND if self.resumes else StartMode.FRESH
 
     @property
     def resumes(self) -> bool:
@@ -219,26 +217,3 @@ class Harness(Protocol):
         :raises RoostError: it cannot be started; the session says so and waits
         """
         ...
-
-
-class KnownHarness(msgspec.Struct, frozen=True, kw_only=True):
-    """A harness that a server knows, and whether it can be used there.
-
-    `version` is what its `check` gave; None: it cannot be used, and `missing` says why, `hint` what to do about
-    it. One whose package cannot even be imported declares nothing, so it has no `profile`.
-    """
-
-    name: str
-    profile: HarnessProfile | None
-    version: str | None = None
-    missing: str | None = None
-    hint: str | None = None
-
-    @classmethod
-    def of(cls, harness: Harness) -> KnownHarness:
-        """A harness that was made, once it has looked at this machine."""
-        known = cls(name=harness.name, profile=harness.profile)
-        try:
-            return replace(known, version=harness.check())
-        except RoostError as error:
-            return replace(known, missing=error.message, hint=error.hint)

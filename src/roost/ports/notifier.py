@@ -26,6 +26,10 @@ class Subscription(Protocol):
         """Whether the topic was notified since the last call."""
         ...
 
+    async def until_notified(self, timeout: float) -> bool:
+        """Wait, and take what came: for those who then look at everything. Whether the topic was notified."""
+        ...
+
     def previews(self) -> list[Preview]:
         """The previews published since the last call, in order; none unless asked for."""
         ...

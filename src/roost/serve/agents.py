@@ -21,7 +21,7 @@ from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.planner import SandboxPlanner, SandboxPolicy
 from roost.core.sandbox.sandboxes import OnAccount, Sandboxes
 from roost.core.sandbox.session_files import SessionFiles
-from roost.core.sessions.harness_choice import HarnessChoice
+from roost.core.sessions.harness_choice import HarnessChoice, KnownHarness
 from roost.core.sessions.trust import Trust
 from roost.core.snapshots.snapshots import Snapshots
 from roost.core.vaults.mcp import McpCredentials, McpValidation
@@ -46,7 +46,7 @@ from roost.harnesses import (
 )
 from roost.ports.archives import Archives
 from roost.ports.blobs import Blobs
-from roost.ports.harness import Harness, KnownHarness
+from roost.ports.harness import Harness
 from roost.ports.notifier import Notifier
 from roost.ports.sandbox_provider import SandboxLimits
 from roost.ports.seal import Seal

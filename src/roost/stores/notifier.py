@@ -178,6 +178,10 @@ class _Subscription:
         notified, self._notified = self._notified, False
         return notified
 
+    async def until_notified(self, timeout: float) -> bool:
+        await self.wait(timeout)
+        return self.notified()
+
     def previews(self) -> list[Preview]:
         if not self._previews:
             return []

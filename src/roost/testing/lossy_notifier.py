@@ -82,6 +82,9 @@ class _Subscription:
     async def wait(self, timeout: float) -> bool:
         return await self._inner.wait(timeout * self._pace)
 
+    async def until_notified(self, timeout: float) -> bool:
+        return await self._inner.until_notified(timeout * self._pace)
+
 
 class _Subscriptions:
     def __init__(self, inner: Subscriptions, pace: float) -> None:

@@ -39,6 +39,13 @@ class NotifierContract:
             assert not one.notified()
             assert not other.notified()
 
+    async def test_whoever_waits_for_a_notification_takes_it(self, notifier: Notifier) -> None:
+        with notifier.subscribe("here") as subscription:
+            notifier.notify("here")
+            assert await subscription.until_notified(60)
+            assert not subscription.notified()
+            assert not await subscription.until_notified(0.01)
+
     async def test_a_subscription_to_many_topics_hears_of_these_only_and_each_topic_once(
         self, notifier: Notifier
     ) -> None:

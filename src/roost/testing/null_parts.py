@@ -16,7 +16,7 @@ from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.reports import SandboxReports
 from roost.core.sandbox.sandboxes import Sandboxes
-from roost.core.sessions.harness_choice import HarnessChoice
+from roost.core.sessions.harness_choice import HarnessChoice, KnownHarness
 from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
 from roost.core.sessions.specs import SessionSpecs, SpecRecords
 from roost.core.sessions.trust import Trust
@@ -44,7 +44,7 @@ from roost.errors import CannotSeal, CannotUnseal, SandboxUnavailable
 from roost.ids import mint
 from roost.ports.catalog import Catalog
 from roost.ports.egress import Credential, Origin, RefusalReport
-from roost.ports.harness import Conversation, Harness, KnownHarness
+from roost.ports.harness import Conversation, Harness
 from roost.ports.keys import Key
 from roost.ports.models import ListedModel
 from roost.ports.notifier import Notifier

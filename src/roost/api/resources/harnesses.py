@@ -10,8 +10,7 @@ from starlette.types import ASGIApp
 from roost.api.framework.call import ApiCall
 from roost.api.framework.replies import reply
 from roost.api.framework.resource import Resource
-from roost.core.sessions.harness_choice import HarnessChoice
-from roost.ports.harness import KnownHarness
+from roost.core.sessions.harness_choice import HarnessChoice, KnownHarness
 
 RESOURCE: Final = Resource()
 

@@ -53,10 +53,9 @@ class Revocations:
         with self._notifier.subscribe(_KEYS) as subscription:
             task_status.started()
             while True:
-                if await subscription.wait(_LOOK_AGAIN):
+                if await subscription.until_notified(_LOOK_AGAIN):
                     self._keyring.doubt()
                     self._logins.doubt()
-                subscription.notified()
                 try:
                     await self._end()
                 except RoostError as error:

@@ -9,10 +9,10 @@ A session whose trust level is not `sandboxed` is not isolated: it works in the 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import anyio
 from msgspec.structs import replace
@@ -26,10 +26,10 @@ from roost.core.sandbox.planner import SandboxInputs, SandboxPlanner
 from roost.core.sandbox.reports import OnSpending, SandboxReports
 from roost.core.sandbox.session_files import SessionFiles
 from roost.core.sandbox.variables import lacks_of
-from roost.domain.session import Lease, Session, Spec
+from roost.domain.session import Lease, Session
 from roost.errors import SandboxFailed
 from roost.ports.egress import Account, Egress, OpenGrant
-from roost.ports.harness import Brief, Confinement, Harness, History, SkillNote, StartMode
+from roost.ports.harness import Brief, Harness
 from roost.ports.sandbox import Sandbox, Stats
 from roost.ports.sandbox_provider import Mount
 from roost.ports.volumes import SessionVolumes
@@ -41,33 +41,6 @@ _log = logging.getLogger(__name__)
 _OPENED_AT_ONCE: Final = 8  # of those that are opened when they are needed
 
 OnAccount = Callable[[Account], None]
-
-
-class OpenSandbox(NamedTuple):
-    """A session's sandbox, and what a harness has to know of it.
-
-    `grant` is what can be reached from it. `behind`: the files in it may be older than the session's log.
-    """
-
-    sandbox: Sandbox
-    confinement: Confinement | None
-    grant: OpenGrant
-    behind: bool
-    skills: Sequence[SkillNote]
-
-    def brief(self, session: Session, history: History, *, resumed: bool, ahead: bool) -> Brief:
-        """What the harness is told. `ahead`: its program may start before there is something to tell it."""
-        start = StartMode.of(resumed=resumed, ahead=ahead, behind=self.behind)
-        return Brief(
-            session,
-            history,
-            start,
-            self.sandbox,
-            self.confinement,
-            self.grant.addresses,
-            self.grant,
-            self.skills,
-        )
 
 
 class Sandboxes:
@@ -102,9 +75,9 @@ class Sandboxes:
 
     @asynccontextmanager
     async def open(
-        self, lease: Lease, session: Session, harness: Harness, reports: SandboxReports
-    ) -> AsyncGenerator[OpenSandbox, None]:
-        """The session's sandbox, for as long as the context lasts; all in it is dead afterwards.
+        self, lease: Lease, brief: Brief, harness: Harness, reports: SandboxReports
+    ) -> AsyncGenerator[Brief, None]:
+        """The brief with its session's sandbox, for as long as the context lasts; all in it is dead afterwards.
 
         What it is refused and what it spends is told as it happens. Its files are the newest,
         restored first if they are not here, and stored when it ends. One that `is_lazy` does all that, and raises
@@ -115,6 +88,7 @@ class Sandboxes:
         :raises FilesElsewhere: it shares a workspace that is on another node
         :raises WorkspaceDeleted: the workspace it shares is gone
         """
+        session = brief.session
         async with AsyncExitStack() as stack:  # opened in this order, and closed in the reverse one
             inputs = await self._inputs(session, harness, reports)
             account = partial(self._account, session, reports.spent)
@@ -126,10 +100,16 @@ class Sandboxes:
             is_lazy = self.is_lazy(session, harness)
             context = on_demand(placed, self._opening) if is_lazy else placed()
             sandbox = await stack.enter_async_context(context)
-            confinement = self._planner.confinement(session)
-            behind = self.files.may_be_behind(session.id)
-            skills = await self.belongings.skills(session)
-            yield OpenSandbox(sandbox, confinement, granted, behind, skills)
+            is_behind = self.files.may_be_behind(session.id)
+            yield replace(
+                brief,
+                start=brief.start.behind() if is_behind else brief.start,
+                sandbox=sandbox,
+                confinement=self._planner.confinement(session),
+                addresses=granted.addresses,
+                grant=granted,
+                skills=await self.belongings.skills(session),
+            )
 
     @asynccontextmanager
     async def _placed(
@@ -170,23 +150,14 @@ class Sandboxes:
     async def _mounts(
         self, session: Session, harness: Harness, reports: SandboxReports
     ) -> list[Mount]:
-        return [
-            *harness.mounts,
-            *await self.belongings.mounts(session, reports.lacks),
-            *self._vault_of(session.spec),
-        ]
-
-    def _vault_of(self, spec: Spec) -> list[Mount]:
-        is_shown = spec.mount_scope == "workspace+vault" and spec.trust_level == "sandboxed"
-        return [self._volumes.vault_mount(VAULT)] if is_shown else []
+        scope, level = session.spec.mount_scope, session.spec.trust_level
+        is_shown = scope == "workspace+vault" and level == "sandboxed"
+        vault = [self._volumes.vault_mount(VAULT)] if is_shown else []
+        return [*harness.mounts, *await self.belongings.mounts(session, reports.lacks), *vault]
 
     async def _account(self, session: Session, on_spending: OnSpending, account: Account) -> None:
-        _log.info(
-            "model request: %d in %.1f s",
-            account.status,
-            account.seconds,
-            extra={"action": "model", "session": account.session_id, "model": account.model},
-        )
+        about = {"action": "model", "session": account.session_id, "model": account.model}
+        _log.info("model request: %d in %.1f s", account.status, account.seconds, extra=about)
         self._on_account(account)
         await on_spending(self._planner.cost(session, account))
 

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from roost.domain.agent import DEFAULT_EFFORT, HARNESS
 from roost.domain.events import Draft
 from roost.domain.llm_vault import LlmVault
 from roost.domain.upstream import Upstreams
-from roost.errors import HarnessCannot, InvalidRequest
-from roost.ports.harness import KnownHarness
+from roost.errors import HarnessCannot, InvalidRequest, RoostError
+from roost.ports.harness import Harness
 from roost.ports.harness_profile import HarnessProfile
 
 _CANNOT: Final[Mapping[str, str]] = {
@@ -34,6 +35,29 @@ _CANNOT: Final[Mapping[str, str]] = {
 """What agents cannot do that lack an ability, in words."""
 
 _SEEN: Final[Mapping[str, str]] = {"image": "images", "document": "files"}
+
+
+class KnownHarness(msgspec.Struct, frozen=True, kw_only=True):
+    """A harness that a server knows, and whether it can be used there.
+
+    `version` is what its `check` gave; None: it cannot be used, and `missing` says why, `hint` what to do about
+    it. One whose package cannot even be imported declares nothing, so it has no `profile`.
+    """
+
+    name: str
+    profile: HarnessProfile | None
+    version: str | None = None
+    missing: str | None = None
+    hint: str | None = None
+
+    @classmethod
+    def of(cls, harness: Harness) -> KnownHarness:
+        """A harness that was made, once it has looked at this machine."""
+        known = cls(name=harness.name, profile=harness.profile)
+        try:
+            return replace(known, version=harness.check())
+        except RoostError as error:
+            return replace(known, missing=error.message, hint=error.hint)
 
 
 class Need(msgspec.Struct, frozen=True):

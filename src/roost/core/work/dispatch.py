@@ -110,8 +110,7 @@ class Dispatcher:
                     self._runners[runner] = CancelScope()
                     tasks.start_soon(self._run, runner, lease)
                 # What was just notified of may be left to another node, for a moment.
-                heard = await subscription.wait(2 * HEAD_START if heard else _LOOK_AGAIN)
-                subscription.notified()
+                heard = await subscription.until_notified(2 * HEAD_START if heard else _LOOK_AGAIN)
 
     @property
     def room(self) -> int:
@@ -163,42 +162,30 @@ class Dispatcher:
         try:
             await self._log.release(lease)
         except RoostError as error:
-            _log.warning(
-                "cannot hand back: %s",
-                error.message,
-                extra={"action": "release", "session": lease.session_id},
-            )
+            about = {"action": "release", "session": lease.session_id}
+            _log.warning("cannot hand back: %s", error.message, extra=about)
 
     async def _drain_whenever_asked(self) -> None:
         """While this node is to drain, its sessions go to others: those at rest at once, the others
         after their turn, and when that takes too long, in the middle of it.
         """
-        drained = False
         with self._notifier.subscribe(WORK) as subscription:
             while True:
-                if self.member.draining and not drained:
+                if self.member.draining:
                     await self._hand_over(self._drain_seconds, lambda: self.member.draining)
-                    drained = self.member.draining
-                elif drained and not self.member.draining:
-                    drained = False
+                elif not self._stopping:
                     self._leave(False)
-                await subscription.wait(_LOOK_AGAIN)
-                subscription.notified()
+                await subscription.until_notified(_LOOK_AGAIN)
 
     async def _hand_over(self, seconds: float, wanted: Callable[[], bool]) -> None:
-        """Let runners come to the end of their turn for some seconds, and take what is left from them.
-
-        The next claim of these sessions, here or at another node, goes on from the log.
+        """Let runners come to the end of their turn for some seconds, and take what is left from them, if that
+        is still wanted. The next claim of these sessions, here or at another node, goes on from the log.
         """
         self._leave(True)
         with anyio.move_on_after(seconds), self._notifier.subscribe(WORK) as subscription:
             while wanted() and (self.busy or len(self._parts.idle)):
-                await subscription.wait(_LOOK_AGAIN)
-                subscription.notified()
-        if not wanted():
-            self._leave(False)
-            return
-        for scope in list(self._runners.values()):
+                await subscription.until_notified(_LOOK_AGAIN)
+        for scope in list(self._runners.values()) if wanted() else ():
             scope.cancel()
 
     def _leave(self, leaving: bool) -> None:

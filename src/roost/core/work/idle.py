@@ -59,21 +59,19 @@ class IdleAgents:
 
     async def until_work(self, lease: Lease, before: Session) -> Work | None:
         """What there is to do when it has work again; None when its agent is to end, or to start anew."""
-        with (
-            self._notifier.subscribe(inbox(before.id)) as subscription,
-            self._idling(before.id),
-        ):
+        with self._notifier.subscribe(inbox(before.id)) as subscription, self._idling(before.id):
             self._notifier.notify(WORK)  # another session may be worked on now
             until = anyio.current_time() + self.seconds
-            while self._may_stay(before.id) and anyio.current_time() < until:
+            while not self._closed and self._stays.get(before.id) and anyio.current_time() < until:
                 session, inputs = await self._sessions.with_inputs(before.id)
                 if session.state.status is Status.TERMINATED or is_changed(before, session):
                     return None
                 if session.state.status is not Status.IDLE:
                     return Work(session, inputs)
                 async with self._standby.standing_by(lease, session) as handoff:
-                    await subscription.wait(min(_LOOK_AGAIN, until - anyio.current_time()))
-                    subscription.notified()
+                    await subscription.until_notified(
+                        min(_LOOK_AGAIN, until - anyio.current_time())
+                    )
                 if handoff.begun is not None:
                     return Work(replace(session, state=handoff.begun), handoff.inputs, begun=True)
         return None
@@ -87,9 +85,6 @@ class IdleAgents:
             yield
         finally:
             self._stays.pop(session_id, None)  # an older runner may have gone first
-
-    def _may_stay(self, session_id: str) -> bool:
-        return not self._closed and self._stays.get(session_id, False)
 
     def _staying(self) -> list[str]:
         return [session_id for session_id, stays in self._stays.items() if stays]

@@ -93,19 +93,14 @@ class LeasedLog:
         The lease is kept until the agent is closed: nobody may open another one beside it.
         """
         written = await self._log.finish(self._lease, seen, batch, stop_reason, keep=True)
-        if written is None:
-            return False
-        self._notifier.notify(self._lease.session_id)
-        return True
+        if written is not None:
+            self._notifier.notify(self._lease.session_id)
+        return written is not None
 
     async def fail(self, trouble: Trouble) -> None:
         """Write a failure, and what it means for the session. :raises Leaves: the end of it"""
-        _log.warning(
-            "%s: %s",
-            trouble.error,
-            trouble.message,
-            extra={"action": trouble.retry, "session": self._lease.session_id},
-        )
+        about = {"action": trouble.retry, "session": self._lease.session_id}
+        _log.warning("%s: %s", trouble.error, trouble.message, extra=about)
         move = {"retrying": Move.RETRY, "exhausted": None, "terminal": Move.END}[trouble.retry]
         said = drafts.trouble(trouble.error, trouble.message, trouble.retry)
         await self.append(Batch(drafts=[said], move=move))

@@ -74,8 +74,7 @@ class NodeLease:
         """Live, for ever: a sign of life three times in a lease, and whenever somebody was marked."""
         with self._notifier.subscribe(NODES) as subscription:
             while True:
-                await subscription.wait(self._lease_seconds / 3)
-                subscription.notified()
+                await subscription.until_notified(self._lease_seconds / 3)
                 await self.renew()
 
     async def _tell(self) -> None:

@@ -32,7 +32,7 @@ from roost.domain.session import Lease, Session, Spec
 from roost.errors import NotFound, RoostError, Unavailable
 from roost.ids import mint
 from roost.ports.egress import Networking, RefusalReport
-from roost.ports.harness import Conversation, Harness
+from roost.ports.harness import Brief, Conversation, Harness, StartMode
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier
 from roost.ports.sessions import Sessions
@@ -162,8 +162,7 @@ class Prestart:
                 while True:
                     self._tidy()
                     self._start_one(tasks)
-                    await subscription.wait(_LOOK_AGAIN)
-                    subscription.notified()
+                    await subscription.until_notified(_LOOK_AGAIN)
 
     @asynccontextmanager
     async def offer(self, tenant: str, spec: Spec) -> AsyncGenerator[Offer, None]:
@@ -321,14 +320,13 @@ class Prestart:
         session = spare.session
         harness = self._harnesses[session.spec.harness]
         past = partial(history, self._log, session)
+        brief = Brief(session, past, StartMode.FRESH_AHEAD)
         lease = Lease(session.id, _PRESTART, _GENERATION)
         await self._limit.begin(session.id)
         try:
             async with (
-                self._sandboxes.open(lease, session, harness, spare) as opened,
-                harness.open(
-                    opened.brief(session, past, resumed=False, ahead=True)
-                ) as conversation,
+                self._sandboxes.open(lease, brief, harness, spare) as ready,
+                harness.open(ready) as conversation,
             ):
                 with anyio.fail_after(_COMES_UP_WITHIN):
                     await conversation.up()

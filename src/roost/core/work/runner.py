@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -105,7 +105,7 @@ class Runner:
         self.log.look(session.state)
         self._was_up, self._turns_taken = False, 0
         try:
-            async with self._unless_interrupted(session) as conversation:
+            async with self._agent_of(session) as conversation:
                 if conversation is None:
                     self._move(RunnerPhase.INTERRUPTED)
                     return
@@ -128,13 +128,9 @@ class Runner:
             self._broke(error)
 
     @asynccontextmanager
-    async def _unless_interrupted(
-        self, session: Session
-    ) -> AsyncGenerator[Conversation | None, None]:
+    async def _agent_of(self, session: Session) -> AsyncGenerator[Conversation | None, None]:
         """The agent; None if it was interrupted while it started, or there is nothing to do for it."""
-        agent: AbstractAsyncContextManager[Conversation] = self._parts.starter.open(
-            self._lease, self.log, session, resumed=self._resumed
-        )
+        agent = self._parts.starter.open(self._lease, self.log, session, resumed=self._resumed)
         watch, opening = CancelScope(), CancelScope()
         with opening:
             async with alongside(self._watch, watch, opening), agent as conversation:
@@ -153,8 +149,7 @@ class Runner:
                     return None
                 if session.state.status is Status.IDLE or interrupts_in(inputs):
                     return opening.cancel()
-                await subscription.wait(_LOOK_AGAIN)
-                subscription.notified()
+                await subscription.until_notified(_LOOK_AGAIN)
 
     async def _opened(self, session: Session) -> RunnerPhase:
         found, inputs = await self._sessions.with_inputs(session.id)

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from roost.core.concurrency import alongside
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.reports import LoggedReports
@@ -63,10 +65,10 @@ class AgentStarter:
         :raises SandboxFailed: the sandbox cannot be opened though there should be one
         """
         past = partial(history, self._log, session)
+        brief = Brief(session, past, StartMode.of(resumed=resumed))
         harness = self._harness_of(session)
         if not harness.profile.needs_sandbox:
             self.limit.end(session.id)  # there is nothing to start
-            brief = Brief(session, past, StartMode.of(resumed=resumed))
             async with harness.open(brief) as conversation:
                 yield conversation
             return
@@ -74,28 +76,20 @@ class AgentStarter:
         await self._sandboxes.belongings.check(session, reports.lacks)
         if self._sandboxes.is_lazy(session, harness):
             self.limit.end(session.id)
-            async with (
-                self._sandboxes.open(lease, session, harness, reports) as opened,
-                harness.open(
-                    opened.brief(session, past, resumed=resumed, ahead=False)
-                ) as conversation,
-            ):
-                yield conversation
-            return
-        async with self._prestart.taken(lease, session, reports) as prestarted:
-            if prestarted is not None:
-                self.limit.end(session.id)
-                yield prestarted
-                return
-        await self._wait_for_sandbox(log, session)
-        ahead = can_start_ahead(session, await self._log.inputs(session.id))
-        await self.limit.begin(session.id)
+        else:
+            async with self._prestart.taken(lease, session, reports) as prestarted:
+                if prestarted is not None:
+                    self.limit.end(session.id)
+                    yield prestarted
+                    return
+            await self._wait_for_sandbox(log, session)
+            ahead = can_start_ahead(session, await self._log.inputs(session.id))
+            brief = replace(brief, start=StartMode.of(resumed=resumed, ahead=ahead))
+            await self.limit.begin(session.id)
         try:
             async with (
-                self._sandboxes.open(lease, session, harness, reports) as opened,
-                harness.open(
-                    opened.brief(session, past, resumed=resumed, ahead=ahead)
-                ) as conversation,
+                self._sandboxes.open(lease, brief, harness, reports) as ready,
+                harness.open(ready) as conversation,
                 alongside(self._see_it_up, conversation, session.id),
             ):
                 yield conversation
@@ -117,8 +111,7 @@ class AgentStarter:
                         await log.fail(Trouble(missing.code, text, "retrying"))
                     said = True
                     self.limit.end(session.id)  # others need not wait with it
-                await subscription.wait(_LOOK_AGAIN)
-                subscription.notified()
+                await subscription.until_notified(_LOOK_AGAIN)
 
     async def _see_it_up(self, conversation: Conversation, session_id: str) -> None:
         await conversation.up()

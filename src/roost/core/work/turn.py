@@ -149,8 +149,7 @@ class _Turn:
             while True:
                 if await self._log.inputs(session_id, ["user.interrupt"]):
                     return await self._conversation.interrupt()
-                await subscription.wait(_LOOK_AGAIN)
-                subscription.notified()
+                await subscription.until_notified(_LOOK_AGAIN)
 
     async def _log_outputs(self, work: Work) -> dict[str, Any]:
         turn = self._conversation.turn(work.inputs, again=work.again)
