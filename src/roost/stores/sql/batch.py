@@ -80,9 +80,17 @@ class LockKind(IntEnum):
 class WriteBatch(ABC):
     """One batch: all of it happens at one moment, `now`."""
 
+    number = 0
+    """Which one it is, where the store keeps sessions from one batch to the next."""
+
     def __init__(self, now: Micros) -> None:
-        self.now = now
+        self._happens(now)
         self._clear()
+
+    def _happens(self, now: Micros) -> None:
+        self.now = now
+        self.moment = Moment(now, new_event_id)
+        """The same for the rules of the ledger."""
 
     def _clear(self) -> None:
         self._entries: list[Row] = []
@@ -90,11 +98,6 @@ class WriteBatch(ABC):
         self._advanced: dict[int, CachedSession] = {}
         self._stepped: dict[int, CachedSession] = {}
         self._receipts: dict[tuple[int, str], tuple[str, Entry]] = {}
-
-    @property
-    def moment(self) -> Moment:
-        """The same for the rules of the ledger."""
-        return Moment(self.now, new_event_id)
 
     # What a store knows
 
@@ -167,7 +170,9 @@ class WriteBatch(ABC):
 
     def put(self, session: CachedSession, state: State, *, only_counts: bool = False) -> None:
         """Write where the session stands now. `only_counts`: see `Change`."""
-        before, session.state, session.updated_at = session.state, state, self.now
+        before = session.state
+        # In this order, for whoever looks at it on another thread: see `SqliteTransaction.settled`.
+        session.batch, session.updated_at, session.state = self.number, self.now, state
         self._advanced[session.num] = session
         if not only_counts and state != replace(
             before, head=state.head, queued=state.queued, sent=state.sent, sent_at=state.sent_at
@@ -199,7 +204,7 @@ class SqlTransaction(WriteBatch):
 
     def at_least(self, moment: Micros) -> None:
         """It happens no earlier than that."""
-        self.now = max(self.now, moment)
+        self._happens(max(self.now, moment))
 
     @abstractmethod
     async def ask(self, sql: str, *values: Any) -> list[Row]:
@@ -244,7 +249,7 @@ class SqlTransaction(WriteBatch):
 
 def _taken_at_once(change: Change) -> dict[int, int]:
     """For each new input where it was taken up; 0: it waits."""
-    if not change.opened:
-        return {}
-    again = {entry.id: entry.seq for entry in change.entries} if change.consumed else {}
+    if not change.consumed:
+        return {entry.seq: 0 for entry in change.opened}
+    again = {entry.id: entry.seq for entry in change.entries}
     return {e.seq: again[e.id] if e.seq in change.consumed else 0 for e in change.opened}

@@ -84,10 +84,10 @@ class CachedSession:
     """A session as a batch knows it, ahead of the database until that is committed."""
 
     __slots__ = (
+        "batch",
         "created_at",
         "id",
         "num",
-        "settled",
         "spec_version",
         "state",
         "tenant",
@@ -104,15 +104,11 @@ class CachedSession:
         self.updated_at = now
         self.state = state
         self.spec_version = 0
-        self.settled: Settled | None = None
-        """As it was last committed, where the store keeps sessions from one batch to the next."""
+        self.batch = 0
+        """The number of the last batch that has changed it."""
         self.waiting: set[int] | None = set()
         """The seqs of the inputs that wait; None: not looked up yet."""
         self.waits_from = 0
-
-    def settle(self) -> None:
-        """It is committed as it is now."""
-        self.settled = Settled(self.state, self.updated_at, self.spec_version)
 
     def session(self, spec: Spec, now: Micros) -> Session:
         """The whole session, as callers get it at this moment."""

@@ -18,7 +18,7 @@ import apsw
 import msgspec
 
 from roost.domain.events import Entry, Micros
-from roost.domain.session import Session, Spec, State
+from roost.domain.session import Session, Spec
 from roost.errors import NotFound
 from roost.ports.nodes import About
 from roost.stores.sql.batch import LockKind, SqlTransaction
@@ -60,9 +60,9 @@ class _RowsStatement:
 
     _TOGETHER: Final = (64, 32, 16, 8, 4, 2, 1)
 
-    def __init__(self, insert: str, columns: int, then: str = "") -> None:
+    def __init__(self, insert: str, columns: int) -> None:
         row = f"({', '.join('?' * columns)})"
-        self._for = {n: f"{insert} VALUES {', '.join([row] * n)} {then}" for n in self._TOGETHER}
+        self._for = {n: f"{insert} VALUES {', '.join([row] * n)}" for n in self._TOGETHER}
 
     def run(self, cursor: apsw.Cursor, rows: Sequence[Row]) -> None:
         """Write the rows, in their order."""
@@ -90,15 +90,9 @@ WHERE e.session = ? AND e.seq >= ? AND e.taken = 0 ORDER BY e.seq
 # The inputs that agents got in a batch.
 _TAKE = "UPDATE entries SET taken = ? WHERE session = ? AND seq = ?"
 
-# Where the sessions written to now end. Each of them is there already.
+# Where the sessions written to now end: all columns of rows that are there already.
 _ADVANCE = _RowsStatement(
-    "INSERT INTO heads (head, queued, waits_from, sent, sent_at, updated_at, session)",
-    columns=7,
-    then="""
-ON CONFLICT (session) DO UPDATE SET head = excluded.head, queued = excluded.queued,
-    waits_from = excluded.waits_from, sent = excluded.sent, sent_at = excluded.sent_at,
-    updated_at = excluded.updated_at
-""",
+    "REPLACE INTO heads (head, queued, waits_from, sent, sent_at, updated_at, session)", columns=7
 )
 
 # Where the sessions that took a step now stand.
@@ -165,7 +159,7 @@ class SqliteTransaction(SqlTransaction):
         self._db = db
         self._cursor = db.cursor()
         self._sessions: OrderedDict[str, CachedSession] = OrderedDict()
-        self._changed: list[CachedSession] = []
+        self._committed = 0  # the number of the last batch that is on disk
         self._versions = count(1)
 
     def remembers(self, session_id: str) -> bool:
@@ -175,18 +169,22 @@ class SqliteTransaction(SqlTransaction):
     def settled(self, session_id: str) -> Settled | None:
         """The session as it is committed; None: it is not remembered, or the batch that is open changes it.
 
-        Any thread may ask: the state, which is looked at last, is what a batch changes first, and always
-        to another one.
+        Any thread may ask. A batch says first that it changes a session, and then changes its state, always to
+        another one; what was changed in vain is forgotten before the next batch.
         """
         known = self._sessions.get(session_id)
-        settled = known and known.settled
-        return settled if known and settled and known.state is settled.state else None
+        if known is None:
+            return None
+        settled = Settled(known.state, known.updated_at, known.spec_version)
+        is_committed = known.batch <= self._committed and known.state is settled.state
+        return settled if is_committed and self._sessions.get(session_id) is known else None
 
     # The life of a batch
 
     def begin(self) -> None:
         """Open a batch. All of it happens at one moment, never before the last one's."""
-        self.now = self._clock.tick()
+        self.number += 1
+        self._happens(self._clock.tick())
         self._roll_back()  # nothing, unless the disk refused even that the last time
         self._cursor.execute("BEGIN IMMEDIATE")
 
@@ -194,16 +192,13 @@ class SqliteTransaction(SqlTransaction):
         """All of it is on disk when this returns."""
         self.flush()
         self._cursor.execute("COMMIT")
-        for session in self._changed:
-            session.settle()
-        self._changed.clear()
+        self._committed = self.number
         while len(self._sessions) > _MOST_REMEMBERED:
             self._sessions.popitem(last=False)
 
     def abandon(self) -> None:
         """Nothing of it happened; nothing remembered may be believed."""
         self._clear()
-        self._changed.clear()
         self._sessions.clear()
         self.later.clear()
         self._roll_back()
@@ -242,7 +237,9 @@ class SqliteTransaction(SqlTransaction):
     def add(self, new: NewSession) -> CachedSession:
         columns = (*spec_columns(new.spec), *state_columns(new.state))
         [(num,)] = self.query(_CREATE, new.id, new.tenant, self.now, *columns)
-        session = self._remember(CachedSession(num, new.id, new.tenant, self.now, new.state))
+        session = CachedSession(num, new.id, new.tenant, self.now, new.state)
+        session.batch = self.number
+        self._remember(session)
         self.query(_CREATE_HEAD, *head_columns(session))
         self.query(_CREATE_SPEC, num, encode(new.spec))
         if (receipt := new.receipt) is not None:
@@ -258,18 +255,12 @@ class SqliteTransaction(SqlTransaction):
         row = self._cursor.execute(_FIND, (session_id,)).fetchone()
         if row is None:
             raise NotFound(f"there is no session {session_id}")
-        session = self._remember(cached_of(row))
-        session.settle()
-        return session
+        return self._remember(cached_of(row))
 
     def _remember(self, session: CachedSession) -> CachedSession:
         session.spec_version = next(self._versions)
         self._sessions[session.id] = session
         return session
-
-    def put(self, session: CachedSession, state: State, *, only_counts: bool = False) -> None:
-        super().put(session, state, only_counts=only_counts)
-        self._changed.append(session)
 
     def _waiting(self, session: CachedSession) -> set[int]:
         return {seq for (seq,) in self.query(_WAITING, session.num, session.waits_from)}
@@ -303,7 +294,7 @@ class SqliteTransaction(SqlTransaction):
         return session.session(spec_of(spec), self.now)
 
     async def rewrite(self, session: CachedSession, spec: Spec) -> None:
-        session.spec_version = next(self._versions)
+        session.batch, session.spec_version = self.number, next(self._versions)
         self.query(REWRITE, encode(spec), session.num)
 
     async def session_made(self, new: NewSession) -> Session | None:

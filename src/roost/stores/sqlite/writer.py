@@ -124,16 +124,15 @@ class SqliteWriter:
             return [self._commit([operation])[0] for operation in operations]
 
     def _commit_together(self, operations: list[SqliteOperation[Any]]) -> list[Any]:
-        self._tx.begin()
-        outcomes = [self._outcome(operation) for operation in operations]
-        self._tx.commit()
+        tx, outcomes = self._tx, list[Any]()
+        tx.begin()
+        for operation in operations:
+            try:
+                outcomes.append(operation.on(tx))
+            except RoostError as refusal:
+                outcomes.append(refusal)
+        tx.commit()
         return outcomes
-
-    def _outcome(self, operation: SqliteOperation[Any]) -> Any:
-        try:
-            return operation.on(self._tx)
-        except RoostError as refusal:
-            return refusal
 
     def _abandon(self) -> None:
         try:
@@ -159,7 +158,8 @@ class _Statement(msgspec.Struct, frozen=True):
 
 def _answer(jobs: list[_Job], outcomes: list[Any]) -> None:
     for (_, future, ended), outcome in zip(jobs, outcomes, strict=True):
-        tell(ended, outcome)
+        if ended is not None:
+            tell(ended, outcome)
         if future is None:
             if isinstance(outcome, Exception):
                 _log.warning("nobody waits for this, it is done at the next start: %s", outcome)
