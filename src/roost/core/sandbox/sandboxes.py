@@ -26,7 +26,7 @@ from roost.core.sandbox.planner import SandboxInputs, SandboxPlanner
 from roost.core.sandbox.reports import OnSpending, SandboxReports
 from roost.core.sandbox.session_files import SessionFiles
 from roost.core.sandbox.variables import lacks_of
-from roost.domain.session import Lease, Session
+from roost.domain.session import Lease, Session, Spec
 from roost.errors import SandboxFailed
 from roost.ports.egress import Account, Egress, OpenGrant
 from roost.ports.harness import Brief, Harness
@@ -124,7 +124,9 @@ class Sandboxes:
         """The sandbox itself, with the session's files in it."""
         self._volumes.make(session.id)
         async with self.files.open(session, lease.generation, reports.lacks):
-            inputs = replace(inputs, mounts=await self._mounts(session, harness, reports))
+            brought = await self.belongings.mounts(session, reports.lacks)
+            mounts = [*harness.mounts, *brought, *self._vault_of(session.spec)]
+            inputs = replace(inputs, mounts=mounts)
             plan = self._planner.plan(lease, session, harness, inputs, granted)
             async with self.offered.provider_for(session.spec).open(plan) as bare:
                 self._open[session.id] = bare
@@ -147,13 +149,9 @@ class Sandboxes:
             quota_bytes=await self.files.quota(session),
         )
 
-    async def _mounts(
-        self, session: Session, harness: Harness, reports: SandboxReports
-    ) -> list[Mount]:
-        scope, level = session.spec.mount_scope, session.spec.trust_level
-        is_shown = scope == "workspace+vault" and level == "sandboxed"
-        vault = [self._volumes.vault_mount(VAULT)] if is_shown else []
-        return [*harness.mounts, *await self.belongings.mounts(session, reports.lacks), *vault]
+    def _vault_of(self, spec: Spec) -> list[Mount]:
+        is_shown = spec.mount_scope == "workspace+vault" and spec.trust_level == "sandboxed"
+        return [self._volumes.vault_mount(VAULT)] if is_shown else []
 
     async def _account(self, session: Session, on_spending: OnSpending, account: Account) -> None:
         about = {"action": "model", "session": account.session_id, "model": account.model}

@@ -169,23 +169,30 @@ class Dispatcher:
         """While this node is to drain, its sessions go to others: those at rest at once, the others
         after their turn, and when that takes too long, in the middle of it.
         """
+        drained = False
         with self._notifier.subscribe(WORK) as subscription:
             while True:
-                if self.member.draining:
+                if self.member.draining and not drained:
                     await self._hand_over(self._drain_seconds, lambda: self.member.draining)
-                elif not self._stopping:
+                    drained = self.member.draining
+                elif drained and not self.member.draining:
+                    drained = False
                     self._leave(False)
                 await subscription.until_notified(_LOOK_AGAIN)
 
     async def _hand_over(self, seconds: float, wanted: Callable[[], bool]) -> None:
-        """Let runners come to the end of their turn for some seconds, and take what is left from them, if that
-        is still wanted. The next claim of these sessions, here or at another node, goes on from the log.
+        """Let runners come to the end of their turn for some seconds, and take what is left from them.
+
+        The next claim of these sessions, here or at another node, goes on from the log.
         """
         self._leave(True)
         with anyio.move_on_after(seconds), self._notifier.subscribe(WORK) as subscription:
             while wanted() and (self.busy or len(self._parts.idle)):
                 await subscription.until_notified(_LOOK_AGAIN)
-        for scope in list(self._runners.values()) if wanted() else ():
+        if not wanted():
+            self._leave(False)
+            return
+        for scope in list(self._runners.values()):
             scope.cancel()
 
     def _leave(self, leaving: bool) -> None:

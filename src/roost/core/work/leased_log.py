@@ -30,17 +30,13 @@ class LeasedLog:
     """
 
     def __init__(self, log: Log, notifier: Notifier, lease: Lease) -> None:
+        self.session_id = lease.session_id
         self.head = 0
         self.waits = False
         self._log = log
         self._notifier = notifier
         self._lease = lease
         self._status = Status.RUNNING
-
-    @property
-    def session_id(self) -> str:
-        """The session whose log it is."""
-        return self._lease.session_id
 
     def look(self, state: State) -> None:
         """Go on from where the session stands, whoever has brought it there: it may have rested since."""
@@ -56,7 +52,7 @@ class LeasedLog:
         entries = await self._log.append(self._lease, batch)
         if entries:
             self.head = entries[-1].seq
-            self._notifier.notify(self._lease.session_id)
+            self._notifier.notify(self.session_id)
 
     async def say(self, *drafts: Draft) -> None:
         """Write events that tell nothing of how the agent fares."""
@@ -71,7 +67,7 @@ class LeasedLog:
     def show(self, show: Show) -> None:
         """Show text of an event to come to whoever watches now; it is not in the log."""
         preview = Preview(show.event_id, show.type, show.text, self.head)
-        self._notifier.publish(self._lease.session_id, preview)
+        self._notifier.publish(self.session_id, preview)
 
     async def work(self, emit: Emit) -> None:
         """Write what the agent does. A session that was to be retried runs again by it."""
@@ -94,12 +90,12 @@ class LeasedLog:
         """
         written = await self._log.finish(self._lease, seen, batch, stop_reason, keep=True)
         if written is not None:
-            self._notifier.notify(self._lease.session_id)
+            self._notifier.notify(self.session_id)
         return written is not None
 
     async def fail(self, trouble: Trouble) -> None:
         """Write a failure, and what it means for the session. :raises Leaves: the end of it"""
-        about = {"action": trouble.retry, "session": self._lease.session_id}
+        about = {"action": trouble.retry, "session": self.session_id}
         _log.warning("%s: %s", trouble.error, trouble.message, extra=about)
         move = {"retrying": Move.RETRY, "exhausted": None, "terminal": Move.END}[trouble.retry]
         said = drafts.trouble(trouble.error, trouble.message, trouble.retry)

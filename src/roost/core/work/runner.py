@@ -90,7 +90,9 @@ class Runner:
                     is_idle = await self._parts.turns.rest_unless_ready(self.log, _END_TURN)
                     self._move(RunnerPhase.LEFT if is_idle else RunnerPhase.OPENING)
                 case _:
-                    self._move(await self._recover())
+                    failure = self._failure
+                    del self._failure  # it holds on to the agent that failed
+                    self._move(await self._failures.phase_after(failure))
 
     def _move(self, to: RunnerPhase) -> None:
         if to not in PHASES[self.phase]:
@@ -248,8 +250,3 @@ class Runner:
             return
         self._failure = Failure(error, self._was_up, self._turns_taken)
         self._move(RunnerPhase.BROKEN)
-
-    async def _recover(self) -> RunnerPhase:
-        failure = self._failure
-        del self._failure  # it holds on to the agent that failed
-        return await self._failures.phase_after(failure)
