@@ -115,6 +115,33 @@ async def test_the_agent_has_its_prompt_its_effort_and_only_what_it_may_use(
     assert "You are being tested." in json.dumps(body["input"])
 
 
+def offered(body: dict[str, Any]) -> list[str]:
+    """The names of the tools in a request; those that it knows well, Codex gives a model among the messages."""
+    later = [item["tools"] for item in body["input"] if item.get("type") == "additional_tools"]
+    tools = [tool for tools in (body.get("tools") or [], *later) for tool in tools]
+    inner = [tool.get("tools", [tool]) for tool in tools]
+    return [tool.get("name", tool["type"]) for tools in inner for tool in tools]
+
+
+@pytest.mark.parametrize("known", ["gpt-6.1-sol", "gpt-5.5"])
+async def test_a_model_that_codex_knows_has_no_tools_but_those_that_ask_one_by_one(
+    sandboxed: SandboxedHarness, model: Served, known: str
+):
+    """By itself, Codex gives such models a tool that runs programs which call the others, and subagents."""
+    own = ["exec_command", "write_stdin", "request_user_input", "apply_patch", "view_image"]
+    runner = Board(sandboxed, agent("always_ask") | {"model": {"id": known}})
+    async with runner.open() as opened:
+        message = runner.say(script(run("echo hello > new.txt"), {"text": "Done."}))
+        rest = await runner.turn(opened, [message])
+        assert [name for name in offered(model.requests[-1].body) if name not in own] == ["lookup"]
+        (call,) = runner.events("agent.tool_use")
+        assert rest == {"type": "requires_action", "event_ids": [call.id]}
+        assert not (sandboxed.workspace / "new.txt").exists()
+        assert await runner.turn(opened, [runner.confirm(call.id)]) == END
+    assert (sandboxed.workspace / "new.txt").read_text() == "hello\n"
+    assert runner.texts() == ["Done."]
+
+
 async def test_what_is_refused_is_said_to_the_agent_and_its_own_rules_allow_nothing(
     sandboxed: SandboxedHarness, model: Served
 ):

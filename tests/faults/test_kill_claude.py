@@ -47,10 +47,14 @@ class Worker:
 
     harness = "claude"
     program = INSIDE
+    model = "claude-opus-5-5"
 
     def __init__(self, server: LiveServer, beside: Worker | None = None) -> None:
         self.server = server
-        self.chat = beside.chat.another() if beside else Chat(server, harness=self.harness)
+        agent = {"model": self.model}
+        self.chat = (
+            beside.chat.another() if beside else Chat(server, harness=self.harness, agent=agent)
+        )
         self.mark = f"{_MARK}{random.SystemRandom().randbytes(4).hex()}"
         self.sent: list[str] = []
         self.kills: list[int] = []  # for each message

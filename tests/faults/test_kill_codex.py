@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.faults.test_kill_claude import VICTIMS, Worker, kill_at_random
-from tests.harnesses.codex_session import installed_codex, run
+from tests.harnesses.codex_session import MODEL, installed_codex, run
 
 from roost.harnesses.codex.harness import INSIDE
 
@@ -20,6 +20,7 @@ class CodexWorker(Worker):
 
     harness = "codex"
     program = f"{INSIDE}/bin/codex"
+    model = MODEL
 
     @staticmethod
     def settings(url: str) -> dict[str, str]:

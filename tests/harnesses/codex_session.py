@@ -12,6 +12,9 @@ from tests.parts import need
 from roost.errors import RoostError
 from roost.harnesses.codex import CodexHarness, bundled_program
 
+MODEL = "gpt-6.1-sol"
+"""A model that Codex knows; one that it does not know, it treats in another way."""
+
 
 def installed_codex() -> Path:
     """The directory of the program, or the reason why its tests cannot run."""

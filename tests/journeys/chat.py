@@ -59,10 +59,9 @@ class Chat:
     ) -> None:
         self._key = key or server.key
         self.move_to(server)
-        fields = {"tools": [{"type": "agent_toolset_20260401"}], **(agent or {})}
-        self._agent = self.client.beta.agents.create(
-            name="coder", model="claude-opus-5-5", **fields
-        )
+        tools = [{"type": "agent_toolset_20260401"}]
+        fields = {"model": "claude-opus-5-5", "tools": tools, **(agent or {})}
+        self._agent = self.client.beta.agents.create(name="coder", **fields)
         self._place = self.client.beta.environments.create(
             name=f"place {time.time_ns()}",
             config={"type": "cloud", "networking": networking or {"type": "limited"}},

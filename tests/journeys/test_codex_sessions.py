@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.harnesses.codex_session import installed_codex, run
+from tests.harnesses.codex_session import MODEL, installed_codex, run
 from tests.journeys.chat import Chat, client_of, printed, said, script, serving
 
 from roost.testing.live import LiveServer
@@ -36,7 +36,7 @@ def work_and_go_on(server: LiveServer, model: ScriptedModel) -> None:
     files = [("greeting/SKILL.md", MANIFEST.encode()), ("greeting/words.txt", b"Good day.")]
     skill = client_of(server).beta.skills.create(files=files)
     skills = [{"type": "custom", "skill_id": skill.id}]
-    chat = Chat(server, harness="codex", agent={"skills": skills})
+    chat = Chat(server, harness="codex", agent={"model": MODEL, "skills": skills})
     looks = run("pwd; echo $HOME; echo key=$OPENAI_API_KEY; echo kept > kept.txt")
     reads = run("cat ~/.codex/skills/greeting/words.txt")
     events = chat.turn(script(looks, reads, {"thinking": "Hm.", "text": "One."}))
@@ -59,7 +59,7 @@ def work_and_go_on(server: LiveServer, model: ScriptedModel) -> None:
 def test_a_server_killed_in_the_middle_of_a_command_goes_on_and_runs_nothing_twice(
     server: LiveServer,
 ):
-    chat = Chat(server, harness="codex")
+    chat = Chat(server, harness="codex", agent={"model": MODEL})
     chat.send(script(run("echo ran >> count.txt; sleep 30"), {"text": "finished"}))
     deadline = time.monotonic() + 60
     while not (chat.home / "count.txt").exists():
@@ -80,7 +80,7 @@ def test_an_approval_outlives_the_agent_and_counts_once(server: LiveServer):
         "type": "agent_toolset_20260401",
         "default_config": {"permission_policy": {"type": "always_ask"}},
     }
-    chat = Chat(server, harness="codex", agent={"tools": [ask]})
+    chat = Chat(server, harness="codex", agent={"model": MODEL, "tools": [ask]})
     events = chat.turn(script(run("echo ran >> count.txt; cat count.txt"), {"text": "Done."}))
     assert events[-1].stop_reason.type == "requires_action"
     (call,) = [event for event in events if event.type == "agent.tool_use"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.harnesses.codex_session import run
+from tests.harnesses.codex_session import MODEL, run
 
 from roost.testing.harness_contract import BEHIND_A_SERVER, proved_by
 from roost.testing.harness_sessions import HarnessSessions
@@ -23,6 +23,7 @@ class TestMessagesSessions(HarnessSessions):
 
 class TestCodexSessions(HarnessSessions):
     harness = "codex"
+    model_id = MODEL
 
     def runs(self, command: str) -> dict[str, Any]:
         return run(command)

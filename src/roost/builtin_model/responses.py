@@ -120,7 +120,10 @@ def _items(step: Step, body: Json) -> list[Json]:
 
 def _namespaces(body: Json) -> dict[str, Json]:
     """The tools that are offered in a namespace, by the name `NAMESPACE__TOOL` that a script calls them by."""
-    spaces = [tool for tool in body.get("tools") or [] if tool.get("type") == "namespace"]
+    items = body["input"] if isinstance(body["input"], list) else []
+    later = [item.get("tools") for item in items if item.get("type") == "additional_tools"]
+    offered = [tool for tools in (body.get("tools"), *later) for tool in tools or []]
+    spaces = [tool for tool in offered if tool.get("type") == "namespace"]
     return {
         f"{space['name']}__{tool['name']}": {"name": tool["name"], "namespace": space["name"]}
         for space in spaces

@@ -6,6 +6,10 @@ no record of a conversation either (`ephemeral`). Its own sandbox is off, becaus
 each command and each change of a file (`untrusted`), and is answered by the agent's permission policy.
 
 The agent's `system` is given as instructions of the developer, beside Codex's own.
+
+Codex has a catalog of models, which says what each is offered: most are given one tool only, which runs programs that
+call the others, and tools to start agents of their own, whatever the settings say. Then nobody could be asked about a
+call before it is made, nor could the log say which were. So Codex gets its own catalog with that taken out.
 """
 
 from __future__ import annotations
@@ -43,13 +47,24 @@ _EFFORTS: Final = {
 _START: Final = """
 rm -rf "$CODEX_HOME" "${TMPDIR:-/tmp}/codex-$1".*
 mkdir -p "$CODEX_HOME" && ln -s "$2" "$CODEX_HOME/skills" && state=$(mktemp -d "${TMPDIR:-/tmp}/codex-$1.XXXXXX") || exit 1
-shift 2
-exec "$0" app-server "$@" -c "sqlite_home=\\"$state\\"" \\
+"$0" debug models --bundled | sed -E "$3" > "$state/models.json"
+shift 3
+exec "$0" app-server "$@" -c "sqlite_home=\\"$state\\"" -c "model_catalog_json=\\"$state/models.json\\"" \\
     -c "model_providers.roost.base_url=\\"$OPENAI_BASE_URL\\""
 """
+_PLAIN_MODELS: Final = ";".join(
+    (  # for `sed`, of the catalog of models
+        r's/"tool_mode":"[a-z_]*"/"tool_mode":null/g',
+        r's/"multi_agent_version":"[a-z0-9]*"/"multi_agent_version":"disabled"/g',
+        r's/"experimental_supported_tools":\[[^]]*\]/"experimental_supported_tools":[]/g',
+        # A tool that has to be found first is one the agent is not given.
+        r's/"supports_search_tool":true/"supports_search_tool":false/g',
+    )
+)
 _OFF: Final = (  # they look up hosts, start agents, or change what an agent is told
-    *("apps", "plugins", "hooks", "multi_agent", "goals", "memories", "image_generation"),
-    *("tool_suggest", "skill_search", "shell_snapshot", "unbounded_connection_retries"),
+    *("apps", "plugins", "hooks", "multi_agent", "multi_agent_v2", "goals", "memories"),
+    *("image_generation", "tool_suggest", "skill_search", "sleep_tool", "code_mode_host"),
+    *("shell_snapshot", "unbounded_connection_retries"),
     "enable_request_compression",  # the egress reads requests
 )
 
@@ -93,7 +108,8 @@ class CodexCommand:
         """The command line. Of a client's values only addresses of MCP servers are in it, quoted."""
         flags = [part for setting in self._settings() for part in ("-c", setting)]
         skills = SKILLS if self._tools.has_skills else "/nonexistent"
-        return ["sh", "-c", _START, self._program, self._session.id, skills, *flags]
+        given = [self._session.id, skills, _PLAIN_MODELS]
+        return ["sh", "-c", _START, self._program, *given, *flags]
 
     def environ(self) -> dict[str, str]:
         """The variables that Codex needs besides what the sandbox gives to every process."""
