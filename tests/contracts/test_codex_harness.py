@@ -142,6 +142,18 @@ async def test_a_model_that_codex_knows_has_no_tools_but_those_that_ask_one_by_o
     assert runner.texts() == ["Done."]
 
 
+async def test_tools_that_codex_does_not_offer_do_nothing_by_any_name(sandboxed: SandboxedHarness):
+    runner = Board(sandboxed, agent("always_ask"))
+    names = ["shell", "local_shell", "container.exec", "shell_command", "exec", "js_repl"]
+    more = ["spawn_agent", "functions.exec_command", "bash", "multi_tool_use.parallel", "sleep"]
+    given = {"cmd": "touch made", "command": ["touch", "made"], "code": "x", "message": "x"}
+    calls = [{"tool": name, "input": given} for name in (*names, *more)]
+    assert await runner.run(runner.say(script({"tools": calls}, {"text": "Done."}))) == END
+    results = runner.events("agent.tool_result")
+    assert [entry.fields["is_error"] for entry in results] == [True] * len(calls)
+    assert (runner.pending, list(sandboxed.workspace.iterdir())) == ([], [])
+
+
 async def test_what_is_refused_is_said_to_the_agent_and_its_own_rules_allow_nothing(
     sandboxed: SandboxedHarness, model: Served
 ):
@@ -184,9 +196,9 @@ async def test_an_interrupt_stops_a_running_command(sandboxed: SandboxedHarness)
     assert [entry.fields["is_error"] for entry in runner.events("agent.tool_result")] == [True]
 
 
-@pytest.mark.parametrize("status", [400, 401])
+@pytest.mark.parametrize(("status", "why"), [(400, "because"), (401, "set OPENAI_API_KEY")])
 async def test_a_request_the_model_refuses_ends_the_turn_and_says_why(
-    sandboxed: SandboxedHarness, status: int
+    sandboxed: SandboxedHarness, status: int, why: str
 ):
     runner = Board(sandboxed, agent())
     step = {"error": {"status": status, "message": "because"}, "text": "x"}
@@ -194,6 +206,7 @@ async def test_a_request_the_model_refuses_ends_the_turn_and_says_why(
     (last,) = [output for output in runner.outputs if isinstance(output, Trouble)]
     assert last.error == "model_request_failed_error"
     assert "because" in last.message
+    assert why in last.message
     assert last.retry == "exhausted"
 
 

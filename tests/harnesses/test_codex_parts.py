@@ -85,6 +85,9 @@ class TestTools:
             ("always_ask", "exec_command", {"cmd": "sh", "tty": True}, "deny"),
             ("always_allow", "exec_command", {"cmd": "sh", "tty": True}, "allow"),
             ("always_ask", "lookup", {}, "ask"),
+            ("always_ask", "shell", {"command": ["ls"]}, "ask"),
+            ("always_ask", "spawn_agent", {"message": "Look."}, "ask"),
+            ("always_ask", "list_mcp_resources", {}, "allow"),
             ("always_allow", "get_context_remaining", {}, "allow"),
         ],
     )
@@ -93,6 +96,13 @@ class TestTools:
     ):
         tools = tools_of(agent(toolset(policy), custom("lookup")))
         assert tools.call(called(name, **given), "sevt_1").verdict.permission == permission
+
+    def test_a_tool_of_another_namespace_is_none_of_those_with_the_same_name(self):
+        tools = tools_of(agent(toolset("always_ask"), custom("lookup")))
+        call = tools.call({**called("update_plan"), "namespace": "other"}, "sevt_1")
+        assert (call.tool.name, call.verdict.permission) == ("other.update_plan", "ask")
+        plain = tools.call({**called("update_plan"), "namespace": "functions"}, "sevt_1")
+        assert plain.verdict.permission == "allow"
 
     def test_a_patch_that_adds_a_file_needs_the_permission_to_write(self):
         ask = {"name": "write", "enabled": True, "permission_policy": {"type": "always_ask"}}
@@ -203,7 +213,7 @@ class FakePipe(AppServerPipe):
 async def at_work(given: dict[str, Any] = ASKING) -> tuple[CodexProcess, FakePipe]:
     """A process that was asked something, and has told the name of its turn."""
     program = FakePipe()
-    process = CodexProcess(program, tools_of(given), IDS, since=0)
+    process = CodexProcess(program, tools_of(given), IDS, "", since=0)
     process.thread = "thread"
     await process.say([{"type": "text", "text": "Hello"}], {})
     await process.take({"id": 1, "result": {"turn": {"id": "turn"}}})
@@ -272,6 +282,47 @@ class TestProcess:
         await process.take({"id": 7, "method": "currentTime/read", "params": {}})
         assert "error" in program.told[-1]
 
+    @pytest.mark.parametrize(
+        "item",
+        [
+            called("update_plan"),
+            called("view_image", path="a.png"),
+            {**called("find"), "namespace": "mcp__my_docs_0"},
+        ],
+    )
+    async def test_no_command_runs_on_the_strength_of_what_may_not_run_one(
+        self, item: dict[str, Any]
+    ):
+        given = agent(toolset(), mcp_toolset("my docs", "always_allow"), servers=("my docs",))
+        process, program = await at_work(given)
+        await heard(process, "rawResponseItem/completed", item=item)
+        await heard(process, "rawResponse/completed")
+        for number, what in enumerate(("commandExecution", "fileChange")):
+            await process.take({**APPROVAL, "id": number, "method": f"item/{what}/requestApproval"})
+            assert program.told[-1] == {"id": number, "result": {"decision": "decline"}}
+
+    async def test_a_tool_of_a_server_is_not_taken_for_another_one_with_the_same_input(self):
+        toolset_of = mcp_toolset("my docs", "always_allow")
+        ask = {"name": "drop", "enabled": True, "permission_policy": {"type": "always_ask"}}
+        given = agent(toolset(), {**toolset_of, "configs": [ask]}, servers=("my docs",))
+        process, program = await at_work(given)
+        for name in ("find", "drop"):
+            item = {**called(name, name, what="x"), "namespace": "mcp__my_docs_0"}
+            await heard(process, "rawResponseItem/completed", item=item)
+        await heard(process, "rawResponse/completed")
+        for name in ("find", "drop"):
+            await heard(process, "item/started", item={"type": "mcpToolCall", "id": name})
+        meta = {"codex_approval_kind": "mcp_tool_call", "tool_params": {"what": "x"}}
+        asked = {"serverName": "my_docs_0", "_meta": meta}
+        for number, name in enumerate(("drop", "find")):
+            said = f'Allow the my_docs_0 MCP server to run tool "{name}"?'
+            method = "mcpServer/elicitation/request"
+            frame = {"id": number, "method": method, "params": {**asked, "message": said}}
+            await process.take(frame)
+        assert [each for each in program.told if each.get("id") == 0] == []  # somebody is asked
+        assert program.told[-1]["id"] == 1
+        assert program.told[-1]["result"]["action"] == "accept"
+
     async def test_a_summary_that_codex_makes_is_told_and_unknown_words_are_counted(self):
         process, _ = await at_work()
         outputs = await heard(process, "item/completed", item={"type": "contextCompaction"})
@@ -288,7 +339,7 @@ class TestProcess:
         assert json.loads(emit.drafts[0].body)["error"]["mcp_server_name"] == "my docs"
 
     async def test_a_turn_that_cannot_begin_ends_with_the_reason(self):
-        process = CodexProcess(FakePipe(), tools_of(ASKING), IDS, since=0)
+        process = CodexProcess(FakePipe(), tools_of(ASKING), IDS, "", since=0)
         await process.say([], {})
         outputs = await process.take({"id": 1, "error": {"message": "no such model"}})
         assert told(outputs) == ["span.model_request_end"]

@@ -43,10 +43,9 @@ _ERRORS = {  # the rest are `model_request_failed_error`
 }
 _NOT_REACHED = (502, 504)
 _OURS = "roost: "  # how the egress begins its own refusals, for which the operator's account is not the reason
-_FIX_THE_KEY = "The operator has to set ANTHROPIC_API_KEY to a key the model accepts."
 _FIX_THE_BILL = "The operator has to settle the model account's billing."
 _MAKE_IT_SMALLER = "Go back to before what made the conversation so large (rewind, or fork), or begin a new session."
-_ADVICE = {413: _MAKE_IT_SMALLER, 401: _FIX_THE_KEY, 402: _FIX_THE_BILL, 403: _FIX_THE_KEY}
+_KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
 
 
 class ModelFailure(Exception):
@@ -66,15 +65,29 @@ class ModelFailure(Exception):
         self.wait = wait
 
 
+def fix_the_key(upstream: str, vault: str | None = None) -> str:
+    """What somebody has to do about a key that the model does not take: the operator's, or a vault's."""
+    if vault is not None:
+        return f"The key in the vault {vault} has to be replaced by one the model accepts."
+    name = _KEYS.get(upstream, "the key of its upstream")
+    return f"The operator has to set {name} to a key the model accepts."
+
+
 def refused(
-    kind: str, message: str, status: int | None = None, wait: float | None = None
+    kind: str,
+    message: str,
+    status: int | None = None,
+    wait: float | None = None,
+    *,
+    about_key: str = fix_the_key("anthropic"),
 ) -> ModelFailure:
-    """The failure behind an error the API answered with."""
+    """The failure behind an error the API answered with. `about_key` is the advice for a key that it does not take."""
     status = status or _STATUSES.get(kind, 500)
     verb = "did not answer" if status in _NOT_REACHED else "refused the request"
     said = f"The model {verb} ({status} {kind}): {message}"
-    if status in _ADVICE and _OURS not in message:
-        said = f"{said[: _LONGEST_MESSAGE // 2]} {_ADVICE[status]}"
+    advice = {413: _MAKE_IT_SMALLER, 401: about_key, 402: _FIX_THE_BILL, 403: about_key}
+    if status in advice and _OURS not in message:
+        said = f"{said[: _LONGEST_MESSAGE // 2]} {advice[status]}"
     error = _ERRORS.get(status, "model_request_failed_error")
     return ModelFailure(said, error, _judge(status), wait)
 

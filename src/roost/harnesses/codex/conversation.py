@@ -37,6 +37,7 @@ from roost.harnesses.codex.process import CodexProcess
 from roost.harnesses.codex.tools import CodexCall, CodexTools, command_of
 from roost.harnesses.codex.wire import AppServerPipe, object_in, text_in
 from roost.harnesses.json_lines import Json
+from roost.harnesses.retries import fix_the_key
 from roost.ports.harness import Brief, Emit, Output, Trouble, TurnEnd
 from roost.ports.sandbox import Sandbox
 
@@ -274,7 +275,9 @@ class CodexConversation:
         started = await self._sandbox.spawn(self._command.argv(), environ=self._command.environ())
         pipe = AppServerPipe(started)
         self._tasks.start_soon(pipe.pump)
-        process = CodexProcess(pipe, self._tools, self._ids, since=anyio.current_time())
+        about_key = fix_the_key("openai", self._brief.session.spec.model_vault)
+        now = anyio.current_time()
+        process = CodexProcess(pipe, self._tools, self._ids, about_key, since=now)
         self._process = process
         try:
             about = {"name": "roost", "title": "Roost", "version": "1"}

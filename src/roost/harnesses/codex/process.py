@@ -18,14 +18,17 @@ from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.process import END, GIVEN_UP
 from roost.harnesses.codex.answers import OUTPUTS, CodexAnswer, returned
 from roost.harnesses.codex.history import content_of
-from roost.harnesses.codex.tools import CodexCall, CodexTools, answer_of, result_of
+from roost.harnesses.codex.tools import CodexCall, CodexTools, answer_of, result_of, strictness
 from roost.harnesses.codex.wire import AppServerPipe, object_in, text_in
 from roost.harnesses.json_lines import Json
 from roost.harnesses.retries import ModelFailure, refused
 from roost.ports.drafts import new_draft
 from roost.ports.harness import Emit, Output, Trouble, TurnEnd
 
-_APPROVALS: Final = ("item/commandExecution/requestApproval", "item/fileChange/requestApproval")
+_APPROVALS: Final[Mapping[str, Sequence[str]]] = {  # and the tools whose calls may have that done
+    "item/commandExecution/requestApproval": ("bash",),
+    "item/fileChange/requestApproval": ("edit", "bash"),  # a command may be a patch
+}
 _QUIET: Final = (  # known, and nothing for the log
     *(
         "thread/started",
@@ -55,10 +58,19 @@ _ELICITATION: Final = "mcpServer/elicitation/request"
 
 
 class CodexProcess:
-    """A Codex that runs, `since` some moment. It has a conversation, and may be told the past of it once."""
+    """A Codex that runs, `since` some moment. It has a conversation, and may be told the past of it once.
+
+    `about_key` is the advice for a key that the model does not take.
+    """
 
     def __init__(
-        self, pipe: AppServerPipe, tools: CodexTools, ids: StableIds, *, since: float
+        self,
+        pipe: AppServerPipe,
+        tools: CodexTools,
+        ids: StableIds,
+        about_key: str,
+        *,
+        since: float,
     ) -> None:
         self.pipe = pipe
         self.since = since
@@ -69,6 +81,7 @@ class CodexProcess:
         self._turn = ""
         self._tools = tools
         self._ids = ids
+        self._about_key = about_key
         self._idle = True
         self._answer: CodexAnswer | None = None
         self._calls: dict[str, CodexCall] = {}
@@ -176,7 +189,7 @@ class CodexProcess:
         if given_up is not None:
             return [given_up, GIVEN_UP]
         if self._end.get("status") == "failed":
-            failure = _failure(object_in(self._end, "error"))
+            failure = _failure(object_in(self._end, "error"), self._about_key)
             return [Trouble(failure.error, failure.message, "exhausted"), GIVEN_UP]
         return [TurnEnd({"type": "refusal"})] if self._refused else [END]
 
@@ -332,7 +345,7 @@ class CodexProcess:
         """A request to the model has failed. Codex tries again; where that is in vain, it is stopped."""
         if not params.get("willRetry") or self._given_up is not None:
             return []
-        failure = _failure(object_in(params, "error"))
+        failure = _failure(object_in(params, "error"), self._about_key)
         outputs = self._logged(Usage(), error=True)
         if failure.retry == "exhausted":
             self._given_up = Trouble(failure.error, failure.message, "exhausted")
@@ -365,6 +378,8 @@ class CodexProcess:
         call = self._calls.get(text_in(params, "itemId") or text_in(params, "callId"))
         if method == _ELICITATION:
             call = self._asked_about(params)
+        elif call is not None and method in _APPROVALS:
+            call = call if self._tools.is_judged_as(call, *_APPROVALS[method]) else None
         if call is None and method in (*_APPROVALS, _ELICITATION):
             await self.pipe.respond(frame["id"], _decision(frame, allowed=False))
         elif call is None:
@@ -373,22 +388,26 @@ class CodexProcess:
             await self._reply(call, frame)
 
     def _asked_about(self, params: Json) -> CodexCall | None:
-        """The call of an MCP server's tool that Codex asks about, which it does not name.
+        """The call of an MCP server's tool that Codex asks about, which it names in words only. Where more than one
+        could be meant, it is the strictest.
 
         None: the server itself asks for something, and nobody is there to answer it.
         """
         if object_in(params, "_meta").get("codex_approval_kind") != "mcp_tool_call":
             return None
-        for call_id in self._mcp:
-            call = self._calls.get(call_id)
-            if call is not None and self._is_meant(call, params):
-                self._mcp.remove(call_id)
-                return call
-        return None
+        started = [self._calls[call_id] for call_id in self._mcp if call_id in self._calls]
+        meant = [call for call in started if self._is_meant(call, params)]
+        call = max(meant, key=strictness, default=None)
+        if call is not None:
+            self._mcp.remove(call.call_id)
+        return call
 
     def _is_meant(self, call: CodexCall, params: Json) -> bool:
+        named = f'"{call.tool.name}"' in text_in(params, "message")
         same = call.input == object_in(params, "_meta", "tool_params")
-        return same and self._tools.server_of(call.tool.server) == params.get("serverName")
+        return (
+            named and same and self._tools.server_of(call.tool.server) == params.get("serverName")
+        )
 
     async def _reply(self, call: CodexCall, frame: Json) -> None:
         """Answer what Codex asks about a call, or note that somebody has to."""
@@ -462,7 +481,7 @@ def _usage(figures: Json) -> Usage:
     )
 
 
-def _failure(error: Json) -> ModelFailure:
+def _failure(error: Json, about_key: str) -> ModelFailure:
     """What a failure of Codex's means."""
     info, said = error.get("codexErrorInfo"), text_in(error, "message")
     status = _STATUSES.get(info) if isinstance(info, str) else None
@@ -470,7 +489,8 @@ def _failure(error: Json) -> ModelFailure:
         status = next((s for s in map(_status, info.values()) if s is not None), None)
     if status is None and said.startswith(_BAD_REQUEST):
         status = 400
-    return refused("api_error", text_in(error, "additionalDetails") or said, status)
+    details = text_in(error, "additionalDetails") or said
+    return refused("api_error", details, status, about_key=about_key)
 
 
 def _status(found: object) -> int | None:

@@ -32,6 +32,14 @@ _OURS: Final[Mapping[str, str]] = {
 }
 _RENAMED: Final = {_COMMAND: ("cmd", "command"), _PICTURE: ("path", "file_path")}
 """The argument that clients know by another name, for each tool that has one."""
+_HARMLESS: Final = {  # Codex's own, without effect outside of it; MCP servers' resources are read by it
+    "get_context_remaining",
+    "list_mcp_resource_templates",
+    "list_mcp_resources",
+    "read_mcp_resource",
+    "update_plan",
+}
+_PLAIN_SPACES: Final = ("", "functions")  # in which Codex's own tools are
 _ADDS: Final = "*** Add File:"
 _ALLOWED: Final = Verdict("allow")
 _STRICT: Final = ("allow", "ask", "deny")
@@ -98,6 +106,8 @@ class CodexTools:
         server = self.servers.get(space.removeprefix(_SPACE))
         if server is not None:
             tool, given = Tool("mcp", name, server["name"]), _arguments(item)
+        elif space not in _PLAIN_SPACES:
+            tool, given = Tool("builtin", f"{space}.{name}"), _arguments(item)
         else:
             tool, given = self._shown(name, _arguments(item))
         return CodexCall(str(item.get("call_id")), event_id, tool, given, self._judge(tool, given))
@@ -112,6 +122,12 @@ class CodexTools:
             tool = Tool("mcp", fields["name"], fields["mcp_server_name"])
         permission = fields.get("evaluated_permission", "ask")
         return CodexCall(event_id, event_id, tool, fields["input"], Verdict(permission))
+
+    def is_judged_as(self, call: CodexCall, *names: str) -> bool:
+        """Whether its verdict is that of one of these tools, so that what they do can be done on the strength of it."""
+        known = call.tool.name in _OURS.values()
+        judged = call.tool.name if known or call.tool.name in _HARMLESS else "bash"
+        return call.tool.kind == "builtin" and judged in names
 
     def server_of(self, name: str) -> str:
         """Codex's name for an MCP server; an empty one if the agent no longer has it."""
@@ -138,11 +154,12 @@ class CodexTools:
             return Verdict("deny")
         if tool.kind != "builtin":
             return self._policy.judge(tool, given)
-        if tool.name not in _OURS.values():
-            return _ALLOWED  # one of Codex's own, without effect outside of it
-        verdict = self._verdict(tool.name)
+        if tool.name in _HARMLESS:
+            return _ALLOWED
+        # What it is not known to do, it may do: then it needs what a command needs.
+        verdict = self._verdict(tool.name if tool.name in _OURS.values() else "bash")
         if tool.name == "edit" and _ADDS in str(given.get("patch")):
-            verdict = max(verdict, self._verdict("write"), key=_strictness)
+            verdict = max(verdict, self._verdict("write"), key=_rank)
         if tool.name == "bash" and verdict.permission == "ask" and given.get("tty"):
             return Verdict("deny", reason=_NO_TERMINAL)
         return verdict
@@ -248,7 +265,12 @@ def _questions(given: Json) -> list[Json]:
     ]
 
 
-def _strictness(verdict: Verdict) -> int:
+def strictness(call: CodexCall) -> int:
+    """How much stands before a call: the higher, the more."""
+    return _rank(call.verdict)
+
+
+def _rank(verdict: Verdict) -> int:
     return _STRICT.index(verdict.permission)
 
 
