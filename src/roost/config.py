@@ -92,6 +92,10 @@ class Settings(BaseModel):
         None,
         description="The person's files; sessions' own directories are in `.workspaces` below.",
     )
+    agents: Path | None = Field(
+        None,
+        description="A TOML file with agents by name that speak the Agent Client Protocol, each with its command; docs/harnesses.md shows one.",
+    )
     harness: str | None = Field(
         None,
         description="The agent of sessions that name none: `claude` if there is a model key, else `scripted`.",

@@ -120,6 +120,24 @@ async def test_one_tool_that_asks_is_enough_and_one_that_is_off_is_not(tmp_path:
         await roost.post("/v1/sessions", await made_with(roost, "plain", tools=[off], system="x"))
 
 
+async def test_tools_that_cannot_be_switched_off_are_not_said_to_be(tmp_path: Path):
+    async with api_server(tmp_path) as roost:
+        known = roost.deps.services[HarnessChoice].known
+        profile = HarnessProfile(
+            abilities=Abilities(), needs_sandbox=False, upstream="anthropic", fixed_tools=True
+        )
+        assert isinstance(known, dict)
+        known["fixed"] = KnownHarness(name="fixed", profile=profile, version="1")
+        off = {**TOOLSET, "configs": [{"name": "bash", "enabled": False}]}
+        none = {**TOOLSET, "default_config": {"enabled": False}}
+        body = await made_with(roost, "fixed", tools=[TOOLSET])
+        await roost.post("/v1/sessions", body)
+        for tools in ([off], [none], []):
+            agent = await roost.agent(tools=tools)
+            error = await refused(roost, "/v1/sessions", {**body, "agent": agent["id"]})
+            assert error["message"].startswith("agent.tools: 'fixed' agents have all their tools")
+
+
 async def test_skills_and_tasks_need_a_harness_that_has_them(tmp_path: Path):
     async with api_server(tmp_path) as roost:
         skill = await roost.skill()

@@ -412,6 +412,28 @@ def test_the_doctor_says_what_is_wrong_with_a_file_of_upstreams(tmp_path: Path) 
     )
 
 
+def test_the_doctor_says_which_agent_of_the_file_is_not_there_and_what_is_wrong_with_it(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "agents.toml"
+    file.write_text('[one]\ncommand = ["one"]\n[two]\ncommand = ["/opt/absent/two"]\n')
+    found = doctor.harness("acp", Settings(data=tmp_path, agents=file))
+    assert (found.level, found.said) == (
+        "warn",
+        "one not stated; two: /opt/absent/two does not exist",
+    )
+    assert found.fix == "Install it, or correct the file of ROOST_AGENTS."
+    wanted = doctor.harness("acp", Settings(data=tmp_path, agents=file, harness="two"))
+    assert wanted.level == "fail"
+    file.write_text("[one]\ncommand = []\n")
+    broken = doctor.harness("acp", Settings(data=tmp_path, agents=file))
+    assert (broken.level, broken.said) == (
+        "fail",
+        f"ROOST_AGENTS: {file}: one: `command` is empty",
+    )
+    assert doctor.harness("acp", Settings(data=tmp_path)).said == "none is configured"
+
+
 def test_the_doctor_finds_a_healthy_machine_healthy(
     roost: Roost, models: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

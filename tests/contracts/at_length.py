@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+
+_Kit = TypeVar("_Kit", bound=type)
 
 
 def at_length(test: Callable[..., Any]) -> Callable[..., Any]:
@@ -21,3 +23,15 @@ def at_length(test: Callable[..., Any]) -> Callable[..., Any]:
     copy.__dict__.update(test.__dict__)
     copy.__kwdefaults__, copy.__annotations__ = test.__kwdefaults__, test.__annotations__
     return pytest.mark.chaos(pytest.mark.timeout(900)(copy))
+
+
+def only_quick(*names: str) -> Callable[[_Kit], _Kit]:
+    """Of the kit's tests, only these are part of every run."""
+
+    def mark(kit: _Kit) -> _Kit:
+        for name in dir(kit):
+            if name.startswith("test_") and name not in names:
+                setattr(kit, name, at_length(getattr(kit, name)))
+        return kit
+
+    return mark

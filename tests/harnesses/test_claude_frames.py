@@ -199,7 +199,7 @@ class TestReading:
         assert len(fields["excerpt"]) == 8192
 
     def test_a_flood_of_frames_is_counted_and_told_once(self):
-        unknown = UnknownFrames()
+        unknown = UnknownFrames("claude")
         shown = [unknown.pass_on({"type": f"kind {n % 30}"}) for n in range(300)]
         assert sum(map(len, shown)) == 60
         (emit,) = unknown.told()

@@ -26,13 +26,13 @@ from roost.blobs import choice as blobs
 from roost.cli.environment import running, server_url
 from roost.cli.table import print_json
 from roost.config import Settings
-from roost.core.sessions.harness_choice import KnownHarness
 from roost.egress.listing import ModelListFailed, models_at
 from roost.egress.options import ModelUpstream
 from roost.errors import BlobChanged, RoostError, SandboxFailed, StartupError
 from roost.harnesses import HARNESSES, WITH_A_KEY, HarnessContext, ModelAddress
 from roost.ports.egress import Origin
 from roost.sandboxes.choice import chosen
+from roost.serve.agents import harnesses_of
 from roost.serve.connections import MOST_FILES, most_files
 from roost.serve.database import is_postgres
 from roost.serve.upstreams import configured
@@ -241,16 +241,19 @@ def harness(kind: str, settings: Settings) -> Finding:
         origin_of=lambda api, model: Origin(url=nowhere.url, protocol=api),
     )
     try:
-        found = [KnownHarness.of(each) for each in HARNESSES.load(kind)(context)]
-    except RoostError as broken:
-        found = [KnownHarness(name=kind, profile=None, missing=broken.message, hint=broken.hint)]
+        found = [known for known, _ in harnesses_of(kind, context)]
+    except StartupError as misunderstood:  # no server starts with such settings
+        return Finding("fail", misunderstood.message, misunderstood.hint or "")
     said = [f"{each.name} {each.version}" for each in found if each.version is not None]
     lacking = [each for each in found if each.version is None]
     if not lacking:
         return Finding("ok", ", ".join(said) or "none is configured")
     needed = (settings.harness or WITH_A_KEY) in (each.name for each in lacking)
-    said += [each.missing or "" for each in lacking]
-    fix = " ".join(each.hint for each in lacking if each.hint)
+    said += [
+        f"{each.name}: {each.missing}" if each.name != kind else each.missing or ""
+        for each in lacking
+    ]
+    fix = " ".join(dict.fromkeys(each.hint for each in lacking if each.hint))
     return Finding("fail" if needed else "warn", "; ".join(said), fix)
 
 

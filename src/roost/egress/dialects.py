@@ -37,13 +37,20 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """One API of models.
 
     `prefix` is the part of a path that is in front inside, and is already in the origin's URL. `environ`
-    tells programs about the model; those that cannot connect to a unix socket need the `port`.
+    tells programs about the model; those that cannot connect to a unix socket need the `port`, and may have to be
+    told in another way (`environ_on_port`).
     """
 
     routes: Sequence[str]
     environ: Mapping[str, str]
     prefix: str = ""
     port: int | None = None
+    environ_on_port: Mapping[str, str] | None = None
+
+    def on_port(self) -> Dialect:
+        """The same, for programs that cannot connect to a unix socket."""
+        environ = self.environ if self.environ_on_port is None else self.environ_on_port
+        return msgspec.structs.replace(self, port=_PORT, environ=environ)
 
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
@@ -58,6 +65,10 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
             "ANTHROPIC_UNIX_SOCKET": MODEL_SOCKET,
             # It must be http: with https the agent's command line speaks TLS to the socket.
             "ANTHROPIC_BASE_URL": "http://localhost",
+            "ANTHROPIC_API_KEY": _PLACEHOLDER,
+        },
+        environ_on_port={
+            "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{_PORT}",
             "ANTHROPIC_API_KEY": _PLACEHOLDER,
         },
     ),

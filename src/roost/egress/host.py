@@ -142,9 +142,10 @@ class HostEgress:
             directory, listeners = began
             takes = {path: listener.take for path, listener in listeners.items()}
             packages = self._options.package_hosts
+            dialect = DIALECTS[grant.api]
             yield open_grant(
                 directory,
-                DIALECTS[grant.api],
+                dialect.on_port() if grant.model_port else dialect,
                 takes,
                 _repositories(grant),
                 local,

@@ -2,7 +2,8 @@
 
 Kinds of harnesses are found by name in `HARNESSES`. A factory is given a `HarnessContext` and makes the
 harnesses of its kind: mostly one, of the same name, or one for each agent that the settings name. It does
-not look at the machine: whether a harness can be used here, `Harness.check` says. Packages add their own
+not look at the machine: whether a harness can be used here, `Harness.check` says. Settings that it does not
+understand are a `StartupError`, and no server starts. Packages add their own
 by entry points of the group `roost.harnesses`; CONTRIBUTING has an example.
 """
 
@@ -48,6 +49,7 @@ HARNESSES: Final = Registry[HarnessFactory](
         "claude": "roost.harnesses.claude:make",
         "codex": "roost.harnesses.codex:make",
         "messages": "roost.harnesses.messages:make",
+        "acp": "roost.harnesses.acp:make",
         "scripted": "roost.harnesses.scripted:make",
     },
 )

@@ -138,9 +138,15 @@ def starts_subagents(agent: Json) -> bool:
 
 
 class Policy:
-    """The permission policies of one agent, and the directory that it is confined to, if it is."""
+    """The permission policies of one agent, and the directory that it is confined to, if it is.
 
-    def __init__(self, agent: Json, confinement: Confinement | None = None) -> None:
+    `others`: built-in tools that the API has no name for fall under the toolset's default; else they are refused.
+    """
+
+    def __init__(
+        self, agent: Json, confinement: Confinement | None = None, *, others: bool = False
+    ) -> None:
+        self._others = others
         self._confinement = None if confinement is None else PathConfinement(confinement)
         tools = agent.get("tools") or []
         self._built_in = next((t for t in tools if t["type"] == "agent_toolset_20260401"), None)
@@ -166,7 +172,7 @@ class Policy:
             tool = Tool("builtin", "read")  # to load a skill is to read its file
         if toolset is None:
             return _NOT_ENABLED
-        return _evaluated(tool, _config(tool, toolset))
+        return _evaluated(tool, _config(tool, toolset, others=self._others))
 
     def confined(self, tool: Tool, given: Json) -> Json:
         """The input as the tool is to have it: with the paths that its paths lead to, and limited to the
@@ -190,12 +196,12 @@ class Policy:
         return {**given, field: self._confinement.resolve(given.get(field))}
 
 
-def _config(tool: Tool, toolset: Json) -> Json | None:
+def _config(tool: Tool, toolset: Json, *, others: bool = False) -> Json | None:
     from_client: Sequence[Json] = toolset["configs"]
     for config in from_client:
         if config["name"] == tool.name:
             return config
-    known = tool.kind == "mcp" or tool.name in _BUILT_IN
+    known = others or tool.kind == "mcp" or tool.name in _BUILT_IN
     return toolset["default_config"] if known else None
 
 

@@ -47,6 +47,7 @@ PROFILE: Final = HarnessProfile(
         deltas=True,
         fork=True,
         rewind=True,
+        retries=True,
     ),
     needs_sandbox=False,
     upstream="anthropic",

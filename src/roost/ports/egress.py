@@ -155,7 +155,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     are given a few seconds, and may fail: that is logged, and the connection goes on. `origins` can be
     reached whatever the networking is, but for MCP servers, for which it holds. `on_host`: the session is not
     isolated, so its agent finds MCP servers on the host's own loopback, and no rule holds for them. `raised` is asked before a request is refused because the budget is
-    used up: it says what the budget is by now.
+    used up: it says what the budget is by now. `model_port`: the model is to be at a port as well, for programs
+    that cannot connect to a unix socket.
     """
 
     session_id: str
@@ -164,6 +165,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     refused: Callable[[RefusalReport], Awaitable[None]]
     api: str = "anthropic"
     model: str = ""
+    model_port: bool = False
     models: Sequence[str] | None = None
     budget: Budget = Budget()
     raised: Callable[[], Awaitable[Budget]] | None = None

@@ -49,6 +49,8 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     """A session can begin with the past of another one, as of any of its turns."""
     rewind: bool = False
     """A session can go back to any of its turns."""
+    retries: bool = False
+    """A model request that failed and is made again is told, and the session is `rescheduling` meanwhile."""
 
 
 class HarnessProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,10 +59,13 @@ class HarnessProfile(msgspec.Struct, frozen=True, kw_only=True):
     `needs_sandbox`: its program lives in a sandbox, which is opened before a conversation; without, a
     session has no files and nothing is started for it. `on_demand`: its sandbox is opened by the first command
     that is spawned in it, and what it keeps is in the log alone; it asks the model itself, by `Brief.grant`.
-    `upstream` names the model API that it speaks, as `ports.egress.Grant` does. `runs_tools`: its agents have the
-    tools of the API's agent toolset; without, there is nothing that a person could be asked about.
-    `own_directories` are the directories in a session's home that belong to the
-    program itself: its transcript and its settings. They are hidden where the home is also the workspace.
+    `upstream` names the model API that it speaks, as `ports.egress.Grant` does; `model_port`: its program
+    cannot connect to a unix socket, so the model has to be at a port of the sandbox's loopback. `runs_tools`: its
+    agents have the tools of the API's agent toolset; without, there is nothing that a person could be asked about.
+    `fixed_tools`: none of those tools can be switched off. `only_sandboxed`: on the host, its program would not
+    find its model.
+    `own_directories` are the directories in a session's home that belong to the program itself: its transcript and
+    its settings. They are hidden where the home is also the workspace.
     """
 
     abilities: Abilities
@@ -68,4 +73,7 @@ class HarnessProfile(msgspec.Struct, frozen=True, kw_only=True):
     upstream: str
     on_demand: bool = False
     runs_tools: bool = True
+    fixed_tools: bool = False
+    only_sandboxed: bool = False
+    model_port: bool = False
     own_directories: frozenset[str] = frozenset()

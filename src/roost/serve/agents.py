@@ -36,7 +36,7 @@ from roost.core.workspaces.sync import SyncPace
 from roost.domain.session import Session, TrustLevel
 from roost.egress import host as egress
 from roost.egress.options import USUAL_PORTS, EgressOptions
-from roost.errors import NotFound, RoostError, StartupError
+from roost.errors import NotFound, StartupError
 from roost.guest import forward
 from roost.harnesses import (
     HARNESSES,
@@ -255,13 +255,23 @@ def _harnesses(context: HarnessContext) -> tuple[dict[str, Harness], dict[str, K
 
 
 def known_harnesses(context: HarnessContext) -> Iterator[tuple[KnownHarness, Harness | None]]:
-    """Every harness of a registered kind, and what it says of this machine; None: it cannot even be made."""
+    """Every harness of a registered kind, and what it says of this machine; None: it cannot even be made.
+
+    :raises StartupError: a factory does not understand its settings
+    """
     for kind in HARNESSES:
-        try:
-            made = HARNESSES.load(kind)(context)
-        except RoostError as broken:
-            unmade = KnownHarness(name=kind, profile=None, missing=broken.message, hint=broken.hint)
-            yield unmade, None
-            continue
-        for harness in made:
-            yield KnownHarness.of(harness), harness
+        yield from harnesses_of(kind, context)
+
+
+def harnesses_of(
+    kind: str, context: HarnessContext
+) -> Iterator[tuple[KnownHarness, Harness | None]]:
+    """The harnesses of one kind, likewise. :raises StartupError: its factory does not understand its settings"""
+    try:
+        factory = HARNESSES.load(kind)
+    except StartupError as broken:  # its package does not work; others do
+        unmade = KnownHarness(name=kind, profile=None, missing=broken.message, hint=broken.hint)
+        yield unmade, None
+        return
+    for harness in factory(context):
+        yield KnownHarness.of(harness), harness

@@ -506,6 +506,7 @@ class HarnessContract:
             assert runner.texts() == []
             assert _spans_are_paired(runner)
 
+    @proves("retries")
     async def test_a_passing_failure_is_retried_until_it_has_passed(self, harness: Harness) -> None:
         """The answer is there once, and each failure was told."""
         runner = InMemoryRunner(harness)

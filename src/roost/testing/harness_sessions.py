@@ -111,6 +111,11 @@ class HarnessSessions:
     model_id: ClassVar[str] = "claude-opus-5-5"
     """The model of the agents. The scripted model takes any name."""
 
+    @classmethod
+    def settings(cls, folder: Path) -> Mapping[str, str]:
+        """Settings of the server that name files, which are written into this folder."""
+        return {}
+
     def runs(self, command: str) -> dict[str, Any]:
         """A step of a script in which the agent runs this command of a shell."""
         return {"tool": "Bash", "input": {"command": command}}
@@ -143,6 +148,7 @@ class HarnessSessions:
             "ROOST_SLEEP_AFTER": "0.3",
             "ROOST_LEASE_SECONDS": "2",
             **cls.environ,
+            **cls.settings(folder),
         }
         with LiveServer(folder / "data", **settings) as server:
             yield server
@@ -160,16 +166,22 @@ class HarnessSessions:
 
     def about(self, server: LiveServer) -> dict[str, Any]:
         """What the server says of the harness."""
+        return next(each for each in self.listed(server) if each["name"] == self.harness)
+
+    def listed(self, server: LiveServer) -> list[dict[str, Any]]:
+        """What the server says of all that it knows."""
         url, headers = f"{server.url}/roost/v1/harnesses", {"x-api-key": server.key}
         listed: list[dict[str, Any]] = httpx2.get(url, headers=headers).json()["data"]
-        return next(each for each in listed if each["name"] == self.harness)
+        return listed
 
     def begin(
         self, server: LiveServer, client: anthropic.Anthropic, budget: Any = None, **agent: Any
     ) -> AgentSession:
         """A new session. `agent` are fields of its agent."""
+        custom = self.about(server)["abilities"]["custom_tools"]
+        tools = [tool for tool in _TOOLS if custom or tool["type"] != "custom"]
         made = client.beta.agents.create(
-            **{"name": "contract", "model": self.model_id, "tools": _TOOLS, **agent}
+            **{"name": "contract", "model": self.model_id, "tools": tools, **agent}
         )
         place = client.beta.environments.create(name=f"place {time.time_ns()}")
         more = {} if budget is None else {"budget": budget}
@@ -264,6 +276,7 @@ class HarnessSessions:
         assert heard(model, "only-once") == [1]
         _spans_are_paired(session.events())
 
+    @proves("retries")
     def test_a_passing_failure_of_the_model_reschedules_the_session(
         self, server: LiveServer, client: anthropic.Anthropic
     ) -> None:

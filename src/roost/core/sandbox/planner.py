@@ -79,6 +79,7 @@ class SandboxPlanner:
             refused=reports.refused,
             api=harness.profile.upstream,
             model=session.spec.agent["model"]["id"],
+            model_port=harness.profile.model_port,
             models=self._models(session, harness),
             budget=self._budgets.of(session),
             raised=reports.allowed,

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from roost.domain.agent import DEFAULT_EFFORT, HARNESS
 from roost.domain.events import Draft
 from roost.domain.llm_vault import LlmVault
+from roost.domain.session import TrustLevel
 from roost.domain.upstream import Upstreams
 from roost.errors import HarnessCannot, InvalidRequest, RoostError
 from roost.ports.harness import Harness
@@ -164,6 +165,18 @@ class HarnessChoice:
         self.check(
             name, *(need for need in _needs_of(agent) if runs_tools or need.ability != "approvals")
         )
+        if profile is not None and profile.fixed_tools and not _has_every_tool(agent):
+            raise HarnessCannot(
+                f"agent.tools: {name!r} agents have all their tools, and none can be switched off",
+                hint="Give it `agent_toolset_20260401` with every tool enabled.",
+            )
+
+    def check_trust(self, name: str, level: TrustLevel) -> None:
+        """Refuse a trust level that the harness has no agents for. :raises HarnessCannot:"""
+        if level != "sandboxed" and self.profile(name).only_sandboxed:
+            raise HarnessCannot(
+                f"trust_level: {name!r} agents run in a sandbox only, not with {level!r}"
+            )
 
     def check_inputs(self, name: str, drafts: Sequence[Draft], at: str) -> None:
         """Refuse inputs with content that the agent could not look at. :raises HarnessCannot: naming the field"""
@@ -203,6 +216,11 @@ def _needs_of(agent: Mapping[str, Any], at: str = "agent") -> Iterator[Need]:
         yield Need(f"{at}.multiagent.subagents", "subagents")
     if agent["model"]["effort"]["type"] != DEFAULT_EFFORT:
         yield Need(f"{at}.model.effort", "effort")
+
+
+def _has_every_tool(agent: Mapping[str, Any]) -> bool:
+    own = next((t for t in agent["tools"] if t["type"] == "agent_toolset_20260401"), None)
+    return own is not None and all(c["enabled"] for c in [own["default_config"], *own["configs"]])
 
 
 def _asks(toolset: Mapping[str, Any]) -> bool:

@@ -100,6 +100,7 @@ class SessionSpecs:
         self.trust.check(caller, spec)
         if self.choice.profile(spec.harness).needs_sandbox:
             spec = await self.trust.placed(spec, networking_of(environment.body["config"]))
+        self.choice.check_trust(spec.harness, spec.trust_level)
         for field, written in made_from.items():
             check_author(written, spec.trust_level, field)
         await self._workspaces.check_trust(caller.tenant, spec)

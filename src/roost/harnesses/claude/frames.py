@@ -72,9 +72,10 @@ _SYNTHETIC = "<synthetic>"  # the model's name on messages that the CLI itself h
 
 
 class UnknownFrames:
-    """The frames of one process. `counts` has all of them, by kind."""
+    """The frames of one process of a `harness`. `counts` has all of them, by kind."""
 
-    def __init__(self) -> None:
+    def __init__(self, harness: str) -> None:
+        self._harness = harness
         self.counts: Counter[str] = Counter()
         self._left_out: Counter[str] = Counter()
 
@@ -85,12 +86,15 @@ class UnknownFrames:
         if kind == _OTHERS or self.counts[kind] > _OF_A_KIND:
             self._left_out[kind] += 1
             return []
-        return [_aside(kind=kind, **_shown(frame))]
+        return [self._aside(kind=kind, **_shown(frame))]
 
     def told(self) -> list[Emit]:
         """What was left out since this was last asked, if anything was."""
         left_out, self._left_out = dict(self._left_out), Counter()
-        return [_aside(left_out=left_out)] if left_out else []
+        return [self._aside(left_out=left_out)] if left_out else []
+
+    def _aside(self, **fields: object) -> Emit:
+        return Emit([new_draft(TYPE, harness=self._harness, **fields)], aside=True)
 
     def _kind(self, frame: Json) -> str:
         subtype = frame.get("subtype")
@@ -98,10 +102,6 @@ class UnknownFrames:
         kind = named.strip()[:_LONGEST_KIND]
         known = kind in self.counts or len(self.counts) < _KINDS
         return kind if known else _OTHERS
-
-
-def _aside(**fields: object) -> Emit:
-    return Emit([new_draft(TYPE, harness="claude", **fields)], aside=True)
 
 
 def _shown(frame: Json) -> Json:
@@ -206,7 +206,7 @@ class FrameReader:
 
     def __init__(self, ids: StableIds, calls: ToolCalls) -> None:
         self.result: ResultFrame | None = None
-        self.unknown = UnknownFrames()
+        self.unknown = UnknownFrames("claude")
         self._ids = ids
         self._calls = calls
         self._events = MessageEvents(ids, calls)

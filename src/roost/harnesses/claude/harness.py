@@ -49,6 +49,7 @@ PROFILE: Final = HarnessProfile(
         prestart=True,
         fork=True,
         rewind=True,
+        retries=True,
     ),
     needs_sandbox=True,
     upstream="anthropic",

@@ -43,9 +43,11 @@ PROFILE: Final = HarnessProfile(
         prestart=True,
         fork=True,
         rewind=True,
+        retries=True,
     ),
     needs_sandbox=True,
     upstream="openai",
+    only_sandboxed=True,
     own_directories=frozenset({".codex"}),
 )
 

@@ -46,6 +46,7 @@ PROFILE: Final = HarnessProfile(
         budget=True,
         fork=True,
         rewind=True,
+        retries=True,
     ),
     needs_sandbox=True,
     on_demand=True,
