@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from ipaddress import IPv4Network
 from itertools import count
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from pydantic import SecretStr
 
 from roost.core.sandbox.on_demand import on_demand
-from roost.egress.host import serving
+from roost.egress.host import HostEgress, serving
 from roost.egress.options import EgressOptions, ModelUpstream, anthropic
 from roost.harnesses.messages import MessagesHarness
 from roost.ports.egress import Account, Grant, Networking, Origin, RefusalReport
@@ -28,10 +28,32 @@ from roost.sandboxes.host import HostProvider
 KEY = "sk-not-for-the-log"
 
 
-class MessagesSession:
-    """`ports.harness.Harness`: a session that was not resumed gets a new home. `opened` counts sandboxes."""
+def egress_options(directory: Path, url: str) -> EgressOptions:
+    """An egress to the model at this address, which everybody on this machine can be reached by."""
+    return EgressOptions(
+        directory=directory,
+        upstreams=[ModelUpstream.default(anthropic(url, SecretStr(KEY)))],
+        ports=frozenset({urlsplit(url).port or 80}),
+        allow_networks=[IPv4Network("127.0.0.0/8")],
+    )
 
-    def __init__(self, url: str, root: Path, **settings: Any) -> None:
+
+class MessagesSession:
+    """`ports.harness.Harness`: a session that was not resumed gets a new home. `opened` counts sandboxes. It has an
+    egress to itself, unless it is given one that it shares with others, as in a server.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        root: Path,
+        *,
+        web_search: bool = False,
+        egress: HostEgress | None = None,
+        **settings: Any,
+    ) -> None:
+        self._web_search = web_search
+        self._egress = egress
         self._inner = MessagesHarness(**{"retries": 3, "retry_seconds": 0.001, **settings})
         self.name = self._inner.name
         self.profile = self._inner.profile
@@ -71,13 +93,6 @@ class MessagesSession:
             networking=Networking(kind="unrestricted"),
             origins=servers,
         )
-        port = urlsplit(self._url).port or 80
-        options = EgressOptions(
-            directory=self._root / f"egress-{number}",
-            upstreams=[ModelUpstream.default(anthropic(self._url, SecretStr(KEY)))],
-            ports=frozenset({port}),
-            allow_networks=[IPv4Network("127.0.0.0/8")],
-        )
         plan = Plan(
             session_id=str(self.home),
             generation=number,
@@ -87,7 +102,7 @@ class MessagesSession:
         )
         try:
             async with (
-                serving(options) as egress,
+                self._served(number) as egress,
                 egress.open(grant) as opened,
                 on_demand(partial(self._placed, plan), anyio.Semaphore(8)) as sandbox,
                 self._inner.open(
@@ -97,6 +112,14 @@ class MessagesSession:
                 yield conversation
         except BaseExceptionGroup as group:  # of the egress, which a server has outside of all this
             raise group.exceptions[0] from None
+
+    def _served(self, number: int) -> AbstractAsyncContextManager[HostEgress]:
+        if self._egress is not None:
+            return nullcontext(self._egress)
+        options = egress_options(self._root / f"egress-{number}", self._url)
+        (usual,) = options.upstreams
+        upstream = replace(usual.upstream, web_search=self._web_search)
+        return serving(replace(options, upstreams=[replace(usual, upstream=upstream)]))
 
     @asynccontextmanager
     async def _placed(self, plan: Plan) -> AsyncGenerator[Sandbox, None]:

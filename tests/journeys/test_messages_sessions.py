@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.types import Receive, Scope, Send
 from tests.journeys.chat import Chat, printed, said, script, serving, warm_agents
 from tests.stores import rows_of
 
@@ -106,6 +107,37 @@ def test_a_command_asks_first_and_a_killed_server_runs_it_once_at_most(tmp_path:
         assert "its outcome is unknown" in told
         assert said(chat.events()) == ["I see."]
         assert (chat.home / "log").read_text() == "ran\n"
+
+
+async def page(scope: Scope, receive: Receive, send: Send) -> None:
+    headers = [(b"content-type", b"text/html")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"<h1>Hello</h1><a href=/on>on</a>"})
+
+
+def test_pages_are_fetched_where_the_environment_and_the_agent_allow_it(tmp_path: Path):
+    host = "127.0.0.2"  # a loopback address that no program takes for its own machine's
+    with serving(page, host) as url:
+        rules = {
+            "ROOST_EGRESS_NETWORKS": f"{host}/32",
+            "ROOST_EGRESS_PORTS": url.rpartition(":")[2],
+        }
+        fetch = {"tool": "web_fetch", "input": {"url": f"{url}/page"}}
+        steps = script(fetch, {"text": "Done."})
+        with LiveServer(tmp_path / "data", **rules) as server:
+            open_net = {"type": "limited", "allowed_hosts": [host]}
+            chat = chat_with(server, networking=open_net)
+            assert printed(chat.turn(steps)) == [f"{url}/page\n\n# Hello\n[on]({url}/on)"]
+            (told,) = printed(chat_with(server).turn(steps))
+            assert "host_not_allowed" in told or "403" in told, told
+            toolset = {
+                "type": "agent_toolset_20260401",
+                "configs": [{"name": "web_fetch", "allowed_domains": ["elsewhere.example"]}],
+            }
+            kept = chat_with(server, networking=open_net, agent={"tools": [toolset]})
+            assert printed(kept.turn(steps)) == [
+                f"Refused: this agent may not fetch pages from {host}."
+            ]
 
 
 def test_an_interrupt_ends_a_command_and_the_conversation_goes_on(tmp_path: Path):

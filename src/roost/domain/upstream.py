@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -19,13 +20,15 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     """One server of models, by the name that the operator gave it.
 
     `api` is the API that it speaks. `models` are ids, which stand for their dated editions too, and
-    beginnings of ids that end in `*`. `prices` are its own, for models that differ from the list.
+    beginnings of ids that end in `*`. `prices` are its own, for models that differ from the list. `web_search`:
+    it searches the web for its models, if a request offers them that.
     """
 
     name: str
     api: str
     models: Sequence[str] = (_ANY,)
     prices: Prices = {}
+    web_search: bool = False
 
     def serves(self, model: str) -> bool:
         """Whether requests for this model may go to it."""
@@ -66,6 +69,11 @@ class Upstreams:
                 if self.of(model, each.api) is each:
                     own.setdefault(model, price)
         return {**listed, **own}
+
+
+def searches_web(api: str, url: str) -> bool:
+    """Whether a server is known to search the web for its models: the one of those who made the API."""
+    return api == "anthropic" and urlsplit(url).hostname == "api.anthropic.com"
 
 
 def plain_id(model: str) -> str:

@@ -17,7 +17,7 @@ import httpx2
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
 
 from roost.domain import address
-from roost.domain.upstream import Upstream
+from roost.domain.upstream import Upstream, searches_web
 from roost.egress.connections import UpstreamConnections
 from roost.egress.dial import Dialer
 from roost.egress.dialects import DIALECTS, MODEL_SOCKET
@@ -127,7 +127,8 @@ class HostEgress:
         most = (2 + len(local)) * bounds.connections
         connections = UpstreamConnections(bounds, self._dialer, most)
         own = SessionSubstitutions(grant.session_id, grant.substitutions, bounds.callback_seconds)
-        handlers = self._handlers(grant, self._routes(grant, connections), connections, own, local)
+        routes = self._routes(grant, connections)
+        handlers = self._handlers(grant, routes, connections, own, local)
         files: dict[str, bytes] = {}
         if paths := files_of(grant.substitutions, handlers):
             files = await anyio.to_thread.run_sync(_files, own, paths)
@@ -151,6 +152,7 @@ class HostEgress:
                 local,
                 grant.substitutions,
                 unreachable(grant.substitutions, grant.networking, packages),
+                web_search=routes.usual.upstream.web_search,
             )
         finally:
             await opened.end()
@@ -170,7 +172,7 @@ class HostEgress:
     def _routes(self, grant: Grant, connections: UpstreamConnections) -> ModelRoutes:
         """Where the session's models are: all at its own origin if it brings one, else at the operator's."""
         own = [each for each in grant.origins if each.protocol == grant.api]
-        served = [ModelUpstream(Upstream(name=OWN, api=grant.api), each) for each in own[:1]]
+        served = [ModelUpstream(_own_upstream(each), each) for each in own[:1]]
         served = served or [e for e in self._options.upstreams if e.origin.protocol == grant.api]
         if not served or grant.api not in DIALECTS:
             raise Unavailable(f"no model is configured under the name {grant.api!r}")
@@ -298,6 +300,11 @@ def _files(substitutions: SessionSubstitutions, paths: Sequence[str]) -> dict[st
     everything = merged(own)
     shown = {CERTIFICATE: own, CERTIFICATES: everything, TRUST_STORE: trust_store(everything)}
     return {name_of(path): shown[path] for path in paths}
+
+
+def _own_upstream(origin: Origin) -> Upstream:
+    api = origin.protocol
+    return Upstream(name=OWN, api=api, web_search=searches_web(api, origin.url))
 
 
 def _repositories(grant: Grant) -> list[Origin]:

@@ -62,6 +62,8 @@ def open_grant(
     servers: Mapping[str, LocalServer],
     substitutions: Sequence[Substitution],
     unreachable: Mapping[str, Sequence[str]],
+    *,
+    web_search: bool,
 ) -> OpenGrant:
     """The sockets in `directory`, as a sandbox is to see them; `takes`: who serves each, by its path inside.
 
@@ -111,6 +113,7 @@ def open_grant(
         authority=directory / name_of(CERTIFICATE) if shown else None,
         unreachable=unreachable,
         left_out=left_out,
+        web_search=web_search,
     )
 
 

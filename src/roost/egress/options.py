@@ -10,7 +10,7 @@ import msgspec
 from pydantic import SecretStr
 
 from roost.domain import address
-from roost.domain.upstream import Upstream
+from roost.domain.upstream import Upstream, searches_web
 from roost.egress.dial import resolve
 from roost.egress.secrets import can_be_sent
 from roost.errors import InvalidRequest, StartupError
@@ -46,7 +46,8 @@ class ModelUpstream(msgspec.Struct, frozen=True):
     @classmethod
     def default(cls, origin: Origin) -> ModelUpstream:
         """One that serves every model of its API, and is called like it."""
-        return cls(Upstream(name=origin.protocol, api=origin.protocol), origin)
+        api = origin.protocol
+        return cls(Upstream(name=api, api=api, web_search=searches_web(api, origin.url)), origin)
 
 
 async def _check_origin(name: str, origin: Origin) -> None:

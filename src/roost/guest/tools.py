@@ -1,6 +1,6 @@
 """The built-in tools of an agent that has no program of its own, run inside its sandbox.
 
-    python3 -I -S tools.py DIRECTORY        serves calls on its standard input and output
+    python3 -I -S tools.py DIRECTORY [WHOSE]  serves calls on its standard input and output
     python3 -I -S tools.py --grep PATTERN PATH
 
 Each frame is four bytes of length, the most significant first, and a JSON object. It says `hello` once, then
@@ -12,7 +12,7 @@ Commands run in one shell, which keeps its directory, its variables and its jobs
 that takes too long or is cancelled is killed with its whole process group, and so is the shell; the next
 call is told that it has a new one. Calls run beside each other, except commands, and calls about one file.
 
-It stands alone: whatever Python a sandbox has, and nothing else.
+It stands alone: whatever Python a sandbox has, and nothing else but `fetch`, which is beside it.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ REASONS = {
     "FileExistsError": "file already exists",
 }
 NEW_SHELL = "[this is a new shell: the directory, variables and jobs of the one before are gone]"
+HERE = Path(__file__).resolve()
 INTERRUPTED = "Tool execution was interrupted before completion. Please retry."
 
 
@@ -98,21 +99,19 @@ class Frames:
             return None
         return frame if isinstance(frame, dict) else None
 
-    def send(self, frame: dict[str, Any]) -> bytes:
-        """Send a frame whole; gives its bytes."""
-        body = json.dumps(frame, ensure_ascii=False).encode("utf-8", "replace")
-        if len(body) > LARGEST_OUT:
-            body = json.dumps(
-                done(frame["done"], "the result is too large", is_error=True)
-            ).encode()
-        self.send_bytes(body)
-        return body
-
-    def send_bytes(self, body: bytes) -> None:
+    def send(self, body: bytes) -> None:
         """Send the bytes of a frame."""
         with self.sending:
             self.sink.write(len(body).to_bytes(4, "big") + body)
             self.sink.flush()
+
+
+def encoded(answer: dict[str, Any]) -> bytes:
+    """The bytes of an answer; of one that is too large, what says so."""
+    body = json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
+    if len(body) <= LARGEST_OUT:
+        return body
+    return json.dumps(done(answer["done"], "the result is too large", is_error=True)).encode()
 
 
 def done(
@@ -301,6 +300,7 @@ class Tools:
             "edit": self.edit,
             "glob": self.glob,
             "grep": self.grep,
+            "web_fetch": self.web_fetch,
         }.get(tool)
         if run is None:
             raise ToolError(f"{tool}: there is no such tool")
@@ -427,68 +427,89 @@ class Tools:
         return "\n".join(path for _, path in found[:MOST_MATCHES]) or "no matches"
 
     def grep(self, call: Call, given: dict[str, Any]) -> str:
-        """The lines that match a pattern: by ripgrep if it is there, else by this program once more. It is a
-        process of its own, because a pattern can take for ever, and nothing stops that but killing it.
-        """
-
+        """The lines that match a pattern: by ripgrep if it is there, else by this program once more."""
         pattern = given.get("pattern")
         if not isinstance(pattern, str) or not pattern or "\0" in pattern:
             raise ToolError("grep: pattern is required")
         root = str(self.root("grep", given))
         ripgrep = shutil.which("rg")
-        command = (
-            [ripgrep, "-n", "--no-heading", "-e", pattern, "--", root]
-            if ripgrep
-            else [
-                sys.executable,
-                "-I",
-                "-S",
-                str(Path(__file__).resolve()),
-                "--grep",
-                pattern,
-                root,
-            ]
+        own = [sys.executable, "-I", "-S", str(HERE), "--grep", pattern, root]
+        named = ["-n", "--no-heading", "-e", pattern, "--", root]
+        text, status, errors = self.printed(
+            call, "grep", [ripgrep, *named] if ripgrep else own, OUTPUT
         )
-        with failing("grep", root):
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        with process:
-            try:
-                return self.found(call, process)
-            finally:
-                killed(process)
+        if status is None:
+            return f"{text}\n[output truncated at {OUTPUT} bytes]"
+        if status > 1 and not text:
+            raise ToolError(f"grep: {errors}")
+        return text.rstrip("\n") or "no matches"
 
-    def found(self, call: Call, process: subprocess.Popen[bytes]) -> str:
-        """What a search prints, up to a bound. :raises ToolError: it fails, or takes too long"""
-        out, err = process.stdout, process.stderr
-        assert out is not None and err is not None
+    def web_fetch(self, call: Call, given: dict[str, Any]) -> str | list[dict[str, Any]]:
+        """What is at an address: by `fetch`, which is shown beside this program."""
+        url = given.get("url")
+        if not isinstance(url, str) or not url or "\0" in url:
+            raise ToolError("web_fetch: url is required")
+        command = [sys.executable, "-I", "-S", str(HERE.with_name("fetch.py")), url]
+        text, _, errors = self.printed(call, "web_fetch", command, LARGEST_OUT)
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            raise ToolError(f"web_fetch: {errors[-500:] or 'it has failed'}") from None
+        if answer["is_error"]:
+            raise ToolError(f"web_fetch: {answer['content']}")
+        content: str | list[dict[str, Any]] = answer["content"]
+        return content
+
+    def printed(
+        self, call: Call, tool: str, command: Sequence[str], most: int
+    ) -> tuple[str, int | None, str]:
+        """What a program prints, how it ended, and what it complained of; None: it printed more than that, and
+        was killed. It is a process of its own because it may take for ever, and nothing stops that but killing it.
+
+        :raises ToolError: it takes too long, or was cancelled
+        """
+        complaints = os.memfd_create("complaints")  # a pipe would have to be read meanwhile
+        try:
+            with failing(tool, command[0]):
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=complaints,
+                    start_new_session=True,
+                )
+            with process:
+                try:
+                    text, status = self.ended(call, tool, process, most)
+                finally:
+                    killed(process)
+            errors = os.pread(complaints, 4096, 0).decode("utf-8", "replace").strip()
+            return text.decode("utf-8", "replace"), status, errors
+        finally:
+            os.close(complaints)
+
+    def ended(
+        self, call: Call, tool: str, process: subprocess.Popen[bytes], most: int
+    ) -> tuple[bytes, int | None]:
+        """What a program has printed by its end. :raises ToolError: there was none in time, or it was cancelled"""
+        assert process.stdout is not None
         overdue = threading.Timer(USUAL_SECONDS, killed, [process])
         overdue.daemon = True
         call.run_killable(lambda: killed(process))
         overdue.start()
         try:
-            text = out.read(OUTPUT + 1)
-            if len(text) > OUTPUT:
-                said = text[:OUTPUT].decode("utf-8", "replace")
-                return f"{said}\n[output truncated at {OUTPUT} bytes]"
+            text = process.stdout.read(most + 1)
+            if len(text) > most:
+                return text[:most], None
             status = process.wait()
         finally:
             was_overdue = not overdue.is_alive()
             overdue.cancel()
             call.kill = None
         call.check()
-        if status == 1:
-            return "no matches"
         if was_overdue:
-            raise ToolError(f"grep: timed out after {USUAL_SECONDS}s")
-        if status:
-            raise ToolError(f"grep: {err.read(4096).decode('utf-8', 'replace').strip()}")
-        return text.decode("utf-8", "replace").rstrip("\n")
+            raise ToolError(f"{tool}: timed out after {USUAL_SECONDS}s")
+        return text, status
 
     def path(self, tool: str, given: dict[str, Any]) -> tuple[str, Path]:
         """The path as it was given, and the one that it leads to. :raises ToolError: there is none"""
@@ -650,7 +671,7 @@ class Server:
 
     def serve(self) -> None:
         """Take calls, each in a thread of its own."""
-        self.frames.send({"hello": 1})
+        self.frames.send(b'{"hello": 1}')
         while (frame := self.frames.receive()) is not None:
             if isinstance(frame.get("cancel"), str):
                 self.cancel(frame["cancel"])
@@ -664,7 +685,7 @@ class Server:
             kept, is_new = self.answers.get(id), id not in self.running
             call = self.running.setdefault(id, Call(id)) if kept is None else None
         if kept is not None:
-            self.frames.send_bytes(kept)
+            self.frames.send(kept)
         elif is_new:
             threading.Thread(target=self.run, args=(call, tool, given), daemon=True).start()
 
@@ -677,16 +698,17 @@ class Server:
             answer = done(call.id, str(error), is_error=True)
         except Exception as error:  # noqa: BLE001 - whoever has called waits for an answer
             answer = done(call.id, f"{tool}: {type(error).__name__}: {error}", is_error=True)
-        body = self.frames.send(answer)
+        body = kept = encoded(answer)
+        if len(body) > LARGEST_KEPT:
+            said = "this call has run; its result is not kept"
+            kept = encoded(done(call.id, said, is_error=True))
+        # Kept before it is sent: whoever has it may ask again, and finds it.
         with self.guard:
             del self.running[call.id]
-            if len(body) > LARGEST_KEPT:
-                body = json.dumps(
-                    done(call.id, "this call has run; its result is not kept", is_error=True)
-                ).encode()
-            self.answers[call.id] = body
+            self.answers[call.id] = kept
             if len(self.answers) > MOST_KEPT:
                 del self.answers[next(iter(self.answers))]
+        self.frames.send(body)
 
     def cancel(self, id: str) -> None:
         """Stop a call; nothing happens if it has ended."""

@@ -26,7 +26,12 @@ MAX_ANSWER: Final = 10_000_000
 _MAX_REFUSAL = 65_536
 _MAX_COUNT = 10**12
 _ADDED: Final = {"citation": "citations"}  # a delta's name for what a block has several of
-_CARRIERS: Final = {"text": "text", "thinking": "thinking", "tool_use": "partial_json"}
+_CARRIERS: Final = {
+    "text": "text",
+    "thinking": "thinking",
+    "tool_use": "partial_json",
+    "server_tool_use": "partial_json",
+}
 
 Json = dict[str, Any]
 
@@ -57,7 +62,7 @@ class AnswerPart(msgspec.Struct):
             name: "".join(parts) if all(isinstance(part, str) for part in parts) else parts
             for name, parts in self.more.items()
         }
-        if self.kind == "tool_use":
+        if self.kind in ("tool_use", "server_tool_use"):
             return {**self.start, **added, "input": self.arguments()}
         if self.kind in _CARRIERS:
             return {**self.start, **added, self.kind: self.text}
@@ -91,7 +96,7 @@ class ModelAnswer:
     @property
     def parts(self) -> list[AnswerPart]:
         """What is said and called. Other blocks mean something to the model only."""
-        return [part for part in self.content if part.kind in _CARRIERS]
+        return [part for part in self.content if part.kind in ("text", "thinking", "tool_use")]
 
     def add(self, event: Json) -> list[Show]:
         """Take a stream event in; gives what there is to show of it.

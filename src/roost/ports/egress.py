@@ -185,6 +185,7 @@ class OpenGrant(msgspec.Struct, frozen=True, kw_only=True):
     `certificates` is the one that programs inside are to trust instead of the system's list of certificates,
     with that list in it and then the one of `authority`; None: the system's own. `unreachable` are hosts of substitutions that the networking does not allow, by
     the name of the variable. `left_out` are variables that are not set, as the name has another meaning.
+    `web_search`: the server of the agent's model searches the web, if a request offers that to the model.
     """
 
     endpoints: Sequence[Endpoint]
@@ -195,6 +196,7 @@ class OpenGrant(msgspec.Struct, frozen=True, kw_only=True):
     authority: Path | None = None
     unreachable: Mapping[str, Sequence[str]] = {}
     left_out: Sequence[str] = ()
+    web_search: bool = False
 
 
 class Egress(Protocol):

@@ -62,6 +62,7 @@ class HarnessProfile(msgspec.Struct, frozen=True, kw_only=True):
     `upstream` names the model API that it speaks, as `ports.egress.Grant` does; `model_port`: its program
     cannot connect to a unix socket, so the model has to be at a port of the sandbox's loopback. `runs_tools`: its
     agents have the tools of the API's agent toolset; without, there is nothing that a person could be asked about.
+    `upstream_tools` are those of them that the model's server runs, unasked; not every server does.
     `fixed_tools`: none of those tools can be switched off. `only_sandboxed`: on the host, its program would not
     find its model.
     `own_directories` are the directories in a session's home that belong to the program itself: its transcript and
@@ -76,4 +77,5 @@ class HarnessProfile(msgspec.Struct, frozen=True, kw_only=True):
     fixed_tools: bool = False
     only_sandboxed: bool = False
     model_port: bool = False
+    upstream_tools: frozenset[str] = frozenset()
     own_directories: frozenset[str] = frozenset()

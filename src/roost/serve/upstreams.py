@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from roost.builtin_model import BuiltinModel
 from roost.config import Settings
 from roost.domain.budget import Price
-from roost.domain.upstream import Upstream, Upstreams, pattern_problem
+from roost.domain.upstream import Upstream, Upstreams, pattern_problem, searches_web
 from roost.egress.options import ModelUpstream, anthropic, openai
 from roost.egress.routes import OWN
 from roost.errors import StartupError, Unavailable
@@ -116,6 +116,7 @@ class _Listed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     key: str | None = None
     key_file: str | None = None
     prices: dict[str, Price] = {}
+    web_search: bool | None = None
 
     def __repr__(self) -> str:
         return f"_Listed({self.url!r})"
@@ -141,7 +142,14 @@ def _upstream(name: str, table: Any, path: Path) -> ModelUpstream:
         raise StartupError(f"{at}: {error}", hint=_HINT) from None
     if problem := _problem(name, listed):
         raise StartupError(f"{at}: {problem}", hint=_HINT)
-    upstream = Upstream(name=name, api=listed.dialect, models=listed.models, prices=listed.prices)
+    searches = listed.web_search
+    upstream = Upstream(
+        name=name,
+        api=listed.dialect,
+        models=listed.models,
+        prices=listed.prices,
+        web_search=searches_web(listed.dialect, listed.url) if searches is None else searches,
+    )
     origin = Origin(
         url=listed.url, protocol=listed.dialect, credential=_credential(listed, path.parent)
     )

@@ -16,7 +16,7 @@ from roost.domain.agent import DEFAULT_EFFORT, HARNESS
 from roost.domain.events import Draft
 from roost.domain.llm_vault import LlmVault
 from roost.domain.session import TrustLevel
-from roost.domain.upstream import Upstreams
+from roost.domain.upstream import Upstreams, searches_web
 from roost.errors import HarnessCannot, InvalidRequest, RoostError
 from roost.ports.harness import Harness
 from roost.ports.harness_profile import HarnessProfile
@@ -35,6 +35,7 @@ _CANNOT: Final[Mapping[str, str]] = {
 }
 """What agents cannot do that lack an ability, in words."""
 
+_SEARCH: Final = "web_search"
 _SEEN: Final[Mapping[str, str]] = {"image": "images", "document": "files"}
 
 
@@ -178,6 +179,32 @@ class HarnessChoice:
                 f"trust_level: {name!r} agents run in a sandbox only, not with {level!r}"
             )
 
+    def check_searches(self, name: str, agent: Mapping[str, Any], vault: LlmVault | None) -> None:
+        """Refuse a web search that is enabled by its name, and that nobody would make.
+
+        :raises HarnessCannot: naming the field
+        """
+        profile = self.declared(name)
+        if profile is None or _SEARCH not in profile.upstream_tools:
+            return
+        api, model = profile.upstream, agent["model"]["id"]
+        if vault is None:
+            upstream = self._upstreams.of(model, api)
+            searches = upstream is not None and upstream.web_search
+        else:
+            searches = searches_web(api, vault.url(api) or "")
+        for field, config in _named(agent, _SEARCH):
+            if not searches:
+                raise HarnessCannot(
+                    f"{field}: the model's server makes no web searches for {name!r} agents",
+                    hint="Disable it, or name another `harness`; docs/models.md says which servers do.",
+                )
+            if config["permission_policy"]["type"] != "always_allow":
+                raise HarnessCannot(
+                    f"{field}.permission_policy: {name!r} agents cannot ask before a web search, which the model's "
+                    "server makes; `always_allow` is the only policy that it can have"
+                )
+
     def check_inputs(self, name: str, drafts: Sequence[Draft], at: str) -> None:
         """Refuse inputs with content that the agent could not look at. :raises HarnessCannot: naming the field"""
         profile = self.declared(name)
@@ -221,6 +248,15 @@ def _needs_of(agent: Mapping[str, Any], at: str = "agent") -> Iterator[Need]:
 def _has_every_tool(agent: Mapping[str, Any]) -> bool:
     own = next((t for t in agent["tools"] if t["type"] == "agent_toolset_20260401"), None)
     return own is not None and all(c["enabled"] for c in [own["default_config"], *own["configs"]])
+
+
+def _named(agent: Mapping[str, Any], tool: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Where an agent enables a tool of the toolset by its name, and its config."""
+    for i, toolset in enumerate(agent["tools"]):
+        if toolset["type"] == "agent_toolset_20260401":
+            for j, config in enumerate(toolset["configs"]):
+                if config["name"] == tool and config["enabled"]:
+                    yield f"agent.tools.{i}.configs.{j}", config
 
 
 def _asks(toolset: Mapping[str, Any]) -> bool:

@@ -198,6 +198,8 @@ class Lifecycle:
             raise SessionBusy("agent: tools and MCP servers change only while the session is idle")
         agent = overridden(session.spec.agent, given)
         self.specs.choice.check_agent(session.spec.harness, agent)
+        if session.spec.model_vault is None:  # else only that server knows
+            self.specs.choice.check_searches(session.spec.harness, agent, None)
         return agent if session.spec.task_id is None else with_task_tool(agent)
 
     async def archive(self, caller: Key, session_id: str) -> Session:

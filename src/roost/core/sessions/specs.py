@@ -79,6 +79,7 @@ class SessionSpecs:
         if llm_vault is None:  # what a server of its own has, only that server knows
             self.choice.check_model(harness, agent)
         self.choice.check_agent(harness, agent)
+        self.choice.check_searches(harness, agent, llm_vault)
         self.choice.check_vaults(harness, vault_ids, model_vault)
         made_from = {"agent": record, "environment_id": environment, **vaults}
         if "task_id" in asked:

@@ -15,6 +15,7 @@ from roost.ports.drafts import new_draft
 from roost.ports.harness import Emit
 
 _BROKEN = "INVALID_JSON"
+_FOUND = "web_search_tool_result"
 
 
 class AnswerEvents:
@@ -32,9 +33,9 @@ class AnswerEvents:
         calls = [_Call(part, self._toolbox, self._policy) for part in parts if _is_call(part)]
         by_part = {call.part.id: call for call in calls}
         journaled = _journaled(answer, parts, calls, end)
-        shown = [_shown(part, by_part.get(part.id)) for part in parts]
+        shown = [draft for part in parts for draft in _shown(part, by_part.get(part.id), parts)]
         return Emit(
-            [journaled, *(draft for draft in shown if draft), end, *_denials(calls)],
+            [journaled, *shown, end, *_denials(calls)],
             spent=answer.usage,
             blocks=[call.pending for call in calls if call.pending is not None],
         )
@@ -130,15 +131,42 @@ def _counts(part: AnswerPart, answer: ModelAnswer) -> bool:
         return answer.complete and answer.stop_reason == "tool_use"
     if part.kind == "text":
         return bool(part.text.strip())
+    if part.kind == "server_tool_use":  # a search that nobody waits for any more has no result
+        return answer.complete or any(_is_result_of(each, part) for each in answer.content)
     return part.kind != "thinking" or answer.complete or bool(part.more.get("signature"))
 
 
-def _shown(part: AnswerPart, call: _Call | None) -> Draft | None:
-    """The event of a block; None if clients are not shown it."""
+def _is_result_of(part: AnswerPart, search: AnswerPart) -> bool:
+    is_pair = part.kind == _FOUND and search.kind == "server_tool_use"
+    return is_pair and part.start.get("tool_use_id") == search.start.get("id")
+
+
+def _shown(part: AnswerPart, call: _Call | None, beside: Sequence[AnswerPart]) -> list[Draft]:
+    """The events of a block; none if clients are not shown it."""
     if call is not None:
-        return call.event()
+        return [call.event()]
     if part.kind in ("thinking", "redacted_thinking"):
-        return Draft.of("agent.thinking", part.id)
+        return [Draft.of("agent.thinking", part.id)]
     if part.kind == "text":
-        return Draft.of("agent.message", part.id, content=[{"type": "text", "text": part.text}])
-    return None
+        return [Draft.of("agent.message", part.id, content=[{"type": "text", "text": part.text}])]
+    return _searched(part, beside) if part.kind == _FOUND else []
+
+
+def _searched(part: AnswerPart, beside: Sequence[AnswerPart]) -> list[Draft]:
+    """A search of the model's server, which is over when we hear of it. Its beginning may be in the answer before."""
+    asked = next((each for each in beside if _is_result_of(part, each)), None)
+    call = Draft.of(
+        "agent.tool_use",
+        part.id,
+        name="web_search",
+        input={} if asked is None else asked.block()["input"],
+        evaluated_permission="allow",
+    )
+    found = part.start.get("content")
+    if isinstance(found, list):
+        pages = [f"{each.get('title')}\n{each.get('url')}" for each in found if "url" in each]
+        answer = ToolAnswer.text("\n\n".join(pages) or "nothing was found")
+    else:
+        code = found.get("error_code") if isinstance(found, dict) else None
+        answer = ToolAnswer.text(f"web_search: {code or 'it has failed'}", is_error=True)
+    return [call, result_of(Tool("builtin", "web_search"), call.id, answer)]

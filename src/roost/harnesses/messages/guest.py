@@ -24,7 +24,11 @@ from roost.ports.sandbox_provider import Mount
 INSIDE: Final = "/run/roost/tools.py"
 """Where a sandbox shows the program."""
 
-MOUNT: Final = Mount(Path(roost.__file__).parent / "guest" / "tools.py", INSIDE)
+_PROGRAMS: Final = Path(roost.__file__).parent / "guest"
+MOUNTS: Final = (
+    Mount(_PROGRAMS / "tools.py", INSIDE),
+    Mount(_PROGRAMS / "fetch.py", INSIDE.replace("tools", "fetch")),
+)
 
 _LARGEST_IN: Final = 60 * 1024**2
 _LARGEST_OUT: Final = 33 * 1024**2
@@ -43,7 +47,8 @@ class _Pending:
 class GuestTools:
     """Runs the built-in tools of one session. Its task groups are the conversation's."""
 
-    def __init__(self, sandbox: Sandbox, tasks: TaskGroup) -> None:
+    def __init__(self, session_id: str, sandbox: Sandbox, tasks: TaskGroup) -> None:
+        self._session_id = session_id
         self._sandbox = sandbox
         self._tasks = tasks
         self._starting = anyio.Lock()
@@ -129,7 +134,8 @@ class GuestTools:
 
     async def _spawned(self) -> tuple[Process, AsyncIterator[Json]]:
         """The process, once it has said hello, and what it says then. :raises SandboxFailed:"""
-        command = ["/bin/sh", "-c", 'exec python3 -I -S "$ROOST_TOOLS" .']
+        # It is told whose it is only for whoever looks at the list of processes.
+        command = ["/bin/sh", "-c", 'exec python3 -I -S "$ROOST_TOOLS" . "$0"', self._session_id]
         process = await self._sandbox.spawn(command, environ={"ROOST_TOOLS": INSIDE})
         frames, hello = _frames(process), None
         try:

@@ -21,7 +21,7 @@ from roost import __version__
 from roost.errors import RoostError
 from roost.harnesses import HarnessContext
 from roost.harnesses.messages.conversation import MessagesConversation
-from roost.harnesses.messages.guest import MOUNT, GuestTools
+from roost.harnesses.messages.guest import MOUNTS, GuestTools
 from roost.harnesses.messages.mcp import McpServer
 from roost.harnesses.messages.network import session_client
 from roost.harnesses.messages.running import RunningTools
@@ -51,6 +51,7 @@ PROFILE: Final = HarnessProfile(
     needs_sandbox=True,
     on_demand=True,
     upstream="anthropic",
+    upstream_tools=frozenset({"web_search"}),
 )
 
 
@@ -65,7 +66,7 @@ class MessagesHarness:
 
     name = "messages"
     profile = PROFILE
-    mounts = (MOUNT,)
+    mounts = MOUNTS
 
     def __init__(self, *, retries: int, retry_seconds: float) -> None:
         self._retries = retries
@@ -85,7 +86,9 @@ class MessagesHarness:
                 "the messages harness needs a sandbox and an egress, and was given none"
             )
         agent = brief.session.spec.agent
-        toolbox = Toolbox(agent, confined=brief.confinement is not None)
+        toolbox = Toolbox(
+            agent, confined=brief.confinement is not None, searches=brief.grant.web_search
+        )
         try:
             async with (
                 session_client(brief.grant) as client,
@@ -99,7 +102,8 @@ class MessagesHarness:
                     for name, url in toolbox.servers.items()
                     if url in brief.addresses and brief.session.spec.trust_level == "sandboxed"
                 }
-                tools = RunningTools(GuestTools(brief.sandbox, tasks), servers)
+                guest = GuestTools(brief.session.id, brief.sandbox, tasks)
+                tools = RunningTools(guest, servers)
                 try:
                     yield MessagesConversation(brief, requests, toolbox, tools, tasks)
                 finally:

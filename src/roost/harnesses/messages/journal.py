@@ -179,6 +179,8 @@ class Journal:
             self._say("assistant", sendable(fields["content"]))
 
     def _called(self, tool: Tool, id: str, fields: Json) -> None:
+        if id in self._told and id not in self._names:
+            return  # the model's server has made it
         if id not in self._told:
             name, block = tool.name, {"type": "tool_use", "id": id, "input": fields["input"]}
             self._say("assistant", [{**block, "name": name}])

@@ -27,6 +27,7 @@ _MOST_TOOLS: Final = 500
 _LARGEST: Final = 16 * 1024**2
 _LONGEST_TEXT: Final = 100_000
 _GONE: Final = 404
+_NOT_ALLOWED: Final = 405
 _ACCEPTED: Final = 202
 _FIRST_ERROR: Final = 400
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -146,8 +147,11 @@ class McpServer:
             "POST", self._url, content=body, headers=headers, timeout=timeout
         ) as response:
             status = response.status_code
-            if status == _GONE and message["method"] != "initialize":
+            is_first = message["method"] == "initialize"
+            if status == _GONE and not is_first:
                 raise _Forgotten
+            if status in (_GONE, _NOT_ALLOWED) and is_first:
+                raise McpFailed(f"it answered {status}; only Streamable HTTP is spoken, not SSE")
             if status >= _FIRST_ERROR:
                 raise McpFailed(await _refusal(response))
             self._session = response.headers.get("mcp-session-id", self._session)

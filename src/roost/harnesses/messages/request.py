@@ -7,6 +7,7 @@ blocks depend on it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Final
 
 import msgspec
@@ -23,7 +24,6 @@ _REACH: Final = 15
 _MOST_MARKS: Final = 3  # of 4: the one at the end is at the top level
 
 _encode = msgspec.json.encode
-
 
 _SKILLS: Final = (
     "You have skills: directories with instructions for certain tasks. Before a task that one of them is for, "
@@ -62,25 +62,37 @@ class RequestHead:
 
     def request(self, messages: Sequence[tuple[str, Sequence[bytes]]]) -> bytes:
         """A request with this conversation."""
-        marked = _marks([len(blocks) for _, blocks in messages])
-        written: list[bytes] = []
-        number = 0
-        for role, blocks in messages:
-            shown = [
-                block[:-1] + _MARK if number + n in marked and _can_be_marked(block) else block
-                for n, block in enumerate(blocks)
-            ]
-            number += len(blocks)
-            written.append(b'{"role":"%b","content":[%b]}' % (role.encode(), b",".join(shown)))
+        marked = _marks([block for _, blocks in messages for block in blocks])
+        numbers = count()
+        written = [
+            b'{"role":"%b","content":[%b]}'
+            % (
+                role.encode(),
+                b",".join(b[:-1] + _MARK if next(numbers) in marked else b for b in blocks),
+            )
+            for role, blocks in messages
+        ]
         return b'%b,"messages":[%b]}' % (self._encoded, b",".join(written))
 
 
-def _marks(sizes: Sequence[int]) -> set[int]:
-    """Which blocks to mark, besides the last one: every so many back from the end, if there are that many."""
-    last = sum(sizes) - 1
-    return {last - _REACH * n for n in range(1, _MOST_MARKS + 1) if last - _REACH * n > 0}
+def _marks(blocks: Sequence[bytes]) -> set[int]:
+    """Which blocks to mark, besides the last one: every so many back from the end, or the next one before it that
+    can carry a mark.
+    """
+    marked = set()
+    for n in range(1, _MOST_MARKS + 1):
+        at = len(blocks) - 1 - _REACH * n
+        while at > 0 and not _can_be_marked(blocks[at]):
+            at -= 1
+        marked.add(at)
+    return {at for at in marked if at > 0}
+
+
+class _Block(msgspec.Struct):
+    type: str
 
 
 def _can_be_marked(block: bytes) -> bool:
     """What a model has thought cannot carry a mark."""
-    return not block.startswith((b'{"type":"thinking"', b'{"type":"redacted_thinking"'))
+    kind = msgspec.json.decode(block, type=_Block).type
+    return kind not in ("thinking", "redacted_thinking")

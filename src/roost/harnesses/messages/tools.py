@@ -1,6 +1,6 @@
 """What an agent may use: the API's toolset, run in its sandbox, and the tools of its clients and servers.
 
-`web_search` has no provider here, so it is not offered.
+`web_search` is the model's server's own. It is offered where that server has it and nobody is to be asked first.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import msgspec
 
 from roost.harnesses.permissions import Json, Policy, Tool
 
+_TOOLSET: Final = "agent_toolset_20260401"
 _WHERE: Final = "Paths are relative to the working directory."
 
 
@@ -81,24 +82,30 @@ BUILT_IN: Final[Mapping[str, Json]] = {
             path=_text("The file or directory to look into."),
         ),
     },
+    "web_fetch": {
+        "description": "Fetch a page of the web: its text with its links, or a picture or a PDF. A redirect to "
+        "another host is told, and not followed.",
+        "input_schema": _schema("url", url=_text("The address, with https:// or http://.")),
+    },
 }
 """The tools of the API's toolset that there are, as a model is told of them."""
 
-REPEATABLE: Final = frozenset({"read", "glob", "grep"})
+REPEATABLE: Final = frozenset({"read", "glob", "grep", "web_fetch"})
 """Those that change nothing: a call that was cut off is simply made again."""
 
-NOT_CONFINABLE: Final = frozenset({"bash"})
+NOT_CONFINABLE: Final = frozenset({"bash", "web_fetch"})
 
 
 class Toolbox:
     """The tools of one agent, by the names that its model calls them. If it is `confined`, it has none that cannot
-    be kept in a directory.
+    be kept in a directory. `searches`: the model's server searches the web.
     """
 
-    def __init__(self, agent: Json, *, confined: bool) -> None:
+    def __init__(self, agent: Json, *, confined: bool, searches: bool) -> None:
         tools: list[Json] = agent.get("tools") or []
         self._custom = {tool["name"]: tool for tool in tools if tool["type"] == "custom"}
         left_out = NOT_CONFINABLE if confined else frozenset()
+        self._search = _search(tools) if searches else None
         self.built_in = [name for name in _enabled(tools) if name not in left_out]
         self.servers: dict[str, str] = {s["name"]: s["url"] for s in agent.get("mcp_servers") or []}
         self._prefixes = {f"mcp__{_plain(name)}__": name for name in self.servers}
@@ -117,7 +124,10 @@ class Toolbox:
         URL; what the agent may not use of them is left out.
         """
         shown = ("name", "description", "input_schema")
+        search = self._search
+        may_search = policy.judge(Tool("builtin", "web_search"), {}).permission == "allow"
         return [
+            *([search] if search is not None and may_search else []),
             *({"name": name, **BUILT_IN[name]} for name in self.built_in),
             *({key: tool[key] for key in shown if key in tool} for tool in self._custom.values()),
             *(
@@ -131,11 +141,20 @@ class Toolbox:
 
 def _enabled(tools: Iterable[Json]) -> list[str]:
     for tool in tools:
-        if tool["type"] == "agent_toolset_20260401":
+        if tool["type"] == _TOOLSET:
             own = {config["name"]: config["enabled"] for config in tool["configs"]}
             default = tool["default_config"]["enabled"]
             return [name for name in BUILT_IN if own.get(name, default)]
     return []
+
+
+def _search(tools: Iterable[Json]) -> Json:
+    """The search as the model's server is told of it."""
+    configs = (c for tool in tools if tool["type"] == _TOOLSET for c in tool["configs"])
+    own: Json = next((config for config in configs if config["name"] == "web_search"), {})
+    fields = ("allowed_domains", "blocked_domains", "user_location")
+    limits = {name: own[name] for name in fields if own.get(name)}
+    return {"type": "web_search_20250305", "name": "web_search", **limits}
 
 
 def _plain(name: str) -> str:
