@@ -112,6 +112,9 @@ class Worker:
         own = set(procfs.children(self.server.pid))
         return [pid for pid in self.processes() if pid in own]
 
+    def check(self) -> None:
+        """What holds with this harness besides."""
+
     @property
     def ran(self) -> list[str]:
         found = self.chat.home / "ran.txt"
@@ -302,6 +305,7 @@ def finish(server: LiveServer, workers: Sequence[Worker], model: Model) -> None:
         check_log(worker)
         check_work(worker)
         check_memory(worker, model)
+        worker.check()
     for worker in workers:
         check_marks(worker)
     assert model.mixed == [], "an agent was told of another session's work"
