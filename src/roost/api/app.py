@@ -95,7 +95,8 @@ class Api:
         if call.login is not None:
             allowed = deps.settings.allowed_origins
             check_change(operation.method, call.headers, call.scope["scheme"], allowed)
-        await deps.rates.count(call.caller, operation.kind, answer.headers)
+        if not deps.rates.count_held(call.caller, operation.kind, answer.headers):
+            await deps.rates.count(call.caller, operation.kind, answer.headers)
         if operation.official and operation.served:
             beta, refuses = operation.beta, operation.refuses
             check_headers(call.headers, call.caller.tenant, beta=beta, refuses=refuses)

@@ -33,22 +33,39 @@ class RateLimiter:
         }
         self._tokens: dict[tuple[str, RequestKind], _LocalTokens] = {}
 
+    def count_held(self, key: Key, kind: RequestKind, headers: dict[str, str]) -> bool:
+        """As `count`, if the request needs no token or one is here, which mostly is so; else it is False."""
+        tokens = self._tokens_of(key, kind)
+        if tokens is None:
+            return True
+        if not tokens.spend_held():
+            return False
+        tokens.tell(headers)
+        return True
+
     async def count(self, key: Key, kind: RequestKind, headers: dict[str, str]) -> None:
         """Take one request from the key's bucket, and note in `headers` how many are left.
 
         :raises RateLimited: none is left; says when the next one will be
         """
-        own = key.limits.writes_per_minute if kind == "writes" else key.limits.reads_per_minute
-        limit = self._defaults[kind] if own is None else own
-        if limit == 0:
+        tokens = self._tokens_of(key, kind)
+        if tokens is None:
             return
-        tokens = self._tokens.get((key.id, kind))
-        if tokens is None or tokens.limit != limit:
-            tokens = self._tokens[key.id, kind] = _LocalTokens(f"{key.id} {kind}", limit)
         wait = 0.0 if tokens.spend_held() else await tokens.spend(self._buckets)
         tokens.tell(headers)
         if wait:
-            raise RateLimited(f"this key may make {limit} {kind} a minute", retry_after=wait)
+            raise RateLimited(f"this key may make {tokens.limit} {kind} a minute", retry_after=wait)
+
+    def _tokens_of(self, key: Key, kind: RequestKind) -> _LocalTokens | None:
+        """None: there is no limit."""
+        own = key.limits.writes_per_minute if kind == "writes" else key.limits.reads_per_minute
+        limit = self._defaults[kind] if own is None else own
+        if limit == 0:
+            return None
+        tokens = self._tokens.get((key.id, kind))
+        if tokens is None or tokens.limit != limit:
+            tokens = self._tokens[key.id, kind] = _LocalTokens(f"{key.id} {kind}", limit)
+        return tokens
 
     def forget(self, key_id: str) -> None:
         """Forget the tokens of a key that is gone, or has other limits now."""

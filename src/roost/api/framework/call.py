@@ -58,7 +58,7 @@ class ApiCall:
     request_id: str
     headers: dict[str, str]
     """By lower-case name; one that is repeated is a list with commas."""
-    params: dict[str, str]
+    params: Mapping[str, str]
     query: dict[str, Any]
     body: dict[str, Any]
     raw: bytes = b""

@@ -85,15 +85,17 @@ class Routes:
         self._root = _Node()
         for operation in operations:
             self._root.add(operation)
-        self._known = lru_cache(maxsize=4096)(self._root.walk)
+        self._known = lru_cache(maxsize=4096)(self._found)
 
-    def find(self, method: str, path: str) -> tuple[Operation, dict[str, str]]:
+    def find(self, method: str, path: str) -> tuple[Operation, Mapping[str, str]]:
         """The operation and its path parameters.
 
         :raises NotFound: nothing has this path :raises MethodNotAllowed: something else does
         """
-        walk = self._known if len(path) <= _USUAL_PATH else self._root.walk
-        node, values = walk(path)
+        return self._known(method, path) if len(path) <= _USUAL_PATH else self._found(method, path)
+
+    def _found(self, method: str, path: str) -> tuple[Operation, Mapping[str, str]]:
+        node, values = self._root.walk(path)
         if node is None or not node.operations:
             raise NotFound(f"there is nothing at {path[:200]}")
         operation = node.operations.get("GET" if method == "HEAD" else method)

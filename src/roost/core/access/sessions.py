@@ -35,7 +35,8 @@ class SessionAccess:
             session = await self._sessions.get(caller.tenant, session_id)
         except NotFound:
             raise NotFound(f"session {session_id} was not found") from None
-        await self.check(caller, session, act)
+        workspace = None if session.spec.workspace is None else await self._workspace(session)
+        _check(caller, session, workspace, act)
         return session
 
     async def check(self, caller: Key, session: Session, act: Act) -> None:
@@ -44,22 +45,7 @@ class SessionAccess:
         :raises NotFound: not the caller's to see
         :raises Forbidden: to be seen, and no more
         """
-        workspace = None if session.spec.workspace is None else await self._workspace(session)
-        created_by = session.spec.created_by
-        # Whoever shares a workspace shares the sessions in it, whoever has made them.
-        seen = (
-            may_see(caller, created_by) if workspace is None else may_use(caller, workspace, "read")
-        )
-        if not seen:
-            raise NotFound(f"session {session.id} was not found")
-        if act == "see" or (act == "end" and owns(caller, created_by)):
-            return
-        check_reach(caller, session)
-        if workspace is not None and not may_use(caller, workspace, "write"):
-            raise Forbidden(
-                "the session works in a workspace that this key may not write to",
-                hint="Whoever administers the workspace can share it with this key.",
-            )
+        _check(caller, session, await self._workspace(session), act)
 
     async def seen(self, caller: Key) -> Visibility | None:
         """Which sessions a listing shows to the caller; None: all of its tenant's."""
@@ -91,3 +77,19 @@ class SessionAccess:
         if session.spec.workspace is None:
             return None
         return await self._workspaces.find(session.tenant, session.spec.workspace)
+
+
+def _check(caller: Key, session: Session, workspace: Record | None, act: Act) -> None:
+    created_by = session.spec.created_by
+    # Whoever shares a workspace shares the sessions in it, whoever has made them.
+    seen = may_see(caller, created_by) if workspace is None else may_use(caller, workspace, "read")
+    if not seen:
+        raise NotFound(f"session {session.id} was not found")
+    if act == "see" or (act == "end" and owns(caller, created_by)):
+        return
+    check_reach(caller, session)
+    if workspace is not None and not may_use(caller, workspace, "write"):
+        raise Forbidden(
+            "the session works in a workspace that this key may not write to",
+            hint="Whoever administers the workspace can share it with this key.",
+        )

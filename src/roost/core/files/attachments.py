@@ -82,7 +82,7 @@ class Attachments:
         :raises NotFound: there is no such file, or it is not the caller's to see
         :raises InvalidRequest: no model can be shown it
         """
-        named = list(_named(drafts, at))
+        named = list(_named(drafts, at)) if any(map(names_files, drafts)) else ()
         return self._written(caller, session_id, named, write) if named else write()
 
     async def _written(

@@ -46,6 +46,12 @@ class SqliteSessions(SqlSessions):
     def session_of(self, row: Row) -> Session:
         return session_of(row, self._clock.now())
 
+    async def get(self, tenant: str, session_id: str) -> Session:
+        known = self._known(session_id)
+        if known is not None and known.tenant == tenant:
+            return known
+        return await super().get(tenant, session_id)
+
     async def find(self, session_id: str) -> Session:
         if (known := self._known(session_id)) is not None:
             return known
