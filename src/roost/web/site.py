@@ -7,7 +7,7 @@ file, is answered with the one page there is. Whatever else is asked for is left
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from importlib.resources import files
 from mimetypes import guess_type
 from pathlib import Path
@@ -79,10 +79,10 @@ class Site:
         self._older: dict[str, _File] = {}
         self._look()
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, one connection, or one lifespan."""
         answer = self._answer(scope) or self._api
-        return answer(scope, receive, send)
+        await answer(scope, receive, send)
 
     def _answer(self, scope: Scope) -> ASGIApp | None:
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):

@@ -24,6 +24,7 @@ from typing import (
 )
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator
 from typing_extensions import TypedDict, is_typeddict
 
 from roost.api.framework import official
@@ -86,8 +87,7 @@ class Shape:
     @cached_property
     def _checked(self) -> Callable[[object], dict[str, Any]]:
         """Lets through what the adapter does, and says less about the rest."""
-        adapter = self.adapter
-        checker = type(adapter.validator)(_by_field(adapter.core_schema))  # type: ignore[arg-type]
+        checker = SchemaValidator(_by_field(self.adapter.core_schema))
         check: Callable[[object], dict[str, Any]] = checker.validate_python
         return check
 
