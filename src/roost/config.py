@@ -130,6 +130,13 @@ class Settings(BaseModel):
         None,
         description="Networks a sandbox may reach though they are not public, such as `10.1.0.0/16`, with commas between.",
     )
+    webhook_networks: Networks | None = Field(
+        None,
+        description="Networks that webhooks are sent to though they are not public, such as `10.1.0.0/16`, with commas between; there, to any port. By default none.",
+    )
+    webhook_days: float = Field(
+        30.0, gt=0, description="For how many days it is kept what was sent to webhooks."
+    )
     package_hosts: Hosts | None = Field(
         None,
         description="The hosts that `allow_package_managers` stands for, such as `pypi.org,*.pythonhosted.org`; by default none.",

@@ -58,6 +58,8 @@ from roost.core.vaults.mcp import McpValidation
 from roost.core.vaults.refresh import OAuthRefresh
 from roost.core.vaults.reseal import Reseal
 from roost.core.vaults.vaults import Vaults
+from roost.core.webhooks.endpoints import WebhookEndpoints
+from roost.core.webhooks.sender import WebhookSender
 from roost.core.work.nodes import Fleet
 from roost.core.workspaces.browse import Browse
 from roost.core.workspaces.shared import SharedWorkspaces
@@ -65,6 +67,7 @@ from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Session
+from roost.domain.webhook import DeliveryPolicy
 from roost.egress.dial import Dialer
 from roost.egress.options import USUAL_PORTS, EgressBounds
 from roost.egress.outbound import RestrictedHttp
@@ -338,7 +341,9 @@ def _deps(
     )
     services = Services(
         *(agents, environments, skills, tasks, workspaces, filestore, vaults),
-        Reseal(store.catalog, store.credentials, seal),
+        Reseal(store.catalog, store.credentials, store.webhooks, seal),
+        WebhookEndpoints(store.webhooks, seal),
+        WebhookSender(store.webhooks, store.catalog, seal, outbound, DeliveryPolicy()),
         McpValidation(OAuthRefresh(store.credentials, seal, outbound), outbound, seal),
         Models(EveryModel(), NoModelLists()),
         choice,

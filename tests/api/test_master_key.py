@@ -60,7 +60,11 @@ async def test_secrets_are_sealed_anew_in_batches(tmp_path: Path, monkeypatch: p
     both = MasterKeys([NEW, OLD])
     async with api_server(tmp_path) as roost:
         credential, secret = await sealed_before(roost)
-        work, after, steps = Reseal(roost.store.catalog, roost.store.credentials, both), None, []
+        work, after, steps = (
+            Reseal(roost.store.catalog, roost.store.credentials, roost.store.webhooks, both),
+            None,
+            [],
+        )
         before = await roost.store.credentials.find(credential)
         while True:
             step = await work.batch(after)
@@ -102,4 +106,6 @@ async def test_without_a_key_that_seals_nothing_is_begun(tmp_path: Path):
     async with api_server(tmp_path) as roost:
         keys = MasterKeys([OLD], seals=False)
         with pytest.raises(CannotSeal):
-            await Reseal(roost.store.catalog, roost.store.credentials, keys).batch(None)
+            await Reseal(
+                roost.store.catalog, roost.store.credentials, roost.store.webhooks, keys
+            ).batch(None)

@@ -19,9 +19,10 @@ from roost.testing.nodes_contract import NodesContract
 from roost.testing.notifier_contract import NotifierContract
 from roost.testing.postgres import PostgresServer
 from roost.testing.sessions_contract import SessionsContract
+from roost.testing.webhooks_contract import WebhooksContract
 from roost.testing.workspaces_contract import WorkspacesContract
 
-TABLES = "credentials sessions specs entries receipts creations graves records versions keys nodes commits shared workspaces buckets shown"
+TABLES = "webhooks deliveries credentials sessions specs entries receipts creations graves records versions keys nodes commits shared workspaces buckets shown"
 
 
 async def emptied(server: PostgresServer) -> str:
@@ -77,6 +78,10 @@ class TestPostgresMarks(OnPostgres, MarksContract):
 
 
 class TestPostgresNodes(OnPostgres, NodesContract):
+    pass
+
+
+class TestPostgresWebhooks(OnPostgres, WebhooksContract):
     pass
 
 

@@ -16,6 +16,7 @@ from roost.testing.log_contract import LogContract
 from roost.testing.marks_contract import MarksContract
 from roost.testing.nodes_contract import NodesContract
 from roost.testing.sessions_contract import SessionsContract
+from roost.testing.webhooks_contract import WebhooksContract
 from roost.testing.workspaces_contract import WorkspacesContract
 
 
@@ -55,6 +56,10 @@ class TestSqliteMarks(OnSqlite, MarksContract):
 
 
 class TestSqliteNodes(OnSqlite, NodesContract):
+    pass
+
+
+class TestSqliteWebhooks(OnSqlite, WebhooksContract):
     pass
 
 

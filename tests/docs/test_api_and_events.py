@@ -7,6 +7,7 @@ from tests.docs.reading import ROOT, rows, text
 
 from roost.api.operations import OPERATIONS
 from roost.domain.session import TABLE
+from roost.domain.webhook import EVENT_TYPES
 
 _EVENT = re.compile(
     r'"((?:(?:session|agent|user|span|system)\.|roost\.agent_)[a-z_]+|roost\.(?:forked|imported|rewound))"'
@@ -34,6 +35,12 @@ def test_every_event_the_code_speaks_of_is_documented() -> None:
     }
     told = {row[0].strip("`") for row in rows("docs/events.md")}
     assert named - told == set()
+
+
+def test_every_event_of_webhooks_is_documented() -> None:
+    section = text("docs/events.md").partition("## What webhooks are told")[2]
+    told = re.findall(r"^\| `([a-z_.]+)` \|", section, re.M)
+    assert sorted(told) == sorted(EVENT_TYPES)
 
 
 def test_the_picture_of_a_sessions_status_is_the_table_in_the_code() -> None:

@@ -44,15 +44,18 @@ async def test_sealing_anew_goes_on_after_each_kill_and_every_secret_stays_reada
         killed_after(path, "reseal", lines)
         async with SqliteStore.open(path) as store:
             await every_secret_opens(store, NEW)
-            counts = await Reseal(store.catalog, store.credentials, NEW).counts()
+            counts = await Reseal(store.catalog, store.credentials, store.webhooks, NEW).counts()
             assert sum(counts.values()) == VAULTS * (EACH + 1)
             left.append(sum(counts.values()) - counts.get(NEW.key or "", 0))
     assert left[0] > left[1] > left[2] > left[3] == 0
     only = MasterKeys([bytes(range(1, 33))])
     async with SqliteStore.open(path) as store:
         await every_secret_opens(store, only)
-        assert NOT_SEALED not in await Reseal(store.catalog, store.credentials, only).counts()
-        again = await Reseal(store.catalog, store.credentials, only).batch(None)
+        assert (
+            NOT_SEALED
+            not in await Reseal(store.catalog, store.credentials, store.webhooks, only).counts()
+        )
+        again = await Reseal(store.catalog, store.credentials, store.webhooks, only).batch(None)
         assert (again.resealed, again.unreadable) == (0, [])
 
 

@@ -56,7 +56,7 @@ async def fill(store: SqliteStore, vaults: int, each: int) -> None:
 async def run(store: SqliteStore, what: str) -> None:
     tell("ready")
     if what == "reseal":
-        work, after = Reseal(store.catalog, store.credentials, NEW), None
+        work, after = Reseal(store.catalog, store.credentials, store.webhooks, NEW), None
         while True:
             step = await work.batch(after)
             tell(f"resealed {step.resealed}")

@@ -38,6 +38,7 @@ from roost.api.resources import (
     skills,
     tasks,
     vaults,
+    webhooks,
     workspaces,
 )
 
@@ -162,6 +163,7 @@ _RESOURCES: Final = (
     skills.RESOURCE,
     files.RESOURCE,
     vaults.RESOURCE,
+    webhooks.RESOURCE,
     keys.RESOURCE,
     master_key.RESOURCE,
     models.RESOURCE,

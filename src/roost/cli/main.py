@@ -11,6 +11,7 @@ import typer
 from roost.cli.options import Json, SessionId, Url
 from roost.cli.session_commands import sessions
 from roost.cli.vault_commands import vaults
+from roost.cli.webhook_commands import webhooks
 from roost.cli.workspace_commands import workspaces
 from roost.errors import RoostError, StartupError
 
@@ -34,6 +35,7 @@ harness = typer.Typer(help="List the kinds of agents that sessions can have.", n
 app.add_typer(harness, name="harness")
 app.add_typer(workspaces, name="workspaces")
 app.add_typer(vaults, name="vaults")
+app.add_typer(webhooks, name="webhooks")
 blobs = typer.Typer(help="The store of snapshots and files.", no_args_is_help=True)
 app.add_typer(blobs, name="blobs")
 

@@ -63,7 +63,7 @@ def check_secret_stays_private(parts: SplitResult, field: str) -> None:
 
     :raises InvalidRequest: it has no TLS, and its host is not one of a private network
     """
-    if parts.scheme == "http" and not _is_private(parts.hostname or ""):
+    if parts.scheme == "http" and not is_private(parts.hostname or ""):
         raise InvalidRequest(
             f"{field}: a key is sent over https only",
             hint="http:// is for private addresses, and for names of a private network such as "
@@ -103,7 +103,7 @@ def literal(name: str) -> IPv4Address | None:
     return IPv4Address(name) if _NUMBER.fullmatch(name.rpartition(".")[2]) else None
 
 
-def _is_private(host: str) -> bool:
+def is_private(host: str) -> bool:
     """Whether what is sent there stays in a private network. Whether it may be reached is another question."""
     try:
         return not ip_address(host).is_global

@@ -76,6 +76,7 @@ def allowed(address: Address, networks: Sequence[Network]) -> bool:
 
 
 _MOST_ATTEMPTS = 4
+_TLS_PORT = 443
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
@@ -104,17 +105,14 @@ class Dialer:
 
     async def dial(self, target: ProxyTarget) -> SocketStream:
         """A connection to the target. :raises Refusal: it may not be reached, or it does not answer"""
-        addresses = await self._addresses(target)
-        good = [address for address in addresses if allowed(address, self._networks)]
+        good = self._permitted(await self._addresses(target), target)
         if not good:
-            raise Refusal(
-                403,
-                f"{target.host} is at an address that is not public",
-                reason="address_not_allowed",
-                host=target.host,
-                port=target.port,
-            )
+            raise not_allowed(target, f"{target.host} is at an address that is not public")
         return await self._first(good[:_MOST_ATTEMPTS], target)
+
+    def _permitted(self, addresses: Sequence[Address], target: ProxyTarget) -> list[Address]:
+        """Those of a target's addresses that it may be reached at. :raises Refusal: it may not be at all"""
+        return [address for address in addresses if allowed(address, self._networks)]
 
     async def _addresses(self, target: ProxyTarget) -> list[Address]:
         if target.literal is not None:
@@ -136,3 +134,27 @@ class Dialer:
             except (OSError, TimeoutError):
                 continue
         raise Refusal(504, f"{target.host} does not answer at port {target.port}")
+
+
+class WebhookDialer(Dialer):
+    """Opens connections to the receivers of webhooks: to port 443 of public addresses, and to any port of the
+    networks that the operator has named.
+
+    Who has a name with a public and a private address, is about to be somebody else: all of them have to be good.
+    """
+
+    def _permitted(self, addresses: Sequence[Address], target: ProxyTarget) -> list[Address]:
+        named = [each for each in addresses if not public(each) and allowed(each, self._networks)]
+        if any(not allowed(each, self._networks) for each in addresses):
+            raise not_allowed(target, f"{target.host} is at an address that is not public")
+        if target.port != _TLS_PORT and len(named) < len(addresses):
+            raise not_allowed(
+                target,
+                f"port {target.port} is not allowed: a public receiver listens on {_TLS_PORT}",
+            )
+        return list(addresses)
+
+
+def not_allowed(target: ProxyTarget, why: str) -> Refusal:
+    """The error of a target at an address that may not be reached."""
+    return Refusal(403, why, reason="address_not_allowed", host=target.host, port=target.port)

@@ -22,9 +22,11 @@ _SHOWN: Final = 2048
 
 
 class RestrictedHttp:
-    """`ports.outbound.Outbound`: each request has a connection of its own, to one of the `ports`."""
+    """`ports.outbound.Outbound`: each request has a connection of its own, to one of the `ports`; with None, the
+    `dialer` decides which ports it may go to.
+    """
 
-    def __init__(self, dialer: Dialer, bounds: EgressBounds, ports: frozenset[int]) -> None:
+    def __init__(self, dialer: Dialer, bounds: EgressBounds, ports: frozenset[int] | None) -> None:
         self._dialer = dialer
         self._ports = ports
         self._bounds = replace(bounds, upstream_seconds=_SECONDS)
@@ -36,12 +38,12 @@ class RestrictedHttp:
         try:
             where = httpx2.URL(url)
             port = where.port or (443 if where.scheme == "https" else 80)
-            if port not in self._ports:
-                return NoAnswer(f"port {port} is not allowed")
+            if self._ports is not None and port not in self._ports:
+                return NoAnswer(f"port {port} is not allowed", refused=True)
             with anyio.fail_after(_SECONDS):
                 return await _posted(connections, where, headers, body, secrets)
         except Refusal as refusal:
-            return NoAnswer(refusal.message)
+            return NoAnswer(refusal.message, refused=refusal.reason is not None)
         except (httpx2.TransportError, httpx2.DecodingError, httpx2.InvalidURL, ValueError):
             return NoAnswer("it cannot be reached, or does not answer as it should")
         except TimeoutError:

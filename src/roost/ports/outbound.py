@@ -1,4 +1,4 @@
-"""Requests of the server's own to addresses that clients gave: to renew a token, to try a credential."""
+"""Requests of the server's own to addresses that clients gave: to renew a token, to tell a webhook."""
 
 from __future__ import annotations
 
@@ -24,13 +24,18 @@ class HttpAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoAnswer(msgspec.Struct, frozen=True):
-    """There is none, and why, in words without an address or a secret."""
+    """There is none, and why, in words without an address or a secret. `refused`: this server's own rules forbid
+    to ask for one there.
+    """
 
     why: str
+    refused: bool = False
 
 
 class Outbound(Protocol):
-    """Sends single requests by the rules that hold for sandboxes: only to addresses and ports that they may reach."""
+    """Sends single requests, only to addresses and ports that its rules allow: those that hold for sandboxes, or
+    those for webhooks.
+    """
 
     async def post(
         self, url: str, headers: Mapping[str, str], body: bytes, secrets: Sequence[str]

@@ -12,6 +12,7 @@ from roost.ports.log import Log
 from roost.ports.marks import Marks
 from roost.ports.nodes import Nodes
 from roost.ports.sessions import Sessions
+from roost.ports.webhooks import Webhooks
 from roost.ports.workspaces import Workspaces
 
 
@@ -28,6 +29,8 @@ class Store(Protocol):
     def credentials(self) -> Credentials: ...  # noqa: D102
     @property
     def keys(self) -> Keys: ...  # noqa: D102
+    @property
+    def webhooks(self) -> Webhooks: ...  # noqa: D102
     @property
     def workspaces(self) -> Workspaces: ...  # noqa: D102
     @property

@@ -58,6 +58,8 @@ from roost.core.sessions.transfer import Transfer
 from roost.core.vaults.reseal import Reseal
 from roost.core.vaults.secrets import VaultSecrets
 from roost.core.vaults.vaults import Vaults
+from roost.core.webhooks.endpoints import WebhookEndpoints
+from roost.core.webhooks.sender import WebhookSender
 from roost.core.work.dispatch import Dispatcher
 from roost.core.work.idle import IdleAgents
 from roost.core.work.nodes import Fleet, NodeLease
@@ -72,7 +74,11 @@ from roost.core.write.announced_log import AnnouncedLog
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
 from roost.disk import free
+from roost.domain.webhook import DeliveryPolicy
+from roost.egress.dial import WebhookDialer, resolve
 from roost.egress.listing import UpstreamModelLists
+from roost.egress.options import EgressBounds
+from roost.egress.outbound import RestrictedHttp
 from roost.errors import DiskFull, Unavailable
 from roost.gateway.app import Gateway, ProtocolRouter
 from roost.gateway.task_updates import TaskUpdates
@@ -154,6 +160,8 @@ class _Ground:
     installation: Installation
     vaults: Vaults
     reseal: Reseal
+    endpoints: WebhookEndpoints
+    sender: WebhookSender
 
 
 @asynccontextmanager
@@ -200,8 +208,10 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
         janitor = FileJanitor(filestore, store.catalog, store.sessions, skills.heed)
         seal = master_keys(settings)
         resources = _resources(settings, store, filestore, janitor, seal)
-        sealing = (store.catalog, store.credentials, seal)
-        vaults, reseal = Vaults(*sealing), Reseal(*sealing)
+        vaults = Vaults(store.catalog, store.credentials, seal)
+        reseal = Reseal(store.catalog, store.credentials, store.webhooks, seal)
+        endpoints = WebhookEndpoints(store.webhooks, seal)
+        sender = _sender(settings, store, seal)
         shared = await store.share("placeholders", placeholder_key(settings.data, seal))
         secrets = VaultSecrets(store.credentials, seal, shared)
         attachments = Attachments(filestore, janitor)
@@ -213,6 +223,7 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
             alongside(workforce.shared_workspaces.run),
             alongside(janitor.run),
             alongside(installation.run),
+            alongside(sender.run),
         ):
             machine = Machine(
                 agent_memory=settings.agent_memory << 20,
@@ -223,8 +234,17 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
             able = changed(workforce, harnesses=shown)
             own = skills, workspaces, filestore, janitor, resources, attachments, able, machine
             yield _Ground(
-                settings, store, notifier, registry, *own, node, installation, vaults, reseal
+                *(settings, store, notifier, registry, *own, node, installation, vaults, reseal),
+                *(endpoints, sender),
             )
+
+
+def _sender(settings: Settings, store: SharedStore, seal: Seal) -> WebhookSender:
+    bounds = EgressBounds()
+    dialer = WebhookDialer(resolve, settings.webhook_networks or (), bounds.connect_seconds)
+    outbound = RestrictedHttp(dialer, bounds, None)
+    policy = DeliveryPolicy(keep_seconds=settings.webhook_days * 86400)
+    return WebhookSender(store.webhooks, store.catalog, seal, outbound, policy)
 
 
 def _resources(
@@ -412,7 +432,7 @@ def _deps(
         Models(workforce.models.known, UpstreamModelLists(workforce.models.served)),
         workforce.choice,
         *(agents, environments, ground.skills, tasks, workspaces, ground.filestore),
-        *(ground.vaults, ground.reseal, workforce.validation),
+        *(ground.vaults, ground.reseal, workforce.validation, ground.endpoints, ground.sender),
         *(lifecycle, forks, transfer, ground.resources, ground.attachments, workforce.browse),
         *(intake, workforce.budgets, _follow(ground), EventPages(store.log)),
         TaskRuns(store.catalog, tasks, lifecycle, keyring, store.log, notifier),

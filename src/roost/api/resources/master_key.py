@@ -18,7 +18,9 @@ RESOURCE: Final = Resource()
 class ResealParams(TypedDict, total=False):
     """Where to go on: `after` of the answer before; without it, from the beginning."""
 
-    after: Annotated[str, Field(pattern=r"^(credential|secret):[A-Za-z0-9_-]{0,128}$")] | None
+    after: (
+        Annotated[str, Field(pattern=r"^(credential|webhook|secret):[A-Za-z0-9_-]{0,128}$")] | None
+    )
 
 
 @RESOURCE.get("roost.master_key.retrieve", "/roost/v1/master_key")

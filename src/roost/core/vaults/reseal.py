@@ -17,10 +17,12 @@ import msgspec
 
 from roost.domain.resource import about_token
 from roost.domain.vault import VaultCredential
+from roost.domain.webhook import Webhook
 from roost.errors import CannotSeal, CannotUnseal
 from roost.ports.catalog import Catalog, Record
 from roost.ports.credentials import Credentials
 from roost.ports.seal import Seal
+from roost.ports.webhooks import Webhooks
 
 BATCH: Final = 200
 """How many rows one batch reads."""
@@ -56,9 +58,12 @@ class ResealStep(msgspec.Struct, frozen=True, kw_only=True):
 class Reseal:
     """Seals all secrets of the database with the first master key."""
 
-    def __init__(self, catalog: Catalog, credentials: Credentials, seal: Seal) -> None:
+    def __init__(
+        self, catalog: Catalog, credentials: Credentials, webhooks: Webhooks, seal: Seal
+    ) -> None:
         self._catalog = catalog
         self._credentials = credentials
+        self._webhooks = webhooks
         self._seal = seal
 
     @property
@@ -97,12 +102,19 @@ class Reseal:
         return NOT_SEALED if row.sealed is None else self._seal.key_of(row.sealed)
 
     async def _rows(self, after: str | None) -> tuple[list[SealedRow], str | None]:
-        """A batch of rows, first credentials, then tokens of repositories, and where it ends."""
+        """A batch of rows, first credentials, then secrets of webhooks, then tokens of repositories, and where
+        it ends.
+        """
         kind, _, last = (after or "credential:").partition(":")
         if kind == "credential":
             credentials = await self._credentials.every(after=last or None, limit=BATCH)
             rows = [self._of_credential(each) for each in credentials]
-            return rows, f"credential:{rows[-1].id}" if len(rows) == BATCH else "secret:"
+            return rows, f"credential:{rows[-1].id}" if len(rows) == BATCH else "webhook:"
+        if kind == "webhook":
+            webhooks = await self._webhooks.every(after=last or None, limit=BATCH)
+            if rows := [self._of_webhook(each) for each in webhooks]:
+                return rows, f"webhook:{rows[-1].id}" if len(rows) == BATCH else "secret:"
+            last = ""
         records = await self._catalog.every("secret", before=last or None, limit=BATCH)
         rows = [self._of_token(each) for each in records]
         return rows, f"secret:{rows[-1].id}" if len(rows) == BATCH else None
@@ -113,6 +125,14 @@ class Reseal:
             sealed=credential.sealed,
             about=credential.about,
             put=partial(self._credentials.reseal, credential),
+        )
+
+    def _of_webhook(self, webhook: Webhook) -> SealedRow:
+        return SealedRow(
+            id=webhook.id,
+            sealed=webhook.sealed,
+            about=webhook.about,
+            put=partial(self._webhooks.reseal, webhook),
         )
 
     def _of_token(self, record: Record) -> SealedRow:

@@ -25,7 +25,12 @@ from roost.ports.notifier import WORK
 from roost.stores.postgres.channel import NOTIFY, notifications
 from roost.stores.postgres.driver import NOW, STARTED, Connection
 from roost.stores.postgres.kept_connection import KeptConnection
-from roost.stores.postgres.transaction import LIVES, SESSION_COLUMNS, PostgresTransaction
+from roost.stores.postgres.transaction import (
+    LIVES,
+    PRESENT,
+    SESSION_COLUMNS,
+    PostgresTransaction,
+)
 from roost.stores.postgres.writer import PostgresWriter
 
 _log = logging.getLogger(__name__)
@@ -76,11 +81,11 @@ SELECT EXISTS (SELECT 1 FROM nodes WHERE id = $1 AND expires > {NOW}),
 
 # Those of them that are still to be had, locked in the order in which everybody locks.
 _TAKE = f"""
-SELECT {SESSION_COLUMNS}, {NOW} FROM sessions s
+SELECT {SESSION_COLUMNS}, {PRESENT} FROM sessions s
 WHERE s.id = ANY($1) AND s.owner = ANY($2) AND s.active_since > 0 ORDER BY s.num FOR UPDATE
 """
 _OURS = f"""
-SELECT {SESSION_COLUMNS}, {NOW} FROM sessions s
+SELECT {SESSION_COLUMNS}, {PRESENT} FROM sessions s
 WHERE s.id = ANY($1) AND s.owner = $2 AND s.active_since > 0 ORDER BY s.num FOR UPDATE
 """
 # From now on this node's place has their files.

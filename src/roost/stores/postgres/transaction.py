@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from roost.domain.events import Entry
+from roost.domain.events import Entry, Micros
 from roost.domain.session import Session, Spec
 from roost.errors import NotFound
 from roost.stores.postgres.driver import NOW, STARTED, CommitMark, Connection, worded
@@ -32,6 +32,7 @@ from roost.stores.sql.rows import (
     state_columns,
 )
 from roost.stores.sql.sessions import CREATED, REWRITE, absent, matching
+from roost.stores.sql.webhooks import ANY_ENABLED, TELL
 
 SESSION_COLUMNS: Final = worded(shared.SESSION_COLUMNS)
 
@@ -39,9 +40,13 @@ LIVES: Final = f"n.expires > 0 AND greatest(n.expires, {STARTED} + n.ttl) > {NOW
 """What is true of a node `n` that lives. A database that was down has let nobody renew: after it came
 up, each node has its time once more."""
 
+PRESENT: Final = f"{ANY_ENABLED}, {NOW}"
+"""What every transaction asks first, with whatever else it asks: whether there is anything to tell, and the time.
+Where no webhook is enabled this looks at an empty index, and nothing is ever told."""
+
 # Sessions, which nobody else changes from here on.
 _LOCK = f"""
-SELECT {SESSION_COLUMNS}, {NOW} FROM sessions s WHERE s.id = ANY($1) ORDER BY s.num FOR UPDATE
+SELECT {SESSION_COLUMNS}, {PRESENT} FROM sessions s WHERE s.id = ANY($1) ORDER BY s.num FOR UPDATE
 """
 
 # The inputs of these sessions that wait.
@@ -89,7 +94,7 @@ INSERT INTO graves (kind, num, tenant, id, swept) VALUES ('session', $1, $2, $3,
 
 # Numbers for new sessions.
 _NUMBERS = f"""
-SELECT nextval(pg_get_serial_sequence('sessions', 'num')), {NOW} FROM generate_series(1, $1)
+SELECT nextval(pg_get_serial_sequence('sessions', 'num')), {PRESENT} FROM generate_series(1, $1)
 """
 
 # The new sessions of a batch: two rows each.
@@ -172,7 +177,7 @@ class PostgresTransaction(SqlTransaction):
             await tx._look_up_waiting(need.session_id for need in needs if need.waiting)
             await tx._look_up_keys(need for need in needs if need.keys)
         if not tx.now:
-            tx.at_least(await connection.fetchval(f"SELECT {NOW}"))
+            tx._at_present(*await connection.fetchrow(f"SELECT {PRESENT}"))
         return tx
 
     async def _lock(self, session_ids: set[str]) -> None:
@@ -180,18 +185,22 @@ class PostgresTransaction(SqlTransaction):
             await self.take(_LOCK, list(session_ids))
 
     async def take(self, sql: str, *values: Any) -> list[CachedSession]:
-        """Know the sessions that a statement locks; it gives their columns and the time."""
+        """Know the sessions that a statement locks; it gives their columns and `PRESENT`."""
         rows = await self._connection.fetch(sql, *values)
         for row in rows:
-            self.at_least(row[-1])
-        return [self._remember(cached_of(row[:-1])) for row in rows]
+            self._at_present(*row[-2:])
+        return [self._remember(cached_of(row[:-2])) for row in rows]
+
+    def _at_present(self, has_webhooks: bool, now: Micros) -> None:
+        self.has_webhooks = self.has_webhooks or has_webhooks
+        self.at_least(now)
 
     async def _number(self, count: int) -> None:
         if not count:
             return
-        for number, now in await self._connection.fetch(_NUMBERS, count):
+        for number, *present in await self._connection.fetch(_NUMBERS, count):
             self._numbers.append(number)
-            self.at_least(now)
+            self._at_present(*present)
 
     async def _look_up_waiting(self, session_ids: Iterable[str]) -> None:
         found = {self._sessions[id] for id in session_ids if id in self._sessions}
@@ -335,6 +344,8 @@ class PostgresTransaction(SqlTransaction):
             await self._connection.execute(_CREATE, *_columns(new, 20))
         if self._advanced:
             await self.write(mark)
+        if self._told:
+            await self.ask_each(TELL, self._told)
         self._new.clear()
         self._clear()
 

@@ -18,7 +18,9 @@ from msgspec.structs import replace
 from roost.domain.events import Entry, Micros, Moment
 from roost.domain.ledger_writer import Change
 from roost.domain.session import Session, Spec, State
+from roost.domain.webhook import told_by
 from roost.errors import IdempotencyMismatch, NotFound, NotWaiting
+from roost.ids import mint
 from roost.ports.drafts import new_event_id
 from roost.ports.log import Receipt
 from roost.stores.sql.rows import CachedSession, NewSession, Row
@@ -75,6 +77,7 @@ class LockKind(IntEnum):
     QUOTA = 1
     RECORD_NAME = 3
     WORKSPACE = 5
+    WEBHOOKS = 7
 
 
 class WriteBatch(ABC):
@@ -85,6 +88,8 @@ class WriteBatch(ABC):
 
     def __init__(self, now: Micros) -> None:
         self._happens(now)
+        self.has_webhooks = False
+        """Whether any webhook is enabled, so that it is worth to note what is to be told."""
         self._clear()
 
     def _happens(self, now: Micros) -> None:
@@ -98,6 +103,7 @@ class WriteBatch(ABC):
         self._advanced: dict[int, CachedSession] = {}
         self._stepped: dict[int, CachedSession] = {}
         self._receipts: dict[tuple[int, str], tuple[str, Entry]] = {}
+        self._told: list[Row] = []
 
     # What a store knows
 
@@ -149,7 +155,15 @@ class WriteBatch(ABC):
             session.waits_from = session.waits_from or waits[0]
             if session.waiting is not None:
                 session.waiting.update(waits)
+        if self.has_webhooks:
+            for type, thread in told_by(change.entries):
+                self.tell(session.tenant, type, session.id, thread)
         self.put(session, change.state, only_counts=change.only_counts)
+
+    def tell(self, tenant: str, type: str, subject: str, parent: str = "") -> None:
+        """Have the tenant's webhooks told, by this very commit, what happens to a thing."""
+        if self.has_webhooks:
+            self._told.append((mint("whe"), tenant, type, subject, parent, self.now))
 
     def _take(self, session: CachedSession, change: Change, takes: Sequence[Entry]) -> None:
         if session.waiting is None:
@@ -205,6 +219,9 @@ class SqlTransaction(WriteBatch):
     def at_least(self, moment: Micros) -> None:
         """It happens no earlier than that."""
         self._happens(max(self.now, moment))
+
+    def webhooks_changed(self) -> None:
+        """There may be other webhooks from here on. A store that asks in each transaction need not be told."""
 
     @abstractmethod
     async def ask(self, sql: str, *values: Any) -> list[Row]:

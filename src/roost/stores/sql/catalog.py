@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from roost.domain.events import Micros
 from roost.domain.session import TrustLevel, reaches
+from roost.domain.webhook import RECORD_EVENTS
 from roost.errors import Conflict, NotFound, QuotaExceeded
 from roost.ports import catalog
 from roost.ports.catalog import Kind, Record, RecordQuery
@@ -227,6 +228,7 @@ class AddRecord(msgspec.Struct, frozen=True):
         who = (self.which.id, kind, tenant, name, self.created_by)
         [(num,)] = await tx.ask(_ADD, *who, self.due_at, now, now)
         await tx.ask(_ADD_VERSION, num, 1, now, text, self.ceiling or "")
+        _tell(tx, self.which, "created")
         return (await newest(tx, self.which))[1]
 
 
@@ -261,6 +263,7 @@ class ChangeRecord(msgspec.Struct, frozen=True):
         ceiling = self.ceiling or record.ceiling or ""
         await tx.ask(_ADD_VERSION, num, version, tx.now, text, ceiling)
         await tx.ask(_ADVANCE, version, name, tx.now, num)
+        _tell(tx, self.which, "updated")
         if record.kind == "task":
             await tx.ask(_FORGET, num, version - catalog.TASK_VERSIONS)
 
@@ -297,6 +300,7 @@ class ArchiveRecord(msgspec.Struct, frozen=True):
             return record
         await tx.ask(_ARCHIVE, tx.now, tx.now, num)
         await tx.ask(_TOUCH, tx.now, num, record.version)
+        _tell(tx, self.which, "archived")
         return (await newest(tx, self.which))[1]
 
 
@@ -315,6 +319,13 @@ class DeleteRecord(msgspec.Struct, frozen=True):
         for statement in _DELETE:
             await tx.ask(statement, num)
         await tx.ask(_BURY, record.kind, num, record.tenant, record.id)
+        _tell(tx, self.which, "deleted")
+
+
+def _tell(tx: SqlTransaction, which: RecordKey, what: str) -> None:
+    """Have webhooks told, if they are told of this kind of record."""
+    if what in RECORD_EVENTS.get(which.kind, ()):
+        tx.tell(which.tenant, f"{which.kind}.{what}", which.id)
 
 
 async def newest(tx: SqlTransaction, which: RecordKey) -> tuple[int, Record]:

@@ -66,11 +66,11 @@ _ARCHIVE: Final = (
     "UPDATE credentials SET sealed = NULL, archived_at = ?, updated_at = ?, version = version + 1"
 )
 _ARCHIVE_ONE: Final = f"{_ARCHIVE} WHERE id = ?"
-_ARCHIVE_ALL: Final = f"{_ARCHIVE} WHERE vault = ? AND archived_at IS NULL"
+_ARCHIVE_ALL: Final = f"{_ARCHIVE} WHERE vault = ? AND archived_at IS NULL RETURNING id"
 
 _DELETE_ONE: Final = "DELETE FROM credentials WHERE id = ? RETURNING num"
 _BURY: Final = "INSERT INTO graves (kind, num, tenant, id, swept) VALUES ('credential', ?, ?, ?, 1)"
-_DELETE_ALL: Final = "DELETE FROM credentials WHERE vault = ?"
+_DELETE_ALL: Final = "DELETE FROM credentials WHERE vault = ? RETURNING id"
 
 
 class SqlCredentials:
@@ -157,6 +157,7 @@ class AddCredential(msgspec.Struct, frozen=True):
         _check_room(key, (await tx.ask(_COUNT, key, new.vault_id))[0])
         who = (new.id, new.tenant, new.vault_id, key)
         await tx.ask(_ADD, *who, _body_of(new), new.sealed, tx.now, tx.now)
+        tx.tell(new.tenant, "vault_credential.created", new.id, new.vault_id)
         return replace(new, version=1, created_at=tx.now, updated_at=tx.now)
 
 
@@ -181,6 +182,8 @@ class ChangeCredential(msgspec.Struct, frozen=True):
         after = replace(after, version=before.version + 1, updated_at=tx.now)
         values = (after.version, _body_of(after), after.sealed, tx.now, after.id)
         await tx.ask(_CHANGE, *values)
+        if after.refresh_failed and not before.refresh_failed:
+            tx.tell(after.tenant, "vault_credential.refresh_failed", after.id, after.vault_id)
         return after
 
 
@@ -227,6 +230,7 @@ class ArchiveCredential(msgspec.Struct, frozen=True):
         if before.archived_at is not None:
             return before
         await tx.ask(_ARCHIVE_ONE, tx.now, tx.now, before.id)
+        tx.tell(before.tenant, "vault_credential.archived", before.id, before.vault_id)
         return replace(
             before,
             sealed=None,
@@ -246,6 +250,7 @@ class DeleteCredential(msgspec.Struct, frozen=True):
         before = await _locked(tx, self.credential)
         [(num,)] = await tx.ask(_DELETE_ONE, before.id)
         await tx.ask(_BURY, num, before.tenant, before.id)
+        tx.tell(before.tenant, "vault_credential.deleted", before.id, before.vault_id)
 
 
 class ArchiveVault(msgspec.Struct, frozen=True):
@@ -256,7 +261,8 @@ class ArchiveVault(msgspec.Struct, frozen=True):
 
     async def on(self, tx: SqlTransaction) -> Record:
         vault = await ArchiveRecord(self.which).on(tx)
-        await tx.ask(_ARCHIVE_ALL, tx.now, tx.now, vault.id)
+        for (credential_id,) in await tx.ask(_ARCHIVE_ALL, tx.now, tx.now, vault.id):
+            tx.tell(vault.tenant, "vault_credential.archived", credential_id, vault.id)
         return vault
 
 
@@ -268,7 +274,8 @@ class DeleteVault(msgspec.Struct, frozen=True):
 
     async def on(self, tx: SqlTransaction) -> None:
         await DeleteRecord(self.which, force=False).on(tx)
-        await tx.ask(_DELETE_ALL, self.which.id)
+        for (credential_id,) in await tx.ask(_DELETE_ALL, self.which.id):
+            tx.tell(self.which.tenant, "vault_credential.deleted", credential_id, self.which.id)
 
 
 async def _locked(tx: SqlTransaction, which: VaultCredential) -> VaultCredential:

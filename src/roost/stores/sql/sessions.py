@@ -255,6 +255,7 @@ class Create(msgspec.Struct, frozen=True):
 def _created(batch: WriteBatch, new: NewSession) -> Session:
     change = ledger.create(new.state, new.spec, new.drafts, batch.moment)
     session = batch.add(new)
+    batch.tell(new.tenant, "session.created", new.id)
     batch.apply(session, change)
     return session.session(new.spec, batch.now)
 
@@ -279,6 +280,7 @@ class Fork(msgspec.Struct, frozen=True):
             await tx.ask(_COPY, session.num, copied, source.num, first, last)
             [(copied,)] = await tx.ask(_LENGTH, session.num)
         rests = self.cutting.rests
+        tx.tell(self.new.tenant, "session.created", self.new.id)
         tx.apply(
             session, ledger.begin(session.state, copied, self.new.drafts, tx.moment, rests=rests)
         )
@@ -300,6 +302,7 @@ class Plant(msgspec.Struct, frozen=True):
         session = tx.add(_on_thread(self.new, self.planting.thread_id))
         await tx.ask_each(_PLANT, self._rows(session.num))
         [(copied,)] = await tx.ask(_LENGTH, session.num)
+        tx.tell(self.new.tenant, "session.created", self.new.id)
         tx.apply(
             session, ledger.begin(session.state, copied, self.new.drafts, tx.moment, rests=False)
         )
@@ -398,6 +401,7 @@ class ArchiveSession(msgspec.Struct, frozen=True):
         change = ledger.close(session.state, tx.moment)
         if change.state is not session.state:
             tx.apply(session, change)
+            tx.tell(self.tenant, "session.archived", self.session_id)
         return await tx.whole(session)
 
 
@@ -415,6 +419,7 @@ class DeleteSession(msgspec.Struct, frozen=True):
         session = tx.session_of(self.tenant, self.session_id)
         ledger.leave(session.state)
         await tx.delete_session(session)
+        tx.tell(self.tenant, "session.deleted", self.session_id)
 
 
 # Errors

@@ -39,6 +39,7 @@ from roost.stores.sql.rows import (
     state_columns,
 )
 from roost.stores.sql.sessions import CREATED, REWRITE, SLICES, matching
+from roost.stores.sql.webhooks import ANY_ENABLED, TELL
 from roost.stores.sqlite.clock import Clock
 
 T_co = TypeVar("T_co", covariant=True)
@@ -161,6 +162,7 @@ class SqliteTransaction(SqlTransaction):
         self._sessions: OrderedDict[str, CachedSession] = OrderedDict()
         self._committed = 0  # the number of the last batch that is on disk
         self._versions = count(1)
+        self._knows_webhooks = False
 
     def remembers(self, session_id: str) -> bool:
         """Whether a batch had to do with the session lately."""
@@ -187,6 +189,9 @@ class SqliteTransaction(SqlTransaction):
         self._happens(self._clock.tick())
         self._roll_back()  # nothing, unless the disk refused even that the last time
         self._cursor.execute("BEGIN IMMEDIATE")
+        if not self._knows_webhooks:
+            self.has_webhooks = bool(self._cursor.execute(f"SELECT {ANY_ENABLED}").get)
+            self._knows_webhooks = True
 
     def commit(self) -> None:
         """All of it is on disk when this returns."""
@@ -201,6 +206,7 @@ class SqliteTransaction(SqlTransaction):
         self._clear()
         self._sessions.clear()
         self.later.clear()
+        self._knows_webhooks = False
         self._roll_back()
 
     def _roll_back(self) -> None:
@@ -222,6 +228,8 @@ class SqliteTransaction(SqlTransaction):
             self._run(
                 _REMEMBER, [(num, key, mark, entry.seq) for (num, key), (mark, entry) in known]
             )
+        if self._told:
+            self._run(TELL, self._told)
         self._clear()
 
     # What operations do
@@ -310,6 +318,11 @@ class SqliteTransaction(SqlTransaction):
             self.query(statement, session.num)
         self.query(_BURY, session.num, session.tenant, session.id)
         self.later.append(SweepSlice())
+
+    def webhooks_changed(self) -> None:
+        """Operations of this batch tell them, too; the next one looks whether any is left."""
+        self.has_webhooks = True
+        self._knows_webhooks = False
 
     async def lives(self, node: str) -> bool:
         return self.nodes.get(node, 0) > time.monotonic()

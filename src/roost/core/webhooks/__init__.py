@@ -1,0 +1,1 @@
+"""Webhooks: servers elsewhere that are told what happens here."""
