@@ -18,11 +18,12 @@ from roost.testing.marks_contract import MarksContract
 from roost.testing.nodes_contract import NodesContract
 from roost.testing.notifier_contract import NotifierContract
 from roost.testing.postgres import PostgresServer
+from roost.testing.runs_contract import RunsContract
 from roost.testing.sessions_contract import SessionsContract
 from roost.testing.webhooks_contract import WebhooksContract
 from roost.testing.workspaces_contract import WorkspacesContract
 
-TABLES = "webhooks deliveries credentials sessions specs entries receipts creations graves records versions keys nodes commits shared workspaces buckets shown"
+TABLES = "webhooks deliveries credentials runs sessions specs entries receipts creations graves records versions keys nodes commits shared workspaces buckets shown"
 
 
 async def emptied(server: PostgresServer) -> str:
@@ -58,6 +59,10 @@ class TestPostgresSessions(OnPostgres, SessionsContract):
 
 
 class TestPostgresCatalog(OnPostgres, CatalogContract):
+    pass
+
+
+class TestPostgresRuns(OnPostgres, RunsContract):
     pass
 
 

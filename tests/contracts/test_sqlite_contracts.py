@@ -15,6 +15,7 @@ from roost.testing.keys_contract import KeysContract
 from roost.testing.log_contract import LogContract
 from roost.testing.marks_contract import MarksContract
 from roost.testing.nodes_contract import NodesContract
+from roost.testing.runs_contract import RunsContract
 from roost.testing.sessions_contract import SessionsContract
 from roost.testing.webhooks_contract import WebhooksContract
 from roost.testing.workspaces_contract import WorkspacesContract
@@ -36,6 +37,10 @@ class TestSqliteSessions(OnSqlite, SessionsContract):
 
 
 class TestSqliteCatalog(OnSqlite, CatalogContract):
+    pass
+
+
+class TestSqliteRuns(OnSqlite, RunsContract):
     pass
 
 

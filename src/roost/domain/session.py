@@ -96,7 +96,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     `sdk_session_id` is what the agent's own program calls the session, and is resumed by. `forked_from`
     is the session and the event it began at, `origin` the session whose names its agent's things have.
     `model_vault` is the one of its vaults whose key its requests to the model have; None: the operator's.
-    `created_by` is whose it is (`Key.principal`), "" if it was made before that was noted.
+    `created_by` is whose it is (`Key.principal`), "" if it was made before that was noted. `deployment_id` is the
+    deployment that a run has made it for; a copy of the session is nobody's run.
     """
 
     agent: dict[str, Any]
@@ -118,6 +119,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     origin: str | None = None
     created_by: str = ""
     model_vault: str | None = None
+    deployment_id: str | None = None
 
     @property
     def fell_back(self) -> bool:

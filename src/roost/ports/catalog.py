@@ -20,8 +20,9 @@ COUNTED_BY_OWNER: Final[frozenset[Kind]] = frozenset(
 """The kinds whose owners see to it that there are not too many. The store sees to it for all others."""
 
 MOST_RECORDS: Final = 100_000  # of one such kind and one tenant, archived ones included
-MOST_VERSIONS: Final = 10_000  # of one of these records, but for a task
-TASK_VERSIONS: Final = 100  # of a task: each run adds some, and nobody asks for the old ones
+MOST_VERSIONS: Final = 10_000  # of one of these records, but for those below
+KEPT_VERSIONS: Final[dict[Kind, int]] = {"task": 100, "deployment": 1}
+"""Of the kinds whose old versions nobody asks for: each run of a task adds some."""
 
 
 SYSTEM_TENANT: Final = ""
@@ -112,8 +113,8 @@ class Catalog(Protocol):
     async def due(self, kind: Kind, before: Micros, *, limit: int) -> list[Record]:
         """Records of all tenants that are due before a time, those due for longest first; not archived ones.
 
-        It costs the same however many records are not due. Whoever has done what was due changes `due_at`. So
-        far nothing in the server asks this: it is here for deployments, which run on a schedule.
+        It costs the same however many records are not due. Whoever has done what was due changes `due_at`. It is
+        asked for deployments, which are due at the next time of their schedule (`ports/runs.py`).
         """
         ...
 

@@ -51,6 +51,7 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     agent_version: int | None = None
     environment_id: str | None = None
     workspace: str | None = None
+    deployment_id: str | None = None
     seen: Visibility | None = None
     statuses: Sequence[str] = ()
     waiting: bool = False

@@ -11,6 +11,7 @@ from roost.ports.keys import Keys
 from roost.ports.log import Log
 from roost.ports.marks import Marks
 from roost.ports.nodes import Nodes
+from roost.ports.runs import Runs
 from roost.ports.sessions import Sessions
 from roost.ports.webhooks import Webhooks
 from roost.ports.workspaces import Workspaces
@@ -27,6 +28,8 @@ class Store(Protocol):
     def catalog(self) -> Catalog: ...  # noqa: D102
     @property
     def credentials(self) -> Credentials: ...  # noqa: D102
+    @property
+    def runs(self) -> Runs: ...  # noqa: D102
     @property
     def keys(self) -> Keys: ...  # noqa: D102
     @property

@@ -72,7 +72,7 @@ class CatalogContract(StoreContract):
         self, stage: Stage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         catalog = stage.store.catalog
-        monkeypatch.setattr(ports, "TASK_VERSIONS", 2)
+        monkeypatch.setitem(ports.KEPT_VERSIONS, "task", 2)
         await _add(catalog, "task_1", kind="task")
         for number in range(4):
             await catalog.change("task", TENANT, "task_1", _always({"name": str(number)}))

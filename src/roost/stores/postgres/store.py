@@ -25,6 +25,7 @@ from roost.stores.postgres.writer import PostgresWriter
 from roost.stores.sql.catalog import SqlCatalog
 from roost.stores.sql.credentials import SqlCredentials
 from roost.stores.sql.keys import SqlKeys
+from roost.stores.sql.runs import SqlRuns
 from roost.stores.sql.webhooks import SqlWebhooks
 
 _PING_SECONDS: Final = 3.0
@@ -43,6 +44,7 @@ class PostgresStore:
         self.sessions = PostgresSessions(writer, database, sweep)
         self.catalog = SqlCatalog(writer, database)
         self.credentials = SqlCredentials(writer, database)
+        self.runs = SqlRuns(writer, database)
         self.keys = SqlKeys(writer, database)
         self.webhooks = SqlWebhooks(writer, database)
         self.workspaces = PostgresWorkspaces(writer, database)

@@ -86,7 +86,7 @@ _ADVANCE: Final = "UPDATE records SET version = ?, name = ?, updated_at = ? WHER
 _REWRITE: Final = "UPDATE versions SET body = ?, updated_at = ? WHERE record = ? AND version = ?"
 
 # The record is due at another time. Its version stays as it is; but that something happened is noted.
-_SET_DUE: Final = "UPDATE records SET due_at = ?, updated_at = ? WHERE num = ?"
+SET_DUE: Final = "UPDATE records SET due_at = ?, updated_at = ? WHERE num = ?"
 
 # Versions that nobody asks for go.
 _FORGET: Final = "DELETE FROM versions WHERE record = ? AND version <= ?"
@@ -252,7 +252,7 @@ class ChangeRecord(msgspec.Struct, frozen=True):
         elif self.due_at in (UNSET, record.due_at):
             return record
         if self.due_at is not UNSET:
-            await tx.ask(_SET_DUE, self.due_at, tx.now, num)
+            await tx.ask(SET_DUE, self.due_at, tx.now, num)
         return (await newest(tx, self.which))[1]
 
     async def _advance(self, tx: SqlTransaction, num: int, record: Record, text: bytes) -> None:
@@ -264,8 +264,8 @@ class ChangeRecord(msgspec.Struct, frozen=True):
         await tx.ask(_ADD_VERSION, num, version, tx.now, text, ceiling)
         await tx.ask(_ADVANCE, version, name, tx.now, num)
         _tell(tx, self.which, "updated")
-        if record.kind == "task":
-            await tx.ask(_FORGET, num, version - catalog.TASK_VERSIONS)
+        if record.kind in catalog.KEPT_VERSIONS:
+            await tx.ask(_FORGET, num, version - catalog.KEPT_VERSIONS[record.kind])
 
 
 class RewriteRecord(msgspec.Struct, frozen=True):
@@ -385,7 +385,7 @@ def _check_versions(record: Record) -> None:
 
     :raises QuotaExceeded: it has as many versions as a record may
     """
-    unlimited = catalog.COUNTED_BY_OWNER | {"task"}
+    unlimited = catalog.COUNTED_BY_OWNER | catalog.KEPT_VERSIONS.keys()
     if record.kind not in unlimited and record.version >= catalog.MOST_VERSIONS:
         raise QuotaExceeded(
             f"this {record.kind} has {record.version} versions, and no more are allowed",

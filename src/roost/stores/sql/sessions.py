@@ -462,6 +462,10 @@ def matching(known: Sequence[Row], receipt: Receipt) -> str | None:
 # Listings
 
 
+# That a session was made by a run of a deployment.
+_OF_DEPLOYMENT: Final = "s.id IN (SELECT session_id FROM runs WHERE tenant = ? AND owner = ?)"
+
+
 def _seen(seen: Visibility) -> tuple[str, list[Value]]:
     """The condition that a session may be shown, and its values."""
     shared = ", ".join("?" * len(seen.workspaces)) or "NULL"
@@ -483,6 +487,8 @@ def listed(query: SessionQuery, beyond: int | None, waits: str) -> tuple[str, li
     where.equal("s.agent_version", query.agent_version)
     where.equal("s.environment_id", query.environment_id)
     where.equal("s.workspace", query.workspace)
+    if query.deployment_id is not None:
+        where.either(_OF_DEPLOYMENT, [query.tenant, query.deployment_id])
     where.among("s.status", query.statuses)
     if query.waiting:
         where.either(f"s.status = ? AND {waits}", [Status.IDLE.value])

@@ -16,6 +16,7 @@ from roost.stores.local import LocalBuckets, LocalMarks
 from roost.stores.sql.catalog import SqlCatalog
 from roost.stores.sql.credentials import SqlCredentials
 from roost.stores.sql.keys import SqlKeys
+from roost.stores.sql.runs import SqlRuns
 from roost.stores.sql.webhooks import SqlWebhooks
 from roost.stores.sql.workspaces import SqlWorkspaces
 from roost.stores.sqlite import driver
@@ -44,6 +45,7 @@ class SqliteStore:
         self.sessions = SqliteSessions(writer, readers, clock)
         self.catalog = SqlCatalog(writer, readers)
         self.credentials = SqlCredentials(writer, readers)
+        self.runs = SqlRuns(writer, readers)
         self.keys = SqlKeys(writer, readers)
         self.webhooks = SqlWebhooks(writer, readers)
         self.workspaces = SqliteWorkspaces(writer, readers)
