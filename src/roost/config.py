@@ -195,6 +195,12 @@ class Settings(BaseModel):
         ge=0,
         description="How many agents are started before a session asks for one; 0: none.",
     )
+    schedule_jitter: float = Field(
+        10.0,
+        ge=0,
+        le=59,
+        description="Within how many seconds after its time a scheduled run starts, so that not all start at once.",
+    )
     max_starts: int = Field(
         0,
         ge=0,

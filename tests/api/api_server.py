@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -46,9 +47,13 @@ from roost.core.records.models import Models
 from roost.core.records.skills import Skills
 from roost.core.records.tasks import Tasks
 from roost.core.sandbox.budgets import Budgets
+from roost.core.sessions.deployment_runs import DeploymentRuns
+from roost.core.sessions.deployments import Deployments
 from roost.core.sessions.forks import Forks
 from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
+from roost.core.sessions.run_faults import RunFaults
+from roost.core.sessions.scheduler import Scheduler
 from roost.core.sessions.specs import SessionSpecs, SpecRecords
 from roost.core.sessions.task_runs import TaskRuns
 from roost.core.sessions.transfer import Transfer
@@ -65,6 +70,7 @@ from roost.core.workspaces.browse import Browse
 from roost.core.workspaces.shared import SharedWorkspaces
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
+from roost.domain.events import Micros
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Session
 from roost.domain.webhook import DeliveryPolicy
@@ -109,6 +115,8 @@ class ApiServer:
     notifier: Notifier
     keyring: Keyring
     client: httpx2.AsyncClient
+    ahead: Micros = 0
+    """How far the clock that schedules go by is ahead of the real one."""
     draining: bool = False
     stopping: bool = False
     broken: bool = False
@@ -272,6 +280,10 @@ def _deps(
     made: list[ApiServer],
 ) -> Deps:
     skills, browse, filestore, data = own
+
+    def clock() -> Micros:
+        return time.time_ns() // 1000 + made[0].ahead
+
     keeper = FileJanitor(filestore, store.catalog, store.sessions, skills.heed)
     shown = FolderExchange(data / "session-files", range(0))
     outputs = Outputs(filestore, shown, store.sessions)
@@ -301,12 +313,13 @@ def _deps(
         Trust(NoOfferedSandboxes(words(settings.trust_levels))),
     )
     budgets, choice = Budgets(), HarnessChoice(known(harnesses), "scripted", EveryModel())
+    records = SpecRecords(agents, environments, tasks, vaults)
     lifecycle = Lifecycle(
         store.sessions,
         notifier,
         SessionAccess(store.sessions, workspaces),
         SessionSpecs(
-            SpecRecords(agents, environments, tasks, vaults),
+            records,
             *(workspaces, budgets, trust),
             choice,
         ),
@@ -339,6 +352,13 @@ def _deps(
         draining=lambda: made[0].draining,
         stopping=lambda: made[0].stopping,
     )
+    intake = Intake(store.log, notifier, StandbyRunners(), max_queued=settings.max_queued)
+    deployments = Deployments(store.catalog, store.runs, lifecycle, notifier, clock)
+    runs = DeploymentRuns(
+        *(deployments, store.runs, lifecycle, keyring, RunFaults(records, filestore)),
+        *(intake, clock),
+        jitter=settings.schedule_jitter,
+    )
     services = Services(
         *(agents, environments, skills, tasks, workspaces, filestore, vaults),
         Reseal(store.catalog, store.credentials, store.webhooks, seal),
@@ -349,8 +369,9 @@ def _deps(
         choice,
         *(lifecycle, forks, transfer, resources, attachments, browse),
         *(follow, EventPages(store.log), Budgets()),
-        Intake(store.log, notifier, StandbyRunners(), max_queued=settings.max_queued),
+        intake,
         TaskRuns(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
+        *(deployments, runs, Scheduler(store.catalog, store.runs, notifier, [runs], clock)),
         Fleet(store.nodes, notifier, "node_1"),
         Revocations(keyring, logins, notifier, server.streams.openers, server.streams.close),
         LoginAttempts(),

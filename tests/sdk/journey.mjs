@@ -108,6 +108,36 @@ async function vaultsWalked() {
   return walked;
 }
 
+// Every operation on deployments and their runs; older versions have none.
+async function deploymentsWalked(agentId, environmentId) {
+  const { deployments, deploymentRuns: runs } = client.beta;
+  if (!deployments) return null;
+  const made = await deployments.create({
+    name: "daily",
+    agent: agentId,
+    environment_id: environmentId,
+    initial_events: message("Hello"),
+    schedule: { type: "cron", expression: "0 9 * * 1-5", timezone: "Europe/Berlin" },
+  });
+  const walked = { status: made.status, upcoming: made.schedule.upcoming_runs_at.length };
+  walked.name = (await deployments.update(made.id, { name: "weekly" })).name;
+  walked.paused = (await deployments.pause(made.id)).paused_reason.type;
+  const paused = await all(deployments.list({ status: "paused" }));
+  walked.listed = paused.length === 1 && paused[0].id === made.id;
+  const run = await deployments.run(made.id);
+  const again = await runs.retrieve(run.id);
+  walked.run = [run.trigger_context.type, run.error, again.session_id === run.session_id];
+  const listed = await all(runs.list({ deployment_id: made.id, limit: 1 }));
+  walked.runs = listed.length === 1 && listed[0].id === run.id;
+  walked.session = (await sessions.retrieve(run.session_id)).deployment_id === made.id;
+  walked.unpaused = (await deployments.unpause(made.id)).status;
+  const wrong = { type: "cron", expression: "@daily", timezone: "UTC" };
+  walked.wrong = await statusOf(deployments.update(made.id, { schedule: wrong }));
+  walked.archived = (await deployments.archive(made.id)).archived_at != null;
+  walked.ended = (await deployments.retrieve(made.id)).schedule.upcoming_runs_at;
+  return walked;
+}
+
 // Older versions have no method for it.
 async function validated(vaultId, id) {
   const credentials = client.beta.vaults.credentials;
@@ -150,4 +180,5 @@ report.idle = (await sessions.retrieve(session.id)).status;
 report.archived = (await sessions.archive(session.id)).status;
 report.refused = await refusal(session.id);
 report.vaults = await vaultsWalked();
+report.deployments = await deploymentsWalked(agent.id, environment.id);
 console.log(JSON.stringify(report));

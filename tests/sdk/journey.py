@@ -38,6 +38,7 @@ def main(base_url, key):
     report["refused"] = refusal(client, session.id)
     report["files"] = files(client)
     report["vaults"] = vaults(client)
+    report["deployments"] = deployments(client, agent.id, environment.id)
     print(json.dumps(report))
 
 
@@ -104,6 +105,37 @@ def vaults(client):
     report["listed"] = vault.id in [each.id for each in vaults.list(include_archived=True)]
     report["deleted"] = vaults.delete(vault.id).type
     report["gone"] = status_of(lambda: vaults.retrieve(vault.id))
+    return report
+
+
+def deployments(client, agent_id, environment_id):
+    """Every operation on deployments and their runs."""
+    deployments, runs = client.beta.deployments, client.beta.deployment_runs
+    made = deployments.create(
+        name="daily",
+        agent=agent_id,
+        environment_id=environment_id,
+        initial_events=message("Hello"),
+        schedule={"type": "cron", "expression": "0 9 * * 1-5", "timezone": "Europe/Berlin"},
+    )
+    report = {"status": made.status, "upcoming": len(made.schedule.upcoming_runs_at)}
+    report["name"] = deployments.update(made.id, name="weekly").name
+    report["paused"] = deployments.pause(made.id).paused_reason.type
+    report["listed"] = [each.id for each in deployments.list(status="paused")] == [made.id]
+    run = deployments.run(made.id)
+    report["run"] = [
+        run.trigger_context.type,
+        run.error,
+        runs.retrieve(run.id).session_id == run.session_id,
+    ]
+    report["runs"] = [each.id for each in runs.list(deployment_id=made.id, limit=1)] == [run.id]
+    session = client.beta.sessions.retrieve(run.session_id)
+    report["session"] = session.deployment_id == made.id
+    report["unpaused"] = deployments.unpause(made.id).status
+    wrong = {"type": "cron", "expression": "@daily", "timezone": "UTC"}
+    report["wrong"] = status_of(lambda: deployments.update(made.id, schedule=wrong))
+    report["archived"] = deployments.archive(made.id).archived_at is not None
+    report["ended"] = deployments.retrieve(made.id).schedule.upcoming_runs_at
     return report
 
 

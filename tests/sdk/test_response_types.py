@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.api_server import ApiServer, api_server
+from tests.api.api_server import ApiServer, api_server, message
 from tests.sdk.types_of_sdks import EVENT, PYTHONS, Answers, check_types
 
 REFRESH = {
@@ -53,6 +53,14 @@ async def answers(roost: ApiServer) -> Answers:
         found.append((("vaults.BetaManagedAgentsCredential",), made))
     gone = (await roost.client.delete(f"/v1/vaults/{vault['id']}")).json()
     found.append((("BetaManagedAgentsDeletedVault",), gone))
+    plain = {"name": "d", "agent": agent["id"], "environment_id": place["id"]}
+    plain["initial_events"] = [message("go")]
+    schedule = {"type": "cron", "expression": "0 9 * * *", "timezone": "UTC"}
+    for params in (plain, {**plain, "schedule": schedule}):
+        deployment = await roost.post("/v1/deployments", params)
+        found.append((("BetaManagedAgentsDeployment",), deployment))
+    run = await roost.post(f"/v1/deployments/{deployment['id']}/run")
+    found.append((("BetaManagedAgentsDeploymentRun",), run))
     threads = (await roost.get(f"{at}/threads"))["data"]
     found += [(("sessions.BetaManagedAgentsSessionThread",), each) for each in threads]
     events = (await roost.get(f"{at}/events"))["data"]

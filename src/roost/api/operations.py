@@ -19,6 +19,7 @@ from roost.api.framework.routes import Operation, refused
 from roost.api.framework.shapes import Shape
 from roost.api.resources import (
     agents,
+    deployments,
     environments,
     files,
     harnesses,
@@ -56,18 +57,6 @@ def _document() -> dict[str, Any]:
 
 
 _REFUSED: Final[dict[str, tuple[str, ...]]] = {
-    "scheduled sessions are not part of this release.": (
-        "deployments.create POST /v1/deployments",
-        "deployments.list GET /v1/deployments",
-        "deployments.retrieve GET /v1/deployments/{deployment_id}",
-        "deployments.update POST /v1/deployments/{deployment_id}",
-        "deployments.archive POST /v1/deployments/{deployment_id}/archive",
-        "deployments.pause POST /v1/deployments/{deployment_id}/pause",
-        "deployments.unpause POST /v1/deployments/{deployment_id}/unpause",
-        "deployments.run POST /v1/deployments/{deployment_id}/run",
-        "deployment_runs.list GET /v1/deployment_runs",
-        "deployment_runs.retrieve GET /v1/deployment_runs/{deployment_run_id}",
-    ),
     "dreams work on memory stores, which are not part of this release.": (
         "dreams.create POST /v1/dreams",
         "dreams.list GET /v1/dreams",
@@ -163,6 +152,7 @@ _RESOURCES: Final = (
     skills.RESOURCE,
     files.RESOURCE,
     vaults.RESOURCE,
+    deployments.RESOURCE,
     webhooks.RESOURCE,
     keys.RESOURCE,
     master_key.RESOURCE,

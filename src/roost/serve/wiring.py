@@ -50,8 +50,12 @@ from roost.core.records.environments import Environments
 from roost.core.records.models import Models
 from roost.core.records.skills import Skills
 from roost.core.records.tasks import Tasks
+from roost.core.sessions.deployment_runs import DeploymentRuns
+from roost.core.sessions.deployments import Deployments
 from roost.core.sessions.forks import Forks
 from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
+from roost.core.sessions.run_faults import RunFaults
+from roost.core.sessions.scheduler import Scheduler
 from roost.core.sessions.specs import SessionSpecs, SpecRecords
 from roost.core.sessions.task_runs import TaskRuns
 from roost.core.sessions.transfer import Transfer
@@ -74,6 +78,7 @@ from roost.core.write.announced_log import AnnouncedLog
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
 from roost.disk import free
+from roost.domain.events import Micros
 from roost.domain.webhook import DeliveryPolicy
 from roost.egress.dial import WebhookDialer, resolve
 from roost.egress.listing import UpstreamModelLists
@@ -185,6 +190,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         async with anyio.create_task_group() as services:
             await services.start(gateway.run)
             await services.start(deps.services[TaskRuns].run)
+            await services.start(deps.services[Scheduler].run)
             await services.start(deps.services[Revocations].run)
             app = Site(ProtocolRouter(build_app(deps), gateway))
             yield Roost(app, dispatcher, prestart, drain, admin_key, workforce.models.description)
@@ -369,15 +375,13 @@ def _about(fixed: About, dispatcher: Dispatcher, prestart: Prestart) -> About:
 
 def _lifecycle(
     ground: _Ground,
-    agents: Agents,
-    environments: Environments,
-    tasks: Tasks,
+    records: SpecRecords,
     prestart: Prestart,
     workspaces: NamedWorkspaces,
 ) -> Lifecycle:
     workforce, sessions = ground.workforce, ground.store.sessions
     specs = SessionSpecs(
-        SpecRecords(agents, environments, tasks, ground.vaults),
+        records,
         workspaces,
         workforce.budgets,
         workforce.trust,
@@ -424,7 +428,8 @@ def _deps(
         await to_thread.run_sync(_check_room, settings)
         return {"node": dispatcher.node, "runners": dispatcher.busy}
 
-    lifecycle = _lifecycle(ground, agents, environments, tasks, prestart, workspaces)
+    records = SpecRecords(agents, environments, tasks, ground.vaults)
+    lifecycle = _lifecycle(ground, records, prestart, workspaces)
     forks, transfer = _ways_back(ground, lifecycle)
     logins = Logins(store.catalog, keyring, seconds=settings.login_seconds)
     streams = drain.streams
@@ -436,6 +441,7 @@ def _deps(
         *(lifecycle, forks, transfer, ground.resources, ground.attachments, workforce.browse),
         *(intake, workforce.budgets, _follow(ground), EventPages(store.log)),
         TaskRuns(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
+        *_schedules(ground, records, lifecycle, keyring, intake),
         Fleet(store.nodes, notifier, dispatcher.node),
         Revocations(keyring, logins, notifier, streams.openers, streams.close),
         LoginAttempts(),
@@ -456,6 +462,28 @@ def _deps(
         registry=ground.registry,
         services=services,
     )
+
+
+def _schedules(
+    ground: _Ground,
+    records: SpecRecords,
+    lifecycle: Lifecycle,
+    keyring: Keyring,
+    intake: Intake,
+) -> tuple[Deployments, DeploymentRuns, Scheduler]:
+    store, notifier = ground.store, ground.notifier
+    deployments = Deployments(store.catalog, store.runs, lifecycle, notifier, _wall_clock)
+    runs = DeploymentRuns(
+        *(deployments, store.runs, lifecycle, keyring),
+        RunFaults(records, ground.filestore),
+        *(intake, _wall_clock),
+        jitter=ground.settings.schedule_jitter,
+    )
+    return deployments, runs, Scheduler(store.catalog, store.runs, notifier, [runs], _wall_clock)
+
+
+def _wall_clock() -> Micros:
+    return time.time_ns() // 1000
 
 
 def _check_room(settings: Settings) -> None:

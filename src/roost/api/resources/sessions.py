@@ -25,8 +25,6 @@ from roost.ports.sessions import SessionQuery
 
 _SESSION = "beta.BetaManagedAgentsSession"
 _TITLE = Field(max_length=2048)
-_ELSEWHERE = ("deployment_id", "memory_store_id")  # no session here has one
-
 RESOURCE: Final = Resource(
     bounds={
         "SessionCreateParams.title": _TITLE,
@@ -111,7 +109,7 @@ async def page_of(
     order: Order = call.query.get("order", "desc")
     cursor = cursor_in(call.query, "sessions", order)
     query = replace(_query(call, order, cursor), workspace=workspace)
-    if any(name in call.query for name in _ELSEWHERE):
+    if "memory_store_id" in call.query:  # no session here has one
         return {"data": [], "next_page": None, "prev_page": None}
 
     async def some(after: Session | None, count: int) -> list[Session]:
@@ -129,6 +127,7 @@ def _query(call: ApiCall, order: Order, cursor: Cursor | None) -> SessionQuery:
     return SessionQuery(
         tenant=call.tenant,
         agent_id=asked.get("agent_id"),
+        deployment_id=asked.get("deployment_id"),
         agent_version=asked.get("agent_version") if "agent_id" in asked else None,
         statuses=asked.get("statuses", ()),
         waiting=asked.get("waiting", False),
@@ -173,7 +172,7 @@ def view(session: Session) -> dict[str, Any]:
         "title": spec.title,
         "agent": spec.agent,
         "environment_id": spec.environment_id,
-        "deployment_id": None,
+        "deployment_id": spec.deployment_id,
         "vault_ids": spec.vault_ids,
         "resources": spec.resources,
         "metadata": spec.metadata,

@@ -101,6 +101,24 @@ class Keyring:
             raise Unauthenticated()
         return key
 
+    async def acting_for(self, tenant: str, key_id: str, principal: str) -> Key:
+        """A key to act with when nobody calls: this one, or if it was replaced, the newest of the same principal.
+
+        :raises Unauthenticated: there is none that is not revoked
+        """
+        try:
+            return await self.named(tenant, key_id)
+        except Unauthenticated:
+            keys = await self._keys.all(tenant)
+        valid = [key for key in keys if key.revoked_at is None and key.id not in self._revoked]
+        for key in reversed(valid):
+            if key.principal == principal:
+                return key
+        raise Unauthenticated(
+            "every API key that it could act with is revoked",
+            hint="Update it with a key that is valid.",
+        )
+
     def doubt(self) -> None:
         """Somebody was told elsewhere that a key is no more: ask again for each."""
         self._changes += 1

@@ -31,6 +31,10 @@ class GivenFiles:
         """
         self._resources.check(asked, spec)
 
+    async def look(self, caller: Key, asked: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse what could not be given, without giving it. :raises InvalidRequest: naming the field"""
+        await self._resources.look(caller, asked)
+
     @asynccontextmanager
     async def to_new(
         self,

@@ -102,6 +102,18 @@ class Resources:
             check_together(made)
             yield made
 
+    async def look(self, caller: Key, params: Sequence[Mapping[str, Any]]) -> None:
+        """Whether sessions could be given these later; nothing is copied. :raises InvalidRequest: naming the field"""
+        places = []
+        for i, each in enumerate(params):
+            at = f"resources.{i}."
+            if each["type"] == "file":
+                original = await self._original(caller, each, at)
+                places.append({"mount_path": mounted_file(each.get("mount_path"), original.id, at)})
+            else:
+                places.append(self._repository(each, at))
+        check_together(places)
+
     async def again(self, session: Session) -> list[Resource]:
         """What another session asks for to be given the same: files that are there, and no tokens."""
         there = await self._there(session.tenant, files_of(session.spec.resources))
@@ -235,30 +247,36 @@ class Resources:
         match params["type"]:
             case "file":
                 resource |= await self._file(caller, session_id, params, at)
-            case "github_repository":
-                url = checked_url(params["url"], self._urls, at)
-                resource |= {
-                    "url": url,
-                    "checkout": checked_checkout(params.get("checkout"), at),
-                    "mount_path": mounted_repository(params.get("mount_path"), url, at),
-                }
+            case _:
+                resource |= self._repository(params, at)
                 if (token := params.get("authorization_token")) is not None:
                     token = checked_token(token, at)
                     await self._keep_token(caller.tenant, session_id, resource["id"], token)
-            case _:
-                raise FieldNotServed(f"{at}type: memory stores are not served")
         return resource | {"created_at": moment, "updated_at": moment}
 
     async def _file(
         self, caller: Key, session_id: str, params: Mapping[str, Any], at: str
     ) -> dict[str, Any]:
-        try:
-            original = await self._store.seen(caller, params["file_id"])
-        except NotFound as missing:
-            raise InvalidRequest(f"{at}file_id: {missing.message}") from None
+        original = await self._original(caller, params, at)
         path = mounted_file(params.get("mount_path"), original.id, at)
         copy = await self._store.copy(caller, original, session_id)
         return {"file_id": copy.id, "mount_path": path}
+
+    async def _original(self, caller: Key, params: Mapping[str, Any], at: str) -> Record:
+        try:
+            return await self._store.seen(caller, params["file_id"])
+        except NotFound as missing:
+            raise InvalidRequest(f"{at}file_id: {missing.message}") from None
+
+    def _repository(self, params: Mapping[str, Any], at: str) -> dict[str, Any]:
+        if params["type"] != "github_repository":
+            raise FieldNotServed(f"{at}type: memory stores are not served")
+        url = checked_url(params["url"], self._urls, at)
+        return {
+            "url": url,
+            "checkout": checked_checkout(params.get("checkout"), at),
+            "mount_path": mounted_repository(params.get("mount_path"), url, at),
+        }
 
     async def _show(self, session: Session) -> Any:
         there = await self._there(session.tenant, files_of(session.spec.resources))

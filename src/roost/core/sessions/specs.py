@@ -96,6 +96,7 @@ class SessionSpecs:
             budget=self._budget(params.get("budget"), agent, asked, model_vault),
             resources=[{"type": each["type"]} for each in params.get("resources") or ()],
             created_by=caller.principal,
+            deployment_id=params.get("deployment_id"),
             **{**defaults_of(environment.body), **asked},
         )
         self.trust.check(caller, spec)
@@ -117,6 +118,7 @@ class SessionSpecs:
         return replace(
             spec,
             created_by=caller.principal,
+            deployment_id=None,
             vault_ids=kept,
             model_vault=spec.model_vault if spec.model_vault in kept else None,
         )
