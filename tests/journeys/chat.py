@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anthropic
 import httpx2
@@ -26,6 +26,9 @@ def script(*steps: dict[str, Any]) -> str:
 def bash(command: str, **more: Any) -> dict[str, Any]:
     return {"tool": "Bash", "input": {"command": command}, **more}
 
+
+SLOW: Final = {"tool": "Bash", "input": {"command": "sleep 550", "timeout": 600_000}}
+"""A command that does not end before somebody has looked, however slow the machine is."""
 
 _clients: list[anthropic.Anthropic] = []
 

@@ -16,7 +16,8 @@ SHOTS = Path(os.environ.get("ROOST_TEST_SHOTS", ".tools/screenshots"))
 # A page whose server is killed says so in the console; nothing in the page can prevent that.
 _OF_A_LOST_SERVER = re.compile("ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|WebSocket connection")
 
-expect.set_options(timeout=60_000)  # a busy machine is slow, not wrong
+_PATIENCE = 240_000  # milliseconds: a busy machine is slow, not wrong
+expect.set_options(timeout=_PATIENCE)
 
 
 class Person:
@@ -37,6 +38,7 @@ class Person:
         self._context = browser.new_context(
             viewport={"width": width, "height": 800}, has_touch=touch, is_mobile=touch
         )
+        self._context.set_default_timeout(_PATIENCE)
         self.page: Page = self._context.new_page()
         self.page.on("console", self._listen)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))

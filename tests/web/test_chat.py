@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import expect
-from tests.journeys.chat import bash, script
+from tests.journeys.chat import SLOW, bash, script
 from tests.stores import Databases
 from tests.web.person import Person
 
@@ -88,8 +88,8 @@ def test_a_question_is_answered_with_a_choice(person: Person):
 def test_an_interrupt_stops_the_turn_and_withdraws_what_was_queued(person: Person):
     person.log_in()
     person.begin_session("Stop")
-    person.say(script(bash("sleep 60"), {"text": "On to the second thing."}))
-    expect(person.log.get_by_text("Running bash")).to_be_visible(timeout=60_000)
+    person.say(script(SLOW, {"text": "On to the second thing."}))
+    expect(person.log.get_by_text("Running bash")).to_be_visible()
     person.say("A second thing")
     expect(person.log.get_by_text("queued", exact=True)).to_be_visible()
     person.shoot("queued")
@@ -120,9 +120,9 @@ def test_a_page_outlives_a_killed_server_and_shows_the_rest_of_the_turn(person: 
     person.begin_session("Kill")
     slow = "echo ran >> count.txt; sleep 4; cat count.txt"
     person.say(script(bash(slow), {"text": "Finished after all."}))
-    expect(person.log.get_by_text("Running bash")).to_be_visible(timeout=60_000)
+    expect(person.log.get_by_text("Running bash")).to_be_visible()
     person.server.kill()
-    expect(person.page.get_by_text("No connection to the server")).to_be_visible(timeout=60_000)
+    expect(person.page.get_by_text("No connection to the server")).to_be_visible()
     person.say("Are you still there?")
     expect(person.log.get_by_text("sending")).to_be_visible()
     person.shoot("no-connection")
@@ -141,5 +141,5 @@ def test_two_tabs_show_the_same_and_either_may_answer(person: Person):
     person.say(script(bash("echo hello"), {"text": "Both saw it."}))
     other.get_by_role("button", name="Allow").click()
     person.hears("Both saw it.")
-    expect(other.get_by_text("Both saw it.", exact=True)).to_be_visible(timeout=60_000)
+    expect(other.get_by_text("Both saw it.", exact=True)).to_be_visible()
     expect(person.page.get_by_role("button", name="Allow")).to_have_count(0)

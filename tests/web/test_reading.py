@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, WebSocketRoute, expect
-from tests.journeys.chat import bash, script
+from tests.journeys.chat import SLOW, bash, script
 from tests.stores import Databases
 from tests.web.person import Person
 from tests.web.test_pages import violations
@@ -254,7 +254,7 @@ def test_a_turn_that_waits_for_an_approval_can_be_interrupted(person: Person, wa
 def test_a_tool_that_was_interrupted_has_not_failed(person: Person):
     person.log_in()
     person.enter_session("Stop")
-    person.say(script(bash("sleep 60"), {"text": "x"}))
+    person.say(script(SLOW, {"text": "x"}))
     expect(person.log.get_by_text("Running bash")).to_be_visible()
     person.page.keyboard.press("Escape")
     person.sees("Interrupted")
