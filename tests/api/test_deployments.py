@@ -25,6 +25,7 @@ from roost.core.sessions.lifecycle import Lifecycle
 from roost.core.sessions.scheduler import Scheduler
 from roost.domain.ledger import Batch, TurnMark
 from roost.domain.session import Lease
+from roost.domain.webhook import EVENT_TYPES
 from roost.errors import SandboxUnavailable, Unavailable
 
 HOURLY = {"type": "cron", "expression": "0 * * * *", "timezone": "UTC"}
@@ -511,3 +512,33 @@ async def test_jitter_delays_the_start_and_not_the_time(tmp_path: Path):
         await it.tick()
         runs = await it.runs()
         assert scheduled(runs) == ["13:00"] * 4
+
+
+async def test_webhooks_are_told_of_deployments_and_of_their_scheduled_runs(tmp_path: Path):
+    async with deployed(tmp_path) as it:
+        types = [type for type in EVENT_TYPES if type.startswith("deployment")]
+        asked = {"url": "https://hooks.example/in", "enabled_events": types}
+        hook = await it.roost.post("/roost/v1/webhooks", asked)
+        made = await it.create(schedule=HOURLY)
+        await it.roost.post(f"/v1/deployments/{made['id']}", {"name": "other"})
+        for what in ("pause", "pause", "unpause", "run"):
+            await it.do(made, what)
+        it.to(13, 0, 1)
+        await it.tick()
+        await it.roost.post(f"/v1/agents/{it.agent['id']}/archive")
+        it.to(15, 0, 1)
+        await it.tick()
+        sent = await it.roost.get(f"/roost/v1/webhooks/{hook['id']}/deliveries")
+        told = [(each["event_type"], each["subject_id"]) for each in reversed(sent["data"])]
+        first, _, second = [run["id"] for run in await it.all_runs(made)][1:]
+        assert told == [
+            ("deployment.created", made["id"]),
+            ("deployment.updated", made["id"]),
+            ("deployment.paused", made["id"]),
+            ("deployment.unpaused", made["id"]),
+            ("deployment_run.started", first),
+            ("deployment_run.succeeded", first),
+            ("deployment_run.started", second),
+            ("deployment_run.failed", second),
+            ("deployment.archived", made["id"]),
+        ]

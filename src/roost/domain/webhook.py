@@ -36,6 +36,7 @@ RECORD_EVENTS: Final[Mapping[str, Sequence[str]]] = {
     "agent": ("created", "updated", "archived"),
     "environment": ("created", "updated", "archived", "deleted"),
     "vault": ("created", "archived", "deleted"),
+    "deployment": ("created", "updated", "paused", "unpaused", "archived"),
 }
 """Of which kinds of records it is told what happens to them."""
 
@@ -57,11 +58,19 @@ _REST_EVENTS: Final[Mapping[str, str]] = {
 }
 """What is told besides of a session that rests for one of these reasons."""
 
+RUN_EVENTS: Final[Mapping[str, str]] = {
+    "open": "deployment_run.started",
+    "started": "deployment_run.succeeded",
+    "failed": "deployment_run.failed",
+}
+"""What is told of a deployment's scheduled run that has come to this state. It has succeeded when it has a session."""
+
 EVENT_TYPES: Final = frozenset(
     (
         *(f"{kind}.{what}" for kind, happens in RECORD_EVENTS.items() for what in happens),
         *(type for types in _ENTRY_EVENTS.values() for type in types),
         *_REST_EVENTS.values(),
+        *RUN_EVENTS.values(),
         "session.created",
         "session.archived",
         "session.deleted",
@@ -72,6 +81,14 @@ EVENT_TYPES: Final = frozenset(
     )
 )
 """All that this server tells."""
+
+
+def change_of(kind: str, before: Mapping[str, object], after: Mapping[str, object]) -> str:
+    """What has happened to a record that has another body now."""
+    paused = "paused_reason"
+    if kind != "deployment" or before.get(paused) == after.get(paused):
+        return "updated"
+    return "unpaused" if after.get(paused) is None else "paused"
 
 
 def told_by(entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from roost.domain.events import Micros
 from roost.domain.session import TrustLevel, reaches
-from roost.domain.webhook import RECORD_EVENTS
+from roost.domain.webhook import RECORD_EVENTS, change_of
 from roost.errors import Conflict, NotFound, QuotaExceeded
 from roost.ports import catalog
 from roost.ports.catalog import Kind, Record, RecordQuery
@@ -263,7 +263,7 @@ class ChangeRecord(msgspec.Struct, frozen=True):
         ceiling = self.ceiling or record.ceiling or ""
         await tx.ask(_ADD_VERSION, num, version, tx.now, text, ceiling)
         await tx.ask(_ADVANCE, version, name, tx.now, num)
-        _tell(tx, self.which, "updated")
+        _tell(tx, self.which, change_of(record.kind, record.body, decode(text)))
         if record.kind in catalog.KEPT_VERSIONS:
             await tx.ask(_FORGET, num, version - catalog.KEPT_VERSIONS[record.kind])
 

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from roost.domain.events import Micros
+from roost.domain.webhook import RUN_EVENTS
 from roost.errors import NotFound
 from roost.ports import runs as ports
 from roost.ports.catalog import Kind, Record
@@ -57,9 +58,10 @@ WHERE id = ? AND state = ? AND look_at > 0 RETURNING id
 """
 
 # The run that waits is opened, unless another one works.
-_OPEN_NEXT: Final = """
+_OPEN_NEXT: Final = f"""
 UPDATE runs SET state = 'open', look_at = ?2 WHERE owner = ?1 AND look_at > 0 AND state = 'queued'
 AND NOT EXISTS (SELECT 1 FROM runs w WHERE w.owner = ?1 AND w.look_at > 0 AND w.state <> 'queued')
+RETURNING {_COLUMNS}
 """
 
 _LAST_STARTED: Final = """
@@ -138,6 +140,8 @@ class ClaimTime(msgspec.Struct, frozen=True):
             await tx.ask(_SETTLE, *_settled(run), run.id, "queued")
         made = [replace(run, created_at=tx.now) for run in planned.runs]
         added = [run for run in made if await tx.ask(_ADD, *_row_of(run))]
+        for run in added:
+            _tell(tx, run)
         if added:
             await tx.ask(_FORGET, record.id, ports.MOST_RUNS)
         return added
@@ -184,13 +188,22 @@ class SettleRun(msgspec.Struct, frozen=True):
         await newest(tx, which)
         if not await tx.ask(_SETTLE, *_settled(run), run.id, self.before):
             return None
+        if run.state != self.before:
+            _tell(tx, run)
         if not run.look_at:
-            await tx.ask(_OPEN_NEXT, run.owner, run.ended_at)
+            for row in await tx.ask(_OPEN_NEXT, run.owner, run.ended_at):
+                _tell(tx, _run_of(row))
         if self.change is not None:
             await ChangeRecord(which, self.change, None, False, None, None).on(tx)
         if self.archive:
             await ArchiveRecord(which).on(tx)
         return run
+
+
+def _tell(tx: SqlTransaction, run: Run) -> None:
+    """Have webhooks told where a scheduled run of a deployment stands; of runs by hand they are not."""
+    if run.kind == "deployment" and run.scheduled_at is not None and run.state in RUN_EVENTS:
+        tx.tell(run.tenant, RUN_EVENTS[run.state], run.id)
 
 
 # Rows
