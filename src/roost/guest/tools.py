@@ -280,7 +280,7 @@ class Shell:
                     self.was_cut = True
 
 
-class Tools:
+class SandboxTools:
     """The tools of one sandbox, in the directory that their paths begin at."""
 
     def __init__(self, directory: str) -> None:
@@ -662,7 +662,7 @@ def lines(*parts: str) -> str:
 class Server:
     """Takes calls until the input ends."""
 
-    def __init__(self, frames: Frames, tools: Tools) -> None:
+    def __init__(self, frames: Frames, tools: SandboxTools) -> None:
         self.frames = frames
         self.tools = tools
         self.running: dict[str, Call] = {}
@@ -774,7 +774,7 @@ def main(arguments: Sequence[str]) -> int:
     os.dup2(null, 0)
     os.dup2(null, 1)
     with os.fdopen(source, "rb") as reader, os.fdopen(sink, "wb") as writer:
-        Server(Frames(reader, writer), Tools(arguments[0])).serve()
+        Server(Frames(reader, writer), SandboxTools(arguments[0])).serve()
     os._exit(0)  # threads that still work hold nothing that is worth waiting for
 
 

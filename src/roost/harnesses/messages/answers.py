@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from roost.domain.events import Draft
 from roost.domain.session import Pending
 from roost.harnesses.messages.journal import ANSWER
-from roost.harnesses.messages.tools import ToolAnswer, Toolbox
+from roost.harnesses.messages.tools import AgentTools, ToolAnswer
 from roost.harnesses.messages_api import AnswerPart, ModelAnswer
 from roost.harnesses.permissions import Json, Policy, Tool, Verdict
 from roost.harnesses.retries import ModelFailure
@@ -21,7 +21,7 @@ _FOUND = "web_search_tool_result"
 class AnswerEvents:
     """Makes the events of the answers of one agent's model."""
 
-    def __init__(self, toolbox: Toolbox, policy: Policy) -> None:
+    def __init__(self, toolbox: AgentTools, policy: Policy) -> None:
         self._toolbox = toolbox
         self._policy = policy
 
@@ -44,7 +44,7 @@ class AnswerEvents:
 class _Call:
     """A call in an answer, and what is to happen to it."""
 
-    def __init__(self, part: AnswerPart, toolbox: Toolbox, policy: Policy) -> None:
+    def __init__(self, part: AnswerPart, toolbox: AgentTools, policy: Policy) -> None:
         self.part = part
         self.tool = toolbox.of(part.name)
         try:
@@ -107,9 +107,7 @@ def _denials(calls: Sequence[_Call]) -> list[Draft]:
     for call in calls:
         if call.verdict.permission == "deny":
             reason = call.verdict.reason or f"Permission to use {call.tool.name} has been denied."
-            denied.append(
-                result_of(call.tool, call.part.id, ToolAnswer.text(reason, is_error=True))
-            )
+            denied.append(result_of(call.tool, call.part.id, ToolAnswer.error(reason)))
     return denied
 
 
@@ -168,5 +166,5 @@ def _searched(part: AnswerPart, beside: Sequence[AnswerPart]) -> list[Draft]:
         answer = ToolAnswer.text("\n\n".join(pages) or "nothing was found")
     else:
         code = found.get("error_code") if isinstance(found, dict) else None
-        answer = ToolAnswer.text(f"web_search: {code or 'it has failed'}", is_error=True)
+        answer = ToolAnswer.error(f"web_search: {code or 'it has failed'}")
     return [call, result_of(Tool("builtin", "web_search"), call.id, answer)]

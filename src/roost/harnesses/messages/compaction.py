@@ -59,9 +59,8 @@ class Compaction:
     def finish(self, answer: ModelAnswer, end: Draft) -> Emit:
         """The entries of the summary. :raises ModelFailure: there is none"""
         text = "".join(part.text for part in answer.parts if part.kind == "text").strip()
-        if (
-            not answer.complete
-        ):  # interrupted: it is asked for again when there is something to answer
+        if not answer.complete:
+            # Interrupted: it is asked for again when there is something to answer.
             return Emit([end], spent=answer.usage)
         if not text:
             raise ModelFailure("The model has not summed the conversation up.")

@@ -21,7 +21,7 @@ from roost.harnesses.messages.compaction import FULL, Compaction
 from roost.harnesses.messages.journal import MOST_CUTS, STARTED, Journal, LoggedCall
 from roost.harnesses.messages.request import RequestHead, system_prompt
 from roost.harnesses.messages.running import CallWave, RunningTools
-from roost.harnesses.messages.tools import ToolAnswer, Toolbox
+from roost.harnesses.messages.tools import AgentTools, ToolAnswer
 from roost.harnesses.messages_api import ModelAnswer
 from roost.harnesses.model_requests import GIVEN_UP, ModelRequests, Stop, span_end
 from roost.harnesses.permissions import Policy
@@ -29,9 +29,8 @@ from roost.ports.drafts import new_draft
 from roost.ports.harness import Brief, Emit, Output, Show, Trouble, TurnEnd
 
 _MAX_REQUESTS: Final = 200  # in a row: a model that only ever calls tools must not go on
-_MOST_HELD: Final = (
-    64 * 1024
-)  # bytes of a conversation at rest; a larger one is read from the log again
+_MOST_HELD: Final = 64 * 1024
+"""Bytes of a conversation that are kept while it rests. A larger one is read from the log again."""
 _END: Final = TurnEnd({"type": "end_turn"})
 
 
@@ -42,7 +41,7 @@ class MessagesConversation:
         self,
         brief: Brief,
         requests: ModelRequests,
-        toolbox: Toolbox,
+        toolbox: AgentTools,
         tools: RunningTools,
         tasks: TaskGroup,
     ) -> None:
@@ -82,10 +81,8 @@ class MessagesConversation:
                         journal.take(draft)
 
     async def _caught_up(self, inputs: Sequence[Entry], again: bool) -> Journal:
-        journal, self._journal = (
-            self._journal,
-            None,
-        )  # one whose turn is abandoned is not used again
+        journal = self._journal
+        self._journal = None  # one whose turn is abandoned is not used again
         # With calls open, only the log knows whether they still are: an interrupt closes them.
         if journal is None or again or journal.calls:
             journal = Journal()
@@ -208,25 +205,28 @@ class MessagesConversation:
         if stop.asked:  # what has not begun by now never does
             left = [call for call in journal.calls.values() if call.status == "due"]
             if left:
-                yield Emit([result_of(call.tool, call.id, _said(INTERRUPTED)) for call in left])
+                yield Emit(
+                    [result_of(call.tool, call.id, ToolAnswer.error(INTERRUPTED)) for call in left]
+                )
 
     async def _made(self, wave: Sequence[LoggedCall], stop: Stop) -> AsyncGenerator[Output, None]:
         """Makes calls beside each other; each result is logged as it comes.
 
         :raises SandboxFailed: nobody knows how some of them have ended
         """
-        if any(call.tool.kind == "builtin" for call in wave):
+        in_sandbox = any(call.tool.kind == "builtin" for call in wave)
+        if in_sandbox:
             with stop.cutting_short():
-                await (
-                    self._tools.guest.start()
-                )  # first: a sandbox that cannot be had has run nothing
+                # Before anything is noted: a sandbox that cannot be had has run nothing.
+                await self._tools.guest.start()
             if stop.asked:
                 return
         if noted := [call.id for call in wave if not call.is_repeatable]:
-            in_sandbox = any(call.tool.kind == "builtin" for call in wave)
             yield Emit([new_draft(STARTED, tool_use_ids=noted, sandbox=in_sandbox)])
             if stop.asked:
-                yield Emit([result_of(call.tool, call.id, _said(INTERRUPTED)) for call in wave])
+                yield Emit(
+                    [result_of(call.tool, call.id, ToolAnswer.error(INTERRUPTED)) for call in wave]
+                )
                 return
         async with aclosing(
             CallWave(wave, self._tools, self._policy, self._tasks).results(stop)
@@ -255,12 +255,10 @@ def _next_wave(journal: Journal) -> list[LoggedCall]:
 def _known(call: LoggedCall) -> ToolAnswer | None:
     """The result of a call that is not going to be made; None if it has none yet."""
     if call.status == "unknown":
-        return _said(UNKNOWN)
+        return ToolAnswer.error(UNKNOWN)
     if call.status == "refused":
         verdict = call.verdict or {}
-        return _said(verdict.get("deny_message") or f"The user did not allow {call.tool.name}.")
+        return ToolAnswer.error(
+            verdict.get("deny_message") or f"The user did not allow {call.tool.name}."
+        )
     return None
-
-
-def _said(text: str) -> ToolAnswer:
-    return ToolAnswer.text(text, is_error=True)

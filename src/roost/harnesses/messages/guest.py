@@ -68,7 +68,7 @@ class GuestTools:
         """Carry out a call; its id is sent once. :raises SandboxFailed: nobody knows how it ended"""
         body = msgspec.json.encode({"call": call, "tool": tool, "input": given})
         if len(body) > _LARGEST_IN:
-            return ToolAnswer.text(f"{tool}: the input is too large", is_error=True)
+            return ToolAnswer.error(f"{tool}: the input is too large")
         pending = self._pending[call] = _Pending()
         try:
             with anyio.fail_after(_LONGEST):
@@ -95,11 +95,6 @@ class GuestTools:
         """End the process: what it runs gets no answer any more, and the next call starts another."""
         if self._process is not None:
             self._process.signal(9)
-
-    async def close(self) -> None:
-        """End the process, if there is one, so that it can end what it has started."""
-        if self._process is not None:
-            await self._process.close_input()
 
     async def _send(self, body: bytes) -> None:
         if self._process is None:

@@ -22,10 +22,10 @@ from roost.errors import RoostError
 from roost.harnesses import HarnessContext
 from roost.harnesses.messages.conversation import MessagesConversation
 from roost.harnesses.messages.guest import MOUNTS, GuestTools
-from roost.harnesses.messages.mcp import McpServer
+from roost.harnesses.messages.mcp import McpClient
 from roost.harnesses.messages.network import session_client
 from roost.harnesses.messages.running import RunningTools
-from roost.harnesses.messages.tools import Toolbox
+from roost.harnesses.messages.tools import AgentTools
 from roost.harnesses.messages_api import MessagesApi
 from roost.harnesses.model_requests import ModelRequests
 from roost.ports.egress import Origin
@@ -86,7 +86,7 @@ class MessagesHarness:
                 "the messages harness needs a sandbox and an egress, and was given none"
             )
         agent = brief.session.spec.agent
-        toolbox = Toolbox(
+        toolbox = AgentTools(
             agent, confined=brief.confinement is not None, searches=brief.grant.web_search
         )
         try:
@@ -98,7 +98,7 @@ class MessagesHarness:
                 api = await MessagesApi.at(model, client)
                 requests = ModelRequests(api, self._retries, self._retry_seconds)
                 servers = {
-                    name: McpServer(client, name, brief.addresses[url])
+                    name: McpClient(client, brief.addresses[url])
                     for name, url in toolbox.servers.items()
                     if url in brief.addresses and brief.session.spec.trust_level == "sandboxed"
                 }

@@ -44,9 +44,8 @@ MOST_CUTS: Final = 3
 
 _OVERFULL: Final = "model_context_window_exceeded"
 _BYTES_PER_TOKEN: Final = 4
-_MOST_COUNTED: Final = (
-    110_000  # bytes of a block: what is larger is a picture, which costs less than its bytes
-)
+_MOST_COUNTED: Final = 110_000
+"""Bytes of a block. What is larger is a picture, which costs less than its bytes."""
 
 _encode = msgspec.json.encode
 

@@ -38,11 +38,10 @@ class McpFailed(Exception):
     """The server cannot be asked, or its answer makes no sense; the text says which."""
 
 
-class McpServer:
+class McpClient:
     """One server. `url` is where it is found in the session's sandbox."""
 
-    def __init__(self, client: httpx2.AsyncClient, name: str, url: str) -> None:
-        self.name = name
+    def __init__(self, client: httpx2.AsyncClient, url: str) -> None:
         self._client = client
         self._url = url
         self._session: str | None = None
@@ -71,8 +70,8 @@ class McpServer:
             said = f"the server did not answer within {_CALLED_WITHIN:.0f} seconds"
         except McpFailed as failed:
             said = str(failed)
-        return ToolAnswer.text(
-            f"{tool}: {said}. Check whether it took effect before repeating it.", is_error=True
+        return ToolAnswer.error(
+            f"{tool}: {said}. Check whether it took effect before repeating it."
         )
 
     async def _listed(self) -> list[Json]:

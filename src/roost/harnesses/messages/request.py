@@ -50,9 +50,7 @@ class RequestHead:
             "cache_control": {"type": "ephemeral"},
         }
         effort = (model.get("effort") or {}).get("type", "high")
-        if (
-            effort != "high"
-        ):  # which is what models do by themselves, also those that know no effort
+        if effort != "high":  # what models do by themselves, also those that know no effort
             head["output_config"] = {"effort": effort}
         if tools:
             head["tools"] = list(tools)

@@ -15,7 +15,7 @@ from roost.harnesses.confinement import ToolRefused
 from roost.harnesses.message_history import UNKNOWN
 from roost.harnesses.messages.guest import GuestTools
 from roost.harnesses.messages.journal import MCP_TOOLS, LoggedCall
-from roost.harnesses.messages.mcp import McpFailed, McpServer
+from roost.harnesses.messages.mcp import McpClient, McpFailed
 from roost.harnesses.messages.tools import ToolAnswer
 from roost.harnesses.model_requests import Stop
 from roost.harnesses.permissions import Json, Policy
@@ -30,7 +30,7 @@ class RunningTools:
     """What carries out the calls of one conversation. `servers` are those that can be reached, by their names."""
 
     guest: GuestTools
-    servers: Mapping[str, McpServer]
+    servers: Mapping[str, McpClient]
 
     async def listed(self, name: str, url: str) -> Draft:
         """The tools of a server, for the log; or why the agent goes on without them."""
@@ -87,7 +87,7 @@ class CallWave:
             if failed is not None and not stop.asked:
                 raise failed
             for call in self._left.values():
-                yield call, _said(UNKNOWN)
+                yield call, ToolAnswer.error(UNKNOWN)
         finally:
             self._scope.cancel()
             self._results.close()
@@ -121,7 +121,7 @@ class CallWave:
                 given = self._policy.confined(call.tool, call.input)
                 answer = await self._run(call, given)
             except ToolRefused as refusal:
-                answer = _said(str(refusal))
+                answer = ToolAnswer.error(str(refusal))
             except RoostError as error:
                 answer = error
             await self._ended.send((call, answer))
@@ -132,8 +132,4 @@ class CallWave:
         with anyio.CancelScope() as scope:
             self._outside.append(scope)
             return await self._tools.servers[call.tool.server].call(call.tool.name, given)
-        return _said(UNKNOWN)
-
-
-def _said(text: str) -> ToolAnswer:
-    return ToolAnswer.text(text, is_error=True)
+        return ToolAnswer.error(UNKNOWN)

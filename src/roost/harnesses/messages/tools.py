@@ -96,7 +96,7 @@ REPEATABLE: Final = frozenset({"read", "glob", "grep", "web_fetch"})
 NOT_CONFINABLE: Final = frozenset({"bash", "web_fetch"})
 
 
-class Toolbox:
+class AgentTools:
     """The tools of one agent, by the names that its model calls them. If it is `confined`, it has none that cannot
     be kept in a directory. `searches`: the model's server searches the web.
     """
@@ -187,9 +187,14 @@ class ToolAnswer(msgspec.Struct, frozen=True):
     is_error: bool = False
 
     @classmethod
-    def text(cls, text: str, *, is_error: bool = False) -> ToolAnswer:
+    def text(cls, text: str) -> ToolAnswer:
         """An answer that is some text."""
-        return cls([{"type": "text", "text": text}], is_error)
+        return cls([{"type": "text", "text": text}])
+
+    @classmethod
+    def error(cls, text: str) -> ToolAnswer:
+        """An answer that says what went wrong."""
+        return cls([{"type": "text", "text": text}], is_error=True)
 
     @classmethod
     def checked(cls, content: Any, *, is_error: bool) -> ToolAnswer:
