@@ -1,0 +1,81 @@
+"""Agents that speak the Agent Client Protocol behind a real server: the kit that every harness passes, with two real ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import anthropic
+import pytest
+from tests.contracts.at_length import only_quick
+from tests.harnesses.acp_agents import AgentsModel, agents_file, claude_agent_acp, opencode
+
+from roost.harnesses.acp import AcpAgent
+from roost.testing.harness_sessions import HarnessSessions
+from roost.testing.live import LiveServer
+from roost.testing.scripted_model import in_a_thread
+
+TOOLSET: Any = {"type": "agent_toolset_20260401"}
+ABSENT = AcpAgent(command=["/opt/absent/agent"])
+
+
+class AcpSessions(HarnessSessions):
+    """The kit. A second agent of the file is not installed."""
+
+    environ: ClassVar[Mapping[str, str]] = {"ROOST_TRUST_LEVELS": "sandboxed,full"}
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def model(cls) -> Iterator[AgentsModel]:
+        model = AgentsModel(keep=2000)
+        with in_a_thread(model):
+            yield model
+
+    def test_an_agent_that_is_not_installed_is_listed_with_the_reason(
+        self, server: LiveServer
+    ) -> None:
+        found = {each["name"]: each for each in self.listed(server)}
+        assert (found["absent"]["available"], found["absent"]["default"]) == (False, False)
+        assert found["absent"]["unavailable"] == {
+            "message": "/opt/absent/agent does not exist",
+            "hint": "Install it, or correct the file of ROOST_AGENTS.",
+        }
+
+    def test_a_session_on_the_host_is_refused(
+        self, server: LiveServer, client: anthropic.Anthropic
+    ) -> None:
+        agent = client.beta.agents.create(name="a", model=self.model_id, tools=[TOOLSET])
+        place = client.beta.environments.create(name=f"on the host {time.time_ns()}")
+        with pytest.raises(anthropic.BadRequestError, match="run in a sandbox only") as refused:
+            client.beta.sessions.create(
+                agent=agent.id, environment_id=place.id, extra_body={"trust_level": "full"}
+            )
+        assert "harness_cannot" in str(refused.value.body)
+
+
+@only_quick(
+    "test_an_agent_that_is_not_installed_is_listed_with_the_reason",
+    "test_a_session_on_the_host_is_refused",
+    "test_it_goes_on_elsewhere_from_what_was_stored",
+    "test_a_turn_that_its_server_did_not_survive_is_finished_by_the_next",
+)
+class TestClaudeAgentAcpSessions(AcpSessions):
+    harness = "claude-acp"
+
+    @classmethod
+    def settings(cls, folder: Path) -> Mapping[str, str]:
+        return agents_file(folder, **{"claude-acp": claude_agent_acp().agent, "absent": ABSENT})
+
+
+@only_quick()  # it takes five times as long to start
+class TestOpencodeSessions(AcpSessions):
+    harness = "opencode"
+
+    @classmethod
+    def settings(cls, folder: Path) -> Mapping[str, str]:
+        return agents_file(folder, opencode=opencode().agent, absent=ABSENT)
+
+    def runs(self, command: str) -> dict[str, Any]:
+        return {"tool": "bash", "input": {"command": command, "description": "Runs it"}}
