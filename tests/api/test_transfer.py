@@ -12,7 +12,7 @@ from tests.unit.test_archives import CARD, LOG, LONGEST, deepest_of, in_each_oth
 
 from roost.core.work.inputs import history
 from roost.domain.archive import Card
-from roost.harnesses.claude.recovery import LoggedPast
+from roost.harnesses.logged_past import LoggedPast
 from roost.harnesses.message_history import MessageHistory
 
 

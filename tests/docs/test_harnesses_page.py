@@ -8,7 +8,7 @@ from tests.docs.reading import text
 
 from roost.config import Settings
 from roost.harnesses import HARNESSES, HarnessContext, ModelAddress
-from roost.harnesses.claude.conversation import TABLE, ConversationState
+from roost.harnesses.conversation_states import TABLE, ConversationState
 from roost.ports.egress import Origin
 from roost.ports.harness import Harness
 from roost.ports.harness_profile import Abilities

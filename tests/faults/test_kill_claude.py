@@ -28,7 +28,7 @@ from tests.journeys.chat import Chat, bash, said, script, serving
 
 from roost.builtin_model.script import Fault
 from roost.harnesses.claude.harness import INSIDE
-from roost.harnesses.claude.ids import StableIds
+from roost.harnesses.stable_ids import StableIds
 from roost.sandboxes import procfs
 from roost.testing.live import LiveServer
 from roost.testing.scripted_model import ScriptedModel, SeenRequest

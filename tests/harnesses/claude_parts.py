@@ -6,9 +6,9 @@ from typing import Any
 
 from roost.domain.events import Entry
 from roost.harnesses.claude.calls import ToolCalls
-from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.tools import Toolbox
 from roost.harnesses.permissions import Policy
+from roost.harnesses.stable_ids import StableIds
 from roost.ports.drafts import new_draft
 from roost.ports.harness import Confinement, Emit, Output
 

@@ -14,7 +14,7 @@ from tests.harnesses.sandboxed_harness import SandboxedHarness
 from roost.errors import RoostError, StartupError
 from roost.harnesses.acp import AcpAgent, AcpHarness, conversation
 from roost.harnesses.acp.agents import agents_of
-from roost.harnesses.claude.calls import UNKNOWN
+from roost.harnesses.logged_past import UNKNOWN
 from roost.ports.harness import Brief, Conversation, Emit, Output, StartMode
 from roost.testing.in_memory_runner import InMemoryRunner, text_of, with_toolset
 

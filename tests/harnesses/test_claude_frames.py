@@ -27,13 +27,14 @@ from roost.domain.session import Pending, Session, Spec, State
 from roost.domain.usage import Usage
 from roost.errors import RoostError
 from roost.harnesses.claude import launch
-from roost.harnesses.claude.content import as_mcp, blocks_of_inputs, blocks_of_result
-from roost.harnesses.claude.frames import FrameReader, UnknownFrames
-from roost.harnesses.claude.ids import StableIds
+from roost.harnesses.claude.frames import FrameReader
 from roost.harnesses.claude.launch import CliCommand, bundled_cli
-from roost.harnesses.claude.recovery import LoggedPast
 from roost.harnesses.claude.tools import Toolbox
 from roost.harnesses.claude.wire import CanUseTool
+from roost.harnesses.content import as_mcp, blocks_of_inputs, blocks_of_result
+from roost.harnesses.logged_past import LoggedPast
+from roost.harnesses.stable_ids import StableIds
+from roost.harnesses.unknown_frames import UnknownFrames
 from roost.ports.harness import Emit, Show, Trouble
 
 

@@ -18,10 +18,11 @@ from tests.harnesses.claude_parts import (
     toolset,
 )
 
-from roost.harnesses.claude.tools import Toolbox, answers_to
+from roost.harnesses.claude.tools import Toolbox
 from roost.harnesses.claude.wire import CanUseTool, CliPipe, McpMessage, parse
 from roost.harnesses.json_lines import LineSplitter
 from roost.harnesses.permissions import Policy, Tool, Verdict
+from roost.harnesses.questions import answers_to
 from roost.ports.harness import Confinement
 
 

@@ -10,9 +10,10 @@ from tests.harnesses.claude_parts import IDS, agent, calls_of, custom, entry, to
 from roost.domain.events import Draft, Entry
 from roost.domain.usage import Usage
 from roost.harnesses.claude.calls import ToolCalls
-from roost.harnesses.claude.recovery import LoggedPast, Recovery, StartPlan, messages_in
+from roost.harnesses.claude.recovery import Recovery, StartPlan
 from roost.harnesses.claude.transcript import CliTranscript, TranscriptLine
 from roost.harnesses.claude.wire import CanUseTool, McpMessage, MessageFrame, convert
+from roost.harnesses.logged_past import LoggedPast, messages_in
 from roost.ports.drafts import new_event_id
 from roost.ports.harness import Emit
 

@@ -29,9 +29,9 @@ from tests.harnesses.sandboxed_harness import SandboxedHarness
 from roost.domain.session import Pending
 from roost.harnesses.claude import transcript
 from roost.harnesses.claude.conversation import ClaudeConversation
-from roost.harnesses.claude.recovery import CALLS
 from roost.harnesses.claude.transcript import TranscriptFile
 from roost.harnesses.json_lines import Json
+from roost.harnesses.logged_past import CALLS
 from roost.ports.harness import Conversation
 from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes.host import HostProvider

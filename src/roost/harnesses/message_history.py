@@ -13,13 +13,10 @@ from typing import Any
 import msgspec
 
 from roost.domain.events import Draft, Entry
+from roost.harnesses.logged_past import UNKNOWN
 
 Block = dict[str, Any]
 
-UNKNOWN = (
-    "This call was cut off before its result arrived; its outcome is unknown. "
-    "Check whether it took effect before repeating it."
-)
 INTERRUPTED = "Tool execution was interrupted before completion. Please retry."
 
 

@@ -9,19 +9,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, contextmanager
 from itertools import count
-from typing import Final
 
 import anyio
 
 from roost.domain.events import Draft
-from roost.domain.usage import Usage
 from roost.harnesses.messages_api import Json, MessagesApi, ModelAnswer
 from roost.harnesses.retries import ModelFailure, pause
+from roost.harnesses.turn_ends import GIVEN_UP, span_end
 from roost.ports.drafts import new_draft
-from roost.ports.harness import Emit, Output, Show, Trouble, TurnEnd
-
-GIVEN_UP: Final = TurnEnd({"type": "retries_exhausted"})
-"""The end of a turn whose model cannot be asked."""
+from roost.ports.harness import Emit, Output, Show, Trouble
 
 Finish = Callable[[ModelAnswer, Draft], Emit]
 """Makes the events of an answer, the end of its span among them, which is given. An answer that is not complete
@@ -128,13 +124,3 @@ class _Request:
         if not self._answer.complete and not self._stop.asked:
             raise ModelFailure("The model's response was cut off.")
         return self._finish(self._answer, span_end(start_id, self._answer.usage, error=False))
-
-
-def span_end(start_id: str, usage: Usage, *, error: bool) -> Draft:
-    """The end of a request that began with that event."""
-    return new_draft(
-        "span.model_request_end",
-        model_request_start_id=start_id,
-        is_error=error,
-        model_usage=usage.for_request(),
-    )

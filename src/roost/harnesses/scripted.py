@@ -26,7 +26,8 @@ from roost.domain.usage import Usage
 from roost.harnesses import HarnessContext
 from roost.harnesses.message_history import MessageHistory
 from roost.harnesses.messages_api import AnswerPart, Json, MessagesApi, ModelAnswer
-from roost.harnesses.model_requests import GIVEN_UP, ModelRequests, Stop, span_end
+from roost.harnesses.model_requests import ModelRequests, Stop
+from roost.harnesses.turn_ends import GIVEN_UP, span_end
 from roost.ports.drafts import new_draft
 from roost.ports.egress import Origin
 from roost.ports.harness import Brief, Conversation, Emit, Harness, Output, Trouble, TurnEnd

@@ -19,9 +19,9 @@ import msgspec
 from roost.domain.events import Draft, Entry
 from roost.domain.session import Pending
 from roost.harnesses.acp.wire import Json, PermissionParams, SessionUpdate
-from roost.harnesses.claude.content import blocks_of_result, text_block
-from roost.harnesses.claude.ids import StableIds
+from roost.harnesses.content import blocks_of_result, text_block
 from roost.harnesses.permissions import Policy, Tool, Verdict
+from roost.harnesses.stable_ids import StableIds
 from roost.ports.drafts import new_event_id
 from roost.ports.harness import Emit
 

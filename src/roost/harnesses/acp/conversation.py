@@ -1,6 +1,6 @@
 """A session's conversation with an agent that speaks the Agent Client Protocol, over as many processes as it takes.
 
-It goes through the states of `harnesses/claude/conversation.py`, by the same table: the agent is a process that may
+It goes through the states of `conversation_states`: the agent is a process that may
 die at any moment, a turn talks to the one that runs or starts one, and while the agent waits for permission the
 turn rests. What differs is how a new process learns where the conversation stands: see `recovery`.
 """
@@ -25,13 +25,17 @@ from roost.harnesses.acp.process import AcpProcess, ProcessDied, Refused, prompt
 from roost.harnesses.acp.recovery import AcpPlan, AcpRecovery
 from roost.harnesses.acp.updates import Replay, UpdateReader
 from roost.harnesses.acp.wire import AcpPipe, Json
-from roost.harnesses.claude.calls import ANSWERS
-from roost.harnesses.claude.content import text_block
-from roost.harnesses.claude.conversation import TABLE, ConversationMove, ConversationState
-from roost.harnesses.claude.ids import StableIds
-from roost.harnesses.claude.process import END, GIVEN_UP, is_plain
-from roost.harnesses.claude.recovery import LoggedPast, messages_in
+from roost.harnesses.content import text_block
+from roost.harnesses.conversation_states import (
+    IN_A_TURN,
+    TABLE,
+    ConversationMove,
+    ConversationState,
+)
+from roost.harnesses.logged_past import ANSWERS, LoggedPast, is_plain, messages_in
 from roost.harnesses.permissions import Policy
+from roost.harnesses.stable_ids import StableIds
+from roost.harnesses.turn_ends import END, GIVEN_UP
 from roost.ports.harness import Brief, Output, Trouble, TurnEnd
 from roost.ports.sandbox import Sandbox
 
@@ -43,7 +47,6 @@ _MORE_WITHIN = 0.2  # seconds in which an agent that asks may ask for more, befo
 _WRITES_WITHIN = 0.25  # seconds after which the agent's record has what the agent has said
 _PATIENCE = 60.0  # seconds; a disk that takes longer is broken
 _NOT_FOUND = 127
-_IN_A_TURN: Final = (ConversationState.BUSY, ConversationState.INTERRUPTED, ConversationState.DEAD)
 _READ: Final = 'pwd; cat "$ROOST_STATE/session.json" 2>/dev/null; exit 0'
 _WRITE: Final = 'cd "$ROOST_STATE" 2>/dev/null || mkdir -p "$ROOST_STATE" && cd "$ROOST_STATE" && cat > new && mv new session.json'
 _INSTRUCTIONS: Final = "These are your instructions for this session:\n\n"
@@ -153,7 +156,7 @@ class AcpConversation:
         return self._process is not None and not self._process.pipe.ended
 
     def turn(self, inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
-        abandoned = self._state in _IN_A_TURN  # what the last turn has left behind is not known
+        abandoned = self._state in IN_A_TURN  # what the last turn has left behind is not known
         self._move(ConversationMove.TAKE)  # now: an interrupt may come before the first output
         return self._turn(inputs, again or abandoned)
 
@@ -379,7 +382,7 @@ class AcpConversation:
         return outputs
 
     async def interrupt(self) -> None:
-        if self._state not in _IN_A_TURN:
+        if self._state not in IN_A_TURN:
             return
         self._move(ConversationMove.INTERRUPT)
         process = self._process
@@ -398,7 +401,7 @@ class AcpConversation:
         if left_alone := process.not_understood():
             about = {"session": self._brief.session.id}
             _log.info("not understood of the agent: %s", left_alone, extra=about)
-        if self._state in _IN_A_TURN or not process.done:
+        if self._state in IN_A_TURN or not process.done:
             await anyio.sleep(_WRITES_WITHIN)
             await process.pipe.kill()
         else:

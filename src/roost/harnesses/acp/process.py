@@ -26,8 +26,8 @@ from roost.harnesses.acp.wire import (
     UpdateParams,
     convert,
 )
-from roost.harnesses.claude.content import as_text, reminder, text_block
-from roost.harnesses.claude.process import END, GIVEN_UP
+from roost.harnesses.content import as_text, reminder, text_block
+from roost.harnesses.turn_ends import END, GIVEN_UP
 from roost.ports.harness import Output, Trouble, TurnEnd
 
 _CLIENT: Final[Json] = {

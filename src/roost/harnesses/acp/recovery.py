@@ -28,11 +28,10 @@ from roost.domain.usage import Usage
 from roost.harnesses.acp.calls import NOT_RUN, AcpCall, AcpCalls, content_of, cut_off, is_over
 from roost.harnesses.acp.updates import Replay, ReplayedItem
 from roost.harnesses.acp.wire import Json
-from roost.harnesses.claude.calls import ANSWERS, UNKNOWN
-from roost.harnesses.claude.content import as_text, reminder, text_block
-from roost.harnesses.claude.frames import end_of_span
-from roost.harnesses.claude.ids import StableIds
-from roost.harnesses.claude.recovery import CALLS, HEARD, LoggedPast, messages_in
+from roost.harnesses.content import as_text, reminder, text_block
+from roost.harnesses.logged_past import ANSWERS, CALLS, HEARD, UNKNOWN, LoggedPast, messages_in
+from roost.harnesses.stable_ids import StableIds
+from roost.harnesses.turn_ends import span_end
 from roost.ports.drafts import new_draft
 from roost.ports.harness import Emit
 
@@ -143,7 +142,7 @@ class AcpRecovery:
 
     def _span(self) -> list[Emit]:
         span = self._past.open_span
-        return [] if span is None else [Emit([end_of_span(span, Usage(), error=True)])]
+        return [] if span is None else [Emit([span_end(span, Usage(), error=True)])]
 
     def _taken_over(self, item: ReplayedItem) -> list[Emit]:
         """What the record has and the log lacks."""

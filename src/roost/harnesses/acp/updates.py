@@ -24,8 +24,9 @@ from roost.harnesses.acp.calls import (
     is_over,
 )
 from roost.harnesses.acp.wire import Json, SessionUpdate, TokenUsage
-from roost.harnesses.claude.content import text_block
-from roost.harnesses.claude.frames import UnknownFrames, end_of_span
+from roost.harnesses.content import text_block
+from roost.harnesses.turn_ends import span_end
+from roost.harnesses.unknown_frames import UnknownFrames
 from roost.ports.drafts import new_draft, new_event_id
 from roost.ports.harness import Emit, Output, Show
 
@@ -116,7 +117,7 @@ class UpdateReader:
             return [*closed, *_emit(said)]
         begun = self._begin_span()
         assert self._span is not None
-        end = end_of_span(self._span, self._usage, error=False)
+        end = span_end(self._span, self._usage, error=False)
         spent, self._span, self._usage = self._usage, None, Usage()
         return [*closed, *begun, Emit([*said, end], spent=spent)]
 
@@ -185,7 +186,7 @@ class UpdateReader:
         if span is None:
             return []
         spent, self._usage = (self._usage, Usage()) if error else (Usage(), self._usage)
-        return [Emit([end_of_span(span, spent, error=error)], spent=spent)]
+        return [Emit([span_end(span, spent, error=error)], spent=spent)]
 
     def _spend(self, usage: TokenUsage | None) -> None:
         if usage is None:

@@ -8,29 +8,19 @@ agent makes it again: it keeps its event, and its answer, so nobody is asked twi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 
 from roost.domain.events import Entry
-from roost.harnesses.claude.content import as_mcp, as_text
-from roost.harnesses.claude.ids import StableIds
-from roost.harnesses.claude.tools import Toolbox, answers_to, reply
+from roost.harnesses.claude.tools import Toolbox, reply
 from roost.harnesses.claude.wire import CanUseTool, McpMessage
 from roost.harnesses.confinement import ToolRefused
+from roost.harnesses.content import as_mcp, as_text
 from roost.harnesses.json_lines import Json
+from roost.harnesses.logged_past import ANSWERS, UNKNOWN
 from roost.harnesses.permissions import SUBAGENT, Policy, Tool, Verdict
+from roost.harnesses.questions import answers_to
+from roost.harnesses.stable_ids import StableIds
 
-ANSWERS: Mapping[str, str] = {
-    "user.tool_confirmation": "tool_use_id",
-    "user.custom_tool_result": "custom_tool_use_id",
-}
-"""The inputs that answer a call, and the field that names the call's event."""
-
-UNKNOWN = (
-    "This call was cut off before its result arrived; its outcome is unknown. "
-    "Check whether it took effect before repeating it."
-)
 _TOOL_USE_ID = "claudecode/toolUseId"
 
 

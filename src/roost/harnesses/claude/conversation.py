@@ -5,8 +5,7 @@ the one that runs, or starts one from what the log and the CLI's transcript say 
 dies in the middle, the turn starts another one in the same way. Approvals, questions and custom tools
 are questions the CLI asks us: while one is open the turn rests, and the answer comes as another turn.
 
-Where a conversation stands is a `ConversationState`, and `TABLE` has every way from one to another;
-docs/harnesses.md draws it. An idle process that dies is noticed by the next turn. Interrupts count while
+Where it stands is one of `conversation_states`. An idle process that dies is noticed by the next turn. Interrupts count while
 a turn is under way, and are nothing otherwise.
 """
 
@@ -23,18 +22,26 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from roost.domain.events import Entry
 from roost.errors import AgentFailed, RoostError
-from roost.harnesses.claude.calls import ANSWERS, ToolCalls
-from roost.harnesses.claude.content import blocks_of_inputs
+from roost.harnesses.claude.calls import ToolCalls
 from roost.harnesses.claude.frames import FrameReader
-from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.claude.launch import CliCommand
-from roost.harnesses.claude.process import END, GIVEN_UP, CliProcess, is_plain
-from roost.harnesses.claude.recovery import LoggedPast, Recovery, StartPlan, messages_in
+from roost.harnesses.claude.process import CliProcess
+from roost.harnesses.claude.recovery import Recovery, StartPlan
 from roost.harnesses.claude.tools import Toolbox
 from roost.harnesses.claude.transcript import CliTranscript, TranscriptFile
 from roost.harnesses.claude.wire import CliPipe, Prompt
+from roost.harnesses.content import blocks_of_inputs
+from roost.harnesses.conversation_states import (
+    IN_A_TURN,
+    TABLE,
+    ConversationMove,
+    ConversationState,
+)
 from roost.harnesses.json_lines import Json
+from roost.harnesses.logged_past import ANSWERS, LoggedPast, is_plain, messages_in
 from roost.harnesses.permissions import Policy
+from roost.harnesses.stable_ids import StableIds
+from roost.harnesses.turn_ends import END, GIVEN_UP
 from roost.ports.harness import Brief, Output, StartMode, Trouble, TurnEnd
 from roost.ports.sandbox import Sandbox
 
@@ -44,66 +51,6 @@ _LOOK_UP = 2.0  # seconds between looks at the clock while the CLI is silent
 _SPEAKS_WITHIN = 60.0  # seconds a CLI that was started has to say anything before it is killed
 _STOPS_WITHIN = 10.0  # seconds a CLI has to heed an interrupt before it is killed
 _NOT_FOUND = 127
-
-
-class ConversationState(Enum):
-    """Where a conversation stands: whether there is a process, and whether a turn is under way."""
-
-    ABSENT = "absent"
-    """There is no process."""
-    AHEAD = "ahead"
-    """A process is started ahead of the first turn, or is up, and has been told nothing."""
-    BUSY = "busy"
-    """A turn is under way."""
-    INTERRUPTED = "interrupted"
-    """A turn is under way that was asked to stop."""
-    WAITING = "waiting"
-    """The turn is over: the process waits for somebody's answer, which is another turn."""
-    IDLE = "idle"
-    """The turn is over, and the process has nothing left to do."""
-    DEAD = "dead"
-    """The process ended in the middle of a turn, which starts another one after a pause."""
-
-
-class ConversationMove(Enum):
-    """What brings a conversation from one state to another."""
-
-    START_AHEAD = "start ahead"
-    TAKE = "take inputs"
-    INTERRUPT = "interrupt"
-    REST = "rest"
-    WAIT = "wait"
-    DIE = "die"
-    RESTART = "restart"
-    GIVE_UP = "give up"
-
-
-_State, _Move = ConversationState, ConversationMove
-TABLE: Final[Mapping[tuple[ConversationState, ConversationMove], ConversationState]] = {
-    (_State.ABSENT, _Move.START_AHEAD): _State.AHEAD,
-    (_State.AHEAD, _Move.GIVE_UP): _State.ABSENT,
-    (_State.ABSENT, _Move.TAKE): _State.BUSY,
-    (_State.AHEAD, _Move.TAKE): _State.BUSY,
-    (_State.WAITING, _Move.TAKE): _State.BUSY,
-    (_State.IDLE, _Move.TAKE): _State.BUSY,
-    # A turn that was abandoned is followed by one that looks up what became of it.
-    (_State.BUSY, _Move.TAKE): _State.BUSY,
-    (_State.INTERRUPTED, _Move.TAKE): _State.BUSY,
-    (_State.DEAD, _Move.TAKE): _State.BUSY,
-    (_State.BUSY, _Move.INTERRUPT): _State.INTERRUPTED,
-    (_State.INTERRUPTED, _Move.INTERRUPT): _State.INTERRUPTED,
-    (_State.DEAD, _Move.INTERRUPT): _State.INTERRUPTED,
-    (_State.BUSY, _Move.REST): _State.IDLE,
-    (_State.INTERRUPTED, _Move.REST): _State.IDLE,
-    (_State.BUSY, _Move.WAIT): _State.WAITING,
-    (_State.INTERRUPTED, _Move.WAIT): _State.WAITING,
-    (_State.BUSY, _Move.DIE): _State.DEAD,
-    (_State.INTERRUPTED, _Move.DIE): _State.INTERRUPTED,
-    (_State.DEAD, _Move.RESTART): _State.BUSY,
-    (_State.DEAD, _Move.GIVE_UP): _State.ABSENT,
-    (_State.INTERRUPTED, _Move.GIVE_UP): _State.ABSENT,
-}
-_IN_A_TURN: Final = (_State.BUSY, _State.INTERRUPTED, _State.DEAD)
 
 
 class TranscriptState(Enum):
@@ -185,7 +132,7 @@ class ClaudeConversation:
         return self._process is not None and not self._process.pipe.ended
 
     def turn(self, inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
-        abandoned = self._state in _IN_A_TURN  # what the last turn has left behind is not known
+        abandoned = self._state in IN_A_TURN  # what the last turn has left behind is not known
         self._move(ConversationMove.TAKE)  # now: an interrupt may come before the first output
         return self._turn(inputs, again or abandoned)
 
@@ -371,7 +318,7 @@ class ClaudeConversation:
         return [*(dead.cut_off_calls() if dead is not None else ()), end]
 
     async def interrupt(self) -> None:
-        if self._state not in _IN_A_TURN:
+        if self._state not in IN_A_TURN:
             return
         self._move(ConversationMove.INTERRUPT)
         process = self._process
@@ -390,7 +337,7 @@ class ClaudeConversation:
         if left_alone := process.not_understood():
             about = {"session": self._brief.session.id}
             _log.info("not understood of the agent: %s", left_alone, extra=about)
-        if self._state in _IN_A_TURN or not process.done:
+        if self._state in IN_A_TURN or not process.done:
             # At the end of its input it would refuse whatever waits for an answer, and go on.
             await self._kill(process.pipe)
         else:

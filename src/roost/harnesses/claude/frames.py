@@ -6,10 +6,6 @@ per block, as soon as the block is complete, under the id its previews had.
 
 A subagent is a thread of the API's: what it says is a message from that thread, and its calls name the thread. Its
 requests to the model are told by nobody; what they used comes in one sum, when the turn ends.
-
-A newer CLI may say things this code has not heard of. They are not for us to judge, so they go into the log
-as they are, under a type of their own. But they come out of a sandbox, which can print without end: of
-each kind only the first ones are shown, large ones are cut, and the rest is counted and told once per turn.
 """
 
 from __future__ import annotations
@@ -18,14 +14,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from roost.domain.events import Draft
 from roost.domain.session import Pending
 from roost.domain.usage import Usage
-from roost.harnesses.claude.calls import UNKNOWN, ToolCall, ToolCalls
-from roost.harnesses.claude.content import blocks_of_result, text_block
-from roost.harnesses.claude.ids import StableIds, thread_of
+from roost.harnesses.claude.calls import ToolCall, ToolCalls
 from roost.harnesses.claude.wire import (
     ContentBlock,
     McpServer,
@@ -37,17 +29,16 @@ from roost.harnesses.claude.wire import (
     SystemFrame,
     convert,
 )
+from roost.harnesses.content import blocks_of_result, text_block
 from roost.harnesses.json_lines import Json
+from roost.harnesses.logged_past import UNKNOWN
 from roost.harnesses.retries import refused
+from roost.harnesses.stable_ids import StableIds, thread_of
+from roost.harnesses.turn_ends import span_end
+from roost.harnesses.unknown_frames import UnknownFrames
 from roost.ports.drafts import new_draft, new_event_id
 from roost.ports.harness import Emit, Output, Show, Trouble
 
-TYPE: Final = "roost.agent_frame"
-_OF_A_KIND = 3  # shown of each kind, for as long as one process of the CLI lives
-_KINDS = 20
-_LONGEST_KIND = 80
-_LARGEST = 8 * 1024  # bytes of a frame that is shown whole
-_OTHERS = "others"
 _QUIET = {  # known, and nothing for the log
     "thinking_tokens",
     "session_state_changed",
@@ -69,46 +60,6 @@ _FIGURES: Final = {  # what the CLI calls the figures of all requests together
     "cache_creation_input_tokens": "cacheCreationInputTokens",
 }
 _SYNTHETIC = "<synthetic>"  # the model's name on messages that the CLI itself has written
-
-
-class UnknownFrames:
-    """The frames of one process of a `harness`. `counts` has all of them, by kind."""
-
-    def __init__(self, harness: str) -> None:
-        self._harness = harness
-        self.counts: Counter[str] = Counter()
-        self._left_out: Counter[str] = Counter()
-
-    def pass_on(self, frame: Json) -> list[Emit]:
-        """The frame as an event; nothing if it is one too many, which is counted."""
-        kind = self._kind(frame)
-        self.counts[kind] += 1
-        if kind == _OTHERS or self.counts[kind] > _OF_A_KIND:
-            self._left_out[kind] += 1
-            return []
-        return [self._aside(kind=kind, **_shown(frame))]
-
-    def told(self) -> list[Emit]:
-        """What was left out since this was last asked, if anything was."""
-        left_out, self._left_out = dict(self._left_out), Counter()
-        return [self._aside(left_out=left_out)] if left_out else []
-
-    def _aside(self, **fields: object) -> Emit:
-        return Emit([new_draft(TYPE, harness=self._harness, **fields)], aside=True)
-
-    def _kind(self, frame: Json) -> str:
-        subtype = frame.get("subtype")
-        named = f"{frame['type']} {subtype}" if isinstance(subtype, str) else str(frame["type"])
-        kind = named.strip()[:_LONGEST_KIND]
-        known = kind in self.counts or len(self.counts) < _KINDS
-        return kind if known else _OTHERS
-
-
-def _shown(frame: Json) -> Json:
-    text = msgspec.json.encode(frame)
-    if len(text) <= _LARGEST:
-        return {"frame": frame}
-    return {"excerpt": text[:_LARGEST].decode(errors="ignore"), "bytes": len(text)}
 
 
 class MessageEvents:
@@ -386,7 +337,7 @@ class _Span:
     def end(self, *, error: bool) -> Output:
         """The event that ends it, with what it cost."""
         usage = usage_of(self._usage)
-        return Emit([end_of_span(self.start.id, usage, error=error)], spent=usage)
+        return Emit([span_end(self.start.id, usage, error=error)], spent=usage)
 
     def _added(self, index: int, text: str) -> list[Output]:
         if not text or index not in self._shown:
@@ -423,17 +374,7 @@ def _spent_by_subagents(result: ResultFrame) -> list[Output]:
     if used.input_tokens <= own.input_tokens or min(left.values()) < 0:
         return []
     spent, start = Usage(**left), new_draft("span.model_request_start")
-    return [Emit([start, end_of_span(start.id, spent, error=False)], spent=spent)]
-
-
-def end_of_span(start_id: str, usage: Usage, *, error: bool) -> Draft:
-    """The event that ends a model request."""
-    return new_draft(
-        "span.model_request_end",
-        model_request_start_id=start_id,
-        is_error=error,
-        model_usage=usage.for_request(),
-    )
+    return [Emit([start, span_end(start.id, spent, error=False)], spent=spent)]
 
 
 def _name_of(said: MessageFrame) -> str:

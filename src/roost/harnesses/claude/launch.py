@@ -16,10 +16,11 @@ from typing import Final
 
 from roost.domain.session import Session
 from roost.errors import RoostError
-from roost.harnesses.claude.ids import StableIds
-from roost.harnesses.claude.tools import BUILT_IN, QUESTION, Toolbox
+from roost.harnesses.claude.tools import BUILT_IN, Toolbox
 from roost.harnesses.json_lines import Json
 from roost.harnesses.permissions import SKILL, SUBAGENT
+from roost.harnesses.questions import QUESTION
+from roost.harnesses.stable_ids import StableIds
 from roost.ports.harness import Confinement
 from roost.ports.harness_profile import SKILLS
 

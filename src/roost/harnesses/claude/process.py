@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from roost.domain.events import Entry
-from roost.harnesses.claude.calls import ANSWERS, ControlReply, ToolCalls
+from roost.harnesses.claude.calls import ControlReply, ToolCalls
 from roost.harnesses.claude.frames import FrameReader
 from roost.harnesses.claude.tools import Toolbox
 from roost.harnesses.claude.wire import (
@@ -21,18 +21,13 @@ from roost.harnesses.claude.wire import (
     convert,
 )
 from roost.harnesses.json_lines import Json
+from roost.harnesses.logged_past import is_plain
 from roost.harnesses.retries import refused
+from roost.harnesses.turn_ends import END, GIVEN_UP
 from roost.ports.harness import Output, Trouble, TurnEnd
 
-END: Final = TurnEnd({"type": "end_turn"})
-GIVEN_UP: Final = TurnEnd({"type": "retries_exhausted"})
 _LONGEST_PAUSE: Final = 600_000  # milliseconds
 _NOT_THERE = "No conversation found"
-
-
-def is_plain(inputs: Sequence[Entry]) -> bool:
-    """Whether none of them answers a call."""
-    return not any(entry.type in ANSWERS for entry in inputs)
 
 
 class CliProcess:

@@ -13,10 +13,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import msgspec
-
 from roost.harnesses.json_lines import Json
 from roost.harnesses.permissions import SKILL, SUBAGENT, Tool, starts_subagents
+from roost.harnesses.questions import QUESTION
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "bash": "Bash",
@@ -29,7 +28,6 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "web_search": "WebSearch",
 }
 _NOT_CONFINABLE = {"bash", "web_fetch"}
-QUESTION: Final = "AskUserQuestion"
 _OUR_NAMES = {theirs: ours for ours, theirs in BUILT_IN.items()}
 _THEIRS = {QUESTION, SKILL, SUBAGENT, *BUILT_IN.values()}
 _PROTOCOL = "2025-06-18"
@@ -105,30 +103,6 @@ class Toolbox:
 def reply(message: Json, result: Json) -> Json:
     """The JSON-RPC response to a message, with this result."""
     return {"jsonrpc": "2.0", "id": message.get("id"), "result": result}
-
-
-def answers_to(questions: Sequence[Json], text: str) -> Json:
-    """A client's answer to `AskUserQuestion`, as the CLI wants it: question to chosen label.
-
-    Taken are `{"answers": {question: label}}`, `{question: label}`, and plain text, which is then the
-    answer to every question. A list of labels is several choices.
-    """
-    asked = [str(question.get("question", "")) for question in questions]
-    try:
-        said = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        said = None
-    if isinstance(said, dict) and isinstance(said.get("answers"), dict):
-        said = said["answers"]
-    if isinstance(said, dict) and said.keys() <= set(asked):
-        return {question: _label(answer) for question, answer in said.items()}
-    return dict.fromkeys(asked, text)
-
-
-def _label(answer: object) -> str:
-    if isinstance(answer, list):
-        return ", ".join(map(str, answer))
-    return str(answer)
 
 
 def _is_toolset(tool: Json) -> bool:

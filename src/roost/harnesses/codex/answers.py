@@ -12,12 +12,12 @@ from collections.abc import Callable
 from roost.domain.events import Draft
 from roost.domain.session import Pending
 from roost.domain.usage import Usage
-from roost.harnesses.claude.content import text_block
-from roost.harnesses.claude.frames import end_of_span
-from roost.harnesses.claude.ids import StableIds
 from roost.harnesses.codex.tools import CodexCall
 from roost.harnesses.codex.wire import object_in, text_in
+from roost.harnesses.content import text_block
 from roost.harnesses.json_lines import Json
+from roost.harnesses.stable_ids import StableIds
+from roost.harnesses.turn_ends import span_end
 from roost.ports.drafts import new_draft
 from roost.ports.harness import Emit, Show
 
@@ -79,7 +79,7 @@ class CodexAnswer:
                 drafts.append(called(calls[-1]))
             else:
                 drafts += self._said(item)
-        drafts.append(end_of_span(self.start.id, usage, error=error))
+        drafts.append(span_end(self.start.id, usage, error=error))
         denied = [denial_of(call) for call in calls if call.verdict.permission == "deny"]
         blocks = [_pending(call) for call in calls if call.waits]
         return Emit([*drafts, *denied], spent=usage, blocks=blocks), calls

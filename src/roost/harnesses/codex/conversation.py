@@ -5,7 +5,7 @@ starts one and tells it the conversation from the log (`history`); when it dies 
 another one in the same way. Approvals, questions and custom tools are questions that Codex asks us: while one is
 open the turn rests, and the answer comes as another turn.
 
-Its states are those of a conversation with Claude Code (`claude/conversation`), which docs/harnesses.md draws.
+Where it stands is one of the states that every conversation with a program has (`conversation_states`).
 """
 
 from __future__ import annotations
@@ -23,21 +23,24 @@ from msgspec.structs import replace
 from roost.domain.events import Entry
 from roost.domain.usage import Usage
 from roost.errors import AgentFailed, RoostError
-from roost.harnesses.claude.calls import ANSWERS, UNKNOWN
-from roost.harnesses.claude.content import as_text, blocks_of_result, reminder, text_block
-from roost.harnesses.claude.conversation import TABLE, ConversationMove, ConversationState
-from roost.harnesses.claude.frames import end_of_span
-from roost.harnesses.claude.ids import StableIds
-from roost.harnesses.claude.process import END, GIVEN_UP
-from roost.harnesses.claude.recovery import messages_in
 from roost.harnesses.codex.answers import returned
 from roost.harnesses.codex.history import CodexHistory
 from roost.harnesses.codex.launch import CodexCommand
 from roost.harnesses.codex.process import CodexProcess
 from roost.harnesses.codex.tools import CodexCall, CodexTools, command_of
 from roost.harnesses.codex.wire import AppServerPipe, object_in, text_in
+from roost.harnesses.content import blocks_of_inputs, blocks_of_result, text_block
+from roost.harnesses.conversation_states import (
+    IN_A_TURN,
+    TABLE,
+    ConversationMove,
+    ConversationState,
+)
 from roost.harnesses.json_lines import Json
+from roost.harnesses.logged_past import ANSWERS, UNKNOWN, messages_in
 from roost.harnesses.retries import fix_the_key
+from roost.harnesses.stable_ids import StableIds
+from roost.harnesses.turn_ends import END, GIVEN_UP, span_end
 from roost.ports.harness import Brief, Emit, Output, Trouble, TurnEnd
 from roost.ports.sandbox import Sandbox
 
@@ -50,11 +53,6 @@ _LONGEST_COMMAND = 600.0  # seconds, of one that was allowed while Codex was awa
 _MOST_PRINTED = 1_000_000  # characters of what it prints
 _NOT_FOUND = 127
 _SERVER_STARTED: Final = "mcpServer/startupStatus/updated"
-_IN_A_TURN: Final = (
-    ConversationState.BUSY,
-    ConversationState.INTERRUPTED,
-    ConversationState.DEAD,
-)
 _NOT_RUN: Final = "This call was not run: the session was restarted before its turn came. Make it again if it is needed."
 
 
@@ -109,7 +107,7 @@ class CodexConversation:
         return self._process is not None and not self._process.pipe.ended
 
     def turn(self, inputs: Sequence[Entry], *, again: bool) -> AsyncGenerator[Output, None]:
-        abandoned = self._state in _IN_A_TURN  # what the last turn has left behind is not known
+        abandoned = self._state in IN_A_TURN  # what the last turn has left behind is not known
         self._move(ConversationMove.TAKE)  # now: an interrupt may come before the first output
         return self._turn(inputs, again or abandoned)
 
@@ -176,7 +174,7 @@ class CodexConversation:
             async with aclosing(self._listen(until_done=True)) as outputs:
                 async for output in outputs:
                     yield output
-        for output in await process.say(_content(messages), self._command.turn()):
+        for output in await process.say(blocks_of_inputs(messages), self._command.turn()):
             yield output
 
     async def _take_up(self, inputs: Sequence[Entry], again: bool) -> AsyncGenerator[Output, None]:
@@ -202,7 +200,7 @@ class CodexConversation:
         """End what the log has begun: a request to the model, and calls that wait for nobody."""
         history = await self._history(inputs)
         if history.open_span is not None:
-            yield Emit([end_of_span(history.open_span, Usage(), error=True)])
+            yield Emit([span_end(history.open_span, Usage(), error=True)])
         for call in history.open.values():
             if call.event_id not in history.waiting:
                 content, failed = await self._outcome(
@@ -355,7 +353,7 @@ class CodexConversation:
         return outputs
 
     async def interrupt(self) -> None:
-        if self._state not in _IN_A_TURN:
+        if self._state not in IN_A_TURN:
             return
         self._move(ConversationMove.INTERRUPT)
         process = self._process
@@ -374,18 +372,7 @@ class CodexConversation:
         if left_alone := dict(process.unknown + process.pipe.dropped):
             about = {"session": self._brief.session.id}
             _log.info("not understood of the agent: %s", left_alone, extra=about)
-        if self._state in _IN_A_TURN or not process.done:
+        if self._state in IN_A_TURN or not process.done:
             await process.pipe.kill()
         else:
             await process.pipe.end()
-
-
-def _content(messages: Sequence[Entry]) -> list[Json]:
-    """What messages say, as blocks of one prompt."""
-    blocks: list[Json] = []
-    for entry in messages:
-        said: list[Json] = entry.fields.get("content") or []
-        if entry.type == "system.message":
-            said = [text_block(reminder(as_text(said)))]
-        blocks += [block for block in said if block["type"] != "text" or block["text"].strip()]
-    return blocks or [text_block("(an empty message)")]

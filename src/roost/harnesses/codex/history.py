@@ -19,14 +19,9 @@ from typing import Final
 from roost.domain.events import Draft, Entry
 from roost.harnesses.codex.tools import CodexCall, CodexTools, mcp_name
 from roost.harnesses.json_lines import Json
+from roost.harnesses.logged_past import CALLS, RESULTS
 from roost.harnesses.message_history import MessageHistory
 
-CALLS: Final = {"agent.tool_use", "agent.mcp_tool_use", "agent.custom_tool_use"}
-_RESULTS: Final = {
-    "agent.tool_result": "tool_use_id",
-    "agent.mcp_tool_result": "mcp_tool_use_id",
-    "user.custom_tool_result": "custom_tool_use_id",
-}
 _MOST: Final = (
     2_000_000  # characters of the past that are told; Codex makes a summary of what is too much
 )
@@ -64,8 +59,8 @@ class CodexHistory:
         self._messages.take(_as_plain_tool(entry))
         if entry.type in CALLS:
             self.open[entry.id] = self._tools.logged(entry.id, entry.type, entry.fields)
-        elif entry.type in _RESULTS:
-            self.open.pop(entry.fields[_RESULTS[entry.type]], None)
+        elif entry.type in RESULTS:
+            self.open.pop(entry.fields[RESULTS[entry.type]], None)
         elif entry.type == "user.tool_confirmation":
             self.answers[entry.fields["tool_use_id"]] = entry
         elif entry.type in ("user.interrupt", "user.message") and entry.id not in self._given:

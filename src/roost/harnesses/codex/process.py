@@ -12,16 +12,16 @@ from typing import Final
 
 from roost.domain.events import Draft, Entry
 from roost.domain.usage import Usage
-from roost.harnesses.claude.calls import ANSWERS, UNKNOWN
-from roost.harnesses.claude.content import as_text, reminder, text_block
-from roost.harnesses.claude.ids import StableIds
-from roost.harnesses.claude.process import END, GIVEN_UP
 from roost.harnesses.codex.answers import OUTPUTS, CodexAnswer, returned
 from roost.harnesses.codex.history import content_of
 from roost.harnesses.codex.tools import CodexCall, CodexTools, answer_of, result_of, strictness
 from roost.harnesses.codex.wire import AppServerPipe, object_in, text_in
+from roost.harnesses.content import as_text, reminder, text_block
 from roost.harnesses.json_lines import Json
+from roost.harnesses.logged_past import ANSWERS, UNKNOWN
 from roost.harnesses.retries import ModelFailure, refused
+from roost.harnesses.stable_ids import StableIds
+from roost.harnesses.turn_ends import END, GIVEN_UP
 from roost.ports.drafts import new_draft
 from roost.ports.harness import Emit, Output, Trouble, TurnEnd
 

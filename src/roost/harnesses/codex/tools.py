@@ -17,11 +17,10 @@ from typing import Final
 
 import msgspec
 
-from roost.harnesses.claude.tools import answers_to
 from roost.harnesses.json_lines import Json
 from roost.harnesses.permissions import Policy, Tool, Verdict
+from roost.harnesses.questions import QUESTION, answers_to
 
-QUESTION: Final = "AskUserQuestion"
 _COMMAND, _STDIN, _PATCH, _PICTURE = "exec_command", "write_stdin", "apply_patch", "view_image"
 _ASK: Final = "request_user_input"
 _OURS: Final[Mapping[str, str]] = {

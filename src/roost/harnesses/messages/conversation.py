@@ -15,7 +15,8 @@ from anyio.abc import TaskGroup
 
 from roost.domain.events import Draft, Entry
 from roost.domain.usage import Usage
-from roost.harnesses.message_history import INTERRUPTED, UNKNOWN
+from roost.harnesses.logged_past import UNKNOWN
+from roost.harnesses.message_history import INTERRUPTED
 from roost.harnesses.messages.answers import AnswerEvents, result_of
 from roost.harnesses.messages.compaction import FULL, Compaction
 from roost.harnesses.messages.journal import MOST_CUTS, STARTED, Journal, LoggedCall
@@ -23,8 +24,9 @@ from roost.harnesses.messages.request import RequestHead, system_prompt
 from roost.harnesses.messages.running import CallWave, RunningTools
 from roost.harnesses.messages.tools import AgentTools, ToolAnswer
 from roost.harnesses.messages_api import ModelAnswer
-from roost.harnesses.model_requests import GIVEN_UP, ModelRequests, Stop, span_end
+from roost.harnesses.model_requests import ModelRequests, Stop
 from roost.harnesses.permissions import Policy
+from roost.harnesses.turn_ends import GIVEN_UP, span_end
 from roost.ports.drafts import new_draft
 from roost.ports.harness import Brief, Emit, Output, Show, Trouble, TurnEnd
 

@@ -27,7 +27,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from roost.domain.events import Draft, Entry
-from roost.harnesses.message_history import INTERRUPTED, UNKNOWN, sendable
+from roost.harnesses.logged_past import UNKNOWN
+from roost.harnesses.message_history import INTERRUPTED, sendable
 from roost.harnesses.messages.tools import REPEATABLE
 from roost.harnesses.permissions import Json, Tool
 

@@ -12,7 +12,7 @@ from anyio.abc import TaskGroup
 from roost.domain.events import Draft
 from roost.errors import RoostError
 from roost.harnesses.confinement import ToolRefused
-from roost.harnesses.message_history import UNKNOWN
+from roost.harnesses.logged_past import UNKNOWN
 from roost.harnesses.messages.guest import GuestTools
 from roost.harnesses.messages.journal import MCP_TOOLS, LoggedCall
 from roost.harnesses.messages.mcp import McpClient, McpFailed
