@@ -35,7 +35,16 @@ from roost.egress.substitution import (
     written_in,
 )
 from roost.egress.tls import HTTP, CertificateAuthority, TlsEnd, secured_client, secured_server
-from roost.egress.wire import Headers, HeldBytes, Holding, HttpStream, Peer, end_to_end, in_time
+from roost.egress.wire import (
+    Headers,
+    HeldBytes,
+    Holding,
+    HttpStream,
+    Peer,
+    end_to_end,
+    in_time,
+    words_of,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -229,10 +238,10 @@ class Relay:
 
         :raises Refusal: it cannot be decoded, so nobody can say whether the secret is in it
         """
-        said = b",".join(value for name, value in event.headers if name == b"content-encoding")
-        if said.lower() in (b"", b"identity"):
+        said = words_of(event.headers, b"content-encoding")
+        if said in ([], [b""], [b"identity"]):
             return False
-        encodings = said.decode("ascii", "replace")
+        encodings = b",".join(said).decode("ascii", "replace")
         is_part = event.status_code == httpx2.codes.PARTIAL_CONTENT
         if (is_part or not is_readable(encodings)) and self._has_body(event):
             raise Refusal(502, "the answer is encoded in a way that cannot be searched for secrets")
@@ -296,8 +305,7 @@ def _is_short(head: Head) -> bool:
 
 
 def _closes(event: h11.Response) -> bool:
-    said = b",".join(value for name, value in event.headers if name == b"connection").lower()
-    return event.http_version < b"1.1" or b"close" in {word.strip() for word in said.split(b",")}
+    return event.http_version < b"1.1" or b"close" in words_of(event.headers, b"connection")
 
 
 class _Stream(httpx2.AsyncByteStream):

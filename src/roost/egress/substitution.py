@@ -12,6 +12,7 @@ import json
 import logging
 import re
 from base64 import b64decode, b64encode
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Final, NamedTuple
@@ -226,7 +227,7 @@ class SessionSubstitutions:
         self._rules = [
             (None if each.hosts is None else HostList(each.hosts), each) for each in substitutions
         ]
-        self._recent: dict[str, RecentForms] = {}  # by placeholder
+        self._recent: defaultdict[str, RecentForms] = defaultdict(RecentForms)  # by placeholder
         self._sizes: dict[str, int] = {}
         self.known = 0
         self._noted: set[tuple[str, str, str]] = set()
@@ -252,7 +253,7 @@ class SessionSubstitutions:
                 extra={"session_id": self._session_id},
             )
             return None
-        recent = self._recent.setdefault(substitution.placeholder, RecentForms())
+        recent = self._recent[substitution.placeholder]
         if secret and secret == recent.newest:
             return secret
         if secret and self._has_room(substitution, len(secret.encode())):
@@ -275,8 +276,8 @@ class SessionSubstitutions:
 
     def forms(self, substitutions: Iterable[Substitution]) -> Forms:
         """How a server may write what these were, now or before. They change whenever `known` does."""
-        recent = [self._recent.get(each.placeholder) for each in substitutions]
-        return Forms(form for each in recent if each for form in each.forms.longest_first)
+        recent = [self._recent[each.placeholder].forms for each in substitutions]
+        return Forms(form for forms in recent for form in forms.longest_first)
 
     def note(self, variable: str, host: str, what: str) -> None:
         """Log what was done with a placeholder; the same thing again only at the level of debugging."""

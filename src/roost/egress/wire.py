@@ -38,17 +38,17 @@ _NEVER_NAMED = frozenset((b"content-length", b"transfer-encoding", b"host"))
 def end_to_end(headers: Iterable[tuple[bytes, bytes]], *drop: bytes) -> Headers:
     """The headers that are not about this one connection, without those to drop."""
     pairs = [(name.lower(), value) for name, value in headers]
-    left_out = _HOP_BY_HOP.union(drop, _named(pairs))
-    if any(name == b"transfer-encoding" for name, _ in pairs):
+    left_out = _HOP_BY_HOP.union(drop, words_of(pairs, b"connection"))
+    if b"transfer-encoding" in [name for name, _ in pairs]:
         # Where both are given the chunks hold, and a length beside them must not go on (RFC 9112, 6.3).
         left_out |= {b"content-length"}
     return [(name, value) for name, value in pairs if name not in left_out]
 
 
-def _named(pairs: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
-    """The headers that the Connection header says are about this one connection."""
-    named = b",".join(value for name, value in pairs if name == b"connection").lower()
-    return {word.strip() for word in named.split(b",")}
+def words_of(pairs: Iterable[tuple[bytes, bytes]], header: bytes) -> list[bytes]:
+    """What a header with a list says in lower case, all of its lines together."""
+    values = [value for name, value in pairs if name == header]
+    return [word.strip() for word in b",".join(values).lower().split(b",")] if values else []
 
 
 def _check_framing(request: h11.Request) -> None:
@@ -59,7 +59,7 @@ def _check_framing(request: h11.Request) -> None:
     names = {name for name, _ in request.headers}
     both = {b"content-length", b"transfer-encoding"} <= names
     old = b"transfer-encoding" in names and request.http_version < b"1.1"
-    if both or old or _named(request.headers) & _NEVER_NAMED:
+    if both or old or not _NEVER_NAMED.isdisjoint(words_of(request.headers, b"connection")):
         raise Refusal(400, "the length of the request is ambiguous")
 
 
