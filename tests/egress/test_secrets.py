@@ -17,7 +17,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from roost.egress.secrets import SHORTEST_SECRET, RecentForms, Redactor, forms_of, put_on
+from roost.egress.secrets import SHORTEST_SECRET, Forms, RecentForms, Redactor, forms_of, put_on
 from tests.egress.both_sides import KEY
 
 TOKEN = 'ghp_a/b+c=&"<0123456789>-xyz'
@@ -114,10 +114,9 @@ def in_pieces(redactor: Redactor, data: bytes, cuts: Iterable[int]) -> bytes:
     return b"".join(redactor.feed(data[a:b]) for a, b in pairwise(edges)) + redactor.flush()
 
 
-SEVERAL = ["hunter2/+hunter2", "hunter2/+", "+hunter2/é&hunter", "unter2"]
-WORDS = sorted(
-    {form for each in SEVERAL for form in forms_of(each.encode(), [], shortest=SHORTEST_SECRET)}
-)
+SEVERAL = [b"hunter2/+hunter2", b"hunter2/+", b"+hunter2/\xc3\xa9&hunter", b"unter2"]
+SEVERAL_FORMS = [forms_of(each, [], shortest=SHORTEST_SECRET) for each in SEVERAL]
+WORDS = sorted({form for each in SEVERAL_FORMS for form in each})
 _PARTS = st.one_of(
     st.sampled_from(WORDS),
     st.builds(operator.getitem, st.sampled_from(WORDS), st.slices(40)),
@@ -129,27 +128,34 @@ _PARTS = st.one_of(
 def test_forms_that_overlap_are_found_as_a_plain_search_finds_them(
     parts: list[bytes], cuts: list[int]
 ):
-    data, redactor = b"".join(parts), Redactor.of(WORDS)
-    expected = plainly(data, WORDS)
-    assert redactor.whole(data) == expected
-    assert in_pieces(redactor, data, cuts) == expected
+    data, expected = b"".join(parts), plainly(b"".join(parts), WORDS)
+    together = Forms.together([Forms(each) for each in SEVERAL_FORMS])
+    for redactor in (Redactor.of(WORDS), Redactor(lambda: together)):
+        assert redactor.whole(data) == expected
+        assert in_pieces(redactor, data, cuts) == expected
 
 
-@given(
-    words=st.lists(st.text("ab", min_size=1, max_size=9), min_size=1, max_size=4),
-    text=st.text("ab", max_size=18),
-    cuts=st.lists(st.integers(0, 18), max_size=6),
-)
+@st.composite
+def long_and_alike(draw: st.DrawFn) -> tuple[list[bytes], bytes]:
+    """Forms longer than what they are found by, and parts of them one after another."""
+    forms = draw(
+        st.lists(st.text("ab", min_size=3, max_size=9).map(str.encode), min_size=1, max_size=3)
+    )
+    part = st.builds(operator.getitem, st.sampled_from(forms), st.slices(9))
+    return forms, b"".join(draw(st.lists(part, min_size=1, max_size=4)))[:19]
+
+
+@given(long_and_alike(), st.lists(st.integers(0, 19), max_size=4))
 def test_long_forms_are_found_by_their_first_bytes_as_a_plain_search_finds_them(
-    words: list[str], text: str, cuts: list[int]
+    given: tuple[list[bytes], bytes], cuts: list[int]
 ):
-    forms, data = [word.encode() for word in words], text.encode()
+    forms, data = given
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("roost.egress.secrets._HEAD", 4)
         redactor = Redactor.of(forms)
-        expected = plainly(data, forms, head=4)
-        assert redactor.whole(data) == expected
-        assert in_pieces(redactor, data, cuts) == expected
+    expected = plainly(data, forms, head=4)
+    assert redactor.whole(data) == expected
+    assert in_pieces(redactor, data, cuts) == expected
 
 
 def test_nothing_waits_that_no_form_begins_with():

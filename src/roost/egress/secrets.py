@@ -192,14 +192,20 @@ class Forms:
     those first bytes ever have to wait, however long a secret is and however much of it is alike.
     """
 
-    def __init__(self, forms: Iterable[bytes]) -> None:
+    def __init__(self, forms: Iterable[bytes], marks: Sequence[bytes] | None = None) -> None:
         self.longest_first = sorted(filter(None, set(forms)), key=len, reverse=True)
         self._by_head: dict[bytes, list[bytes]] = {}
         for form in self.longest_first:
             self._by_head.setdefault(form[:_HEAD], []).append(form)
-        self._marks = _marks(self._by_head)
+        self._marks = _marks(self._by_head) if marks is None else marks
         self._shortest = len(min(self._by_head, key=len, default=b""))
         self._prefixes = Prefixes(self._by_head)
+
+    @classmethod
+    def together(cls, parts: Sequence[Forms]) -> Forms:
+        """The forms of several secrets. Each part knows its own marks: to choose them takes longer than the rest."""
+        forms = (form for each in parts for form in each.longest_first)
+        return cls(forms, [mark for each in parts for mark in each._marks])
 
     def found(self, data: bytes) -> list[Found]:
         """Each place with a form, or with the beginning of one that can be told by its head."""

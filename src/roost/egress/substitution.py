@@ -276,8 +276,7 @@ class SessionSubstitutions:
 
     def forms(self, substitutions: Iterable[Substitution]) -> Forms:
         """How a server may write what these were, now or before. They change whenever `known` does."""
-        recent = [self._recent[each.placeholder].forms for each in substitutions]
-        return Forms(form for forms in recent for form in forms.longest_first)
+        return Forms.together([self._recent[each.placeholder].forms for each in substitutions])
 
     def note(self, variable: str, host: str, what: str) -> None:
         """Log what was done with a placeholder; the same thing again only at the level of debugging."""
