@@ -14,7 +14,7 @@ from tests.parts import need
 from tests.web.person import Person
 
 AXE = Path("web/node_modules/axe-core/axe.min.js")
-PAGES = ("/", "/tasks", "/workspaces", "/agents", "/environments", "/vaults", "/keys")
+PAGES = ("/", "/tasks", "/workspaces", "/agents", "/environments", "/vaults", "/webhooks", "/keys")
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,9 @@ def test_every_page_fits_its_width_and_can_be_read(person: Person, width: int, s
     vault = person.make_vault("Vault-with-a-rather-long-name-that-has-no-spaces-in-it-at-all")
     chat, file = f"/sessions/{session_id}", "/files?path=src&file=parser.py"
     looks = (chat, f"{chat}/timeline", f"{chat}/files", f"{chat}{file}", f"/tasks/{task}")
-    looks += (f"/vaults/{vault}",)
+    url = "https://a-receiver-with-a-rather-long-name.example.org/and/a/long/path-without-spaces"
+    webhook = person.make("/roost/v1/webhooks", url=url)
+    looks += (f"/vaults/{vault}", f"/webhooks/{webhook}")
     for path in (*PAGES, *looks):
         person.page.goto(person.server.url + path)
         person.page.wait_for_load_state("networkidle")
@@ -44,7 +46,7 @@ def test_every_page_fits_its_width_and_can_be_read(person: Person, width: int, s
         cut = "all => all.filter((it) => it.scrollWidth > it.clientWidth).map((it) => it.innerText)"
         assert person.page.locator(".mantine-Badge-label").evaluate_all(cut) == [], path
         assert violations(person) == [], path
-        named = re.sub(f"{session_id}|{task}|{vault}", "x", path).partition("?")
+        named = re.sub(f"{session_id}|{task}|{vault}|{webhook}", "x", path).partition("?")
         person.shoot(f"{width}-{scheme}{named[0].replace('/', '-')}{'-open' if named[1] else ''}")
 
 

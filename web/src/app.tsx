@@ -18,6 +18,8 @@ const AgentsPage = lazy(() => import("./pages/agents").then(({ AgentsPage }) => 
 const EnvironmentsPage = lazy(() => import("./pages/environments").then(({ EnvironmentsPage }) => ({ default: EnvironmentsPage })));
 const VaultsPage = lazy(() => import("./pages/vaults").then(({ VaultsPage }) => ({ default: VaultsPage })));
 const VaultPage = lazy(() => import("./pages/vault").then(({ VaultPage }) => ({ default: VaultPage })));
+const WebhooksPage = lazy(() => import("./pages/webhooks").then(({ WebhooksPage }) => ({ default: WebhooksPage })));
+const WebhookPage = lazy(() => import("./pages/webhook").then(({ WebhookPage }) => ({ default: WebhookPage })));
 const KeysPage = lazy(() => import("./pages/keys").then(({ KeysPage }) => ({ default: KeysPage })));
 
 const COMING = (
@@ -53,6 +55,8 @@ const router = createBrowserRouter([
       { path: "/environments", element: <EnvironmentsPage /> },
       { path: "/vaults", element: <VaultsPage /> },
       { path: "/vaults/:id", element: <VaultPage /> },
+      { path: "/webhooks", element: <WebhooksPage /> },
+      { path: "/webhooks/:id", element: <WebhookPage /> },
       { path: "/keys", element: <KeysPage /> },
       { path: "*", element: <NotFoundPage /> },
     ],

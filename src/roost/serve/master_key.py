@@ -35,7 +35,7 @@ def master_keys(settings: Settings) -> MasterKeys:
     own = [_parsed(path.read_text(), str(path))] if path.exists() else []
     if shared and not given:
         _log.warning(
-            "tokens of repositories and credentials of vaults are refused: set ROOST_MASTER_KEY, the same for all servers",
+            "tokens of repositories, credentials of vaults and webhooks are refused: set ROOST_MASTER_KEY, the same for all servers",
             extra={"action": "start"},
         )
     return MasterKeys([*given, *own], seals=bool(given) or not shared)

@@ -5,7 +5,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 
 import { sentence } from "../parts/words";
 import { all, ApiError, get, post, remove } from "./http";
-import type { Agent, CredentialValidation, Environment, Harness, Key, Me, Page, Session, Task, TaskRun, Vault, VaultCredential, Workspace } from "./types";
+import type { Agent, CredentialValidation, Delivery, Environment, Harness, Key, Me, Page, Session, Task, TaskRun, Vault, VaultCredential, Webhook, Workspace } from "./types";
 
 export const useMe = () =>
   useQuery({ queryKey: ["me"], queryFn: () => get<Me>("/auth/me"), staleTime: 60_000, retry: false });
@@ -84,6 +84,20 @@ export const useCredentials = (vault: string) =>
   useQuery({
     queryKey: ["vaults", vault, "credentials"],
     queryFn: () => all<VaultCredential>(`/v1/vaults/${vault}/credentials?include_archived=true`),
+  });
+
+export const useWebhooks = () =>
+  useQuery({ queryKey: ["webhooks"], queryFn: async () => (await get<{ data: Webhook[] }>("/roost/v1/webhooks")).data });
+
+export const useWebhook = (id: string) =>
+  useQuery({ queryKey: ["webhooks", id], queryFn: () => get<Webhook>(`/roost/v1/webhooks/${id}`), refetchInterval: 5000 });
+
+/** The newest, as they are by now: they are sent while somebody looks. */
+export const useDeliveries = (webhook: string, state: string | null) =>
+  useQuery({
+    queryKey: ["webhooks", webhook, "deliveries", state],
+    queryFn: async () => (await get<Page<Delivery>>(`/roost/v1/webhooks/${webhook}/deliveries?limit=100${state === null ? "" : `&state=${state}`}`)).data,
+    refetchInterval: 2000,
   });
 
 /** A change of one kind of resource, or, `exact`, of its list alone; a refusal is shown with its hint. */
@@ -174,6 +188,12 @@ export const changes = {
   validateCredential: (of: VaultCredential) => post<CredentialValidation>(`${pathOf(of)}/mcp_oauth_validate`),
   archiveCredential: (of: VaultCredential) => post<VaultCredential>(`${pathOf(of)}/archive`),
   deleteCredential: (of: VaultCredential) => remove(pathOf(of)),
+  createWebhook: (given: Record<string, unknown>) => post<Webhook>("/roost/v1/webhooks", given),
+  changeWebhook: ({ id, ...given }: { id: string } & Record<string, unknown>) => post<Webhook>(`/roost/v1/webhooks/${id}`, given),
+  rotateWebhook: (id: string) => post<Webhook>(`/roost/v1/webhooks/${id}/regenerate_signing_secret`),
+  replayWebhook: (id: string) => post<{ replayed: number }>(`/roost/v1/webhooks/${id}/replay`),
+  replayDelivery: (of: Delivery) => post<Delivery>(`/roost/v1/webhooks/${of.webhook_id}/deliveries/${of.id}/replay`),
+  deleteWebhook: (id: string) => remove(`/roost/v1/webhooks/${id}`),
   createKey: (given: Record<string, unknown>) => post<Key>("/roost/v1/keys", given),
   changeKey: ({ id, ...given }: { id: string } & Record<string, unknown>) => post<Key>(`/roost/v1/keys/${id}`, given),
   revokeKey: (id: string) => remove(`/roost/v1/keys/${id}`),

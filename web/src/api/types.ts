@@ -180,6 +180,35 @@ export interface Key {
   secret?: string;
 }
 
+export interface Webhook {
+  id: string;
+  url: string;
+  name: string;
+  description: string;
+  enabled_events: string[];
+  state: "enabled" | "disabled";
+  disabled_reason: string;
+  failing_since: string | null;
+  created_at: string;
+  signing_secret?: string;
+}
+
+export type DeliveryState = "pending" | "delivered" | "failed" | "held";
+
+export interface Delivery {
+  id: string;
+  webhook_id: string;
+  event_type: string;
+  subject_id: string;
+  state: DeliveryState;
+  attempts: number;
+  next_attempt_at: string | null;
+  status: number | null;
+  error: string | null;
+  answer: string;
+  created_at: string;
+}
+
 export interface Me {
   key_id: string;
   name: string;

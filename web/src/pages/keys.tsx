@@ -1,10 +1,11 @@
-import { Alert, Button, Code, CopyButton, Group, Select, Stack, TextInput } from "@mantine/core";
+import { Button, Group, Select, Stack, TextInput } from "@mantine/core";
 import { useState, type FormEvent } from "react";
 
 import { changes, useChange, useKeys, useMe } from "../api/hooks";
 import type { Key, Trust } from "../api/types";
 import { Loaded, Page } from "../parts/page";
 import { FormButton, SureButton, ThingCard, Things } from "../parts/resource";
+import { Secret } from "../parts/secret";
 import { TRUST, TrustBadge } from "../parts/trust";
 import { ago } from "../parts/words";
 
@@ -107,22 +108,5 @@ function KeyForm({ of, done }: { of?: Key; done: () => void }) {
         </Button>
       </Stack>
     </form>
-  );
-}
-
-function Secret({ secret }: { secret: string }) {
-  return (
-    <Alert color="yellow" title="Copy it now: it is not shown again">
-      <Group mt="xs">
-        <Code block className="secret">{secret}</Code>
-        <CopyButton value={secret}>
-          {({ copied, copy }) => (
-            <Button size="xs" onClick={copy}>
-              {copied ? "Copied" : "Copy"}
-            </Button>
-          )}
-        </CopyButton>
-      </Group>
-    </Alert>
   );
 }

@@ -1,7 +1,7 @@
 import { ActionIcon, Anchor, AppShell, Badge, Burger, Button, Group, NavLink, Stack, Text, Tooltip, useComputedColorScheme, useMantineColorScheme } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
 import { useQueryClient } from "@tanstack/react-query";
-import { Bot, Boxes, FolderGit2, KeyRound, ListChecks, LogOut, MessagesSquare, Moon, Sun, Vault } from "lucide-react";
+import { Bot, Boxes, FolderGit2, KeyRound, ListChecks, LogOut, MessagesSquare, Moon, Sun, Vault, Webhook } from "lucide-react";
 import type { ReactNode } from "react";
 import { Link, useLocation } from "react-router";
 
@@ -16,6 +16,7 @@ const PLACES = [
   { to: "/agents", label: "Agents", icon: Bot },
   { to: "/environments", label: "Environments", icon: Boxes },
   { to: "/vaults", label: "Vaults", icon: Vault },
+  { to: "/webhooks", label: "Webhooks", icon: Webhook, admin: true },
   { to: "/keys", label: "API keys", icon: KeyRound, admin: true },
 ];
 
