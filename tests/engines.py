@@ -28,7 +28,7 @@ from tests.parts import need
 IMAGE = "roost-test"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROGRAMS = """
-    sh bash cat chmod cp curl dd echo env false getconf head id ln ls mkdir mount mv rm setsid sleep stat su tail
+    sh bash cat chmod cp curl dd echo env false getconf head id ln ls mkdir mount mv rm sed setsid sleep stat su tail
     touch tr true umount wc whoami yes python3
 """
 _LEFT_OUT = re.compile(r"/(test|tests|__pycache__|idlelib|ensurepip|tkinter|config-[^/]*)(/|$)")

@@ -43,10 +43,12 @@ _EFFORTS: Final = {
     "max": "xhigh",
 }
 # The address of the model is in the sandbox's environment. What Codex keeps besides is nothing that a session
-# has to have: it is put where nothing is stored, and what an earlier start has left there goes.
+# has to have: it is put where nothing is stored, and what an earlier start has left there goes. In a container
+# its home is a mount point, which itself stays.
 _START: Final = """
-rm -rf "$CODEX_HOME" "${TMPDIR:-/tmp}/codex-$1".*
-mkdir -p "$CODEX_HOME" && ln -s "$2" "$CODEX_HOME/skills" && state=$(mktemp -d "${TMPDIR:-/tmp}/codex-$1.XXXXXX") || exit 1
+rm -rf "$CODEX_HOME" "${TMPDIR:-/tmp}/codex-$1".* 2>/dev/null
+state="${TMPDIR:-/tmp}/codex-$1.$$"
+mkdir -p "$CODEX_HOME" && ln -s "$2" "$CODEX_HOME/skills" && mkdir -m 700 "$state" || exit 1
 "$0" debug models --bundled | sed -E "$3" > "$state/models.json"
 shift 3
 exec "$0" app-server "$@" -c "sqlite_home=\\"$state\\"" -c "model_catalog_json=\\"$state/models.json\\"" \\
