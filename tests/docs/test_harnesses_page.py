@@ -12,6 +12,7 @@ from roost.harnesses.conversation_states import TABLE, ConversationState
 from roost.ports.egress import Origin
 from roost.ports.harness import Harness
 from roost.ports.harness_profile import Abilities
+from roost.testing.same_conversation import DIFFERENCES
 
 PAGE = "docs/harnesses.md"
 
@@ -55,6 +56,12 @@ def test_the_list_of_harnesses_is_what_is_shipped() -> None:
         name: ("yes" if profile.needs_sandbox else "no", profile.upstream)
         for name, profile in profiles.items()
     }
+
+
+def test_where_clients_see_a_difference_is_what_the_kit_lets_pass() -> None:
+    assert _rows("part of the conversation") == [
+        [each.part, each.harness, each.words] for each in DIFFERENCES
+    ]
 
 
 def test_the_picture_of_a_conversation_is_its_table() -> None:

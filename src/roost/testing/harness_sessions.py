@@ -25,6 +25,7 @@ import pytest
 from roost.testing.harness_contract import proves, skip_what_is_not_declared
 from roost.testing.in_memory_runner import script
 from roost.testing.live import LiveServer
+from roost.testing.same_conversation import as_told, parts_for
 from roost.testing.scripted_model import ScriptedModel, in_a_thread
 
 _PATIENCE = 120.0  # seconds until something that has to happen counts as not happening
@@ -95,8 +96,53 @@ class AgentSession:
         assert response.status_code == 200, response.text
         return response.json()
 
+    @property
+    def home(self) -> Path:
+        """The session's directory on this machine."""
+        return self.server.data / "vault" / ".workspaces" / self.id
+
     def _status(self) -> str:
         return str(self.client.beta.sessions.retrieve(self.id).status)
+
+
+class SessionClient:
+    """`roost.testing.same_conversation.Client`: plays a conversation through the official SDK."""
+
+    def __init__(self, session: AgentSession, runs: Callable[[str], dict[str, Any]]) -> None:
+        self._session = session
+        self._api = session.client.beta.sessions
+        self.runs = runs
+
+    def send(self, *events: dict[str, Any]) -> None:
+        """Send events, and wait until the session is idle again."""
+        before = len(self._session.events())
+        sent: Any = events
+        self._api.events.send(self._session.id, events=sent)
+        self._session.wait_until_idle(more_than=before)
+
+    def interrupt(self, text: str, *, begun: str | None) -> None:
+        """Say something and interrupt it: once the agent has begun to answer, or once its tool has made this file."""
+        if begun is not None:
+            self._session.send(text)
+            until((self._session.home / begun).exists)
+            self.send({"type": "user.interrupt"})
+            return
+        with self._api.events.stream(self._session.id, event_deltas=["agent.message"]) as stream:
+            self._session.send(text)
+            for event in stream:
+                if event.type == "event_delta":
+                    self.send({"type": "user.interrupt"})
+                    return
+
+    def update(self, **agent: Any) -> None:
+        """Change the session's agent."""
+        changed: Any = agent
+        self._api.update(self._session.id, agent=changed)
+
+    def call(self) -> str:
+        """The id of the newest call."""
+        calls = ("agent.tool_use", "agent.custom_tool_use")
+        return str([each.id for each in self._session.events() if each.type in calls][-1])
 
 
 class HarnessSessions:
@@ -130,8 +176,17 @@ class HarnessSessions:
 
     @pytest.fixture(scope="class")
     @classmethod
+    def sandbox(cls) -> Mapping[str, str]:
+        """Settings that choose the sandboxes: a subclass that gets others from a fixture has them proved, too."""
+        return {}
+
+    @pytest.fixture(scope="class")
+    @classmethod
     def server(
-        cls, model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory
+        cls,
+        model: ScriptedModel,
+        sandbox: Mapping[str, str],
+        tmp_path_factory: pytest.TempPathFactory,
     ) -> Iterator[LiveServer]:
         """The server, for all tests of the class. Its agents sleep as soon as they have nothing to do."""
         folder = tmp_path_factory.mktemp("sessions")
@@ -147,6 +202,7 @@ class HarnessSessions:
             "ROOST_PRICES": str(prices),
             "ROOST_SLEEP_AFTER": "0.3",
             "ROOST_LEASE_SECONDS": "2",
+            **sandbox,
             **cls.environ,
             **cls.settings(folder),
         }
@@ -218,6 +274,18 @@ class HarnessSessions:
             "session.status_idle",
         ]
 
+    def test_a_client_cannot_tell_which_agent_it_is(
+        self, server: LiveServer, client: anthropic.Anthropic
+    ) -> None:
+        """By the events of one conversation, but for what is declared."""
+        session = self.begin(server, client)
+        player = SessionClient(session, self.runs)
+        for part in parts_for(self.harness, self.about(server)["abilities"]):
+            before = len(session.events())
+            part.play(player)
+            told = as_told(session.events()[before:], loose=part.loose)
+            assert told == part.told, part.name
+
     @proves("custom_tools")
     def test_a_call_that_waits_outlives_the_agents_sleep(
         self, server: LiveServer, client: anthropic.Anthropic, model: ScriptedModel
@@ -256,7 +324,7 @@ class HarnessSessions:
         session.turn({"text": "I am Ada."}, say="first-word")
         session.wait_until_asleep()
         server.stop()
-        shutil.rmtree(_home(server, session), ignore_errors=True)
+        shutil.rmtree(session.home, ignore_errors=True)
         server.start()
         session.turn({"text": "Ada."}, say="second-word")
         assert session.said() == ["I am Ada.", "Ada."]
@@ -359,10 +427,6 @@ class HarnessSessions:
         session = self.begin(server, client, skills=asked)
         session.turn({"text": "Good day."})
         assert heard(model, "The-greeting-of-the-house.") != [0]
-
-
-def _home(server: LiveServer, session: AgentSession) -> Path:
-    return server.data / "vault" / ".workspaces" / session.id
 
 
 def _spans_are_paired(events: Sequence[Any]) -> None:

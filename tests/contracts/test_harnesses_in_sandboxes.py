@@ -1,0 +1,109 @@
+"""The kit of harnesses where their agents live: in bubblewrap and in containers, behind the real egress.
+
+Elsewhere it is run with plain processes, which is quicker. Every run has a turn of each harness in each kind of
+sandbox, and a tool that somebody allows; `make chaos` has the whole kit.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.contracts import test_claude_harness as claude
+from tests.contracts import test_codex_harness as codex
+from tests.contracts import test_messages_harness as messages
+from tests.contracts.at_length import only_quick
+from tests.engines import IMAGE, LiveEngine
+from tests.harnesses.claude_session import installed_cli
+from tests.harnesses.codex_session import installed_codex
+from tests.harnesses.served_harness import ServedHarness
+from tests.hostile.probed_sandbox import need_bubblewrap
+
+from roost.config import Settings
+from roost.harnesses.claude import ClaudeHarness
+from roost.harnesses.codex import CodexHarness
+from roost.harnesses.messages import MessagesHarness
+from roost.ports.harness import Harness
+from roost.testing.harness_contract import HarnessContract
+from roost.testing.scripted_model import ScriptedModel
+
+briefly = only_quick(
+    "test_a_message_is_answered_and_the_turn_ends",
+    "test_a_tool_runs_only_after_somebody_has_allowed_it",
+)
+
+
+@pytest.fixture(scope="module")
+def bubblewrap() -> None:
+    """It has to be tried outside of any event loop."""
+    need_bubblewrap()
+
+
+class InBubblewrap:
+    @pytest.fixture
+    def settings(self, bubblewrap: None) -> Settings:
+        return Settings(sandbox="bubblewrap")
+
+
+class InContainers:
+    @pytest.fixture
+    def settings(self, docker: LiveEngine) -> Settings:
+        return Settings(sandbox="docker", docker_socket=docker.socket, docker_image=IMAGE)
+
+
+class Served(HarnessContract):
+    def agent(self) -> Harness:
+        """The harness as a server makes it, but for its pauses."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def harness(self, model: ScriptedModel, tmp_path: Path, settings: Settings) -> ServedHarness:
+        return ServedHarness(self.agent(), model.url, tmp_path, settings)
+
+
+class Claude(Served, claude.TestClaudeHarness):
+    def agent(self) -> Harness:
+        return ClaudeHarness(installed_cli(), retries=2)
+
+
+class Codex(Served, codex.TestCodexHarness):
+    def agent(self) -> Harness:
+        return CodexHarness(installed_codex(), retries=2)
+
+
+class Messages(Served, messages.TestMessagesHarness):
+    def agent(self) -> Harness:
+        return MessagesHarness(retries=3, retry_seconds=0.001)
+
+
+@briefly
+class TestClaudeInBubblewrap(InBubblewrap, Claude):
+    pass
+
+
+@briefly
+class TestCodexInBubblewrap(InBubblewrap, Codex):
+    pass
+
+
+@briefly
+class TestMessagesInBubblewrap(InBubblewrap, Messages):
+    pass
+
+
+@briefly
+@pytest.mark.xdist_group("docker")
+class TestClaudeInContainers(InContainers, Claude):
+    pass
+
+
+@briefly
+@pytest.mark.xdist_group("docker")
+class TestCodexInContainers(InContainers, Codex):
+    pass
+
+
+@briefly
+@pytest.mark.xdist_group("docker")
+class TestMessagesInContainers(InContainers, Messages):
+    pass
