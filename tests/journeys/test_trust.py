@@ -107,6 +107,53 @@ def test_in_the_vault_every_tool_stays_in_the_vault(server: LiveServer):
     assert said(events) == ["that was all"]
 
 
+def test_in_the_vault_every_tool_of_the_loop_stays_in_the_vault(server: LiveServer):
+    """The same for `messages`, whose searches are Roost's own: they find nothing that a link or a file that names
+    hidden directories leads to.
+    """
+    vault, outside = server.data / "vault", server.data / "elsewhere"
+    for folder in (vault / "notes", outside):
+        folder.mkdir(parents=True, exist_ok=True)
+    (vault / "notes" / "pin.txt").write_text("pin in a note\n")
+    (outside / "secret.txt").write_text("pin in a secret\n")
+    (vault / "way").symlink_to(outside)
+    loop = {"harness": "messages", "networking": FREE, "trust_level": "vault"}
+    other = Chat(server, **loop)
+    other.turn(script(call("write", file_path="pin.txt", content="x"), {"text": "pin"}))
+    other.home.mkdir(exist_ok=True)
+    (other.home / "pin.txt").write_text("pin of another session\n")
+    refused = [
+        bash("cat /etc/passwd") | {"tool": "bash"},
+        call("web_fetch", url=f"{server.url}/healthz"),
+        call("read", file_path="../elsewhere/secret.txt"),
+        call("read", file_path="way/secret.txt"),
+        call("read", file_path=str(other.home / "pin.txt")),
+        call("write", file_path="way/planted.txt", content="planted"),
+        call("grep", pattern="pin", path="way"),
+        call("grep", pattern="pin", path=".workspaces"),
+        call("glob", pattern="*", path=".."),
+    ]
+    allowed = [
+        call("write", file_path=".ignore", content="!.workspaces\n"),
+        call("grep", pattern="^pin (in|of)"),
+        call("glob", pattern="**/*"),
+        call("glob", pattern="way/*"),
+        call("glob", pattern=".workspaces/*/*"),
+    ]
+    chat = Chat(server, **loop)
+    events = chat.turn(script(*refused, *allowed, {"text": "that was all"}))
+    verdicts = [e.evaluated_permission for e in events if e.type == "agent.tool_use"]
+    assert verdicts == ["deny"] * len(refused) + ["allow"] * len(allowed)
+    told = printed(events)
+    assert all("Refused: " in text for text in told[2 : len(refused)]), told
+    _, found, listed, *none = told[len(refused) :]
+    assert found == f"{vault}/notes/pin.txt:1:pin in a note"
+    assert f"{vault}/notes/pin.txt" in listed.splitlines()
+    assert not any(word in listed for word in (".workspaces", "secret", str(outside)))
+    assert none == ["no matches", "no matches"]
+    assert [path.name for path in outside.iterdir()] == ["secret.txt"]
+
+
 def test_what_the_host_could_not_keep_to_is_refused_at_once(server: LiveServer):
     chat = Chat(server)
     for level in ("vault", "full"):

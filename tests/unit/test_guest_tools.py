@@ -23,8 +23,8 @@ PNG = bytes.fromhex("89504e470d0a1a0a")
 class Guest:
     """The program, and whoever calls it."""
 
-    def __init__(self, directory: Path) -> None:
-        command = [sys.executable, "-I", "-S", tools.__file__, str(directory)]
+    def __init__(self, directory: Path, *more: str) -> None:
+        command = [sys.executable, "-I", "-S", tools.__file__, str(directory), *more]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.calls = 0
         assert self.receive() == {"hello": 1}
@@ -252,10 +252,24 @@ def test_what_cannot_be_done_is_an_answer(tmp_path: Path, tool: Any, given: Any,
     (tmp_path / "big").write_bytes(b"a" * 300_000)
     (tmp_path / "big.png").write_bytes(b"a" * 5_000_000)
     call = tools.Call("one")
-    served = tools.Tools(str(tmp_path))
+    served = tools.SandboxTools(str(tmp_path))
     with pytest.raises(tools.ToolError) as error:
         served.run(call, str(tool), given or {})
     assert said in str(error.value)
+
+
+def test_searches_that_nothing_else_keeps_in_a_directory_stay_there(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    for folder in (root / "hidden", root / "notes", outside):
+        folder.mkdir(parents=True)
+        (folder / "pin").write_text("pin\n")
+    (root / "link").symlink_to(outside)
+    (root / ".ignore").write_text("!hidden\n")
+    guest = Guest(root, "sesn_1", str(root), str(root / "hidden"))
+    with guest.process:
+        assert guest.call("grep", pattern="pin") == (f"{root}/notes/pin:1:pin", False)
+        assert guest.call("glob", pattern="*/pin") == (f"{root}/notes/pin", False)
+        assert guest.call("glob", pattern="link/*") == ("no matches", False)
 
 
 def test_searches_find_the_newest_and_stop_at_their_bounds(guest: Guest, tmp_path: Path) -> None:

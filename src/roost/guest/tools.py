@@ -281,10 +281,13 @@ class Shell:
 
 
 class SandboxTools:
-    """The tools of one sandbox, in the directory that their paths begin at."""
+    """The tools of one sandbox, in the directory that their paths begin at. `bounds`: where nothing else keeps them
+    in, the directory that they have to stay in, and those in it that they must not look into.
+    """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, bounds: Sequence[str] = ()) -> None:
         self.directory = directory
+        self.bounds = [os.path.realpath(each) for each in bounds]
         self.shell: Shell | None = None
         self.had_shell = False
         self.bash_lock = threading.Lock()
@@ -420,7 +423,8 @@ class SandboxTools:
         try:
             for match in islice(self.root("glob", given).glob(pattern), MOST_LOOKED_AT):
                 call.check()
-                found.append((changed(match), str(match)))
+                if is_shown(match, self.bounds):
+                    found.append((changed(match), str(match)))
         except (OSError, ValueError, NotImplementedError, RecursionError) as error:
             raise ToolError(f"glob: {error}") from None
         found.sort(key=lambda pair: pair[0], reverse=True)
@@ -432,8 +436,9 @@ class SandboxTools:
         if not isinstance(pattern, str) or not pattern or "\0" in pattern:
             raise ToolError("grep: pattern is required")
         root = str(self.root("grep", given))
-        ripgrep = shutil.which("rg")
-        own = [sys.executable, "-I", "-S", str(HERE), "--grep", pattern, root]
+        # A file of names to ignore may also name directories to look into: not where there are bounds.
+        ripgrep = None if self.bounds else shutil.which("rg")
+        own = [sys.executable, "-I", "-S", str(HERE), "--grep", pattern, root, *self.bounds]
         named = ["-n", "--no-heading", "-e", pattern, "--", root]
         text, status, errors = self.printed(
             call, "grep", [ripgrep, *named] if ripgrep else own, OUTPUT
@@ -718,7 +723,15 @@ class Server:
             call.stop()
 
 
-def search(pattern: str, root: Path) -> int:
+def is_shown(path: Path, bounds: Sequence[str]) -> bool:
+    """Whether a search may tell of a path: by where it leads, through all links."""
+    if not bounds:
+        return True
+    real, (root, *hidden) = Path(os.path.realpath(path)), bounds
+    return real.is_relative_to(root) and not any(real.is_relative_to(each) for each in hidden)
+
+
+def search(pattern: str, root: Path, bounds: Sequence[str]) -> int:
     """Print the lines that match, as ripgrep does where there is none. Its exit code is ripgrep's, too."""
 
     try:
@@ -727,7 +740,7 @@ def search(pattern: str, root: Path) -> int:
         sys.stderr.write(f"invalid regex: {error}\n")
         return 2
     found = False
-    for path in files_below(root):
+    for path in files_below(root, bounds):
         for line in matches_in(compiled, path):
             sys.stdout.write(line)
             found = True
@@ -735,14 +748,18 @@ def search(pattern: str, root: Path) -> int:
     return 0 if found else 1
 
 
-def files_below(root: Path) -> Iterator[Path]:
+def files_below(root: Path, bounds: Sequence[str]) -> Iterator[Path]:
     """The files to look into, but for those that nobody means."""
     if not root.is_dir():
         yield root
         return
     left = MOST_LOOKED_AT
     for directory, below, names in os.walk(root):
-        below[:] = sorted(name for name in below if name not in (".git", "node_modules"))
+        below[:] = sorted(
+            name
+            for name in below
+            if name not in (".git", "node_modules") and is_shown(Path(directory, name), bounds)
+        )
         for path in (Path(directory, name) for name in sorted(names)):
             if left and path.is_file() and not path.is_symlink():
                 left -= 1
@@ -765,7 +782,7 @@ def main(arguments: Sequence[str]) -> int:
     """Search once, or serve until the input ends."""
     if arguments[:1] == ["--grep"]:
         try:
-            return search(arguments[1], Path(arguments[2]))
+            return search(arguments[1], Path(arguments[2]), arguments[3:])
         except BrokenPipeError:  # whoever asked has seen enough
             os._exit(0)
     # What tools print must not come between the frames.
@@ -774,7 +791,7 @@ def main(arguments: Sequence[str]) -> int:
     os.dup2(null, 0)
     os.dup2(null, 1)
     with os.fdopen(source, "rb") as reader, os.fdopen(sink, "wb") as writer:
-        Server(Frames(reader, writer), SandboxTools(arguments[0])).serve()
+        Server(Frames(reader, writer), SandboxTools(arguments[0], arguments[2:])).serve()
     os._exit(0)  # threads that still work hold nothing that is worth waiting for
 
 

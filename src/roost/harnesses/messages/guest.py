@@ -18,6 +18,7 @@ import roost
 from roost.errors import SandboxFailed
 from roost.harnesses.messages.tools import ToolAnswer
 from roost.harnesses.permissions import Json
+from roost.ports.harness import Confinement
 from roost.ports.sandbox import Process, Sandbox
 from roost.ports.sandbox_provider import Mount
 
@@ -45,10 +46,15 @@ class _Pending:
 
 
 class GuestTools:
-    """Runs the built-in tools of one session. Its task groups are the conversation's."""
+    """Runs the built-in tools of one session. Its task groups are the conversation's. With a confinement, what
+    searches find is kept to it, too.
+    """
 
-    def __init__(self, session_id: str, sandbox: Sandbox, tasks: TaskGroup) -> None:
+    def __init__(
+        self, session_id: str, sandbox: Sandbox, tasks: TaskGroup, confinement: Confinement | None
+    ) -> None:
         self._session_id = session_id
+        self._bounds = [] if confinement is None else [confinement.root, *confinement.hidden]
         self._sandbox = sandbox
         self._tasks = tasks
         self._starting = anyio.Lock()
@@ -130,7 +136,8 @@ class GuestTools:
     async def _spawned(self) -> tuple[Process, AsyncIterator[Json]]:
         """The process, once it has said hello, and what it says then. :raises SandboxFailed:"""
         # It is told whose it is only for whoever looks at the list of processes.
-        command = ["/bin/sh", "-c", 'exec python3 -I -S "$ROOST_TOOLS" . "$0"', self._session_id]
+        start = 'exec python3 -I -S "$ROOST_TOOLS" . "$0" "$@"'
+        command = ["/bin/sh", "-c", start, self._session_id, *map(str, self._bounds)]
         process = await self._sandbox.spawn(command, environ={"ROOST_TOOLS": INSIDE})
         frames, hello = _frames(process), None
         try:

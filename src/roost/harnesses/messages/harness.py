@@ -102,7 +102,7 @@ class MessagesHarness:
                     for name, url in toolbox.servers.items()
                     if url in brief.addresses and brief.session.spec.trust_level == "sandboxed"
                 }
-                guest = GuestTools(brief.session.id, brief.sandbox, tasks)
+                guest = GuestTools(brief.session.id, brief.sandbox, tasks, brief.confinement)
                 tools = RunningTools(guest, servers)
                 try:
                     yield MessagesConversation(brief, requests, toolbox, tools, tasks)
