@@ -67,6 +67,9 @@ class _RowsStatement:
 
     def run(self, cursor: apsw.Cursor, rows: Sequence[Row]) -> None:
         """Write the rows, in their order."""
+        if len(rows) == 1:
+            cursor.execute(self._for[1], rows[0])
+            return
         at = 0
         for together, statement in self._for.items():
             while len(rows) - at >= together:
@@ -74,9 +77,10 @@ class _RowsStatement:
                 at += together
 
 
-# The new entries of a batch.
+# The new entries of a batch. If one cannot be written, the whole batch is rolled back; so SQLite need not be
+# able to undo this statement alone, for which it would copy each page before it changes it.
 _WRITE = _RowsStatement(
-    "INSERT INTO entries (session, seq, at, queued, taken, id, type, body)", columns=8
+    "INSERT OR FAIL INTO entries (session, seq, at, queued, taken, id, type, body)", columns=8
 )
 
 # The inputs of a session that wait.
