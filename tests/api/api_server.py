@@ -284,7 +284,7 @@ def _deps(
     def clock() -> Micros:
         return time.time_ns() // 1000 + made[0].ahead
 
-    keeper = FileJanitor(filestore, store.catalog, store.sessions, skills.heed)
+    janitor = FileJanitor(filestore, store.catalog, store.sessions, skills.heed)
     shown = FolderExchange(data / "session-files", range(0))
     outputs = Outputs(filestore, shown, store.sessions)
     urls = words(settings.git_urls)
@@ -292,11 +292,11 @@ def _deps(
     vaults = Vaults(store.catalog, store.credentials, seal)
     outbound = RestrictedHttp(Dialer(_nowhere, (), 5), EgressBounds(), USUAL_PORTS)
     resources = Resources(
-        *(filestore, keeper, store.catalog, store.sessions, shown, outputs),
+        *(filestore, janitor, store.catalog, store.sessions, shown, outputs),
         seal,
         urls=urls,
     )
-    attachments = Attachments(filestore, keeper)
+    attachments = Attachments(filestore, janitor)
     agents, environments = (
         Agents(store.catalog, skills, EveryModel()),
         Environments(store.catalog, ["bubblewrap", "docker"]),
@@ -325,7 +325,7 @@ def _deps(
         ),
         SessionQuota(settings.max_sessions),
         NoPrestart(),
-        GivenFiles(resources, attachments, keeper),
+        GivenFiles(resources, attachments, janitor),
         budgets,
     )
     forks = Forks(

@@ -48,7 +48,7 @@ class Later:
         clock = lambda: inner._clock() + later  # noqa: E731
         self.store = FileStore(roost.store.catalog, inner._blobs, inner._access, clock=clock)
         own = roost.store.catalog, roost.store.sessions, roost.deps.services[Skills].heed
-        self.keeper = FileJanitor(self.store, *own, clock=clock)
+        self.janitor = FileJanitor(self.store, *own, clock=clock)
 
 
 async def notes(roost: ApiServer) -> int:

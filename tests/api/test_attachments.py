@@ -351,7 +351,7 @@ async def test_wherever_a_fork_or_a_delete_dies_no_bytes_are_lost_and_none_stay(
                     whole = False
                 else:
                     whole = True
-            await Later(roost, 2 * HOUR).keeper.look()
+            await Later(roost, 2 * HOUR).janitor.look()
             left = (await roost.get("/v1/sessions"))["data"]
             for each in left:
                 assert await shown_to(roost, each, image) == PNG, died

@@ -216,12 +216,12 @@ async def test_a_file_whose_time_is_up_is_gone_with_its_bytes(tmp_path: Path):
     async with api_server(tmp_path) as roost:
         made = await sent(roost, expires_in_seconds="3600")
         assert made["expires_at"] is not None
-        await Later(roost, HOUR // 2).keeper.look()
+        await Later(roost, HOUR // 2).janitor.look()
         assert objects(tmp_path) == [made["id"]]
         later = Later(roost, 2 * HOUR)
         with pytest.raises(FileExpired):
             await later.store.get(TENANT, made["id"])
-        await later.keeper.look()
+        await later.janitor.look()
         error_of(await roost.client.get(f"/v1/files/{made['id']}"), 404)
         assert (objects(tmp_path), await notes(roost)) == ([], 0)
 
@@ -256,7 +256,7 @@ async def test_wherever_an_upload_or_a_delete_dies_no_bytes_and_no_empty_record_
         except Killed:
             pass
         writes.left = 1000
-        await Later(roost, 2 * HOUR).keeper.look()
+        await Later(roost, 2 * HOUR).janitor.look()
         kept = (await roost.get("/v1/files"))["data"]
         for each in kept:
             assert len((await roost.client.get(f"/v1/files/{each['id']}/content")).content) == (
@@ -275,7 +275,7 @@ async def test_an_upload_that_is_given_up_meanwhile_says_so(
 
         async def slowly(kind: str, *args: Any, **more: Any) -> Any:
             if kind == "file":
-                await Later(roost, 2 * HOUR).keeper.look()
+                await Later(roost, 2 * HOUR).janitor.look()
             return await real(kind, *args, **more)
 
         monkeypatch.setattr(store._catalog, "add", slowly)
@@ -298,7 +298,7 @@ async def test_an_upload_that_is_just_being_given_up_says_so_and_leaves_nothing(
             if kind == "file":
                 writes.left = 1
                 with pytest.raises(Killed):
-                    await Later(roost, 2 * HOUR).keeper.look()
+                    await Later(roost, 2 * HOUR).janitor.look()
                 writes.left = 0
             return await real(kind, *args, **more)
 
@@ -314,7 +314,7 @@ async def test_an_upload_that_is_just_being_given_up_says_so_and_leaves_nothing(
                     created_by="me",
                 )
         assert (await roost.get("/v1/files"))["data"] == []
-        await Later(roost, 2 * HOUR).keeper.look()
+        await Later(roost, 2 * HOUR).janitor.look()
         assert (objects(tmp_path), await notes(roost)) == ([], 0)
 
 
@@ -426,15 +426,15 @@ async def test_of_a_download_that_nobody_reads_one_piece_is_read(tmp_path: Path)
 
 async def test_who_gives_up_making_a_session_leaves_nothing_of_it(tmp_path: Path):
     async with api_server(tmp_path) as roost:
-        keeper, forgotten = Later(roost, 0).keeper, list[str]()
+        janitor, forgotten = Later(roost, 0).janitor, list[str]()
 
         async def forget(tenant: str, session_id: str) -> None:
             await anyio.lowlevel.checkpoint()
             forgotten.append(session_id)
 
-        keeper.also.append(forget)
+        janitor.also.append(forget)
         with anyio.CancelScope() as given_up:
-            async with keeper.making("tenant_1", "sesn_1"):
+            async with janitor.making("tenant_1", "sesn_1"):
                 given_up.cancel()
                 await anyio.lowlevel.checkpoint()
         assert forgotten == ["sesn_1"]

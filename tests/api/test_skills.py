@@ -181,9 +181,9 @@ async def test_wherever_a_server_dies_no_version_lacks_its_files_and_no_files_st
                     died += 1
                 else:
                     break
-            await Later(roost, HOUR // 2).keeper.look()
+            await Later(roost, HOUR // 2).janitor.look()
             await whole(roost)
-            await Later(roost, 2 * HOUR).keeper.look()
+            await Later(roost, 2 * HOUR).janitor.look()
             kept = await whole(roost)
             assert kept_in(tmp_path) == kept, died
             assert await notes(roost) == 0, died
@@ -210,7 +210,7 @@ async def test_an_upload_that_is_given_up_meanwhile_leaves_nothing(
 
         async def slowly(kind: str, *args: Any, **more: Any) -> Any:
             if kind == "skill":
-                await Later(roost, 2 * HOUR).keeper.look()
+                await Later(roost, 2 * HOUR).janitor.look()
             return await real(kind, *args, **more)
 
         monkeypatch.setattr(roost.store.catalog, "add", slowly)

@@ -126,7 +126,7 @@ class HostileContract(EngineKit):
 class ContainerContract(EngineKit):
     """What is the engine's own."""
 
-    async def test_a_machine_with_an_engine_and_an_image_can_give_a_place(
+    async def test_a_machine_with_an_engine_and_an_image_can_give_a_sandbox(
         self, provider: SandboxProvider
     ) -> None:
         await provider.check()
@@ -136,7 +136,7 @@ class ContainerContract(EngineKit):
             await DockerProvider(socket=engine.socket, image="nowhere-to-be-found").check()
         assert "ROOST_DOCKER_IMAGE" in (caught.value.hint or "")
 
-    async def test_an_image_without_a_shell_is_the_places_failure(
+    async def test_an_image_without_a_shell_is_the_sandbox_s_failure(
         self, engine: LiveEngine, tmp_path: Path
     ) -> None:
         with tarfile.open(tmp_path / "empty.tar", "w"):
@@ -152,7 +152,7 @@ class ContainerContract(EngineKit):
             await nobody.check()
         assert "ROOST_DOCKER_SOCKET" in (caught.value.hint or "")
 
-    async def test_a_runtime_the_engine_does_not_know_is_the_places_failure(
+    async def test_a_runtime_the_engine_does_not_know_is_the_sandbox_s_failure(
         self, engine: LiveEngine, plan: Plans
     ) -> None:
         odd = DockerProvider(socket=engine.socket, image=IMAGE, runtime="odd")
@@ -165,7 +165,7 @@ class ContainerContract(EngineKit):
         assert await Engine(engine.socket).sandboxes("sesn_1") == []
         await DockerProvider(socket=engine.socket, image=IMAGE, runtime="runc").check()
 
-    async def test_an_image_is_built_of_a_file_and_makes_places(
+    async def test_an_image_is_built_of_a_file_and_makes_sandboxes(
         self, engine: LiveEngine, tmp_path: Path
     ) -> None:
         """Without any network, and without the engine's own program."""
@@ -216,7 +216,7 @@ class ContainerContract(EngineKit):
             assert why in done.stderr
             assert hint in done.stderr.partition(b"hint: ")[2]
 
-    async def test_a_container_removed_from_outside_is_the_places_failure(
+    async def test_a_container_removed_from_outside_is_the_sandbox_s_failure(
         self, provider: SandboxProvider, plan: Plans, engine: LiveEngine
     ) -> None:
         async with provider.open(plan()) as sandbox:
@@ -228,7 +228,7 @@ class ContainerContract(EngineKit):
             with pytest.raises(SandboxFailed):
                 await sandbox.spawn(["true"])
 
-    async def test_a_place_that_another_server_holds_is_gone_before_a_newer_one_is_open(
+    async def test_a_sandbox_that_another_server_holds_is_gone_before_a_newer_one_is_open(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         heart = Heart(plan().workspace.path)
@@ -261,7 +261,7 @@ class ContainerContract(EngineKit):
             assert not await heart.beats()
             assert (await run(sandbox, "echo", "alive")).output == b"alive\n"
 
-    async def test_a_command_that_kills_all_it_can_does_not_end_the_place(
+    async def test_a_command_that_kills_all_it_can_does_not_end_the_sandbox(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         async with provider.open(plan()) as sandbox:

@@ -38,7 +38,7 @@ class TestDockerAtEveryStep(Kit):
     factory = "dockerd_under_test:make"
     test_a_command = EndContract.test_a_command_given_up_at_any_wait_is_no_part_of_the_next_one
     test_a_sandbox = (
-        EndContract.test_a_place_given_up_at_any_wait_as_it_is_opened_leaves_nothing_to_the_next
+        EndContract.test_a_sandbox_given_up_at_any_wait_as_it_is_opened_leaves_nothing_to_the_next
     )
 
 
@@ -49,7 +49,7 @@ class TestContainers(HostileContract, ContainerContract):
     def engine(self, docker: LiveEngine) -> LiveEngine:
         return docker
 
-    async def test_another_runtime_is_another_kernel_around_the_same_place(
+    async def test_another_runtime_is_another_kernel_around_the_same_sandbox(
         self, docker: LiveEngine, plan: Plans, tmp_path: Path
     ) -> None:
         """gVisor's; the way out is the same, too."""

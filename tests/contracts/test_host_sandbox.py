@@ -22,9 +22,9 @@ _NO_DISK_LIMIT = "what it writes is the machine's own"
 _NO_GROUPS = "only a control group can do that"
 
 _ALWAYS = {
-    "test_two_places_do_not_see_each_others_processes": _NO_CONFINEMENT,
-    "test_two_places_do_not_see_each_others_files": _NO_CONFINEMENT,
-    "test_two_places_do_not_reach_each_others_sockets": _NO_CONFINEMENT,
+    "test_two_sandboxes_do_not_see_each_others_processes": _NO_CONFINEMENT,
+    "test_two_sandboxes_do_not_see_each_others_files": _NO_CONFINEMENT,
+    "test_two_sandboxes_do_not_reach_each_others_sockets": _NO_CONFINEMENT,
     "test_there_is_no_network": _NO_CONFINEMENT,
     "test_an_endpoint_is_the_way_out": _NO_MOUNTS,
     "test_a_mount_can_be_read_and_only_written_if_it_says_so": _NO_MOUNTS,
@@ -48,7 +48,7 @@ class HostContract(SandboxContract):
     test_there_is_room_of_its_own_where_programs_look_for_it = None  # type: ignore[assignment]
     test_other_certificates_can_take_the_place_of_the_systems = None  # type: ignore[assignment]
     # Only the commands themselves do; what those have started is ended by the next sweep, any server's.
-    test_a_place_dies_with_the_process_that_holds_it = None  # type: ignore[assignment]
+    test_a_sandbox_dies_with_the_process_that_holds_it = None  # type: ignore[assignment]
     # There is no limit either for one file or for all; of the second it would be seen in a minute.
     test_all_files_together_do_not_stay_over_the_disk_limit = None  # type: ignore[assignment]
 

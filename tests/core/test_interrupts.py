@@ -67,7 +67,7 @@ async def until_asked(provider: Slow) -> None:
         await provider.begins.wait()
 
 
-async def test_while_its_place_is_made_ready_the_session_rests_at_once(tmp_path: Path):
+async def test_while_its_sandbox_is_made_ready_the_session_rests_at_once(tmp_path: Path):
     provider = Slow()
     async with sandboxed_node(tmp_path, provider) as roost:
         session = await roost.session(message("rm -rf big"), harness="in-sandbox")

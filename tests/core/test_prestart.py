@@ -75,7 +75,7 @@ async def prestart_node(
     ):
         store, notifier = roost.store, roost.notifier
         fixed = FixedNetworking(store.catalog)
-        places = sandboxes(data / "vault", provider, FakeEgress(), roost, belongings=fixed)
+        opens = sandboxes(data / "vault", provider, FakeEgress(), roost, belongings=fixed)
         harnesses = {"in-sandbox": SandboxedHarness(roost.harnesses["scripted"])}
         wakes = StartLimit(notifier, 9)
         pool = Prestart(
@@ -83,13 +83,13 @@ async def prestart_node(
             store.sessions,
             notifier,
             harnesses,
-            places,
+            opens,
             wakes,
             PrestartSettings(size=size, seconds=60, notes=data / "pool"),
             room=lambda: room[0],
         )
         roost.dispatcher._parts = runner_parts(
-            *(store, notifier, harnesses), sandboxes=places, limit=wakes, prestart=pool
+            *(store, notifier, harnesses), sandboxes=opens, limit=wakes, prestart=pool
         )
         await tasks.start(pool.run)
         yield PrestartNode(roost, pool, provider, fixed, room)
@@ -254,7 +254,7 @@ async def test_nothing_is_started_ahead_while_a_session_waits_for_its_agent(tmp_
         await prestarting.ready()
 
 
-async def test_what_a_place_is_refused_is_told_to_the_session_that_has_it(tmp_path: Path):
+async def test_what_a_sandbox_is_refused_is_told_to_the_session_that_has_it(tmp_path: Path):
     refused = RefusalReport(session_id="s", host="h", port=1, reason="host_not_allowed")
     async with prestart_node(tmp_path) as prestarting:
         await prestarting.create()

@@ -181,7 +181,7 @@ async def test_a_runner_that_is_cancelled_as_it_takes_an_agent_ends_it(
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2, 5])
-async def test_a_session_whose_agent_is_let_go_just_then_gets_a_place_after_that_is_gone(
+async def test_a_session_whose_agent_is_let_go_just_then_gets_a_sandbox_after_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lag: int
 ):
     async with history(tmp_path, monkeypatch) as past:

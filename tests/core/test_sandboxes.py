@@ -149,12 +149,12 @@ async def sandboxed_node(
 ) -> AsyncGenerator[Node, None]:
     async with node(data, notifier=notifier) as roost:
         files = _files(data, roost, blobs) if blobs else None
-        places = sandboxes(data / "vault", provider, door or FakeEgress(), roost, files=files)
+        opens = sandboxes(data / "vault", provider, door or FakeEgress(), roost, files=files)
         scripted = roost.harnesses["scripted"]
         store = roost.store
         roost.dispatcher._parts = runner_parts(
             *(store, roost.notifier, {"in-sandbox": harness_class(scripted)}),
-            sandboxes=places,
+            sandboxes=opens,
             standby=roost.standby,
             sleep_after=sleep_after,
             most_idle=most,
@@ -318,7 +318,7 @@ async def test_a_session_has_a_directory_of_its_own_and_the_way_out(tmp_path: Pa
         assert [each.socket for each in plan.endpoints] == ["/run/door"]
 
 
-async def test_a_new_place_has_spent_what_the_ones_before_it_have(tmp_path: Path):
+async def test_a_new_sandbox_has_spent_what_the_ones_before_it_have(tmp_path: Path):
     before: list[Spent] = []
 
     class Spending(FakeEgress):
@@ -518,15 +518,15 @@ async def test_nothing_is_left_of_a_session_that_never_was(tmp_path: Path):
     async with sandboxed_node(
         tmp_path, FakeProvider(), blobs=FolderBlobs(tmp_path / "blobs")
     ) as roost:
-        places = roost.dispatcher._parts.starter._sandboxes
-        assert places is not None
-        files = places.files._own
+        opens = roost.dispatcher._parts.starter._sandboxes
+        assert opens is not None
+        files = opens.files._own
         home = tmp_path / "vault" / ".workspaces" / "sesn_never"
         home.mkdir(parents=True)
         async with files.open("sesn_never", 1):
             pass
         assert await roost.store.workspaces.find("sesn_never") is not None
-        await places.remove("sesn_never")
+        await opens.remove("sesn_never")
         assert await roost.store.workspaces.find("sesn_never") is None
         for folder in ("vault", "notes"):
             assert list((tmp_path / folder).rglob("*sesn_never*")) == []

@@ -78,12 +78,12 @@ async def slow_node(
     """A node that begins to work only when it is told to."""
     async with node(data, working=False) as roost:
         store = roost.store
-        places = sandboxes(data / "vault", provider, FakeEgress(), roost)
+        opens = sandboxes(data / "vault", provider, FakeEgress(), roost)
         scripted = roost.harnesses["scripted"]
         slow = Slow(scripted)
         roost.dispatcher._parts = runner_parts(
             *(store, roost.notifier, {"in-sandbox": slow, "scripted": scripted}),
-            sandboxes=places,
+            sandboxes=opens,
             limit=StartLimit(roost.notifier, most),
         )
         async with anyio.create_task_group() as tasks:

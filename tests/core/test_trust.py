@@ -58,7 +58,7 @@ class TwoProviders:
         self.volumes = volumes = VaultVolumes(vault, vault.parent / "data")
         others = [self.bubblewrap, self.host]
         self.offered = OfferedSandboxes(self.docker, others, levels, volumes)
-        self.places = bare_sandboxes(self.offered, FakeEgress(), catalog, volumes)
+        self.sandboxes = bare_sandboxes(self.offered, FakeEgress(), catalog, volumes)
         self.trust = Trust(self.offered)
 
 
@@ -72,14 +72,14 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_a_session_keeps_the_kind_of_place_it_was_given(server: TwoProviders):
+async def test_a_session_keeps_the_kind_of_sandbox_it_was_given(server: TwoProviders):
     assert (await server.trust.placed(spec(), LIMITED)).sandbox == "docker"
     for level in ("vault", "full"):
         assert (await server.trust.placed(spec(trust_level=level), FREE)).sandbox == "host"
     server.docker.available = False
-    await server.places.offered.check(spec(sandbox="bubblewrap"))
+    await server.sandboxes.offered.check(spec(sandbox="bubblewrap"))
     with pytest.raises(SandboxUnavailable, match="no sandbox is free"):
-        await server.places.offered.check(spec(sandbox="docker"))
+        await server.sandboxes.offered.check(spec(sandbox="docker"))
 
 
 async def test_a_new_session_without_a_sandbox_is_refused_unless_it_names_a_fallback(
@@ -133,9 +133,9 @@ async def test_a_vault_with_the_servers_own_files_in_it_is_not_shown(server: Two
     server.volumes._data = server.volumes._vault / "data"
     for fields in ({"trust_level": "vault"}, {"mount_scope": "workspace+vault"}):
         with pytest.raises(SandboxUnavailable, match="lies in the vault") as refused:
-            await server.places.offered.check(spec(**fields))
+            await server.sandboxes.offered.check(spec(**fields))
         assert "ROOST_DATA" in (refused.value.hint or "")
-    await server.places.offered.check(spec())
+    await server.sandboxes.offered.check(spec())
 
 
 @asynccontextmanager
@@ -148,7 +148,7 @@ async def manor(data: Path) -> AsyncGenerator[tuple[Node, TwoProviders], None]:
             store,
             roost.notifier,
             {"in-sandbox": SandboxedHarness(scripted)},
-            sandboxes=server.places,
+            sandboxes=server.sandboxes,
         )
         yield roost, server
 
@@ -189,7 +189,7 @@ async def test_a_host_session_works_in_the_vault_and_lives_in_a_home_of_its_own(
             assert plan.workspace.path == tmp_path / "vault"
             assert not plan.hidden
             assert plan.environ.get("HOME") == home
-            bounds = server.places._planner.confinement(session)
+            bounds = server.sandboxes._planner.confinement(session)
             assert (bounds is None) == (level == "full")
 
 

@@ -75,12 +75,12 @@ async def writing(
             roost.notifier,
             pace=SyncPace(turn=60),
         )
-        places = sandboxes(data / "vault", FakeProvider(), FakeEgress(), roost, files=files)
+        opens = sandboxes(data / "vault", FakeProvider(), FakeEgress(), roost, files=files)
         agent = Writing(roost.harnesses["scripted"])
         agent.homes = homes
         roost.dispatcher._parts = runner_parts(
             *(roost.store, roost.notifier, {"in-sandbox": agent}),
-            sandboxes=places,
+            sandboxes=opens,
             standby=roost.standby,
             sleep_after=60,
         )

@@ -429,7 +429,7 @@ async def test_fifty_agents_at_once_get_their_own_answers(egress_setup: EgressSe
     assert sum(account.usage.output_tokens for account in egress_setup.accounts) == 50 * 20
 
 
-async def test_connections_over_the_limit_wait_for_a_place(egress_setup: EgressSetup):
+async def test_connections_over_the_limit_wait_for_a_slot(egress_setup: EgressSetup):
     bounds = msgspec.structs.replace(egress_setup.options().bounds, connections=2)
     most = 0
 

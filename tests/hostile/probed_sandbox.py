@@ -51,7 +51,7 @@ def need_bubblewrap() -> None:
 
 
 @asynccontextmanager
-async def hostile_place(
+async def hostile_sandbox(
     home: Path,
     limits: SandboxLimits | None = None,
     *,

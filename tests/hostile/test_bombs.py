@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.hostile.probed_sandbox import MIB, hostile_place, hostile_plan
+from tests.hostile.probed_sandbox import MIB, hostile_plan, hostile_sandbox
 from tests.parts import need
 
 from roost.errors import SandboxFailed
@@ -60,7 +60,7 @@ def outsider() -> Generator[subprocess.Popen[bytes], None, None]:
         process.kill()
 
 
-Place = Callable[..., AbstractAsyncContextManager[Sandbox]]
+OpenSandbox = Callable[..., AbstractAsyncContextManager[Sandbox]]
 
 
 def _in(kind: str, *marks: pytest.MarkDecorator) -> Any:
@@ -72,20 +72,20 @@ ENGINES = [_in("docker", pytest.mark.chaos), _in("podman", pytest.mark.chaos)]
 
 
 @pytest.fixture(params=["control groups", "no control groups", *ENGINES])
-def place(request: pytest.FixtureRequest) -> Place:
-    """Opens a place of each kind."""
+def open_each(request: pytest.FixtureRequest) -> OpenSandbox:
+    """Opens a sandbox of each kind."""
     if "groups" in request.param:
-        return partial(hostile_place, use_cgroups=request.param == "control groups")
+        return partial(hostile_sandbox, use_cgroups=request.param == "control groups")
     return _container_of(request)
 
 
 @pytest.fixture(params=["bubblewrap", *ENGINES])
-def best_place(request: pytest.FixtureRequest) -> Place:
+def open_best(request: pytest.FixtureRequest) -> OpenSandbox:
     """The same, but bubblewrap as it is on this machine."""
-    return hostile_place if request.param == "bubblewrap" else _container_of(request)
+    return hostile_sandbox if request.param == "bubblewrap" else _container_of(request)
 
 
-def _container_of(request: pytest.FixtureRequest) -> Place:
+def _container_of(request: pytest.FixtureRequest) -> OpenSandbox:
     provider = make_provider(request.getfixturevalue(request.param).factory)
     return lambda *plan, **more: provider.open(hostile_plan(*plan, **more))
 
@@ -105,39 +105,41 @@ async def explode(sandbox: Sandbox, bomb: str) -> CommandResult:
     ],
 )
 async def test_a_bomb_stays_within_its_limit(
-    home: Path, place: Place, bomb: str, least: int, most: int
+    home: Path, open_each: OpenSandbox, bomb: str, least: int, most: int
 ) -> None:
-    async with place(home, BOUNDED) as sandbox:
+    async with open_each(home, BOUNDED) as sandbox:
         result = await explode(sandbox, bomb)
         assert least <= int(result.output) <= most, result
         assert (await run(sandbox, "echo", "alive")).output == b"alive\n"
 
 
-async def test_one_file_stays_within_the_disk_limit(home: Path, place: Place) -> None:
-    async with place(home, BOUNDED) as sandbox:
+async def test_one_file_stays_within_the_disk_limit(home: Path, open_each: OpenSandbox) -> None:
+    async with open_each(home, BOUNDED) as sandbox:
         with suppress(SandboxFailed):  # with its directory it is over the limit
             await explode(sandbox, "one_file")
     assert 79 * MIB <= (home / "bomb").stat().st_size <= 80 * MIB
 
 
-async def test_a_memory_bomb_ends_itself_only(home: Path, place: Place) -> None:
-    async with place(home, BOUNDED) as sandbox:
+async def test_a_memory_bomb_ends_itself_only(home: Path, open_each: OpenSandbox) -> None:
+    async with open_each(home, BOUNDED) as sandbox:
         bystander = await sandbox.spawn(["cat"])
         assert (await explode(sandbox, "memory")).code != 0
         await bystander.send(b"alive")
         assert await bystander.receive() == b"alive"
 
 
-async def test_what_lies_in_memory_files_counts_as_memory(home: Path, best_place: Place) -> None:
+async def test_what_lies_in_memory_files_counts_as_memory(
+    home: Path, open_best: OpenSandbox
+) -> None:
     need("control groups", cgroups.detect().controllers, "running as root, or with Delegate=yes")
     limits = SandboxLimits(memory_bytes=64 * MIB, tmp_bytes=512 * MIB)
-    async with best_place(home, limits) as sandbox:
+    async with open_best(home, limits) as sandbox:
         result = await explode(sandbox, "temporary")
         assert result.code != 0 or int(result.output) < 64
 
 
-async def test_empty_files_fill_the_disk_too(home: Path, best_place: Place) -> None:
-    async with best_place(home, BOUNDED) as sandbox:
+async def test_empty_files_fill_the_disk_too(home: Path, open_best: OpenSandbox) -> None:
+    async with open_best(home, BOUNDED) as sandbox:
         with pytest.raises(SandboxFailed, match="disk"):
             await explode(sandbox, "many_files")
         with pytest.raises(SandboxFailed, match="disk"):
@@ -145,9 +147,9 @@ async def test_empty_files_fill_the_disk_too(home: Path, best_place: Place) -> N
 
 
 async def test_a_line_of_a_gigabyte_passes_through_without_being_held(
-    home: Path, best_place: Place
+    home: Path, open_best: OpenSandbox
 ) -> None:
-    async with best_place(home) as sandbox:
+    async with open_best(home) as sandbox:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         process = await sandbox.spawn(["python3", "-m", "roost.testing.probes.bombs", "line"])
         total = 0
@@ -159,11 +161,11 @@ async def test_a_line_of_a_gigabyte_passes_through_without_being_held(
 
 
 async def test_killing_everybody_kills_nobody_else(
-    home: Path, best_place: Place, tmp_path: Path, outsider: subprocess.Popen[bytes]
+    home: Path, open_best: OpenSandbox, tmp_path: Path, outsider: subprocess.Popen[bytes]
 ) -> None:
     async with (
-        best_place(tmp_path / "other", session="sesn_other") as other,
-        best_place(home) as sandbox,
+        open_best(tmp_path / "other", session="sesn_other") as other,
+        open_best(home) as sandbox,
     ):
         # Commands of one container do see each other.
         bystanders = [await other.spawn(["cat"])]
@@ -179,12 +181,12 @@ async def test_killing_everybody_kills_nobody_else(
 
 
 async def test_one_session_cannot_take_what_is_counted_per_user(
-    home: Path, best_place: Place, tmp_path: Path
+    home: Path, open_best: OpenSandbox, tmp_path: Path
 ) -> None:
     need("root", os.geteuid() == 0, "running as root: else all sessions have the server's uid")
     async with (
-        best_place(home, SandboxLimits(open_files=2048)) as greedy,
-        best_place(tmp_path / "other", session="sesn_other") as other,
+        open_best(home, SandboxLimits(open_files=2048)) as greedy,
+        open_best(tmp_path / "other", session="sesn_other") as other,
     ):
         holding = await greedy.spawn(["python3", "-c", HOLD_WATCHES])
         assert await holding.receive() == b"held\n"
@@ -192,17 +194,17 @@ async def test_one_session_cannot_take_what_is_counted_per_user(
 
 
 async def test_a_tree_deeper_than_any_path_is_walked_and_handed_over(
-    home: Path, best_place: Place
+    home: Path, open_best: OpenSandbox
 ) -> None:
-    async with best_place(home) as sandbox:
+    async with open_best(home) as sandbox:
         assert int((await explode(sandbox, "deep")).output) == 1500
     assert sum(1 for _ in walk_beneath(home)) >= 1500
-    async with best_place(home, session="sesn_next") as sandbox:
+    async with open_best(home, session="sesn_next") as sandbox:
         assert (await run(sandbox, "true")).code == 0
 
 
-async def test_an_error_output_without_end_is_cut(home: Path, best_place: Place) -> None:
-    async with best_place(home) as sandbox:
+async def test_an_error_output_without_end_is_cut(home: Path, open_best: OpenSandbox) -> None:
+    async with open_best(home) as sandbox:
         process = await sandbox.spawn(["sh", "-c", "yes >&2"])
         await anyio.sleep(0.3)
         assert len(process.errors()) <= 64 * 1024

@@ -71,31 +71,31 @@ async def test_two_live_sessions_have_two_uids_whichever_server_they_belong_to(
 
 
 async def test_a_session_keeps_its_uid_while_nobody_else_has_it(tmp_path: Path) -> None:
-    places = provider(uids=UIDS)
-    async with places.open(plan(tmp_path)) as sandbox:
+    sandboxes = provider(uids=UIDS)
+    async with sandboxes.open(plan(tmp_path)) as sandbox:
         first = await uid_of(sandbox, tmp_path / "sesn_1")
-    async with places.open(plan(tmp_path, generation=2)) as sandbox:
+    async with sandboxes.open(plan(tmp_path, generation=2)) as sandbox:
         assert await uid_of(sandbox, tmp_path / "sesn_1") == first
     with Uids(range(first, first + 1)).hold("sesn_thief", []):
-        async with places.open(plan(tmp_path, generation=3)) as sandbox:
+        async with sandboxes.open(plan(tmp_path, generation=3)) as sandbox:
             assert await uid_of(sandbox, tmp_path / "sesn_1") != first
             assert (await run(sandbox, "rm", "mark")).code == 0
 
 
 async def test_when_all_uids_are_taken_no_sandbox_is_opened(tmp_path: Path) -> None:
-    places = provider(uids=UIDS[:1])
-    async with places.open(plan(tmp_path, "sesn_a")):
+    sandboxes = provider(uids=UIDS[:1])
+    async with sandboxes.open(plan(tmp_path, "sesn_a")):
         with pytest.raises(SandboxUnavailable, match="in use"):
-            async with places.open(plan(tmp_path, "sesn_b")):
+            async with sandboxes.open(plan(tmp_path, "sesn_b")):
                 pass
-    async with places.open(plan(tmp_path, "sesn_b")) as sandbox:
+    async with sandboxes.open(plan(tmp_path, "sesn_b")) as sandbox:
         assert (await run(sandbox, "true")).code == 0
 
 
 async def test_nothing_of_a_sandbox_runs_as_root(tmp_path: Path) -> None:
     """Not even what stands around the command: uid 1000 inside would be root outside."""
-    places = provider(uids=UIDS, use_cgroups=False)
-    async with places.open(plan(tmp_path)) as sandbox:
+    sandboxes = provider(uids=UIDS, use_cgroups=False)
+    async with sandboxes.open(plan(tmp_path)) as sandbox:
         process = await sandbox.spawn(["sleep", "60"])
         uid = await uid_of(sandbox, tmp_path / "sesn_1")
         family = procfs.descendants([process.pid])  # type: ignore[attr-defined]
@@ -115,7 +115,7 @@ async def test_a_home_that_is_missing_is_said_plainly(tmp_path: Path) -> None:
             pass
 
 
-async def test_what_the_machine_does_not_let_us_do_is_the_places_failure() -> None:
+async def test_what_the_machine_does_not_let_us_do_is_the_sandbox_s_failure() -> None:
     """And never the output of a command."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)  # noqa: PTH101 - so that bwrap looks for what is in it itself

@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from tests.hostile.probed_sandbox import hostile_place, need_bubblewrap, provider
+from tests.hostile.probed_sandbox import hostile_sandbox, need_bubblewrap, provider
 
 from roost.errors import SandboxFailed
 from roost.ports.sandbox_provider import LocalVolume, Plan
@@ -79,13 +79,13 @@ async def kill_as_soon_as_it_starts(delay: float, before: set[int]) -> None:
 async def test_a_bwrap_killed_in_its_first_moments_leaves_nothing(
     tmp_path: Path, moments: random.Random, groups: bool, rounds: int
 ) -> None:
-    places = provider(use_cgroups=groups)
+    sandboxes = provider(use_cgroups=groups)
     for number in range(rounds):
         word = secrets.token_hex(8)
         delay = moments.uniform(0, 0.005)
         async with (
             anyio.create_task_group() as tasks,
-            places.open(plan_for(tmp_path / "home")) as sandbox,
+            sandboxes.open(plan_for(tmp_path / "home")) as sandbox,
         ):
             before = {*procfs.children(os.getpid())}
             if (
@@ -101,38 +101,38 @@ async def test_a_bwrap_killed_in_its_first_moments_leaves_nothing(
             assert running(word) == [], f"killed after {delay * 1000:.1f} ms"
 
 
-def server_in_a_fork(places: BubblewrapProvider, home: Path, word: str) -> int:
+def server_in_a_fork(sandboxes: BubblewrapProvider, home: Path, word: str) -> int:
     """The pid of a process that opens a place, and there a command. Quicker than a new Python."""
     if pid := os.fork():
         return pid
     try:
-        anyio.run(open_for_ever, places, home, word)
+        anyio.run(open_for_ever, sandboxes, home, word)
     finally:
         os._exit(1)
 
 
-async def open_for_ever(places: BubblewrapProvider, home: Path, word: str) -> None:
-    async with places.open(plan_for(home)) as sandbox:
+async def open_for_ever(sandboxes: BubblewrapProvider, home: Path, word: str) -> None:
+    async with sandboxes.open(plan_for(home)) as sandbox:
         await sandbox.spawn(["sh", "-c", "sleep 600", word])
         await anyio.sleep_forever()
 
 
 @GROUPS
 @pytest.mark.parametrize("rounds", ROUNDS)
-def test_a_server_killed_while_it_opens_a_place_leaves_nothing_that_a_sweep_does_not_end(
+def test_a_server_killed_while_it_opens_a_sandbox_leaves_nothing_that_a_sweep_does_not_end(
     tmp_path: Path, moments: random.Random, groups: bool, rounds: int
 ) -> None:
-    places = provider(use_cgroups=groups)
-    anyio.run(places.check)
+    sandboxes = provider(use_cgroups=groups)
+    anyio.run(sandboxes.check)
     for _ in range(rounds):
         word = secrets.token_hex(8)
-        server = server_in_a_fork(places, tmp_path / "home", word)
+        server = server_in_a_fork(sandboxes, tmp_path / "home", word)
         while not procfs.children(server):
             time.sleep(0.0005)
         time.sleep(delay := moments.uniform(0, 0.03))
         os.kill(server, signal.SIGKILL)
         os.waitpid(server, 0)
-        anyio.run(places.sweep)
+        anyio.run(sandboxes.sweep)
         # A process that was not bwrap yet when the sweep looked ends by itself, with its input; a
         # command that has begun would not end for minutes.
         deadline = time.monotonic() + 60
@@ -143,7 +143,7 @@ def test_a_server_killed_while_it_opens_a_place_leaves_nothing_that_a_sweep_does
 
 async def test_a_command_does_not_begin_for_a_server_that_is_dead(tmp_path: Path) -> None:
     """Between its first byte and its answer: the shell has said that it is there, and waits."""
-    async with hostile_place(tmp_path / "home") as sandbox:
+    async with hostile_sandbox(tmp_path / "home") as sandbox:
         launch = sandbox._launcher.begin()
         child = await start(launch.argv, descriptors=launch.descriptors)
         try:
@@ -161,7 +161,7 @@ async def test_a_command_does_not_begin_for_a_server_that_is_dead(tmp_path: Path
 async def test_what_is_made_up_inside_is_not_believed(tmp_path: Path) -> None:
     """Else a sandbox could keep every server on the machine busy with ends that never end."""
     made_up = "roost-4026531836.4194303.1-0123456789abcdef-1-01234567"
-    async with hostile_place(tmp_path / "home") as sandbox:
+    async with hostile_sandbox(tmp_path / "home") as sandbox:
         word = f"made-up-{os.getpid()}"
         forged = await sandbox.spawn(
             ["python3", "-c", "import time; time.sleep(60)", word, "--unsetenv", made_up, "x"],
@@ -189,7 +189,7 @@ async def test_names_of_other_pid_namespaces_and_of_the_living_are_not_orphans(
 
 
 @pytest.mark.parametrize("living", [False, True], ids=["killed", "living"])
-def test_a_server_that_starts_ends_the_places_of_killed_servers_and_of_no_others(
+def test_a_server_that_starts_ends_the_sandboxes_of_killed_servers_and_of_no_others(
     tmp_path: Path, living: bool
 ) -> None:
     """Without control groups and without walls a killed server leaves the most behind."""

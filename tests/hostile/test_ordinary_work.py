@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.hostile.probed_sandbox import hostile_place
+from tests.hostile.probed_sandbox import hostile_sandbox
 
 from roost.testing.sandbox_contract.kit import run
 
@@ -81,6 +81,6 @@ async def test_ordinary_work_is_done(tmp_path: Path, name: str) -> None:
     program, script = WORK[name]
     if shutil.which(program, path="/usr/local/bin:/usr/bin:/bin") is None:
         pytest.skip(f"this machine has no {program}")
-    async with hostile_place(tmp_path / "home") as sandbox:
+    async with hostile_sandbox(tmp_path / "home") as sandbox:
         result = await run(sandbox, "sh", "-ec", script)
         assert result.code == 0, result

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.hostile.probed_sandbox import hostile_place, provider
+from tests.hostile.probed_sandbox import hostile_sandbox, provider
 from tests.parts import need
 
 from roost.errors import SandboxUnavailable
@@ -171,7 +171,7 @@ async def test_opening_a_sandbox_gives_away_nothing_that_is_linked_to(workspace:
     outside = workspace.parent / "outside"
     (outside / "twice").write_text(SECRET)
     os.link(outside / "twice", workspace / "second-name")
-    async with hostile_place(workspace) as sandbox:
+    async with hostile_sandbox(workspace) as sandbox:
         assert (await run(sandbox, "sh", "-c", "echo >>folder/plain")).code == 0
         assert (await run(sandbox, "sh", "-c", "cat link folder-link/secret")).code != 0
     assert {(outside / name).stat().st_uid for name in ("secret", "twice", ".")} == {0}

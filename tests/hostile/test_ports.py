@@ -92,7 +92,7 @@ async def test_a_port_is_closed_with_its_command_and_nothing_of_it_is_open_insid
         assert len(os.listdir("/proc/self/fd")) <= len(before) + 3  # noqa: PTH208
 
 
-async def test_a_connection_that_is_taken_late_does_not_outlive_the_place(tmp_path: Path) -> None:
+async def test_a_connection_that_is_taken_late_does_not_outlive_the_sandbox(tmp_path: Path) -> None:
     held: list[socket.socket] = []
     came = anyio.Event()
 

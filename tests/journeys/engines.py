@@ -35,7 +35,7 @@ class SandboxEngine(Protocol):
         """Give it back, to the server as it runs."""
         ...
 
-    def places_of(self, session_id: str) -> list[str]:
+    def sandboxes_of(self, session_id: str) -> list[str]:
         """What there is of a session's sandboxes now."""
         ...
 
@@ -68,7 +68,7 @@ class Bubblewrap:
             ["nsenter", "--target", str(server.pid), "--mount", "sh", "-c", uncover], check=True
         )
 
-    def places_of(self, session_id: str) -> list[str]:
+    def sandboxes_of(self, session_id: str) -> list[str]:
         return []  # its processes are all there is, and they have no name
 
 
@@ -115,6 +115,6 @@ class Docker:
     def back(self, server: LiveServer) -> None:
         self._engine.start()
 
-    def places_of(self, session_id: str) -> list[str]:
+    def sandboxes_of(self, session_id: str) -> list[str]:
         found = anyio.run(Engine(self._engine.socket).sandboxes, session_id)
         return [str(place["Id"]) for place in found]

@@ -73,7 +73,7 @@ def until(condition: Callable[[], bool]) -> None:
 def until_gone(chat: Chat, engine: SandboxEngine) -> None:
     """Until the agent sleeps, and nothing is left of its sandbox."""
     session = chat.session.id
-    until(lambda: not warm_agents(chat.server) and not engine.places_of(session))
+    until(lambda: not warm_agents(chat.server) and not engine.sandboxes_of(session))
 
 
 def transcripts(chat: Chat) -> list[Path]:

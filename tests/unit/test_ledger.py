@@ -232,7 +232,7 @@ def test_a_log_takes_messages_up_to_a_bound_and_still_interrupts():
     assert ledger.admit(shorter, [say("a")], at(NOW), 10).entries
 
 
-def test_a_large_message_takes_more_than_one_place():
+def test_a_large_message_takes_more_than_one_slot():
     large = say("x" * 3 * PLACE)
     state = ledger.admit(claimed(), [large], at(NOW), 5).state
     assert state.queued == 1 + 4

@@ -40,7 +40,7 @@ async def restore(home: Path) -> dict[str, Any]:
     return {}
 
 
-async def open_place(home: Path) -> dict[str, Any]:
+async def open_sandbox(home: Path) -> dict[str, Any]:
     """A sandbox with it as its home."""
     generation = time.time_ns()
     plan = Plan(

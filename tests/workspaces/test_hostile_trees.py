@@ -322,7 +322,7 @@ def test_a_million_files_are_stored_and_restored_in_little_memory_and_no_more_th
     assert again.joinpath(*["deep"] * 100, "huge").stat().st_size == 1 << 40
     plant(home, range(1000, 1001), 998)
     assert step("take", home)["refused"].startswith("the workspace has more than 1,000,000 files")
-    place = step("open_place", home)
+    place = step("open_sandbox", home)
     assert place["code"] == 0
     assert max(first["MiB"], second["MiB"]) < 500
     assert (restored["MiB"] < 1000, place["MiB"] < 50) == (True, True)

@@ -64,9 +64,9 @@ class _Named(msgspec.Struct, frozen=True):
 class Attachments:
     """The files that messages to all sessions name."""
 
-    def __init__(self, store: FileStore, keeper: FileJanitor) -> None:
+    def __init__(self, store: FileStore, janitor: FileJanitor) -> None:
         self._store = store
-        self._keeper = keeper
+        self._janitor = janitor
 
     def kept(
         self,
@@ -105,7 +105,7 @@ class Attachments:
             yield
             return
         async with (
-            self._keeper.making(caller.tenant, session_id),
+            self._janitor.making(caller.tenant, session_id),
             self._kept(caller, session_id, named),
         ):
             yield
@@ -124,7 +124,7 @@ class Attachments:
         if not named:
             yield
             return
-        async with self._keeper.making(caller.tenant, target):
+        async with self._janitor.making(caller.tenant, target):
             for copy in named:
                 await self._store.share(caller, copy, target)
             yield

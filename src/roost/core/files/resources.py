@@ -53,7 +53,7 @@ class Resources:
     def __init__(
         self,
         store: FileStore,
-        keeper: FileJanitor,
+        janitor: FileJanitor,
         catalog: Catalog,
         sessions: Sessions,
         shown: FileExchange,
@@ -63,14 +63,14 @@ class Resources:
         urls: Sequence[str] = (),
     ) -> None:
         self._store = store
-        self._keeper = keeper
+        self._janitor = janitor
         self._catalog = catalog
         self._sessions = sessions
         self._shown = shown
         self._seal = seal
         self._urls = urls
         self.outputs = outputs
-        keeper.also.append(self.forget)
+        janitor.also.append(self.forget)
 
     def check(self, params: Sequence[Mapping[str, Any]], spec: Spec) -> None:
         """Refuse resources that such a session cannot have.
@@ -94,7 +94,7 @@ class Resources:
         if not params:
             yield []
             return
-        async with self._keeper.making(caller.tenant, session_id):
+        async with self._janitor.making(caller.tenant, session_id):
             made = [
                 await self._made(caller, session_id, each, f"resources.{i}.")
                 for i, each in enumerate(params)

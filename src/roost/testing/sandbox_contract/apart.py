@@ -35,7 +35,7 @@ for kind, address in ((socket.AF_INET, ("127.0.0.1", int(sys.argv[1]))), (socket
 class ApartContract(Kit):
     """What a sandbox cannot see or reach: others' processes and files, sockets, the network."""
 
-    async def test_two_places_do_not_see_each_others_processes(
+    async def test_two_sandboxes_do_not_see_each_others_processes(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """Nor can one signal the other's."""
@@ -44,7 +44,7 @@ class ApartContract(Kit):
             seen = await shell(b, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
             assert b"654321" not in seen.output
 
-    async def test_two_places_do_not_see_each_others_files(
+    async def test_two_sandboxes_do_not_see_each_others_files(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """They are visible under no path."""
@@ -73,7 +73,7 @@ class ApartContract(Kit):
             assert (await shell(a, "echo >/mnt/session/uploads/new")).code != 0
             assert (await shell(a, "rmdir /mnt/session/uploads")).code != 0
 
-    async def test_two_places_do_not_reach_each_others_sockets(
+    async def test_two_sandboxes_do_not_reach_each_others_sockets(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """Neither by port nor by name."""

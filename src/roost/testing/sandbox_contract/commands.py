@@ -136,7 +136,7 @@ class CommandContract(Kit):
             assert (await run(sandbox, "cat", "file")).output == b"top\n"
             assert (await run(sandbox, "cat", "file", cwd="/workspace/inner")).output == b"here\n"
 
-    async def test_a_directory_that_is_not_there_is_the_places_failure(
+    async def test_a_directory_that_is_not_there_is_the_sandbox_s_failure(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """A command that never ran has no exit code."""

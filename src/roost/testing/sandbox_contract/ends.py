@@ -22,7 +22,7 @@ from roost.testing.sandbox_contract.kit import Heart, Kit, Plans, make_provider,
 class EndContract(Kit):
     """Stop, context end, another generation, the server's death, a sweep."""
 
-    async def test_what_was_left_running_is_dead_when_the_place_is_left(
+    async def test_what_was_left_running_is_dead_when_the_sandbox_is_left(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """Also what has put itself away from its parent, its session and its pipes."""
@@ -66,7 +66,7 @@ class EndContract(Kit):
                 raise ZeroDivisionError
         assert not await heart.beats()
 
-    async def test_a_place_is_gone_when_its_user_is_cancelled(
+    async def test_a_sandbox_is_gone_when_its_user_is_cancelled(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """In the middle of waiting for a command."""
@@ -106,7 +106,7 @@ class EndContract(Kit):
                     assert all(line.startswith(f"{name} ") for line in lines), lines
                     assert len(set(lines)) == len(lines), lines
 
-    async def test_a_place_given_up_at_any_wait_as_it_is_opened_leaves_nothing_to_the_next(
+    async def test_a_sandbox_given_up_at_any_wait_as_it_is_opened_leaves_nothing_to_the_next(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """The next one of the session is its own, and that of another session goes on."""
@@ -129,7 +129,7 @@ class EndContract(Kit):
                     assert said.output.split()[0] == str(step).encode()
                 assert (await run(beside, "echo", "beside")).output == b"beside\n"
 
-    async def test_an_older_place_is_gone_before_a_newer_one_is_open(
+    async def test_an_older_sandbox_is_gone_before_a_newer_one_is_open(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """And an older or equal one is not opened beside it."""
@@ -148,7 +148,7 @@ class EndContract(Kit):
                             pass
                 assert (await run(newer, "echo", "new")).output == b"new\n"
 
-    async def test_a_place_dies_with_the_process_that_holds_it(self, plan: Plans) -> None:
+    async def test_a_sandbox_dies_with_the_process_that_holds_it(self, plan: Plans) -> None:
         """However that is killed; perhaps a moment later, because others have to notice."""
         given = plan()
         heart = Heart(given.workspace.path)
@@ -158,7 +158,7 @@ class EndContract(Kit):
             await holder.wait()
             await heart.ends()
 
-    async def test_an_older_place_of_another_process_is_gone_before_a_newer_one_is_open(
+    async def test_an_older_sandbox_of_another_process_is_gone_before_a_newer_one_is_open(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """One that hangs, say, and whose session was given to this one."""
@@ -183,7 +183,7 @@ class EndContract(Kit):
             assert not await heart.beats()
             await provider.sweep()  # what is gone stays gone
 
-    async def test_a_sweep_leaves_the_places_of_living_processes_alone(
+    async def test_a_sweep_leaves_the_sandboxes_of_living_processes_alone(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """Its own, and others'."""

@@ -14,7 +14,7 @@ from roost.testing.sandbox_contract.kit import Kit, Plans, shell
 class FileContract(Kit):
     """What a sandbox sees of its volumes and mounts."""
 
-    async def test_the_workspace_outlives_the_place(
+    async def test_the_workspace_outlives_the_sandbox(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """The next sandbox of the session finds it as it was left, and may go on changing it."""
@@ -26,7 +26,7 @@ class FileContract(Kit):
             result = await shell(sandbox, "echo two >>link/b/file; cat a/b/file; rm -r a")
             assert result == (0, b"one\ntwo\n", b"")
 
-    async def test_the_home_outlives_the_place(
+    async def test_the_home_outlives_the_sandbox(
         self, provider: SandboxProvider, plan: Plans, tmp_path: Path
     ) -> None:
         """It is another directory than the workspace, if the plan says so."""
@@ -52,7 +52,7 @@ class FileContract(Kit):
             assert (await shell(b, "echo b >>d/file; echo b >d/other")) == (0, b"", b"")
             assert (await shell(a, "cat d/file; rm d/other; rm -r d")).output == b"a\nb\n"
 
-    async def test_files_the_server_puts_there_belong_to_the_place(
+    async def test_files_the_server_puts_there_belong_to_the_sandbox(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """An upload or a restored snapshot can be changed inside."""

@@ -65,7 +65,7 @@ class LimitContract(Kit):
             result = await run(sandbox, "python3", "-c", _FORK)
             assert 20 <= int(result.output) <= 40
 
-    async def test_processes_of_another_place_do_not_count(
+    async def test_processes_of_another_sandbox_do_not_count(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
         """Also where both are the same user of the machine."""
