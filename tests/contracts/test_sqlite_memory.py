@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.contracts.sqlite_batch import Doing
 from tests.striking import WAYS, cancelled
 
 from roost.errors import RoostError
 from roost.ports.drafts import new_draft
 from roost.ports.sessions import Revised
 from roost.stores.sqlite import SqliteStore
+from roost.stores.sqlite.transaction import SqliteTransaction
 from roost.testing.stage import Stage, message
 
 
@@ -121,3 +123,27 @@ async def test_after_a_write_a_session_is_known_without_being_read(
 @pytest.mark.timeout(900)
 async def test_in_ten_thousand_histories_memory_is_what_would_be_read(tmp_path: Path) -> None:
     await histories(tmp_path, 10_000)
+
+
+async def test_a_session_is_shown_as_committed_only_when_it_is(tmp_path: Path):
+    async with SqliteStore.open(tmp_path / "roost.db") as store:
+        session_id, writer = await Stage(store).session(message()), store._writer
+        before = writer.settled(session_id)
+        assert before is not None
+
+        def change(tx: SqliteTransaction) -> None:
+            session = tx.session(session_id)
+            tx.put(session, replace(session.state, sent=session.state.sent + 1))
+            assert writer.settled(session_id) is None
+
+        def change_in_vain(tx: SqliteTransaction) -> None:
+            change(tx)
+            raise ValueError("a bug")
+
+        with pytest.raises(ValueError, match="a bug"):
+            await writer.do(Doing(change_in_vain))
+        assert writer.settled(session_id) is None, "what was rolled back is not believed"
+        assert (await store.sessions.find(session_id)).state == before.state
+        await writer.do(Doing(change))
+        after = writer.settled(session_id)
+        assert after is not None and after.state.sent == before.state.sent + 1
