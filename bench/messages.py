@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
+from http.client import HTTPResponse
 from pathlib import Path
 
 from anyio.from_thread import start_blocking_portal
@@ -39,6 +40,16 @@ class Loop(Roost):
             time.sleep(0.05)
 
 
+class Asking(Telling):
+    """A request to the model, whose answer is read to its end."""
+
+    def check(self) -> None:
+        with self._line:
+            answer = HTTPResponse(self._line)
+            answer.begin()
+            assert (answer.status, b"message_stop" in answer.read()) == (200, True)
+
+
 def bare(url: str) -> Telling:
     """What the loop asks the model, without the loop."""
     body = json.dumps(
@@ -54,7 +65,7 @@ def bare(url: str) -> Telling:
         f"POST /v1/messages HTTP/1.1\r\nhost: {host}\r\nx-api-key: none\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}"
     )
-    return Telling(host, request.encode())
+    return Asking(host, request.encode())
 
 
 def race(folder: Path, model: Model, environ: dict[str, str], rounds: int) -> None:
