@@ -59,7 +59,6 @@ class AcpSessions(HarnessSessions):
     "test_an_agent_that_is_not_installed_is_listed_with_the_reason",
     "test_a_session_on_the_host_is_refused",
     "test_it_goes_on_elsewhere_from_what_was_stored",
-    "test_a_turn_that_its_server_did_not_survive_is_finished_by_the_next",
 )
 class TestClaudeAgentAcpSessions(AcpSessions):
     harness = "claude-acp"
