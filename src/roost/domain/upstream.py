@@ -73,7 +73,10 @@ class Upstreams:
 
 def searches_web(api: str, url: str) -> bool:
     """Whether a server is known to search the web for its models: the one of those who made the API."""
-    return api == "anthropic" and urlsplit(url).hostname == "api.anthropic.com"
+    try:
+        return api == "anthropic" and urlsplit(url).hostname == "api.anthropic.com"
+    except ValueError:  # an address that whoever connects to it refuses, with a hint
+        return False
 
 
 def plain_id(model: str) -> str:
