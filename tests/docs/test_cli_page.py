@@ -13,7 +13,8 @@ from roost.cli.main import app
 def _commands(command: object, path: str) -> Iterator[tuple[str, TyperCommand]]:
     if isinstance(command, TyperGroup):
         for name, below in command.commands.items():
-            yield from _commands(below, f"{path} {name}")
+            if not below.hidden:  # another name of a group that is shown
+                yield from _commands(below, f"{path} {name}")
     else:
         assert isinstance(command, TyperCommand)
         yield path, command

@@ -28,6 +28,7 @@ key = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 app.add_typer(sessions, name="sessions")
 image = typer.Typer(help="Build what `docker` sandboxes are made of.", no_args_is_help=True)
 app.add_typer(key, name="key")
+app.add_typer(key, name="keys", hidden=True)  # as `roost sessions` and the others are called
 app.add_typer(image, name="image")
 node = typer.Typer(help="List the servers of a database, and drain one.", no_args_is_help=True)
 app.add_typer(node, name="node")
