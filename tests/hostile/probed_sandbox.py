@@ -28,6 +28,12 @@ PROBES = Path(roost.testing.probes.__file__).parent
 INSIDE = "/opt/probes/roost/testing/probes"
 ENVIRON = {"PYTHONPATH": "/opt/probes", "PYTHONDONTWRITEBYTECODE": "1"}
 SECRET = "a-secret-of-the-server"
+HARMLESS = {
+    "fs.set_uid_in_workspace",
+    "proc.machine_load",
+    "proc.mounts",
+    "proc.trace_first",
+}
 _CREATE_EXCLUSIVELY = 0o3000
 _REMOVE = 0
 
@@ -125,6 +131,7 @@ def things_outside(folder: Path) -> Generator[dict[str, Any], None, None]:
                 "socket": str(folder / "server.sock"),
                 "shared_memory": key,
                 "cwd": "/workspace",
+                "record": ".claude",
             }
         finally:
             victim.kill()
@@ -182,3 +189,10 @@ def naive(bwrap: Path, facts: dict[str, Any]) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def not_blocked(found: dict[str, Any]) -> dict[str, str]:
+    """The probes that got something which is not known to be harmless, and what."""
+    return {
+        n: got["detail"] for n, got in found.items() if got["verdict"] not in ("blocked", "info")
+    }

@@ -7,20 +7,21 @@ import os
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.hostile.probed_sandbox import SECRET, hostile_sandbox, keep_record, naive, things_outside
+from tests.hostile.probed_sandbox import (
+    HARMLESS,
+    SECRET,
+    hostile_sandbox,
+    keep_record,
+    naive,
+    not_blocked,
+    things_outside,
+)
 
 from roost.sandboxes.bubblewrap import tools
 from roost.testing.sandbox_contract.kit import finish
 
-HARMLESS = {
-    "fs.set_uid_in_workspace",
-    "proc.machine_load",
-    "proc.mounts",
-    "proc.trace_first",
-}
 # What a read-only view of the machine lets through, whatever its kernel was built with.
 NAIVELY_OPEN = {
     "fs.agents_record",
@@ -73,7 +74,7 @@ async def test_every_probe_is_blocked(
     assert code == 0, errors.decode()
     found = json.loads(output)
     assert len(found) >= 50
-    assert _not_blocked(found) == {}
+    assert not_blocked(found) == {}
     assert {name for name, got in found.items() if got["verdict"] == "info"} <= HARMLESS
 
 
@@ -88,11 +89,5 @@ def test_the_probes_find_what_is_open(folder: Path) -> None:
         loopback = {"metadata": "127.0.0.1", "metadata_port": facts["port"], "name": "localhost"}
         found = naive(bwrap, facts | loopback | {"cwd": str(workspace)})
     assert "broken" not in {got["verdict"] for got in found.values()}
-    assert set(_not_blocked(found)) >= NAIVELY_OPEN
-    assert len(_not_blocked(found)) >= 25
-
-
-def _not_blocked(found: dict[str, Any]) -> dict[str, str]:
-    return {
-        n: got["detail"] for n, got in found.items() if got["verdict"] not in ("blocked", "info")
-    }
+    assert set(not_blocked(found)) >= NAIVELY_OPEN
+    assert len(not_blocked(found)) >= 25

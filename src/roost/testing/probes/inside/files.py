@@ -19,7 +19,7 @@ def _other_workspace(facts: Facts) -> object:
 
 @probe("fs.agents_record")
 def _agents_record(facts: Facts) -> object:
-    hidden = Path(facts["cwd"], ".claude")
+    hidden = Path(facts["cwd"], facts["record"])
     return [*map(str, hidden.iterdir()), *opened([hidden], os.O_TMPFILE | os.O_WRONLY)]
 
 
