@@ -19,10 +19,7 @@ from collections import defaultdict
 from http.client import HTTPResponse
 from pathlib import Path
 
-from anyio.from_thread import start_blocking_portal
-
-from claude import LIVE, NEW, WOKEN, Model, Roost, Telling, Times, mebibytes
-from roost.serve.http import listening
+from _race import LIVE, NEW, WOKEN, Model, Roost, Telling, Times, mebibytes, serving
 from roost.testing.live import LiveServer
 
 BARE = "bare request"
@@ -31,8 +28,8 @@ BARE = "bare request"
 class Loop(Roost):
     """Sessions of one server, with the loop of our own."""
 
-    def new(self) -> str:
-        return self.session("messages")
+    def __init__(self, server: LiveServer) -> None:
+        super().__init__(server, "messages")
 
     def wait_for_live(self, count: int) -> None:
         """Until so many agents are live while their sessions are idle."""
@@ -57,6 +54,7 @@ def bare(url: str) -> Telling:
             "model": "claude-opus-5-5",
             "max_tokens": 16_384,
             "stream": True,
+            "tools": [{"name": "bash", "input_schema": {"type": "object"}}],
             "messages": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}],
         }
     )
@@ -81,9 +79,9 @@ def race(folder: Path, model: Model, environ: dict[str, str], rounds: int) -> No
         LiveServer(folder / "sleepy", **environ, ROOST_SLEEP_AFTER="0.1") as sleepy,
     ):
         awake, asleep = Loop(ready), Loop(sleepy)
-        woken = asleep.new()
+        woken = asleep.session()
         for _ in range(rounds):
-            session = awake.new()
+            session = awake.session()
             measure(NEW, awake.telling(session))
             awake.wait_until_done(session)
             for _ in range(5):
@@ -110,7 +108,7 @@ def weigh(folder: Path, environ: dict[str, str], count: int) -> None:
     """The memory of live sessions that have had a turn, and a turn of all of them at once."""
     with LiveServer(folder / "weighed", **environ, ROOST_MAX_LIVE=str(count)) as server:
         loop = Loop(server)
-        sessions = [loop.new() for _ in range(count)]
+        sessions = [loop.session() for _ in range(count)]
         few = 20  # what the first ones load is not theirs
         for session in sessions[:few]:
             loop.tell(session)
@@ -146,8 +144,7 @@ def main() -> None:
     model = Model()
     with (
         tempfile.TemporaryDirectory(prefix="messages-") as name,
-        start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(listening(model, "127.0.0.1", 0)) as url,
+        serving(model) as url,
     ):
         environ = {"ANTHROPIC_BASE_URL": url, "ROOST_LOG_LEVEL": "error"}
         race(Path(name), model, environ, rounds=4 if quick else 20)
