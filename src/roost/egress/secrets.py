@@ -177,7 +177,7 @@ def _followed(then: set[int]) -> bytes:
     return b"(?=[" + re.escape(bytes(then)) + rb"]|\Z)" if then else rb"\Z"
 
 
-class Found(NamedTuple):
+class FoundForm(NamedTuple):
     """A place with a form, and what is still to come of it if it goes on where the data ends."""
 
     at: int
@@ -207,11 +207,11 @@ class Forms:
         forms = (form for each in parts for form in each.longest_first)
         return cls(forms, [mark for each in parts for mark in each._marks])
 
-    def found(self, data: bytes) -> list[Found]:
+    def found(self, data: bytes) -> list[FoundForm]:
         """Each place with a form, or with the beginning of one that can be told by its head."""
         if len(data) < self._shortest or not any(mark in data for mark in self._marks):
             return []
-        found: list[Found] = []
+        found: list[FoundForm] = []
         for head, forms in self._by_head.items():
             found += _places(head, data) if forms == [head] else _beginnings(head, forms, data)
         return found
@@ -233,17 +233,19 @@ def _marks(heads: Iterable[bytes]) -> list[bytes]:
     return marks
 
 
-def _places(form: bytes, data: bytes) -> Generator[Found, None, None]:
+def _places(form: bytes, data: bytes) -> Generator[FoundForm, None, None]:
     """Where a form is: as many of the places as it takes to cover all of them."""
     at, size = data.find(form), len(form)
     while at >= 0:
-        yield Found(at, size)
+        yield FoundForm(at, size)
         # The last one that begins inside of it, or right behind it, covers those between the two as well.
         overlapping = data.rfind(form, at + 1, at + 2 * size)
         at = overlapping if overlapping >= 0 else data.find(form, at + size)
 
 
-def _beginnings(head: bytes, forms: Sequence[bytes], data: bytes) -> Generator[Found, None, None]:
+def _beginnings(
+    head: bytes, forms: Sequence[bytes], data: bytes
+) -> Generator[FoundForm, None, None]:
     """Where forms with this head begin, and how much of one is there."""
     at, left = data.find(head), _MOST_OVERLAPS
     while at >= 0:
@@ -251,7 +253,7 @@ def _beginnings(head: bytes, forms: Sequence[bytes], data: bytes) -> Generator[F
         size = max(size for size, _ in sizes)
         is_at_end = at + size == len(data)
         rests = [form[size:] for each, form in sizes if is_at_end and each == size]
-        yield Found(at, size, [rest for rest in rests if rest])
+        yield FoundForm(at, size, [rest for rest in rests if rest])
         # Another one may begin inside of this, or of what only looked like one.
         following = data.find(head, at + 1)
         left -= at < following < at + size
@@ -312,7 +314,7 @@ class Redactor:
         forms, came = self._forms(), self._held + data
         found = forms.found(came)
         if self._going_on:
-            found.append(Found(len(self._held), self._gone_on(data)))
+            found.append(FoundForm(len(self._held), self._gone_on(data)))
         clean = _masked(self._clean + data, found)
         end = len(came) - forms.beginning(came)
         # What begins in the bytes that wait is found again with what comes next.
@@ -335,7 +337,7 @@ class Redactor:
         return max(size for size, _ in sizes)
 
 
-def _masked(data: bytes, found: Iterable[Found]) -> bytes:
+def _masked(data: bytes, found: Iterable[FoundForm]) -> bytes:
     """With asterisks wherever something was found."""
     clean: bytearray | None = None
     for each in found:

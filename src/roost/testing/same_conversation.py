@@ -32,7 +32,7 @@ def tools(policy: str) -> list[Json]:
     return [_CUSTOM, {"type": _BUILT_IN, "default_config": default}]
 
 
-class Client(Protocol):
+class ComparedClient(Protocol):
     """A client of the session, and what it knows of the agent's program."""
 
     def runs(self, command: str) -> Json:
@@ -64,19 +64,19 @@ def _text(text: str) -> list[Json]:
     return [{"type": "text", "text": text}]
 
 
-def _greet(client: Client) -> None:
+def _greet(client: ComparedClient) -> None:
     client.send(_say({"thinking": "Hm.", "text": "Good morning."}))
 
 
-def _use_a_tool(client: Client) -> None:
+def _use_a_tool(client: ComparedClient) -> None:
     client.send(_say({"text": "I look.", **client.runs("echo hello")}, {"text": "It says hello."}))
 
 
-def _fail_in_a_tool(client: Client) -> None:
+def _fail_in_a_tool(client: ComparedClient) -> None:
     client.send(_say(client.runs("echo hello; (exit 3)"), {"text": "It failed."}))
 
 
-def _ask_first(client: Client) -> None:
+def _ask_first(client: ComparedClient) -> None:
     client.update(tools=tools("always_ask"))
     client.send(_say(client.runs("echo one"), client.runs("echo two"), {"text": "Done."}))
     for answer in ({"result": "allow"}, {"result": "deny", "deny_message": "Not on a Sunday."}):
@@ -84,23 +84,23 @@ def _ask_first(client: Client) -> None:
     client.update(tools=tools("always_allow"))
 
 
-def _ask_the_client(client: Client) -> None:
+def _ask_the_client(client: ComparedClient) -> None:
     calls = {"tool": "lookup", "input": {"what": "weather"}}
     client.send(_say(calls, {"text": "It rains."}))
     given: Json = {"custom_tool_use_id": client.call(), "content": _text("rain")}
     client.send({"type": "user.custom_tool_result", **given})
 
 
-def _interrupt_text(client: Client) -> None:
+def _interrupt_text(client: ComparedClient) -> None:
     client.interrupt(script({"text": _LONG, "chunk_delay": 0.05}), begun=None)
 
 
-def _interrupt_a_tool(client: Client) -> None:
+def _interrupt_a_tool(client: ComparedClient) -> None:
     step = client.runs("echo begun > begun; sleep 300")
     client.interrupt(script(step, {"text": "Never."}), begun="begun")
 
 
-def _go_on(client: Client) -> None:
+def _go_on(client: ComparedClient) -> None:
     client.send(_say({"text": "Where were we?"}))
 
 
@@ -152,7 +152,7 @@ class Part(NamedTuple):
 
     name: str
     needs: str | None
-    play: Callable[[Client], None]
+    play: Callable[[ComparedClient], None]
     told: Sequence[Json]
     loose: bool = False
 

@@ -21,7 +21,7 @@ from roost.domain.events import Entry
 from roost.errors import AgentFailed, RoostError
 from roost.harnesses.acp.agents import STATE, AcpAgent
 from roost.harnesses.acp.calls import AcpCalls
-from roost.harnesses.acp.process import AcpProcess, ProcessDied, Refused, prompt_blocks
+from roost.harnesses.acp.process import AcpProcess, AgentRefused, ProcessDied, prompt_blocks
 from roost.harnesses.acp.recovery import AcpPlan, AcpRecovery
 from roost.harnesses.acp.updates import Replay, UpdateReader
 from roost.harnesses.acp.wire import AcpPipe, Json
@@ -268,7 +268,7 @@ class AcpConversation:
             return None
         try:
             return await process.load(session.id, self._place(process))
-        except Refused as refused:
+        except AgentRefused as refused:
             about = {"session": self._brief.session.id}
             _log.info("the agent does not load its session: %s", refused, extra=about)
             return None
@@ -277,7 +277,7 @@ class AcpConversation:
         """Begin a new session of the agent's, and write down which one it is."""
         try:
             session = AgentsSession(await process.begin(self._place(process)))
-        except Refused as refused:
+        except AgentRefused as refused:
             raise AgentFailed(f"the agent does not begin a session: {refused}") from None
         await self._file.write(session)
         self._note = SessionNote(self._note.cwd, session)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
-
-import anyio
 
 from roost.errors import RoostError
 from roost.harnesses import HarnessContext
 from roost.harnesses.acp.agents import AcpAgent, agents_of
 from roost.harnesses.acp.conversation import AcpConversation
+from roost.harnesses.in_sandbox import opened
 from roost.ports.harness import Brief, Conversation, Harness
 from roost.ports.harness_profile import HarnessProfile
 from roost.ports.sandbox_provider import Mount
@@ -62,16 +62,6 @@ class AcpHarness:
                 hint="Begin a session with the trust level `sandboxed`, or with the harness `claude`.",
             )
         agent = self.agent.for_model(brief.session.spec.agent["model"]["id"])
-        try:
-            async with anyio.create_task_group() as tasks:
-                conversation = AcpConversation(self.name, brief, brief.sandbox, agent, tasks)
-                if brief.start.ahead:
-                    await tasks.start(conversation.start_ahead)
-                try:
-                    yield conversation
-                finally:
-                    with anyio.CancelScope(shield=True):
-                        await conversation.close()
-                    tasks.cancel_scope.cancel()
-        except BaseExceptionGroup as group:  # callers look for their own errors, not for groups
-            raise group.exceptions[0] from None
+        make = partial(AcpConversation, self.name, brief, brief.sandbox, agent)
+        async with opened(brief, make) as conversation:
+            yield conversation

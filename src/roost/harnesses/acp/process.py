@@ -50,7 +50,7 @@ class ProcessDied(Exception):
     """The agent's process ended, or has to."""
 
 
-class Refused(Exception):
+class AgentRefused(Exception):
     """The agent answered a request with an error."""
 
     def __init__(self, error: RpcError) -> None:
@@ -211,7 +211,7 @@ class AcpProcess:
                     continue
                 if message.method is None and message.id == asked:
                     if message.error is not None:
-                        raise Refused(message.error)
+                        raise AgentRefused(message.error)
                     return message.result or {}
                 if message.method is not None and message.id is not None:
                     await self.pipe.refuse(message.id, f"{message.method} is not served here")

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
-
-import anyio
 
 from roost.errors import RoostError
 from roost.harnesses import HarnessContext
 from roost.harnesses.claude.conversation import ClaudeConversation
 from roost.harnesses.claude.launch import PINNED, CliCommand, bundled_cli
 from roost.harnesses.claude.tools import Toolbox
+from roost.harnesses.in_sandbox import opened
 from roost.ports.harness import Brief, Conversation, Harness
 from roost.ports.harness_profile import Abilities, HarnessProfile
 from roost.ports.sandbox_provider import Mount
@@ -109,19 +109,9 @@ class ClaudeHarness:
         launch = CliCommand(
             command, brief.session, toolbox, self._environ, brief.confinement, brief.addresses
         )
-        try:
-            async with anyio.create_task_group() as tasks:
-                conversation = ClaudeConversation(brief, brief.sandbox, launch, toolbox, tasks)
-                if brief.start.ahead:
-                    await tasks.start(conversation.start_ahead)
-                try:
-                    yield conversation
-                finally:
-                    with anyio.CancelScope(shield=True):
-                        await conversation.close()
-                    tasks.cancel_scope.cancel()
-        except BaseExceptionGroup as group:  # callers look for their own errors, not for groups
-            raise group.exceptions[0] from None
+        make = partial(ClaudeConversation, brief, brief.sandbox, launch, toolbox)
+        async with opened(brief, make) as conversation:
+            yield conversation
 
     def _program(self) -> Path:
         """The CLI to use: the one that was given, or the bundled one.

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
-
-import anyio
 
 from roost.errors import RoostError
 from roost.harnesses import HarnessContext
 from roost.harnesses.codex.conversation import CodexConversation
 from roost.harnesses.codex.launch import PINNED, CodexCommand, bundled_program
 from roost.harnesses.codex.tools import CodexTools
+from roost.harnesses.in_sandbox import opened
 from roost.harnesses.permissions import Policy
 from roost.ports.harness import Brief, Conversation, Harness
 from roost.ports.harness_profile import Abilities, HarnessProfile
@@ -116,19 +116,9 @@ class CodexHarness:
             brief.addresses,
             self._retries,
         )
-        try:
-            async with anyio.create_task_group() as tasks:
-                conversation = CodexConversation(brief, brief.sandbox, command, tools, tasks)
-                if brief.start.ahead:
-                    await tasks.start(conversation.start_ahead)
-                try:
-                    yield conversation
-                finally:
-                    with anyio.CancelScope(shield=True):
-                        await conversation.close()
-                    tasks.cancel_scope.cancel()
-        except BaseExceptionGroup as group:  # callers look for their own errors, not for groups
-            raise group.exceptions[0] from None
+        make = partial(CodexConversation, brief, brief.sandbox, command, tools)
+        async with opened(brief, make) as conversation:
+            yield conversation
 
     def _directory(self) -> Path:
         """The program's directory. :raises RoostError: it is not there, or not the one that is known to work"""
