@@ -17,6 +17,7 @@ from tests.harnesses.strict_model import StrictModel
 
 from roost.harnesses.messages.journal import CONTEXT, MOST_CUTS
 from roost.harnesses.messages.request import RequestHead
+from roost.harnesses.questions import QUESTION
 from roost.ports.harness import Emit, Show
 from roost.serve.http import listening
 from roost.testing.in_memory_runner import AGENT, InMemoryRunner, script, with_toolset
@@ -169,6 +170,86 @@ async def test_answers_that_are_always_too_long_end_the_turn_and_not_the_session
     assert len(runner.texts()) == MOST_CUTS
     assert await runner.run(runner.say(script({"text": "Short."}))) == END
     assert runner.texts()[-1] == "Short."
+
+
+# Questions
+
+
+WHICH = {
+    "question": "Which?",
+    "header": "Colour",
+    "options": [{"label": "Red", "description": "r"}, {"label": "Blue", "description": "b"}],
+}
+
+
+def ask(*questions: dict[str, Any]) -> dict[str, Any]:
+    return {"tool": QUESTION, "input": {"questions": list(questions)}}
+
+
+async def test_a_question_waits_beside_a_call_that_runs_and_outlives_the_conversation(
+    harness: MessagesSession, model: StrictModel
+) -> None:
+    runner = InMemoryRunner(harness, with_toolset())
+    steps = {"tools": [ask(WHICH), bash("echo ran >>log")]}, {"text": "Done."}
+    message = runner.say(script(*steps))
+    rest = await runner.run(message)
+    (call,) = runner.events("agent.custom_tool_use")
+    assert call.fields["input"] == {"questions": [WHICH]}
+    assert rest == {"type": "requires_action", "event_ids": [call.id]}
+    assert await runner.run(message, again=True) == rest
+    answer = runner.answer(call.id, '{"answers": {"Which?": "Blue"}}')
+    assert await runner.run(answer) == END
+    assert (harness.workspace / "log").read_text() == "ran\n"
+    _, _, results = model.requests[-1].body["messages"]
+    assert [block["type"] for block in results["content"]] == ["tool_result"] * 2
+    assert "Blue" in results["content"][0]["content"][0]["text"]
+    assert model.refusals == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [],
+        [{**WHICH, "options": []}],
+        [{**WHICH, "question": ""}],
+        [{**WHICH, "options": ["Red", "Blue"]}],
+        [WHICH] * 5,
+    ],
+)
+async def test_a_question_that_no_client_can_show_is_told_to_the_model_and_to_nobody_else(
+    harness: MessagesSession, model: StrictModel, wrong: list[dict[str, Any]]
+) -> None:
+    runner = InMemoryRunner(harness, with_toolset())
+    assert await runner.run(runner.say(script(ask(*wrong), {"text": "Well."}))) == END
+    (result,) = runner.events("agent.tool_result")
+    assert result.fields["is_error"]
+    assert "AskUserQuestion was not run: " in result.fields["content"][0]["text"]
+    assert (runner.pending, model.refusals) == ([], [])
+
+
+async def test_a_question_that_nobody_answers_is_an_error_with_words(
+    harness: MessagesSession, model: StrictModel
+) -> None:
+    """The API refuses an error that says nothing, and would refuse it for ever."""
+    runner = InMemoryRunner(harness, with_toolset())
+    await runner.run(runner.say(script(ask(WHICH), {"text": "Well."})))
+    (call,) = runner.events("agent.custom_tool_use")
+    assert await runner.run(runner.answer(call.id, "", is_error=True)) == END
+    (result,) = model.requests[-1].body["messages"][-1]["content"]
+    assert result["is_error"]
+    assert result["content"][0]["text"].strip()
+
+
+@pytest.mark.parametrize("agent", [AGENT, {**AGENT, "tools": []}])
+async def test_an_agent_without_the_toolset_asks_nobody(
+    harness: MessagesSession, model: StrictModel, agent: dict[str, Any]
+) -> None:
+    runner = InMemoryRunner(harness, agent)
+    assert await runner.run(runner.say(script(ask(WHICH), {"text": "Well."}))) == END
+    offered = [tool["name"] for tool in model.requests[0].body.get("tools", [])]
+    assert QUESTION not in offered
+    (result,) = runner.events("agent.tool_result")
+    assert "no such tool" in result.fields["content"][0]["text"]
 
 
 # Marks for the cache

@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from roost.harnesses.json_lines import Json
 
 QUESTION: Final = "AskUserQuestion"
+
+_Said = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Option(msgspec.Struct, frozen=True):
+    label: _Said
+
+
+class _Question(msgspec.Struct, frozen=True):
+    question: _Said
+    options: Annotated[list[_Option], msgspec.Meta(min_length=2)]
+    multiSelect: bool = False
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    questions: Annotated[list[_Question], msgspec.Meta(min_length=1, max_length=4)]
+
+
+def check_questions(given: Any) -> None:
+    """Whether a client can show the questions of a call. :raises msgspec.ValidationError: it cannot"""
+    msgspec.convert(given, _Asked)
 
 
 def answers_to(questions: Sequence[Json], text: str) -> Json:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from roost.domain.events import Draft
 from roost.domain.session import Pending
 from roost.harnesses.messages.journal import ANSWER
 from roost.harnesses.messages.tools import AgentTools, ToolAnswer
 from roost.harnesses.messages_api import AnswerPart, ModelAnswer
 from roost.harnesses.permissions import Json, Policy, Tool, Verdict
+from roost.harnesses.questions import check_questions
 from roost.harnesses.retries import ModelFailure
 from roost.ports.drafts import new_draft
 from roost.ports.harness import Emit
@@ -48,14 +51,24 @@ class _Call:
         self.part = part
         self.tool = toolbox.of(part.name)
         try:
-            self.input, broken = part.arguments(), False
+            self.input = part.arguments()
+            said = self._fault(toolbox)
         except ModelFailure:  # only this call came to nothing
-            self.input, broken = {_BROKEN: part.text}, True
+            self.input, said = {_BROKEN: part.text}, "its input is not a JSON object"
         self.verdict = policy.judge(self.tool, self.input)
-        known = self.tool.kind != "builtin" or self.tool.name in toolbox.built_in
-        if broken or not known:
-            said = "its input is not a JSON object" if broken else "this agent has no such tool"
+        if said is not None:
             self.verdict = Verdict("deny", reason=f"{part.name} was not run: {said}.")
+
+    def _fault(self, toolbox: AgentTools) -> str | None:
+        """What is wrong with the call, whatever the policies say."""
+        if self.tool.kind == "builtin" and self.tool.name not in toolbox.built_in:
+            return "this agent has no such tool"
+        try:
+            if self.tool.kind == "question":
+                check_questions(self.input)
+        except msgspec.ValidationError as error:
+            return str(error)
+        return None
 
     @property
     def block(self) -> Json:
@@ -73,7 +86,7 @@ class _Call:
     def event(self) -> Draft:
         """The call as clients see it."""
         fields: Json = {"name": self.tool.name, "input": self.input}
-        if self.tool.kind == "custom":
+        if self.tool.answered_by_client:
             return Draft.of("agent.custom_tool_use", self.part.id, **fields)
         fields |= self.verdict.fields()
         if self.tool.kind == "mcp":

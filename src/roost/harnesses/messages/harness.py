@@ -35,6 +35,7 @@ from roost.ports.harness_profile import Abilities, HarnessProfile
 PROFILE: Final = HarnessProfile(
     abilities=Abilities(
         approvals=True,
+        questions=True,
         custom_tools=True,
         skills=True,
         mcp=True,

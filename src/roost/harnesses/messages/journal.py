@@ -261,6 +261,7 @@ _UNKNOWN: Final = ([_text(UNKNOWN)], True)
 
 
 def _result(call: str, content: list[Json], is_error: bool) -> bytes:
+    content = content or [_text("(no output)")]  # the API refuses an error that says nothing
     block = {"type": "tool_result", "tool_use_id": call, "content": content, "is_error": is_error}
     return _encode(block)
 

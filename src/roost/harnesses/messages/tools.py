@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from roost.harnesses.permissions import Json, Policy, Tool
+from roost.harnesses.questions import QUESTION
 
 _TOOLSET: Final = "agent_toolset_20260401"
 _WHERE: Final = "Paths are relative to the working directory."
@@ -90,6 +91,39 @@ BUILT_IN: Final[Mapping[str, Json]] = {
 }
 """The tools of the API's toolset that there are, as a model is told of them."""
 
+_ASK: Final[Json] = {
+    "name": QUESTION,
+    "description": "Ask the user something that you need to know to go on: up to 4 questions, each with choices. "
+    "The user may also answer in other words.",
+    "input_schema": _schema(
+        "questions",
+        questions={
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 4,
+            "items": _schema(
+                "question",
+                "header",
+                "options",
+                question=_text("The whole question."),
+                header=_text("A word or two that name it."),
+                options={
+                    "type": "array",
+                    "minItems": 2,
+                    "maxItems": 4,
+                    "items": _schema(
+                        "label",
+                        "description",
+                        label=_text("The choice, in a few words."),
+                        description=_text("What it means."),
+                    ),
+                },
+                multiSelect={"type": "boolean", "description": "Several may be chosen."},
+            ),
+        },
+    ),
+}
+
 REPEATABLE: Final = frozenset({"read", "glob", "grep", "web_fetch"})
 """Those that change nothing: a call that was cut off is simply made again."""
 
@@ -106,6 +140,7 @@ class AgentTools:
         self._custom = {tool["name"]: tool for tool in tools if tool["type"] == "custom"}
         left_out = NOT_CONFINABLE if confined else frozenset()
         self._search = _search(tools) if searches else None
+        self._asks = any(t["type"] == _TOOLSET and t["default_config"]["enabled"] for t in tools)
         self.built_in = [name for name in _enabled(tools) if name not in left_out]
         self.servers: dict[str, str] = {s["name"]: s["url"] for s in agent.get("mcp_servers") or []}
         self._prefixes = {f"mcp__{_plain(name)}__": name for name in self.servers}
@@ -114,6 +149,8 @@ class AgentTools:
         """The tool that a model calls by this name, whether the agent may use it or not."""
         if name in self._custom:
             return Tool("custom", name)
+        if name == QUESTION and self._asks:
+            return Tool("question", name)
         for prefix in sorted(self._prefixes, key=len, reverse=True):
             if name.startswith(prefix):
                 return Tool("mcp", name.removeprefix(prefix), self._prefixes[prefix])
@@ -129,6 +166,7 @@ class AgentTools:
         return [
             *([search] if search is not None and may_search else []),
             *({"name": name, **BUILT_IN[name]} for name in self.built_in),
+            *([_ASK] if self._asks and QUESTION not in self._custom else []),
             *({key: tool[key] for key in shown if key in tool} for tool in self._custom.values()),
             *(
                 {**tool, "name": f"{prefix}{tool['name']}"}
