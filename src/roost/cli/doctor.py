@@ -20,6 +20,7 @@ from typing import Literal
 import anyio
 import httpx2
 import msgspec
+import tzdata
 
 import roost
 from roost.blobs import choice as blobs
@@ -203,13 +204,13 @@ async def _asked(served: list[ModelUpstream]) -> list[Finding]:
 
 
 def clock(settings: Settings) -> Finding:
-    """A clock behind the files of this installation cannot be right."""
+    """A clock behind the files of this installation cannot be right. Schedules go by it, and by rules of zones."""
     newest = max(path.stat().st_mtime for path in Path(roost.__file__).parent.glob("*.py"))
     behind = newest - time.time()
     said = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     if behind > 60:
         return Finding("fail", f"{said}: older than Roost's own files", "Set the clock.")
-    return Finding("ok", said)
+    return Finding("ok", f"{said}; time zones of {tzdata.IANA_VERSION}")
 
 
 def sandbox(settings: Settings) -> Finding:
