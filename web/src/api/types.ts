@@ -209,6 +209,23 @@ export interface Delivery {
   created_at: string;
 }
 
+export type MissedPolicy = "skip" | "latest" | "all";
+export type OverlapPolicy = "allow" | "skip" | "queue" | "replace";
+
+export interface CronSchedule {
+  expression: string;
+  timezone: string;
+  last_run_at: string | null;
+  upcoming_runs_at: string[];
+}
+
+/** What all have that can have a schedule. */
+export interface Planned {
+  schedule: CronSchedule | null;
+  missed_runs: { policy: MissedPolicy; window_seconds: number };
+  overlap: OverlapPolicy;
+}
+
 export interface Me {
   key_id: string;
   name: string;

@@ -1,5 +1,5 @@
 import { Badge, type MantineColor } from "@mantine/core";
-import { CircleCheck, CircleDot, CirclePause, CircleSlash, CircleUser, CircleX, RefreshCw, type LucideIcon } from "lucide-react";
+import { CalendarClock, CircleCheck, CircleDot, CirclePause, CircleSlash, CircleUser, CircleX, Hourglass, RefreshCw, type LucideIcon } from "lucide-react";
 
 const LOOKS: Record<string, { word: string; colour: MantineColor; icon: LucideIcon }> = {
   running: { word: "Working", colour: "blue", icon: CircleDot },
@@ -12,10 +12,16 @@ const LOOKS: Record<string, { word: string; colour: MantineColor; icon: LucideIc
   succeeded: { word: "Succeeded", colour: "teal", icon: CircleCheck },
   failed: { word: "Failed", colour: "red", icon: CircleX },
   cancelled: { word: "Stopped", colour: "orange", icon: CircleSlash },
+  planned: { word: "Planned", colour: "blue", icon: CalendarClock },
+  queued: { word: "Waits for the last run", colour: "blue", icon: Hourglass },
+  started: { word: "Started", colour: "teal", icon: CircleCheck },
+  skipped: { word: "Skipped", colour: "gray", icon: CircleSlash },
+  active: { word: "Active", colour: "teal", icon: CircleCheck },
+  paused: { word: "Paused", colour: "yellow", icon: CirclePause },
   terminated: { word: "Ended", colour: "dark", icon: CircleSlash },
 };
 
-/** How a session, a task or a run stands. */
+/** How a session, a task, a deployment or a run stands. */
 export function StatusBadge({ status }: { status: string }) {
   const { word, colour, icon: Icon } = LOOKS[status] ?? LOOKS.idle!;
   return (
