@@ -30,6 +30,7 @@ from roost.errors import SandboxUnavailable, Unavailable
 
 HOURLY = {"type": "cron", "expression": "0 * * * *", "timezone": "UTC"}
 DAILY = {"type": "cron", "expression": "30 2 * * *", "timezone": "Europe/Berlin"}
+REPOSITORY = {"type": "github_repository", "url": "https://github.com/a/b"}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -194,12 +195,8 @@ async def test_what_a_session_would_be_refused_for_is_refused_at_once(tmp_path: 
         await refused(400, "overlap: ", overlap="sometimes")
         await refused(400, "missed_runs.window_seconds: ", missed_runs={"window_seconds": 1})
         await refused(400, "trust_level", trust_level="full")
-        token = {
-            "type": "github_repository",
-            "url": "https://github.com/a/b",
-            "authorization_token": "t",
-        }
-        await refused(400, "resources.0.authorization_token: ", resources=[token])
+        spoiled = {**REPOSITORY, "authorization_token": "two words"}
+        await refused(400, "resources.0.authorization_token: ", resources=[spoiled])
         assert (await it.roost.get("/v1/deployments"))["data"] == []
 
 

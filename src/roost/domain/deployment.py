@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from roost.domain import cron
 from roost.domain.agent import merged
+from roost.domain.resource import shown
 from roost.domain.schedule import DAY_SECONDS, Schedule
 
 Body = dict[str, Any]
@@ -88,6 +89,11 @@ def paused(body: Body, reason: Mapping[str, Any] | None) -> Body:
 def failed(body: Body, fault: Fault) -> Body:
     """The body after a scheduled run that failed for good."""
     return paused(body, {"type": "error", "error": {"type": fault["type"]}})
+
+
+def ended(body: Body) -> Body:
+    """The body of a deployment that runs no more: without tokens."""
+    return {**body, "resources": [shown(each) for each in body["resources"]]}
 
 
 def session_params(deployment_id: str, body: Body, agent: Mapping[str, Any]) -> dict[str, Any]:

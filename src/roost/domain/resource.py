@@ -19,6 +19,9 @@ UPLOADS: Final = "/mnt/session/uploads"
 OUTPUTS: Final = "/mnt/session/outputs"
 """Where an agent puts what it wants to hand over."""
 
+SEALED_TOKEN: Final = "sealed_token"
+"""Where a record that gives repositories to sessions has a repository's token."""
+
 MOST: Final = 500
 _WORKSPACE = "/workspace"
 _LONGEST_PATH = 512
@@ -96,9 +99,17 @@ def checked_token(token: str, at: str = "") -> str:
     return token
 
 
-def about_token(tenant: str, session_id: str, resource_id: str) -> str:
-    """What a repository's token is sealed as: in another's record it does not open."""
-    return f"token {tenant} {session_id} {resource_id}"
+def about_token(tenant: str, owner: str, resource: str) -> str:
+    """What a repository's token is sealed as: in another's record it does not open.
+
+    It is a session's, for a resource by its id, or a deployment's, for an address.
+    """
+    return f"token {tenant} {owner} {resource}"
+
+
+def shown(kept: Resource) -> Resource:
+    """What is shown of a resource that a record keeps: all but its token."""
+    return {name: kept[name] for name in kept if name != SEALED_TOKEN}
 
 
 def check_together(resources: Sequence[Resource]) -> None:

@@ -153,8 +153,16 @@ class Catalog(Protocol):
         """
         ...
 
-    async def archive(self, kind: Kind, tenant: str, record_id: str) -> Record:
-        """One way; again: the same answer. :raises NotFound:"""
+    async def archive(
+        self,
+        kind: Kind,
+        tenant: str,
+        record_id: str,
+        change: Callable[[Record], dict[str, Any]] | None = None,
+    ) -> Record:
+        """One way; again: the same answer. `change` gives its last body, which takes the newest one's place in
+        the same commit: nothing stays of what it leaves out. :raises NotFound:
+        """
         ...
 
     async def delete(self, kind: Kind, tenant: str, record_id: str, *, force: bool = False) -> None:

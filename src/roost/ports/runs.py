@@ -109,8 +109,8 @@ class Runs(Protocol):
         archive: bool = False,
     ) -> Run | None:
         """Write what came of a run, if its state is still `before` and it has not ended; None: it is not, and nothing
-        is written. In the same commit `change` is applied to its record, which is then due no more, or the record
-        is archived. If the run has ended and no other one of its owner works, the one that waits is opened.
+        is written. In the same commit `change` is applied to its record, which is then due no more; with `archive`
+        the record is archived, and `change` gives its last body. If the run has ended and no other one of its owner works, the one that waits is opened.
         """
         ...
 

@@ -27,10 +27,11 @@ from roost.core.sessions.deployment_runs import DeploymentRuns
 from roost.core.sessions.deployments import Deployments, Times
 from roost.domain.deployment import OPTIONS
 from roost.domain.events import iso
+from roost.domain.resource import shown
 from roost.domain.schedule import LONGEST_WINDOW, Missed, Overlap
 from roost.domain.session import MountScope, TrustLevel
 from roost.domain.vault import MOST_VAULTS
-from roost.errors import FieldNotServed, InvalidRequest
+from roost.errors import InvalidRequest
 from roost.ports.catalog import Record
 from roost.ports.runs import Run, RunQuery
 
@@ -240,12 +241,6 @@ async def _run_page(
 def _check(body: dict[str, Any]) -> None:
     """What is wrong beyond its shape."""
     drafts_of(body.get("initial_events") or (), "initial_events")
-    for i, each in enumerate(body.get("resources") or ()):
-        if "authorization_token" in each:
-            raise FieldNotServed(
-                f"resources.{i}.authorization_token: deployments keep no tokens",
-                hint="Put the token into a vault, and name that in `vault_ids`.",
-            )
 
 
 async def _shown(deployments: Deployments, record: Record) -> dict[str, Any]:
@@ -256,13 +251,14 @@ async def _shown(deployments: Deployments, record: Record) -> dict[str, Any]:
 def _view(record: Record, when: Times) -> dict[str, Any]:
     """The `deployment` object, with what Roost adds to it at the end."""
     body = record.body
-    same = ("name", "description", "agent", "environment_id", "initial_events", "resources")
+    same = ("name", "description", "agent", "environment_id", "initial_events")
     archived = record.archived_at is not None
     reason = None if archived else body["paused_reason"]
     return {
         "type": "deployment",
         "id": record.id,
         **{name: body[name] for name in same},
+        "resources": [shown(each) for each in body["resources"]],
         "vault_ids": body["vault_ids"],
         "metadata": body["metadata"],
         "budget": body["budget"],

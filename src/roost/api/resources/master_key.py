@@ -19,7 +19,10 @@ class ResealParams(TypedDict, total=False):
     """Where to go on: `after` of the answer before; without it, from the beginning."""
 
     after: (
-        Annotated[str, Field(pattern=r"^(credential|webhook|secret):[A-Za-z0-9_-]{0,128}$")] | None
+        Annotated[
+            str, Field(pattern=r"^(credential|webhook|deployment|secret):[A-Za-z0-9_-]{0,128}$")
+        ]
+        | None
     )
 
 

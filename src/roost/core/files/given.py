@@ -35,6 +35,18 @@ class GivenFiles:
         """Refuse what could not be given, without giving it. :raises InvalidRequest: naming the field"""
         await self._resources.look(caller, asked)
 
+    def sealed(
+        self, tenant: str, owner: str, asked: Sequence[Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """What a record keeps of resources that it gives to sessions. Raises as `Resources.sealed`."""
+        return self._resources.sealed(tenant, owner, asked)
+
+    def opened(
+        self, tenant: str, owner: str, kept: Sequence[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """What such a session asks for. Raises as `Resources.opened`."""
+        return self._resources.opened(tenant, owner, kept)
+
     @asynccontextmanager
     async def to_new(
         self,

@@ -20,6 +20,7 @@ from roost.core.files.store import FileStore, now
 from roost.domain.events import iso
 from roost.domain.resource import (
     OUTPUTS,
+    SEALED_TOKEN,
     UPLOADS,
     Resource,
     about_token,
@@ -31,6 +32,7 @@ from roost.domain.resource import (
     mounted_file,
     mounted_repository,
     repositories_of,
+    shown,
 )
 from roost.domain.session import Session, Spec, Status
 from roost.errors import CannotUnseal, FieldNotServed, InvalidRequest, NotFound, SessionClosed
@@ -113,6 +115,37 @@ class Resources:
             else:
                 places.append(self._repository(each, at))
         check_together(places)
+
+    def sealed(
+        self, tenant: str, owner: str, params: Sequence[Mapping[str, Any]]
+    ) -> list[Resource]:
+        """What a record keeps that gives these to sessions: each token sealed, for this owner and address only.
+
+        :raises InvalidRequest: naming the field :raises CannotSeal:
+        """
+        kept = []
+        for i, each in enumerate(params):
+            resource = {name: each[name] for name in each if name != "authorization_token"}
+            if (token := each.get("authorization_token")) is not None:
+                token = checked_token(token, f"resources.{i}.")
+                about = about_token(tenant, owner, each["url"])
+                resource[SEALED_TOKEN] = self._seal.seal(token, about)
+            kept.append(resource)
+        return kept
+
+    def opened(self, tenant: str, owner: str, kept: Sequence[Resource]) -> list[Resource]:
+        """What a session asks for that is to be given what `sealed` has kept.
+
+        :raises CannotUnseal: a token was sealed with a key that this server does not have
+        """
+        asked = []
+        for each in kept:
+            resource = shown(each)
+            if SEALED_TOKEN in each:
+                about = about_token(tenant, owner, each["url"])
+                resource["authorization_token"] = self._seal.open(each[SEALED_TOKEN], about)
+            asked.append(resource)
+        return asked
 
     async def again(self, session: Session) -> list[Resource]:
         """What another session asks for to be given the same: files that are there, and no tokens."""

@@ -186,6 +186,8 @@ class DeploymentRuns:
         if record.archived_at is not None:
             raise InvalidRequest("the deployment was archived before the run began")
         asked = deployment.session_params(record.id, record.body, run.body["agent"])
+        kept = record.body["resources"]
+        asked["resources"] = self._lifecycle.given.opened(run.tenant, record.id, kept)
         return await self._lifecycle.create(
             caller, asked, drafts_of(record.body), Receipt(f"run:{run.id}", "")
         )
@@ -215,11 +217,12 @@ class DeploymentRuns:
         )
 
         def change(record: Record) -> Body:
-            return deployment.failed(record.body, fault)
+            body = record.body
+            return deployment.ended(body) if ends else deployment.failed(body, fault)
 
         ends = fault["type"] == deployment.ENDS
-        pauses = pauses and fault["type"] in deployment.PAUSES
-        await self._runs.settle(after, "open", change=change if pauses else None, archive=ends)
+        changes = ends or (pauses and fault["type"] in deployment.PAUSES)
+        await self._runs.settle(after, "open", change=change if changes else None, archive=ends)
         _log.warning(
             "run %s of %s: %s: %s",
             *(run.id, run.owner, fault["type"], fault["message"]),

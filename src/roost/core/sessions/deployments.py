@@ -61,6 +61,8 @@ class Deployments:
         :raises InvalidRequest: naming the field :raises NotFound: what it names
         :raises Forbidden: more trust than the key may ask for
         """
+        made = mint("depl")
+        params = self._sealed(caller, made, params)
         body = deployment.created(
             params, {"type": "agent", **_reference(params["agent"])}, caller.id
         )
@@ -68,7 +70,7 @@ class Deployments:
         record = await self._catalog.add(
             "deployment",
             caller.tenant,
-            mint("depl"),
+            made,
             body,
             unique_name=False,
             created_by=caller.principal,
@@ -118,6 +120,7 @@ class Deployments:
         :raises NotFound: :raises NotTheOwner: :raises InvalidRequest: archived, or naming the field
         """
         before = await self._owned(caller, deployment_id)
+        params = self._sealed(caller, deployment_id, params)
         agent = params.get("agent")
         reference = None if agent is None else {"type": "agent", **_reference(agent)}
         after = deployment.updated(before.body, params, reference)
@@ -166,9 +169,11 @@ class Deployments:
         return record
 
     async def archive(self, caller: Key, deployment_id: str) -> Record:
-        """One way; again: the same answer. :raises NotFound: :raises NotTheOwner:"""
+        """One way, and its tokens go; again: the same answer. :raises NotFound: :raises NotTheOwner:"""
         check_owner(caller, await self.seen(caller, deployment_id))
-        return await self._catalog.archive("deployment", caller.tenant, deployment_id)
+        return await self._catalog.archive(
+            "deployment", caller.tenant, deployment_id, lambda record: deployment.ended(record.body)
+        )
 
     async def _owned(self, caller: Key, deployment_id: str) -> Record:
         record = await self.seen(caller, deployment_id)
@@ -176,6 +181,15 @@ class Deployments:
         if record.archived_at is not None:
             raise InvalidRequest(f"deployment {deployment_id} is archived and cannot be changed")
         return record
+
+    def _sealed(
+        self, caller: Key, deployment_id: str, params: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """What is asked for, with the tokens of its repositories sealed."""
+        if not params.get("resources"):
+            return params
+        kept = self._lifecycle.given.sealed(caller.tenant, deployment_id, params["resources"])
+        return {**params, "resources": kept}
 
     async def _checked(self, caller: Key, body: Body) -> Body:
         """The agent at the version that is meant now, if a session could be made so. Raises as `create`."""

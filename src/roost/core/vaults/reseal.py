@@ -9,16 +9,16 @@ readable; the next run goes on with the old ones.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
 import msgspec
 
-from roost.domain.resource import about_token
+from roost.domain.resource import SEALED_TOKEN, Resource, about_token
 from roost.domain.vault import VaultCredential
 from roost.domain.webhook import Webhook
-from roost.errors import CannotSeal, CannotUnseal
+from roost.errors import CannotSeal, CannotUnseal, NotFound
 from roost.ports.catalog import Catalog, Record
 from roost.ports.credentials import Credentials
 from roost.ports.seal import Seal
@@ -102,22 +102,44 @@ class Reseal:
         return NOT_SEALED if row.sealed is None else self._seal.key_of(row.sealed)
 
     async def _rows(self, after: str | None) -> tuple[list[SealedRow], str | None]:
-        """A batch of rows, first credentials, then secrets of webhooks, then tokens of repositories, and where
-        it ends.
-        """
+        """A batch of rows, of one of the kinds in their order, and where it ends."""
+        kinds = {
+            "credential": self._credential_rows,
+            "webhook": self._webhook_rows,
+            "deployment": self._deployment_rows,
+            "secret": self._secret_rows,
+        }
         kind, _, last = (after or "credential:").partition(":")
-        if kind == "credential":
-            credentials = await self._credentials.every(after=last or None, limit=BATCH)
-            rows = [self._of_credential(each) for each in credentials]
-            return rows, f"credential:{rows[-1].id}" if len(rows) == BATCH else "webhook:"
-        if kind == "webhook":
-            webhooks = await self._webhooks.every(after=last or None, limit=BATCH)
-            if rows := [self._of_webhook(each) for each in webhooks]:
-                return rows, f"webhook:{rows[-1].id}" if len(rows) == BATCH else "secret:"
-            last = ""
-        records = await self._catalog.every("secret", before=last or None, limit=BATCH)
-        rows = [self._of_token(each) for each in records]
-        return rows, f"secret:{rows[-1].id}" if len(rows) == BATCH else None
+        while True:
+            rows, end = await kinds[kind](last or None)
+            if end is not None:
+                return rows, f"{kind}:{end}"
+            following = [*kinds][[*kinds].index(kind) + 1 :]
+            if rows or not following:
+                return rows, f"{following[0]}:" if following else None
+            kind, last = following[0], ""
+
+    async def _credential_rows(self, after: str | None) -> tuple[list[SealedRow], str | None]:
+        found = await self._credentials.every(after=after, limit=BATCH)
+        return [self._of_credential(each) for each in found], _end(found)
+
+    async def _webhook_rows(self, after: str | None) -> tuple[list[SealedRow], str | None]:
+        found = await self._webhooks.every(after=after, limit=BATCH)
+        return [self._of_webhook(each) for each in found], _end(found)
+
+    async def _deployment_rows(self, before: str | None) -> tuple[list[SealedRow], str | None]:
+        found = await self._catalog.every("deployment", before=before, limit=BATCH)
+        rows = [
+            self._of_deployment(record, resource)
+            for record in found
+            for resource in record.body["resources"]
+            if SEALED_TOKEN in resource
+        ]
+        return rows, _end(found)
+
+    async def _secret_rows(self, before: str | None) -> tuple[list[SealedRow], str | None]:
+        found = await self._catalog.every("secret", before=before, limit=BATCH)
+        return [self._of_token(each) for each in found], _end(found)
 
     def _of_credential(self, credential: VaultCredential) -> SealedRow:
         return SealedRow(
@@ -135,6 +157,34 @@ class Reseal:
             put=partial(self._webhooks.reseal, webhook),
         )
 
+    def _of_deployment(self, record: Record, resource: Resource) -> SealedRow:
+        old = resource[SEALED_TOKEN]
+
+        async def put(sealed: str) -> bool:
+            while (
+                True
+            ):  # what else is changed of the deployment meanwhile is no reason to keep the old text
+                try:
+                    now = await self._catalog.get("deployment", record.tenant, record.id)
+                except NotFound:
+                    return False
+                kept = now.body["resources"]
+                after = [
+                    {**each, SEALED_TOKEN: sealed} if each.get(SEALED_TOKEN) == old else each
+                    for each in kept
+                ]
+                if after == kept:
+                    return False
+                if await self._catalog.rewrite(now, {**now.body, "resources": after}):
+                    return True
+
+        return SealedRow(
+            id=record.id,
+            sealed=old,
+            about=about_token(record.tenant, record.id, resource["url"]),
+            put=put,
+        )
+
     def _of_token(self, record: Record) -> SealedRow:
         body = record.body
 
@@ -149,3 +199,8 @@ class Reseal:
             about=about_token(record.tenant, body["name"], body["resource"]),
             put=put,
         )
+
+
+def _end(found: Sequence[VaultCredential | Webhook | Record]) -> str | None:
+    """Where the next batch goes on, if there is one."""
+    return found[-1].id if len(found) == BATCH else None

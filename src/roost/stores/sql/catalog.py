@@ -189,8 +189,14 @@ class SqlCatalog:
     async def rewrite(self, record: Record, body: dict[str, Any]) -> bool:
         return await self._writer.alone(RewriteRecord(record, body))
 
-    async def archive(self, kind: Kind, tenant: str, record_id: str) -> Record:
-        return await self._writer.alone(ArchiveRecord(RecordKey(kind, tenant, record_id)))
+    async def archive(
+        self,
+        kind: Kind,
+        tenant: str,
+        record_id: str,
+        change: Callable[[Record], dict[str, Any]] | None = None,
+    ) -> Record:
+        return await self._writer.alone(ArchiveRecord(RecordKey(kind, tenant, record_id), change))
 
     async def delete(self, kind: Kind, tenant: str, record_id: str, *, force: bool = False) -> None:
         await self._writer.alone(DeleteRecord(RecordKey(kind, tenant, record_id), force))
@@ -289,9 +295,10 @@ class RewriteRecord(msgspec.Struct, frozen=True):
 
 
 class ArchiveRecord(msgspec.Struct, frozen=True):
-    """Archived, if it is not yet."""
+    """Archived, if it is not yet, with its last body, if that is to be another one."""
 
     which: RecordKey
+    change: Callable[[Record], dict[str, Any]] | None = None
     needs: Sequence[Needs] = ()
 
     async def on(self, tx: SqlTransaction) -> Record:
@@ -300,6 +307,9 @@ class ArchiveRecord(msgspec.Struct, frozen=True):
             return record
         await tx.ask(_ARCHIVE, tx.now, tx.now, num)
         await tx.ask(_TOUCH, tx.now, num, record.version)
+        if self.change is not None:
+            body = encode(self.change(record))
+            await tx.ask(_REWRITE, body, tx.now, num, record.version)
         _tell(tx, self.which, "archived")
         return (await newest(tx, self.which))[1]
 

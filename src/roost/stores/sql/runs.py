@@ -193,10 +193,10 @@ class SettleRun(msgspec.Struct, frozen=True):
         if not run.look_at:
             for row in await tx.ask(_OPEN_NEXT, run.owner, run.ended_at):
                 _tell(tx, _run_of(row))
-        if self.change is not None:
-            await ChangeRecord(which, self.change, None, False, None, None).on(tx)
         if self.archive:
-            await ArchiveRecord(which).on(tx)
+            await ArchiveRecord(which, self.change).on(tx)
+        elif self.change is not None:
+            await ChangeRecord(which, self.change, None, False, None, None).on(tx)
         return run
 
 
