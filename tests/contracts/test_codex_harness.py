@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.harnesses.claude_session import END, Board, Served, agent, appears, e
 from tests.harnesses.codex_session import codex_harness, run
 from tests.harnesses.sandboxed_harness import SandboxedHarness
 
+from roost.harnesses.content import as_text
 from roost.ports.harness import Conversation, Harness, Output, Trouble
 from roost.sandboxes import procfs
 from roost.testing.harness_contract import HarnessContract
@@ -171,6 +173,56 @@ async def test_what_is_refused_is_said_to_the_agent_and_its_own_rules_allow_noth
     assert not (sandboxed.workspace / "b").exists()
     assert "Not on a Sunday." in json.dumps(runner.events("agent.tool_result")[-1].fields)
     assert "Not on a Sunday." in model.last_request()
+
+
+PDF = {"type": "base64", "media_type": "application/pdf", "data": b64encode(b"%PDF-1.4 x").decode()}
+DOCUMENT = {"type": "document", "title": "my plan.pdf", "source": PDF}
+
+
+async def test_a_document_is_a_file_that_a_command_reads_also_in_another_process(
+    sandboxed: SandboxedHarness, model: Served
+):
+    runner = Board(sandboxed, agent())
+    read = run("cat ~/.codex/documents/*my_plan.pdf")
+    plants = run("mkdir -p ~/.codex/rules; touch ~/.codex/rules/a ~/.codex/.b ~/.codex/documents/c")
+    again = script(run("ls -A ~/.codex ~/.codex/rules"), read, {"text": "Still there."})
+    async with runner.open() as opened:
+        message = runner.say(script(read, plants, {"text": "Read."}), DOCUMENT)
+        assert await runner.turn(opened, [message]) == END
+        message = runner.say(script({"text": "Known."}), {**DOCUMENT, "title": "other"})
+        assert await runner.turn(opened, [message]) == END
+    (path,) = (sandboxed.home / ".codex" / "documents").glob("*my_plan.pdf")
+    assert f"my plan.pdf (application/pdf, 10 bytes): it is in the file {path}]" in str(
+        model.requests[-1].body
+    )
+    path.unlink()  # what the agent does to it lasts as long as its process
+    assert await runner.run(runner.say(again)) == END
+    printed = [as_text(entry.fields["content"]) for entry in runner.events("agent.tool_result")]
+    assert (printed[0], printed[-1]) == ("%PDF-1.4 x", "%PDF-1.4 x")
+    assert "rules" not in printed[-2].partition("No such file")[0].split()
+    assert ".b" not in printed[-2].split()
+
+
+async def test_a_document_that_the_agent_has_no_way_to_read_is_said_to_be_one(
+    sandboxed: SandboxedHarness, model: Served
+):
+    away = {"type": "document", "source": {"type": "url", "url": "https://example.org/a.pdf"}}
+    runner = Board(sandboxed, agent() | {"tools": agent()["tools"][:1]})
+    assert await runner.run(runner.say(script({"text": "Seen."}), DOCUMENT, away)) == END
+    assert "[document: this agent cannot look at it]" in model.last_request()
+    assert "the document is at https://example.org/a.pdf" in model.last_request()
+    assert not (sandboxed.home / ".codex" / "documents").exists()
+
+
+async def test_a_disk_that_takes_no_document_stops_nobody(
+    sandboxed: SandboxedHarness, model: Served
+):
+    runner = Board(sandboxed, agent())
+    async with runner.open() as opened:
+        first = script(run("touch ~/.codex/documents"), {"text": "One."})
+        assert await runner.turn(opened, [runner.say(first)]) == END
+        assert await runner.turn(opened, [runner.say(script({"text": "Two."}), DOCUMENT)]) == END
+    assert "it could not be written to a file" in model.last_request()
 
 
 async def test_an_interrupt_stops_a_running_command(sandboxed: SandboxedHarness):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.harnesses.codex_session import MODEL, installed_codex, run
 from tests.journeys.chat import Chat, client_of, printed, said, script, serving
+from tests.journeys.test_attachments import PDF, png
 
 from roost.testing.live import LiveServer
 from roost.testing.scripted_model import ScriptedModel
@@ -54,6 +56,51 @@ def work_and_go_on(server: LiveServer, model: ScriptedModel) -> None:
     assert session.usage.input_tokens > 0
     # Messages, the answers and the calls of both turns are in what the model was asked last.
     assert "3 user messages" in said(chat.turn("Do you remember?"))[0]
+
+
+def test_files_that_a_message_names_reach_codex_and_stay_known_after_a_kill(tmp_path: Path):
+    installed_codex()
+    model = ScriptedModel()
+    with serving(model) as url:
+        environ = {"OPENAI_BASE_URL": f"{url}/v1", "ROOST_SLEEP_AFTER": "0"}
+        with LiveServer(tmp_path / "data", **environ) as server:
+            chat = Chat(server, harness="codex", agent={"model": MODEL})
+            show_files(chat, model)
+            server.kill()
+            server.start()
+            chat.move_to(server)
+            events = chat.turn(script(run("cat ~/.codex/documents/*-b.pdf"), {"text": "Two."}))
+            assert (printed(events)[0].encode(), said(events)) == (PDF.strip(), ["Two."])
+            assert_shown(model)
+
+
+def show_files(chat: Chat, model: ScriptedModel) -> None:
+    upload = chat.client.beta.files.upload
+    files = {
+        "image": upload(file=("a.png", png(), "image/png")),
+        "document": upload(file=("b.pdf", PDF, "application/pdf")),
+    }
+    plan = upload(file=("c.md", b"# KUMQUAT", "text/markdown"))
+    named = [*files.items(), ("document", plan)]
+    content: Any = [
+        {"type": "text", "text": script({"text": "One."})},
+        *({"type": kind, "source": {"type": "file", "file_id": file.id}} for kind, file in named),
+    ]
+    chat.client.beta.sessions.events.send(
+        chat.session.id, events=[{"type": "user.message", "content": content}]
+    )
+    chat.wait_for("agent.message")
+    chat.wait_until_idle()
+    assert_shown(model)
+
+
+def assert_shown(model: ScriptedModel) -> None:
+    asked = str(model.requests[-1].body)
+    assert asked.count("'type': 'input_image'") == 1
+    assert "c.md:\\n# KUMQUAT" in asked
+    assert (
+        "b.pdf (application/pdf" in asked and "in the file /home/sandbox/.codex/documents" in asked
+    )
 
 
 def test_a_server_killed_in_the_middle_of_a_command_goes_on_and_runs_nothing_twice(

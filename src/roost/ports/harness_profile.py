@@ -59,6 +59,7 @@ class HarnessProfile(msgspec.Struct, frozen=True, kw_only=True):
     `needs_sandbox`: its program lives in a sandbox, which is opened before a conversation; without, a
     session has no files and nothing is started for it. `on_demand`: its sandbox is opened by the first command
     that is spawned in it, and what it keeps is in the log alone; it asks the model itself, by `Brief.grant`.
+    `reads_log`: its agents are told the past from the log, and not from a record of their own.
     `upstream` names the model API that it speaks, as `ports.egress.Grant` does; `model_port`: its program
     cannot connect to a unix socket, so the model has to be at a port of the sandbox's loopback. `runs_tools`: its
     agents have the tools of the API's agent toolset; without, there is nothing that a person could be asked about.
@@ -73,6 +74,7 @@ class HarnessProfile(msgspec.Struct, frozen=True, kw_only=True):
     needs_sandbox: bool
     upstream: str
     on_demand: bool = False
+    reads_log: bool = False
     runs_tools: bool = True
     fixed_tools: bool = False
     only_sandboxed: bool = False

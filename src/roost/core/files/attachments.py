@@ -261,7 +261,7 @@ class ShowingFiles:
     async def open(self, brief: Brief) -> AsyncGenerator[Conversation, None]:
         """As its own does. A program has its own record of what it was shown; others read it in the log."""
         told = partial(self._attachments.told, brief.session)
-        if self.profile.on_demand or not self.profile.needs_sandbox:
+        if self.profile.reads_log or not self.profile.needs_sandbox:
             brief = replace(brief, history=partial(_retold, brief.history, told))
         async with self._inner.open(brief) as conversation:
             yield _Conversation(conversation, told)

@@ -24,6 +24,7 @@ from roost.domain.events import Entry
 from roost.domain.usage import Usage
 from roost.errors import AgentFailed, RoostError
 from roost.harnesses.codex.answers import returned
+from roost.harnesses.codex.documents import CodexDocuments
 from roost.harnesses.codex.history import CodexHistory
 from roost.harnesses.codex.launch import CodexCommand
 from roost.harnesses.codex.process import CodexProcess
@@ -76,6 +77,7 @@ class CodexConversation:
         self._command = command
         self._tools = tools
         self._tasks = tasks
+        self._documents = CodexDocuments(sandbox, command.environ(), readable=tools.has_shell)
         self._ids = StableIds.of(brief.session)
         self._state = ConversationState.ABSENT
         self._since = anyio.current_time()
@@ -162,8 +164,8 @@ class CodexConversation:
         """Give the inputs to a Codex that runs: answers first, a message once it has nothing left to do."""
         for entry in inputs:
             if entry.type in ANSWERS:
-                await process.answer(entry)
-        messages = messages_in(inputs)
+                await process.answer(await self._documents.placed(entry))
+        messages = [await self._documents.placed(entry) for entry in messages_in(inputs)]
         if not messages:
             return
         if not process.done:
@@ -210,7 +212,8 @@ class CodexConversation:
 
     async def _history(self, inputs: Sequence[Entry]) -> CodexHistory:
         given = {entry.id for entry in inputs}
-        return await CodexHistory.read(self._brief.history(), self._tools, given)
+        log = (await self._documents.placed(entry) async for entry in self._brief.history())
+        return await CodexHistory.read(log, self._tools, given)
 
     async def _outcome(
         self, call: CodexCall, answer: Entry | None, again: bool

@@ -1,7 +1,7 @@
 """The harness that drives the real Codex in a session's sandbox. Where to read on:
 
 * `conversation` takes the turns, over as many processes of Codex as it needs; `process` is one of them;
-  `launch` has their command line and settings;
+  `launch` has their command line and settings, `documents` what becomes of documents in messages;
 * `wire` has the pipe, `answers` what the log is told of an answer of the model;
 * `tools` are the tools in the words of both sides; `history` is the log as a new process is told it.
 """
@@ -35,6 +35,7 @@ PROFILE: Final = HarnessProfile(
         custom_tools=True,
         skills=True,
         mcp=True,
+        files=True,
         images=True,
         interrupts=True,
         deltas=True,
@@ -48,6 +49,7 @@ PROFILE: Final = HarnessProfile(
     needs_sandbox=True,
     upstream="openai",
     only_sandboxed=True,
+    reads_log=True,
     own_directories=frozenset({".codex"}),
 )
 

@@ -137,7 +137,8 @@ def content_of(block: Json, kind: str) -> Json:
         url = f"data:{source['media_type']};base64,{source['data']}"
         return {"type": "input_image", "image_url": url}
     if isinstance(source, dict) and source.get("type") == "text":
-        return {"type": kind, "text": str(source.get("data"))}
+        title = f"{block['title']}:\n" if block.get("title") else ""
+        return {"type": kind, "text": f"{title}{source.get('data')}"}
     text = block.get("text")
     said = text if isinstance(text, str) else f"[{block['type']}: this agent cannot look at it]"
     return {"type": kind, "text": said}

@@ -24,6 +24,7 @@ import msgspec
 
 from roost.domain.session import Session
 from roost.errors import RoostError
+from roost.harnesses.codex.documents import DIRECTORY
 from roost.harnesses.codex.tools import CodexTools
 from roost.harnesses.json_lines import Json
 from roost.ports.harness_profile import SKILLS
@@ -43,14 +44,17 @@ _EFFORTS: Final = {
     "max": "xhigh",
 }
 # The address of the model is in the sandbox's environment. What Codex keeps besides is nothing that a session
-# has to have: it is put where nothing is stored, and what an earlier start has left there goes. In a container
-# its home is a mount point, which itself stays.
+# has to have: it is put where nothing is stored, and what an earlier start has left there goes, but for documents
+# that the agent was told of. In a container its home is a mount point, which itself stays.
 _START: Final = """
-rm -rf "$CODEX_HOME" "${TMPDIR:-/tmp}/codex-$1".* 2>/dev/null
+[ -d "$CODEX_HOME" ] && [ ! -L "$CODEX_HOME" ] || rm -rf "$CODEX_HOME"
+for left in "$CODEX_HOME"/* "$CODEX_HOME"/.[!.]* "$CODEX_HOME"/..?* "${TMPDIR:-/tmp}/codex-$1".*; do
+    [ "$left" = "$CODEX_HOME/$3" ] || rm -rf "$left"
+done
 state="${TMPDIR:-/tmp}/codex-$1.$$"
 mkdir -p "$CODEX_HOME" && ln -s "$2" "$CODEX_HOME/skills" && mkdir -m 700 "$state" || exit 1
-"$0" debug models --bundled | sed -E "$3" > "$state/models.json"
-shift 3
+"$0" debug models --bundled | sed -E "$4" > "$state/models.json"
+shift 4
 exec "$0" app-server "$@" -c "sqlite_home=\\"$state\\"" -c "model_catalog_json=\\"$state/models.json\\"" \\
     -c "model_providers.roost.base_url=\\"$OPENAI_BASE_URL\\""
 """
@@ -110,7 +114,7 @@ class CodexCommand:
         """The command line. Of a client's values only addresses of MCP servers are in it, quoted."""
         flags = [part for setting in self._settings() for part in ("-c", setting)]
         skills = SKILLS if self._tools.has_skills else "/nonexistent"
-        given = [self._session.id, skills, _PLAIN_MODELS]
+        given = [self._session.id, skills, DIRECTORY, _PLAIN_MODELS]
         return ["sh", "-c", _START, self._program, *given, *flags]
 
     def environ(self) -> dict[str, str]:

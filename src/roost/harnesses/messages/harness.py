@@ -51,6 +51,7 @@ PROFILE: Final = HarnessProfile(
     ),
     needs_sandbox=True,
     on_demand=True,
+    reads_log=True,
     upstream="anthropic",
     upstream_tools=frozenset({"web_search"}),
 )
