@@ -7,31 +7,17 @@ from collections.abc import Iterator
 import anyio
 import pytest
 from tests.contracts.test_postgres_faults import loaded
-from tests.parts import need
+from tests.postgres_pair import primary_and_standby, url_of_both
 
 from roost.stores.postgres import PostgresStore
-from roost.testing.postgres import PostgresServer, programs
+from roost.testing.postgres import PostgresServer
 from roost.testing.stage import Stage
 
 
 @pytest.fixture
 def pair() -> Iterator[tuple[PostgresServer, PostgresServer]]:
-    """A primary, and a standby that has each commit before it is acknowledged."""
-    need("PostgreSQL", programs(), "make setup")
-    primary = PostgresServer()
-    standby: PostgresServer | None = None
-    try:
-        primary.make()
-        primary.start()
-        standby = primary.standby()
-        standby.start()
-        anyio.run(primary.do, "ALTER SYSTEM SET synchronous_standby_names = '*'")
-        anyio.run(primary.do, "SELECT pg_reload_conf()")
-        yield primary, standby
-    finally:
-        primary.stop()
-        if standby is not None:
-            standby.stop()
+    with primary_and_standby() as both:
+        yield both
 
 
 async def test_what_was_acknowledged_is_on_the_standby_that_takes_over(
@@ -39,7 +25,7 @@ async def test_what_was_acknowledged_is_on_the_standby_that_takes_over(
 ) -> None:
     primary, standby = pair
     url = await primary.new()
-    both = url.replace(str(primary.folder), f"{primary.folder},{standby.folder}")
+    both = url_of_both(url, primary, standby)
     async with PostgresStore.open(both) as store:
         load = await loaded(store)
         async with load.running():
