@@ -2,10 +2,13 @@
 
 It answers with all that it has heard, so that one can see what its record is worth. `RUN[command]` in a prompt is a
 tool call, with permission asked first, and so are calls that it is told to make again; `HANG` waits until it is
-cancelled, `DIE` ends the process. Its record is a file in the home. `AGENT_RECORD` says what that is worth:
+cancelled, `STOP` does nothing more after the calls, `DIE` ends the process. Its record is a file in the home.
+`AGENT_RECORD` says what that is worth:
 
 * `kept`: a session can be loaded, and is replayed;
 * `none`: it cannot load sessions;
+* `late`: as `kept`, but what a prompt comes to is written when that is answered. If the process is killed before, its
+  record has nothing of it; with `AGENT_WRITES=calls` it has the calls that were made, and not what they came to;
 * `overwritten`: as in Gemini CLI 0.61. The file is named after the minute and the session, and whoever opens a
   session begins the file of this minute anew before it looks for older ones. So a session that is loaded within
   the minute in which it was written is gone. `AGENT_MINUTE` is the minute, so that a test need not wait for one.
@@ -25,6 +28,7 @@ from typing import Any
 from uuid import uuid4
 
 KEPT = os.environ.get("AGENT_RECORD", "kept")
+WRITES = os.environ.get("AGENT_WRITES", "nothing")
 MINUTE = os.environ.get("AGENT_MINUTE", "now")
 TRACE = os.environ.get("AGENT_TRACE")
 CHATS = Path(os.environ["HOME"]) / ".chats"
@@ -88,15 +92,19 @@ class FakeAgent:
             while (self.hear() or {}).get("method") != "session/cancel":
                 pass
             return {"stopReason": "cancelled"}
-        asked = re.findall(r"RUN\[(.*?)\]", text.rpartition("</system-reminder>")[2])
+        own = text.rpartition("</system-reminder>")[2]
+        asked = re.findall(r"RUN\[(.*?)\]", own)
         again = re.findall(r"^bash (\{.*\})$", text.partition("make them again")[2], re.MULTILINE)
         for command in [*(json.loads(each)["command"] for each in again), *asked]:
             if not self.run(command):
                 return {"stopReason": "end_turn"}
+        while "STOP" in own and self.hear() is not None:
+            pass
         answer = "Heard: " + " | ".join(said for kind, said in self.said if kind == "user")
         for piece in (answer[:5], answer[5:]):
             self.update("agent_message_chunk", content={"type": "text", "text": piece})
         self.note("text", answer)
+        self.write(answered=True)
         used = {"inputTokens": 7, "outputTokens": 5, "totalTokens": 12}
         return {"stopReason": "end_turn", "usage": used}
 
@@ -109,6 +117,7 @@ class FakeAgent:
         }
         self.update("tool_call", **call, status="pending")
         self.note("call", {**call, "status": "in_progress"})
+        self.write(answered=WRITES == "calls")
         params = {"sessionId": self.session, "toolCall": call, "options": OPTIONS}
         self.tell({"id": 1, "method": "session/request_permission", "params": params})
         while "result" not in (message := self.hear() or {"result": {"outcome": {}}}):
@@ -138,8 +147,9 @@ class FakeAgent:
         self.said.append([kind, what])
         self.write()
 
-    def write(self) -> None:
-        self.file.write_text(json.dumps(self.said))
+    def write(self, *, answered: bool = False) -> None:
+        if KEPT != "late" or answered or not self.said:
+            self.file.write_text(json.dumps(self.said))
 
     def hear(self) -> dict[str, Any] | None:
         line = sys.stdin.readline()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -14,7 +15,7 @@ from tests.harnesses.sandboxed_harness import SandboxedHarness
 from roost.errors import RoostError, StartupError
 from roost.harnesses.acp import AcpAgent, AcpHarness, conversation
 from roost.harnesses.acp.agents import agents_of
-from roost.harnesses.logged_past import UNKNOWN
+from roost.harnesses.logged_past import MADE_BEFORE, UNKNOWN
 from roost.ports.harness import Brief, Conversation, Emit, Output, StartMode
 from roost.testing.in_memory_runner import InMemoryRunner, text_of, with_toolset
 
@@ -102,6 +103,50 @@ async def test_a_call_that_a_kill_cut_off_is_unknown_and_not_repeated(tmp_path: 
     assert text_of(result) == UNKNOWN
     assert (harness.workspace / "ran.txt").read_text() == "ran\n"
     assert "Their outcome is unknown" in runner.texts()[-1]
+
+
+@pytest.mark.parametrize("writes", ["nothing", "calls"])
+@pytest.mark.parametrize("before", [(), ("My name is Ada.",)])
+async def test_a_call_whose_result_only_the_log_has_is_told_and_not_repeated(
+    tmp_path: Path, writes: str, before: Sequence[str]
+):
+    """The process is killed after its result was logged, and before it has written that down itself."""
+    harness = agent(tmp_path, AGENT_RECORD="late", AGENT_WRITES=writes)
+    runner = InMemoryRunner(harness, without_instructions())
+    for text in before:
+        await runner.run(runner.say(text))
+    message = runner.say("RUN[echo ran | tee -a ran.txt] STOP")
+    with anyio.CancelScope() as killed:
+
+        async def kill(_: Conversation, output: Output) -> None:
+            if runner.events("agent.tool_result"):
+                killed.cancel()
+
+        async with runner.open() as opened:
+            await runner.turn(opened, [message], watch=kill)
+    assert await runner.run(message, again=True) == END
+    assert (harness.workspace / "ran.txt").read_text() == "ran\n"
+    first, *refused = runner.events("agent.tool_result")
+    assert (text_of(first), first.fields["is_error"]) == ("ran\n", False)
+    assert all(text_of(each).startswith(MADE_BEFORE) for each in refused)
+    (answer,) = runner.texts()[len(before) :]
+    call = """call bash {"command": "echo ran | tee -a ran.txt"} returned: ran"""
+    assert call in answer.partition("were refused")[0], "it is told before it does anything"
+    again = await runner.run(runner.say("RUN[echo ran | tee -a ran.txt]"))
+    assert (again, (harness.workspace / "ran.txt").read_text()) == (END, "ran\nran\n")
+
+
+async def test_a_turn_whose_whole_answer_only_the_log_has_is_over(tmp_path: Path):
+    """Its message is not told again, and the next turn knows of it."""
+    runner = InMemoryRunner(agent(tmp_path, AGENT_RECORD="none"), without_instructions())
+    message = runner.say("One.")
+    await runner.run(message)
+    async with runner.open() as opened:
+        assert await runner.turn(opened, [message], again=True) == END
+        assert runner.texts() == ["Heard: One."]
+        await runner.turn(opened, [runner.say("Two.")])
+    _, second = runner.texts()
+    assert second.count("The user said: One.") == second.count("You said: Heard: One.") == 1
 
 
 async def _stop_when(path: Path, tasks: anyio.abc.TaskGroup) -> None:

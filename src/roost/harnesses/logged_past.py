@@ -19,6 +19,7 @@ UNKNOWN = (
     "This call was cut off before its result arrived; its outcome is unknown. "
     "Check whether it took effect before repeating it."
 )
+MADE_BEFORE = "You made this call already, just before the session was restarted. "
 HEARD = {"user.message", "system.message"}
 CALLS = {"agent.tool_use", "agent.mcp_tool_use", "agent.custom_tool_use"}
 RESULTS = {

@@ -303,7 +303,7 @@ class AcpConversation:
 
     async def _plan(self, process: AcpProcess, inputs: Sequence[Entry], again: bool) -> AcpPlan:
         """What a process that was told nothing is told first."""
-        replay, self._opened = self._opened, None
+        replay = self._opened
         if not self._resumes and not again:
             plan = AcpPlan(messages=messages_in(inputs))
         else:
@@ -311,9 +311,11 @@ class AcpConversation:
             self._logged |= past.ids
             recovery = AcpRecovery(self._ids, process.calls, past, inputs, again=again)
             if replay is not None and recovery.is_lost(replay):
-                replay = None
+                replay = self._opened = None
                 await self._begin(process)
             plan = recovery.anew() if replay is None else recovery.after(replay)
+        if not plan.over:  # else it is still told nothing
+            self._opened = None
         return await self._instructed(plan)
 
     async def _instructed(self, plan: AcpPlan) -> AcpPlan:

@@ -41,7 +41,7 @@ _CLIENT: Final[Json] = {
 }
 _ANSWERS_WITHIN: Final = 120.0  # seconds; some agents take a while to load a long session
 _REFUSED: Final = (
-    "These calls of yours were not run:\n\n{}\n\nGo on without them, or in another way."
+    "These calls of yours were refused:\n\n{}\n\nGo on without them, or in another way."
 )
 _LONGEST: Final = 2000
 

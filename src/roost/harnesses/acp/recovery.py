@@ -11,14 +11,15 @@ when it loads it is compared with the log:
 
 A call that has no result may have run, or not. One that waited for an answer has not: if it is allowed now, the
 agent is told to make it again, and nobody is asked twice. Of every other one the outcome is unknown: that is
-logged as its result and told to the agent, and if it makes the same call again, that is refused once.
+logged as its result and told to the agent, and if it makes the same call again, that is refused once. So is a call
+that has a result in the log, if the agent's record lacks that: the reason says what it has come to.
 
 Prompts of this protocol have no names, so whether the agent has heard a message is looked up in its record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -29,7 +30,16 @@ from roost.harnesses.acp.calls import NOT_RUN, AcpCall, AcpCalls, content_of, cu
 from roost.harnesses.acp.updates import Replay, ReplayedItem
 from roost.harnesses.acp.wire import Json
 from roost.harnesses.content import as_text, reminder, text_block
-from roost.harnesses.logged_past import ANSWERS, CALLS, HEARD, UNKNOWN, LoggedPast, messages_in
+from roost.harnesses.logged_past import (
+    ANSWERS,
+    CALLS,
+    HEARD,
+    MADE_BEFORE,
+    RESULTS,
+    UNKNOWN,
+    LoggedPast,
+    messages_in,
+)
 from roost.harnesses.stable_ids import StableIds
 from roost.harnesses.turn_ends import span_end
 from roost.ports.drafts import new_draft
@@ -43,6 +53,10 @@ _LOST: Final = (
 _FORGOTTEN: Final = (
     "The session was restarted. What follows is taken from its log and is not in your own record, oldest first. "
     "Files may be older than that: look before you rely on them.\n\n"
+)
+_BEGUN: Final = (
+    "The session was restarted while you worked on the message below. What follows is what you had said and done for "
+    "it, taken from the session's log, oldest first. Do not do it again.\n\n"
 )
 _CUT_OFF: Final = (
     "The session was restarted while these calls of yours ran. Their outcome is unknown: check whether they took "
@@ -103,12 +117,16 @@ class AcpRecovery:
 
     def anew(self) -> AcpPlan:
         """A new session of the agent's, told what the log has of the old one."""
-        told = [entry for entry in self._past.told if entry.id not in self._given]
         emits, notes = self._settle(None)
+        if self._is_answered(emits):
+            return AcpPlan(messages=[], over=True)
+        begun = {entry.id for entry in self._past.since(self._given)}
+        told = [e for e in self._past.told if e.id not in self._given and e.id not in begun]
+        notes = [*self._about(self._past.since(self._given), _BEGUN), *notes]
         if any(entry.type in HEARD for entry in told):
             # The API's word for a context that was replaced by an account of it.
             emits.insert(0, Emit([new_draft("agent.thread_context_compacted")]))
-            notes.insert(0, _LOST + self._past.in_words(told))
+            notes = [*self._about(told, _LOST), *notes]
         return AcpPlan(messages=self._messages, notes=notes, emits=[*self._span(), *emits])
 
     def after(self, replay: Replay) -> AcpPlan:
@@ -118,22 +136,35 @@ class AcpRecovery:
         unlogged = found.unlogged(self._given if heard else set()) if self._again else []
         emits = [emit for item in unlogged for emit in self._taken_over(item)]
         settled, notes = self._settle(found)
-        missing = [e for e in self._past.after(found.known) if e.id not in self._given]
-        if missing:
-            notes.insert(0, _FORGOTTEN + self._past.in_words(missing))
+        emits += [*self._span(), *settled]
+        if self._is_answered(emits):
+            return AcpPlan(messages=[], over=True)
         messages = [] if heard and self._again else self._messages
-        nothing_left = not (messages or emits or notes or settled) and self._again
-        return AcpPlan(
-            messages=messages,
-            notes=notes,
-            emits=[*emits, *self._span(), *settled],
-            over=nothing_left and self._is_answered(),
-        )
+        missing = self._missing(found.known)
+        begun = self._past.since(self._given) if messages else []
+        before = [entry for entry in missing if entry not in begun]
+        now = [entry for entry in missing if entry in begun]
+        notes = [*self._about(before, _FORGOTTEN), *self._about(now, _BEGUN), *notes]
+        return AcpPlan(messages=messages, notes=notes, emits=emits)
 
-    def _is_answered(self) -> bool:
-        """Whether the log has a whole answer of the model's that calls nothing."""
+    def _about(self, entries: Sequence[Entry], head: str) -> list[str]:
+        return [head + self._past.in_words(entries)] if entries else []
+
+    def _missing(self, known: Collection[str]) -> list[Entry]:
+        """What only the log has: all that came after what the record has last, and in the turn that goes on now also
+        results in between.
+        """
+        missing = {entry.id for entry in self._past.after(known)}
+        missing |= {entry.id for entry in self._done() if entry.type in RESULTS}
+        missing -= self._given.union(known)
+        return [entry for entry in self._past.told if entry.id in missing]
+
+    def _is_answered(self, emits: Sequence[Emit]) -> bool:
+        """Whether the turn was at its end: there is nothing to add to the log, and it has a whole answer of the model's
+        that calls nothing. What the record lacks of it, the agent is told in its next turn.
+        """
         done = self._done()
-        said = bool(done) and done[-1].type == "agent.message"
+        said = self._again and not emits and bool(done) and done[-1].type == "agent.message"
         return said and self._past.open_span is None and self._past.answered > 0
 
     def _done(self) -> list[Entry]:
@@ -162,13 +193,20 @@ class AcpRecovery:
         return call.returned(UNKNOWN, is_error=True, unblocks=call.waits)
 
     def _settle(self, found: _Matches | None) -> tuple[list[Emit], list[str]]:
-        """What becomes of the calls that have no result in the log, and what the agent is told of them."""
+        """What becomes of the calls that have no result in the log, and what the agent is told of them. One that has a
+        result is not to be made again because the agent's record lacks that.
+        """
         emits: list[Emit] = []
         unknown, allowed, refused = [], [], []
         for entry in self._done():
-            if entry.type not in CALLS or self._past.has_result(entry.id):
+            if entry.type not in CALLS:
                 continue
             call, item = self._calls.past(entry), found.call(entry) if found else None
+            if (result := self._past.result_of(entry)) is not None:
+                is_known = found is not None and result.id in found.known
+                if not is_known and self._why_not_run(call) is None:
+                    self._calls.doubt(call, MADE_BEFORE + self._past.in_words([result]))
+                continue
             named = f"{call.tool.name} {msgspec.json.encode(call.input).decode()}"
             if item is not None and item.call is not None and item.call.status == "completed":
                 emits.append(self._outcome(call, item))
@@ -215,7 +253,7 @@ class _Matches:
         self._of_items: dict[int, str] = {}
         at = 0
         for entry in past.told:
-            if (result := _RESULT_OF.get(entry.type)) is not None:
+            if (result := RESULTS.get(entry.type)) is not None:
                 self._note_result(entry, entry.fields[result])
             elif entry.type in CALLS:
                 if entry.id in self._calls:
@@ -245,7 +283,10 @@ class _Matches:
 
     def _note_result(self, entry: Entry, call: str) -> None:
         item = self._calls.get(call)
-        if item is not None and item.call is not None and is_over(item.call):
+        if item is None or item.call is None or not is_over(item.call):
+            return
+        given_up = item.call.status == "failed" and cut_off(str(content_of(item.call)))
+        if not given_up or entry.fields.get("is_error"):
             self.known.add(entry.id)
 
     def _look_for(self, entry: Entry, at: int) -> int:
@@ -264,13 +305,6 @@ class _Matches:
         if entry.type in HEARD:
             return kind == "user" and words in text
         return kind == "text" and words == text
-
-
-_RESULT_OF: Final = {
-    "agent.tool_result": "tool_use_id",
-    "agent.mcp_tool_result": "mcp_tool_use_id",
-    "user.custom_tool_result": "custom_tool_use_id",
-}
 
 
 def _words(entry: Entry) -> str:

@@ -42,6 +42,7 @@ from roost.harnesses.logged_past import (
     ANSWERS,
     CALLS,
     HEARD,
+    MADE_BEFORE,
     RESULTS,
     UNKNOWN,
     LoggedPast,
@@ -76,7 +77,6 @@ _CUT_OFF = (
     "What follows is what they said and did. Where a call has no result, check whether it took effect before it is "
     "repeated.\n\n"
 )
-_MADE_BEFORE = "You made this call already, just before the session was restarted. "
 _NOT_RUN = "This call was not run: the session was restarted before its turn came."
 
 
@@ -345,7 +345,7 @@ class Recovery:
 
     def _close_one(self, call: ToolCall, result: Entry | None) -> list[Emit]:
         if result is not None and not call.tool.answered_by_client:
-            self._calls.doubt(call, _MADE_BEFORE + self._past.in_words([result]))
+            self._calls.doubt(call, MADE_BEFORE + self._past.in_words([result]))
             return []
         emits = self._give_up(call, None, put_up=False)
         if emits:
