@@ -26,7 +26,7 @@ def _shipped() -> dict[str, Harness]:
     )
     made = [
         each
-        for kind in ("claude", "codex", "messages", "scripted")
+        for kind in ("claude", "code", "codex", "messages", "scripted")
         for each in HARNESSES.load(kind)(context)
     ]
     return {harness.name: harness for harness in made}
@@ -53,7 +53,7 @@ def test_the_list_of_harnesses_is_what_is_shipped() -> None:
     listed = {row[0]: (row[2], row[3]) for row in _rows("harness")}
     profiles = {name: harness.profile for name, harness in _shipped().items()}
     assert listed == {
-        name: ("yes" if profile.needs_sandbox else "no", profile.upstream)
+        name: ("yes" if profile.needs_sandbox else "no", profile.upstream or "none")
         for name, profile in profiles.items()
     }
 

@@ -53,6 +53,9 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, port=_PORT, environ=environ)
 
 
+NO_MODEL: Final = Dialect(routes=(), environ={})
+"""For programs that ask no model."""
+
 DIALECTS: Final[Mapping[str, Dialect]] = {
     "anthropic": Dialect(
         routes=(

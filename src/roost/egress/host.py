@@ -20,7 +20,7 @@ from roost.domain import address
 from roost.domain.upstream import Upstream, searches_web
 from roost.egress.connections import UpstreamConnections
 from roost.egress.dial import Dialer
-from roost.egress.dialects import DIALECTS, MODEL_SOCKET
+from roost.egress.dialects import DIALECTS, MODEL_SOCKET, NO_MODEL
 from roost.egress.git import GitProxy
 from roost.egress.hosts import NetworkRules
 from roost.egress.inside import (
@@ -143,7 +143,7 @@ class HostEgress:
             directory, listeners = began
             takes = {path: listener.take for path, listener in listeners.items()}
             packages = self._options.package_hosts
-            dialect = DIALECTS[grant.api]
+            dialect = DIALECTS[grant.api] if routes else NO_MODEL
             yield open_grant(
                 directory,
                 dialect.on_port() if grant.model_port else dialect,
@@ -152,7 +152,7 @@ class HostEgress:
                 local,
                 grant.substitutions,
                 unreachable(grant.substitutions, grant.networking, packages),
-                web_search=routes.usual.upstream.web_search,
+                web_search=routes is not None and routes.usual.upstream.web_search,
             )
         finally:
             await opened.end()
@@ -169,8 +169,12 @@ class HostEgress:
             await before.end()
         return opened
 
-    def _routes(self, grant: Grant, connections: UpstreamConnections) -> ModelRoutes:
-        """Where the session's models are: all at its own origin if it brings one, else at the operator's."""
+    def _routes(self, grant: Grant, connections: UpstreamConnections) -> ModelRoutes | None:
+        """Where the session's models are: all at its own origin if it brings one, else at the operator's. None: it
+        is given no model.
+        """
+        if not grant.api:
+            return None
         own = [each for each in grant.origins if each.protocol == grant.api]
         served = [ModelUpstream(_own_upstream(each), each) for each in own[:1]]
         served = served or [e for e in self._options.upstreams if e.origin.protocol == grant.api]
@@ -187,7 +191,7 @@ class HostEgress:
     def _handlers(
         self,
         grant: Grant,
-        routes: ModelRoutes,
+        routes: ModelRoutes | None,
         connections: UpstreamConnections,
         substitutions: SessionSubstitutions,
         local: Mapping[str, LocalServer],
@@ -196,9 +200,9 @@ class HostEgress:
         bounds = self._options.bounds
         reports = Reports(grant, bounds.callback_seconds)
         held = HeldBytes(bounds.held_bytes, of=self._held)
-        handlers: dict[str, Handler] = {
-            MODEL_SOCKET: ModelProxy(grant, routes, reports, bounds, held).serve
-        }
+        handlers: dict[str, Handler] = {}
+        if routes is not None:
+            handlers[MODEL_SOCKET] = ModelProxy(grant, routes, reports, bounds, held).serve
         if grant.networking.kind != "none":
             network = NetworkProxy(
                 grant.networking, self._dialer, reports, self._options, substitutions, held

@@ -50,6 +50,7 @@ HARNESSES: Final = Registry[HarnessFactory](
         "codex": "roost.harnesses.codex:make",
         "messages": "roost.harnesses.messages:make",
         "acp": "roost.harnesses.acp:make",
+        "code": "roost.harnesses.code:make",
         "scripted": "roost.harnesses.scripted:make",
     },
 )

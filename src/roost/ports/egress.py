@@ -150,7 +150,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """What one session may reach while one runner has it.
 
     `api` is the model's API that the agent speaks, and `model` the one that its definition names; a session
-    that brings no origin for the API gets the operator's. `models` are ids, or beginnings of ids that end in `*`; None: any. `spent` is what earlier grants of the
+    that brings no origin for the API gets the operator's, and one whose API is "" gets no model. `models` are ids, or beginnings of ids that end in `*`; None: any. `spent` is what earlier grants of the
     session have used of the budget. `account` and `refused` are awaited one at a time for each connection,
     are given a few seconds, and may fail: that is logged, and the connection goes on. `origins` can be
     reached whatever the networking is, but for MCP servers, for which it holds. `on_host`: the session is not

@@ -60,12 +60,15 @@ class HarnessProfile(msgspec.Struct, frozen=True, kw_only=True):
     session has no files and nothing is started for it. `on_demand`: its sandbox is opened by the first command
     that is spawned in it, and what it keeps is in the log alone; it asks the model itself, by `Brief.grant`.
     `reads_log`: its agents are told the past from the log, and not from a record of their own.
-    `upstream` names the model API that it speaks, as `ports.egress.Grant` does; `model_port`: its program
+    `upstream` names the model API that it speaks, as `ports.egress.Grant` does; "": it asks no model, and its sandbox
+    has none. `stays`: what its program knows is nowhere else, so it is not ended because its session is idle for long,
+    only where its memory is needed. `model_port`: its program
     cannot connect to a unix socket, so the model has to be at a port of the sandbox's loopback. `runs_tools`: its
     agents have the tools of the API's agent toolset; without, there is nothing that a person could be asked about.
     `upstream_tools` are those of them that the model's server runs, unasked; not every server does.
     `fixed_tools`: none of those tools can be switched off. `only_sandboxed`: on the host, its program would not
     find its model.
+    `workspace_at` is a second path at which its sandbox shows the workspace.
     `own_directories` are the directories in a session's home that belong to the program itself: its transcript and
     its settings. They are hidden where the home is also the workspace.
     """
@@ -75,9 +78,11 @@ class HarnessProfile(msgspec.Struct, frozen=True, kw_only=True):
     upstream: str
     on_demand: bool = False
     reads_log: bool = False
+    stays: bool = False
     runs_tools: bool = True
     fixed_tools: bool = False
     only_sandboxed: bool = False
     model_port: bool = False
     upstream_tools: frozenset[str] = frozenset()
+    workspace_at: str = ""
     own_directories: frozenset[str] = frozenset()

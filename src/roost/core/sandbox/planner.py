@@ -101,13 +101,20 @@ class SandboxPlanner:
     ) -> Plan:
         """What the sandbox is to be, with the endpoints of its grant."""
         home, workspace = self._volumes.of(session.id), self.workspace(session)
+        second = harness.profile.workspace_at
+        again = [Mount(workspace.path, second, writable=True)] if second else []
         return Plan(
             session_id=session.id,
             generation=lease.generation,
             home=home,
             workspace=workspace,
             hidden=sorted(harness.profile.own_directories) if workspace == home else (),
-            mounts=[*inputs.mounts, Mount(self._policy.forwarder, FORWARDER), *opened.mounts],
+            mounts=[
+                *inputs.mounts,
+                *again,
+                Mount(self._policy.forwarder, FORWARDER),
+                *opened.mounts,
+            ],
             certificates=opened.certificates,
             authority=opened.authority,
             endpoints=opened.endpoints,

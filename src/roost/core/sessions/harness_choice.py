@@ -143,7 +143,8 @@ class HarnessChoice:
 
     def check_model(self, name: str, agent: Mapping[str, Any]) -> None:
         """Refuse a model that no server serves by the API that the harness speaks. :raises ModelNotServed:"""
-        self._upstreams.check(agent["model"]["id"], self.profile(name).upstream)
+        if upstream := self.profile(name).upstream:
+            self._upstreams.check(agent["model"]["id"], upstream)
 
     def check(self, name: str, *needs: Need) -> None:
         """Refuse what the agents of a harness cannot do. :raises HarnessCannot: naming the field"""

@@ -234,10 +234,10 @@ class Runner:
     async def _idle(self, session: Session) -> RunnerPhase:
         """Wait for the next input beside the agent, which was started for the session as it was then."""
         self._failures.rested()
-        idle = self._parts.idle
-        if not self._parts.starter.is_program(session) or not idle.seconds:
+        idle, stays = self._parts.idle, self._parts.starter.stays(session)
+        if not self._parts.starter.is_program(session) or not (idle.seconds or stays):
             return RunnerPhase.LEFT
-        self._work = await idle.until_work(self._lease, session)
+        self._work = await idle.until_work(self._lease, session, stays=stays)
         return RunnerPhase.LEFT if self._work is None else RunnerPhase.TAKING_UP
 
     # Broken

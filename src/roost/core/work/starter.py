@@ -55,6 +55,10 @@ class AgentStarter:
         """Whether its agent is a process, which can stay started while the session is idle."""
         return self._harness_of(session).profile.needs_sandbox
 
+    def stays(self, session: Session) -> bool:
+        """Whether its agent is not ended because the session is idle for long."""
+        return self._harness_of(session).profile.stays
+
     @asynccontextmanager
     async def open(
         self, lease: Lease, log: LeasedLog, session: Session, *, resumed: bool

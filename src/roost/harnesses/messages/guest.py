@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import msgspec
@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 import roost
 from roost.errors import SandboxFailed
+from roost.harnesses.guest_frames import frames_of
 from roost.harnesses.messages.tools import ToolAnswer
 from roost.harnesses.permissions import Json
 from roost.ports.harness import Confinement
@@ -32,7 +33,6 @@ MOUNTS: Final = (
 )
 
 _LARGEST_IN: Final = 60 * 1024**2
-_LARGEST_OUT: Final = 33 * 1024**2
 _COMES_UP_WITHIN: Final = 60.0
 _LONGEST: Final = 700.0  # seconds; the tools have shorter limits of their own
 
@@ -139,7 +139,7 @@ class GuestTools:
         start = 'exec python3 -I -S "$ROOST_TOOLS" . "$0" "$@"'
         command = ["/bin/sh", "-c", start, self._session_id, *map(str, self._bounds)]
         process = await self._sandbox.spawn(command, environ={"ROOST_TOOLS": INSIDE})
-        frames, hello = _frames(process), None
+        frames, hello = frames_of(process, "the agent's tools"), None
         try:
             with anyio.move_on_after(_COMES_UP_WITHIN):
                 hello = await anext(frames, None)
@@ -161,22 +161,3 @@ class GuestTools:
                 frame.get("content"), is_error=frame.get("is_error") is not False
             )
             pending.done.set()
-
-
-async def _frames(process: Process) -> AsyncIterator[Json]:
-    """The frames that it sends, until it ends.
-
-    :raises SandboxFailed: that is no frame :raises msgspec.DecodeError: nor JSON
-    """
-    held = bytearray()
-    while data := await process.receive():
-        held += data
-        while len(held) >= 4:
-            size = int.from_bytes(held[:4], "big")
-            if size > _LARGEST_OUT:
-                raise SandboxFailed("the agent's tools sent something that is too large")
-            if len(held) < 4 + size:
-                break
-            frame = msgspec.json.decode(bytes(held[4 : 4 + size]), type=dict[str, Any])
-            del held[: 4 + size]
-            yield frame
