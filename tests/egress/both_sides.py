@@ -38,6 +38,8 @@ QUICK = EgressBounds(
     idle_seconds=5,
     callback_seconds=1,
 )
+PATIENT = EgressBounds(head_seconds=60, body_seconds=60, connect_seconds=60, callback_seconds=60)
+"""For programs, which take their time where others keep the machine busy."""
 
 
 class Seen(msgspec.Struct):

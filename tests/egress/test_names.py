@@ -10,16 +10,14 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-import msgspec
 import pytest
 from anyio.abc import ByteStream, SocketAttribute
 
 from roost.ports.egress import Networking
-from tests.egress.both_sides import QUICK, EgressSetup, connect, rest
+from tests.egress.both_sides import PATIENT, QUICK, EgressSetup, connect, rest
 from tests.egress.test_forward import COMMAND, end_forwarding, free_port
 from tests.egress.tls import Client, Front, ask
 
-PATIENT = msgspec.structs.replace(QUICK, head_seconds=60, idle_seconds=60)
 DENIED = bytes((21, 3, 3, 0, 2, 2, 49))
 
 

@@ -31,7 +31,7 @@ from roost.ports.egress import Networking, OpenGrant
 from roost.ports.sandbox import Sandbox
 from roost.ports.sandbox_provider import LocalVolume, Mount, Plan
 from roost.testing.sandbox_contract.kit import run, shell
-from tests.egress.both_sides import EgressSetup, Seen
+from tests.egress.both_sides import PATIENT, EgressSetup, Seen
 from tests.egress.secured import (
     HOST,
     PLACEHOLDER,
@@ -138,7 +138,8 @@ async def sandbox_with(
     """A sandbox whose environment has two secrets, for a host each."""
     home.mkdir()  # noqa: ASYNC240 - a test's
     token = "roost_" + "f" * 32
-    options = setup.options(resolve=Names(["127.0.0.1"]), ports=frozenset([setup.far.port, *ports]))
+    open_ports = frozenset([setup.far.port, *ports])
+    options = setup.options(resolve=Names(["127.0.0.1"]), ports=open_ports, bounds=PATIENT)
     grant = setup.grant(
         networking=Networking(kind="limited", allowed_hosts=["*.example"]),
         substitutions=[
