@@ -240,14 +240,15 @@ class TestProcess:
         await heard(process, "rawResponseItem/completed", item=COMMAND)
         await process.take(APPROVAL)
         assert len(program.told) == 1
-        assert not process.is_ready
+        assert process.ready() is None
         (emit,) = await heard(process, "rawResponse/completed", usage={"inputTokens": 5})
         assert isinstance(emit, Emit)
         assert [draft.type for draft in emit.drafts] == [
             *("agent.message", "agent.tool_use", "span.model_request_end"),
         ]
-        assert process.is_ready
-        await process.take(process.held.popleft())
+        held = process.ready()
+        assert held is not None
+        await process.take(held)
         assert program.told[-1] == {"id": 0, "result": {"decision": "accept"}}
 
     async def test_an_answer_that_breaks_off_leaves_what_codex_has_taken_down(self):

@@ -92,6 +92,10 @@ class LoggedPast:
         gone = {thread_of(call.id) for call in calls if self._is_cut_off(call)}
         return [entry for entry in self._of_subagents if self._thread(entry) in gone]
 
+    def of_thread(self, thread: str) -> list[Entry]:
+        """What the subagent of this thread did, since the newest message to the agent."""
+        return [entry for entry in self._of_subagents if self._thread(entry) == thread]
+
     def _thread(self, entry: Entry) -> str | None:
         """The thread of the subagent that has said or done this; None if it was the agent itself."""
         if entry.type in RESULTS:

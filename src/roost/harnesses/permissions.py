@@ -37,7 +37,7 @@ SKILL: Final = "Skill"
 """The tool by which Claude Code loads a skill."""
 
 SUBAGENT: Final = "Agent"
-"""The tool by which Claude Code starts a subagent."""
+"""The tool by which an agent starts a subagent: Claude Code's own, and the one that Codex is given."""
 
 _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _ODD: Final = re.compile(

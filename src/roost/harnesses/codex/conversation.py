@@ -28,6 +28,7 @@ from roost.harnesses.codex.documents import CodexDocuments
 from roost.harnesses.codex.history import CodexHistory
 from roost.harnesses.codex.launch import CodexCommand
 from roost.harnesses.codex.process import CodexProcess
+from roost.harnesses.codex.subagents import LeadingCodex
 from roost.harnesses.codex.tools import CodexCall, CodexTools, command_of
 from roost.harnesses.codex.wire import AppServerPipe, object_in, text_in
 from roost.harnesses.content import blocks_of_inputs, blocks_of_result, text_block
@@ -38,9 +39,10 @@ from roost.harnesses.conversation_states import (
     ConversationState,
 )
 from roost.harnesses.json_lines import Json
-from roost.harnesses.logged_past import ANSWERS, UNKNOWN, messages_in
+from roost.harnesses.logged_past import ANSWERS, UNKNOWN, LoggedPast, messages_in
+from roost.harnesses.permissions import SUBAGENT
 from roost.harnesses.retries import fix_the_key
-from roost.harnesses.stable_ids import StableIds
+from roost.harnesses.stable_ids import StableIds, thread_of
 from roost.harnesses.turn_ends import END, GIVEN_UP, span_end
 from roost.ports.harness import Brief, Emit, Output, Trouble, TurnEnd
 from roost.ports.sandbox import Sandbox
@@ -55,6 +57,10 @@ _MOST_PRINTED = 1_000_000  # characters of what it prints
 _NOT_FOUND = 127
 _SERVER_STARTED: Final = "mcpServer/startupStatus/updated"
 _NOT_RUN: Final = "This call was not run: the session was restarted before its turn came. Make it again if it is needed."
+_GONE: Final = (
+    "The session was restarted while this subagent was running. It is gone, and there is no report of it. "
+    "Check what took effect before you start another one. What it had said and done:\n"
+)
 
 
 class _Died(Exception):
@@ -203,11 +209,13 @@ class CodexConversation:
         history = await self._history(inputs)
         if history.open_span is not None:
             yield Emit([span_end(history.open_span, Usage(), error=True)])
-        for call in history.open.values():
-            if call.event_id not in history.waiting:
-                content, failed = await self._outcome(
-                    call, history.answers.get(call.event_id), again
-                )
+        for call in history.settled_first():
+            answer = history.answers.get(call.event_id)
+            if call.waits and answer is None:  # of a subagent, which is gone
+                result = returned(call, [text_block(_NOT_RUN)], is_error=True)
+                yield Emit([result], unblocks=[call.event_id])
+            else:
+                content, failed = await self._outcome(call, answer, again)
                 yield Emit([returned(call, content, is_error=failed)])
 
     async def _history(self, inputs: Sequence[Entry]) -> CodexHistory:
@@ -219,6 +227,8 @@ class CodexConversation:
         self, call: CodexCall, answer: Entry | None, again: bool
     ) -> tuple[list[Json], bool]:
         """What a call without a result has come to, and whether it failed."""
+        if call.tool.name == SUBAGENT:
+            return await self._account(call), True
         if call.waits and answer is not None and answer.fields["result"] != "allow":
             said = answer.fields.get("deny_message")
             return [text_block(said or f"The user did not allow {call.tool.name}.")], True
@@ -230,6 +240,11 @@ class CodexConversation:
             return await self._call_server(call)
         argv = command_of(call)
         return ([text_block(_NOT_RUN)], True) if argv is None else await self._carry_out(argv)
+
+    async def _account(self, call: CodexCall) -> list[Json]:
+        """What the log has of a subagent that was cut off."""
+        past = await LoggedPast.read(self._brief.history())
+        return [text_block(_GONE + past.in_words(past.of_thread(thread_of(call.event_id))))]
 
     async def _call_server(self, call: CodexCall) -> tuple[list[Json], bool]:
         """Call an MCP server's tool, by way of a Codex that did not ask for it itself."""
@@ -278,7 +293,9 @@ class CodexConversation:
         self._tasks.start_soon(pipe.pump)
         about_key = fix_the_key("openai", self._brief.session.spec.model_vault)
         now = anyio.current_time()
-        process = CodexProcess(pipe, self._tools, self._ids, about_key, since=now)
+        inner = self._command.thread(of_subagent=True)
+        parts = (pipe, self._tools, self._ids, about_key)
+        process = LeadingCodex(*parts, subagent=inner, since=now)
         self._process = process
         try:
             about = {"name": "roost", "title": "Roost", "version": "1"}
@@ -312,7 +329,7 @@ class CodexConversation:
         if process is None:
             raise _Died
         while not process.done and (self._is_interrupted or until_done or not process.waits):
-            frame = process.held.popleft() if process.is_ready else await self._next(process)
+            frame = process.ready() or await self._next(process)
             for output in await process.take(frame):
                 yield output
             await process.after()

@@ -1,6 +1,7 @@
 """The harness that drives the real Codex in a session's sandbox. Where to read on:
 
-* `conversation` takes the turns, over as many processes of Codex as it needs; `process` is one of them;
+* `conversation` takes the turns, over as many processes of Codex as it needs; `process` is one of them, and
+  `subagents` what its agent starts;
   `launch` has their command line and settings, `documents` what becomes of documents in messages;
 * `wire` has the pipe, `answers` what the log is told of an answer of the model;
 * `tools` are the tools in the words of both sides; `history` is the log as a new process is told it.
@@ -37,6 +38,7 @@ PROFILE: Final = HarnessProfile(
         mcp=True,
         files=True,
         images=True,
+        subagents=True,
         interrupts=True,
         deltas=True,
         effort=True,

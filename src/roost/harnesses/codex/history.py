@@ -9,6 +9,9 @@ was cut off has come to is what the log says. A call without a result is one of 
 * it waited and was answered before the turn was cut off, or needed no answer: it may have run. The agent is
   told that its outcome is unknown, and nothing is run again on its behalf;
 * an interrupt or another message came after it: nobody waits for it any more.
+
+What subagents said and did is not part of the conversation. They end with their process, so their calls wait for
+nobody, and the call that has started one comes to an account of it.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ class CodexHistory:
     def __init__(self, tools: CodexTools, given: Collection[str] = ()) -> None:
         self.open: dict[str, CodexCall] = {}
         self.answers: dict[str, Entry] = {}
+        self._of_subagents: set[str] = set()
         self._tools = tools
         self._given = given
         self._messages = MessageHistory()
@@ -56,7 +60,12 @@ class CodexHistory:
 
     def take(self, entry: Entry) -> None:
         """Take one entry into account."""
-        self._messages.take(_as_plain_tool(entry))
+        if entry.type in CALLS and "session_thread_id" in entry.fields:
+            self._of_subagents.add(entry.id)
+        elif (
+            entry.type not in RESULTS or entry.fields[RESULTS[entry.type]] not in self._of_subagents
+        ):
+            self._messages.take(_as_plain_tool(entry))
         if entry.type in CALLS:
             self.open[entry.id] = self._tools.logged(entry.id, entry.type, entry.fields)
         elif entry.type in RESULTS:
@@ -68,12 +77,20 @@ class CodexHistory:
 
     @property
     def waiting(self) -> list[str]:
-        """The events of calls that somebody still has to answer."""
+        """The events of calls that somebody still has to answer. No subagent is there to hear the answer."""
         return [
             call.event_id
             for call in self.open.values()
-            if call.waits and call.event_id not in self.answers
+            if call.waits
+            and call.event_id not in self.answers
+            and call.event_id not in self._of_subagents
         ]
+
+    def settled_first(self) -> list[CodexCall]:
+        """The open calls that wait for nobody, those of subagents before the calls that have started them."""
+        waiting = self.waiting
+        left = [call for call in self.open.values() if call.event_id not in waiting]
+        return sorted(left, key=lambda call: call.event_id not in self._of_subagents)
 
     @property
     def open_span(self) -> str | None:

@@ -121,8 +121,8 @@ class CodexCommand:
         """The variables that Codex needs besides what the sandbox gives to every process."""
         return {"CODEX_HOME": _HOME, **self._environ}
 
-    def thread(self) -> Json:
-        """How a conversation is started."""
+    def thread(self, *, of_subagent: bool = False) -> Json:
+        """How a conversation is started: the agent's own, or that of a subagent."""
         system = self._agent.get("system")
         return {
             "model": self._agent["model"]["id"],
@@ -130,7 +130,7 @@ class CodexCommand:
             "sandbox": "danger-full-access",
             "ephemeral": True,
             "experimentalRawEvents": True,
-            "dynamicTools": self._tools.declared(),
+            "dynamicTools": self._tools.declared(subagents=not of_subagent),
             **({"developerInstructions": system} if system else {}),
         }
 

@@ -106,14 +106,31 @@ class CodexProcess:
         return self._idle
 
     @property
-    def waits(self) -> bool:
-        """Whether it cannot go on before somebody answers."""
-        return bool(self._asking) and not self._running and self._answer is None
+    def is_busy(self) -> bool:
+        """Whether it does something that waits for nobody."""
+        return bool(self._running) or self._answer is not None
 
     @property
-    def is_ready(self) -> bool:
-        """Whether what it asked can be looked at: the answer that calls for it is in the log."""
-        return bool(self.held) and self._answer is None
+    def waits(self) -> bool:
+        """Whether it cannot go on before somebody answers."""
+        return bool(self._asking) and not self.is_busy
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._stopping
+
+    def ready(self) -> Json | None:
+        """Something that it has asked, and that can be looked at: the answer that calls for it is in the log."""
+        return self.held.popleft() if self.held and self._answer is None else None
+
+    def has_made(self, event_id: str) -> bool:
+        """Whether this is the event of a call of its."""
+        return any(call.event_id == event_id for call in self._calls.values())
+
+    def is_response(self, frame: Json) -> bool:
+        """Whether this answers its request to begin a turn."""
+        return self._starting is not None and frame.get("id") == self._starting
 
     async def inject(self, items: Sequence[Json]) -> None:
         """Tell it the past."""
@@ -184,7 +201,7 @@ class CodexProcess:
     def end_of_turn(self) -> list[Output]:
         """The outputs that end the turn: what failed, and why it ends."""
         if not self._idle:
-            return [TurnEnd({"type": "requires_action", "event_ids": self._unanswered()})]
+            return [TurnEnd({"type": "requires_action", "event_ids": self.unanswered()})]
         given_up, self._given_up = self._given_up, None
         if given_up is not None:
             return [given_up, GIVEN_UP]
@@ -202,7 +219,8 @@ class CodexProcess:
         cut_off.start = answer.start
         return [cut_off.end(self._made, Usage(), error=True)[0]]
 
-    def _unanswered(self) -> list[str]:
+    def unanswered(self) -> list[str]:
+        """The events of calls that somebody still has to answer."""
         return [
             call.event_id
             for call in self._calls.values()

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from roost.harnesses.json_lines import Json
-from roost.harnesses.permissions import Policy, Tool, Verdict
+from roost.harnesses.permissions import SUBAGENT, Policy, Tool, Verdict, starts_subagents
 from roost.harnesses.questions import QUESTION, answers_to
 
 _COMMAND, _STDIN, _PATCH, _PICTURE = "exec_command", "write_stdin", "apply_patch", "view_image"
@@ -37,6 +37,26 @@ _HARMLESS: Final = {  # Codex's own, without effect outside of it; MCP servers' 
     "list_mcp_resources",
     "read_mcp_resource",
     "update_plan",
+}
+_AGENT: Final[Json] = {
+    "type": "function",
+    "name": SUBAGENT,
+    "description": (
+        "Starts an agent of your own, waits for it, and returns its report. It has your tools and works in the same "
+        "directory, but knows nothing of this conversation: `prompt` has to say all that it needs to know, and what "
+        "it is to report. For work that can be done apart, such as a search through many files."
+    ),
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "description": {
+                "type": "string",
+                "description": "What it is for, in three to five words.",
+            },
+            "prompt": {"type": "string", "description": "What it is to do."},
+        },
+        "required": ["description", "prompt"],
+    },
 }
 _PLAIN_SPACES: Final = ("", "functions")  # in which Codex's own tools are
 _ADDS: Final = "*** Add File:"
@@ -81,15 +101,17 @@ class CodexTools:
         # The model's server searches without asking anybody.
         self.searches = self._verdict("web_search").permission == "allow"
         self.asks_questions = bool(toolset and toolset["default_config"]["enabled"])
+        self.has_subagents = starts_subagents(agent) and SUBAGENT not in self._custom
         self.has_skills = bool(agent.get("skills"))
         self.servers = {
             _plain(s["name"], n): s for n, s in enumerate(agent.get("mcp_servers") or [])
         }
         """The MCP servers of its definition, by the names that Codex has for them."""
 
-    def declared(self) -> list[Json]:
-        """The custom tools, as Codex wants to be told about them."""
-        return [
+    def declared(self, *, subagents: bool = True) -> list[Json]:
+        """The tools that Codex asks us to carry out, as it wants to be told about them."""
+        starts = [_AGENT] if subagents and self.has_subagents else []
+        return starts + [
             {
                 "type": "function",
                 "name": tool["name"],
@@ -125,7 +147,8 @@ class CodexTools:
     def is_judged_as(self, call: CodexCall, *names: str) -> bool:
         """Whether its verdict is that of one of these tools, so that what they do can be done on the strength of it."""
         known = call.tool.name in _OURS.values()
-        judged = call.tool.name if known or call.tool.name in _HARMLESS else "bash"
+        itself = known or call.tool.name in _HARMLESS or call.tool.name == SUBAGENT
+        judged = call.tool.name if itself else "bash"
         return call.tool.kind == "builtin" and judged in names
 
     def server_of(self, name: str) -> str:
@@ -151,7 +174,7 @@ class CodexTools:
     def _judge(self, tool: Tool, given: Json) -> Verdict:
         if tool.kind == "question" and not self.asks_questions:
             return Verdict("deny")
-        if tool.kind != "builtin":
+        if tool.kind != "builtin" or tool.name == SUBAGENT:
             return self._policy.judge(tool, given)
         if tool.name in _HARMLESS:
             return _ALLOWED
