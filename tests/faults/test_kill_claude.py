@@ -27,6 +27,7 @@ import pytest
 from tests.journeys.chat import Chat, bash, said, script, serving
 
 from roost.builtin_model.script import Fault
+from roost.core.sandbox.loopback import FORWARDER
 from roost.harnesses.claude.harness import INSIDE
 from roost.harnesses.stable_ids import StableIds
 from roost.sandboxes import procfs
@@ -36,6 +37,7 @@ from roost.testing.scripted_model import ScriptedModel, SeenRequest
 VICTIMS = ("agent", "sandbox", "server")
 _MIXED = ("agent", "sandbox") * 4 + ("server",)  # a server comes back slowest, and ends all turns
 COMMANDS = 3
+CUTS = 3  # how often a message is cut off at most: one that always is comes to its end only when that stops
 PATIENCE = 240.0  # seconds; on a machine with other work, eight agents take long to come back
 _MARK = "mark-"
 _MARKS = re.compile(rf"{_MARK}[0-9a-f]{{8}}")
@@ -79,6 +81,10 @@ class Worker:
         self.sent.append(f"message {number} of {self.mark}")
         self.kills.append(0)
 
+    def is_spared(self) -> bool:
+        """Whether it works on a message that was cut off often enough."""
+        return bool(self.kills) and self.kills[-1] >= CUTS and not self.is_idle()
+
     def was_killed(self) -> None:
         if self.kills:
             self.kills[-1] += 1
@@ -105,8 +111,13 @@ class Worker:
         ]
 
     def agents(self) -> list[int]:
-        program = [self.program.encode()]
-        return [pid for pid in self.processes() if procfs.command_line(pid)[:1] == program]
+        commands = {pid: procfs.command_line(pid) for pid in self.processes()}
+        program, forwarder = self.program.encode(), FORWARDER.encode()
+        return [
+            pid
+            for pid, command in commands.items()
+            if command[:1] == [program] and forwarder not in command
+        ]
 
     def sandboxes(self) -> list[int]:
         own = set(procfs.children(self.server.pid))
@@ -275,6 +286,7 @@ def kill_at_random(
                 kills.update(kill_one(rng, workers, at_work, rng.choice(victims)))
             finish(server, [worker for worker in workers if worker.sent], model)
     messages, seconds = sum(len(worker.sent) for worker in workers), time.monotonic() - began
+    assert messages * (CUTS + 1) >= wanted, f"{messages} messages only, for {wanted} kills"
     print(f"{dict(kills)} kills, {messages} messages to {most} sessions, {seconds:.0f} s")
 
 
@@ -284,13 +296,16 @@ def kill_one(rng: random.Random, workers: Sequence[Worker], at_work: int, victim
         # One that is killed as soon as it is up comes to nothing: mostly, an agent is there by then.
         if rng.random() < 0.75 and not any(worker.agents() for worker in workers[:at_work]):
             return []
+        if any(worker.is_spared() for worker in workers):
+            return []
         workers[0].server.kill()
         workers[0].server.start()
         for worker in workers:
             worker.was_killed()
         return [victim]
-    # A turn that is killed again and again comes to its end only when that stops: it has four starts.
-    worker = rng.choice([worker for worker in workers[:at_work] if worker.kills[-1] < 3] or [None])
+    # A turn has four starts.
+    left = [worker for worker in workers[:at_work] if worker.kills[-1] < CUTS]
+    worker = rng.choice(left) if left else None
     pids = [] if worker is None else worker.agents() if victim == "agent" else worker.sandboxes()
     for pid in pids:
         with suppress(ProcessLookupError):
