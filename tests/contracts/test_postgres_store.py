@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -33,6 +33,8 @@ from roost.stores.sql import catalog
 from roost.stores.sql.steps import Migration
 from roost.testing.postgres import PASSWORD, PostgresServer
 from roost.testing.stage import TENANT, Stage, answer, message, numbers
+
+PLANS = "SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements"
 
 
 @pytest.fixture
@@ -238,6 +240,18 @@ async def test_what_gathers_during_a_transaction_is_committed_together(
     before = await commits(postgres, url)
     await together(*(Stage(store).say(session_id) for session_id in sessions))
     assert await commits(postgres, url) - before <= 3
+
+
+async def test_a_writer_s_statements_are_planned_once(store: PostgresStore) -> None:
+    stage = Stage(store)
+    session_id = await stage.session()
+    for n in range(8):
+        await stage.say(session_id, str(n))
+    [lane] = cast(Any, store.log)._writer._lanes
+    async with lane._connection.connected() as connection:
+        [(once, each_time)] = await connection.fetch(PLANS)
+    assert once >= 16, "the rows are locked by one statement, and written by another"
+    assert each_time == 0
 
 
 async def commits(server: PostgresServer, url: str) -> int:

@@ -14,8 +14,9 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from roost.api.access.auth import caller, check_headers, known_caller
+from roost.api.access.headers import RequestHeaders
 from roost.api.access.origins import check_change
-from roost.api.framework.call import ApiCall, ClientGone, decoded, headers_of
+from roost.api.framework.call import ApiCall, ClientGone, decoded
 from roost.api.framework.deps import Deps
 from roost.api.framework.errors import refusal
 from roost.api.framework.replies import WHOLE_ANSWER, JsonBytes, TakeWhole
@@ -49,8 +50,7 @@ class Api:
         return _lifespan(receive, send)
 
     async def _answer_every_error(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers, params, query, body = headers_of(scope), {}, {}, {}  # type: ignore[var-annotated]
-        call = ApiCall(self._deps, scope, mint("req"), headers, params, query, body)
+        call = ApiCall(self._deps, scope, mint("req"), RequestHeaders(scope["headers"]), {}, {}, {})
         answer = _Answer(send, call)
         response: ASGIApp
         try:
@@ -71,7 +71,15 @@ class Api:
         operation, call.params = self._routes.find(call.scope["method"], call.scope["path"])
         answer.operation = operation.name
         if not operation.open:
-            await self._admit(call, operation, answer)
+            call.caller = known_caller(self._deps.keyring, call.headers)
+            if not (
+                call.caller
+                and self._deps.rates.count_held(call.caller, operation.kind, answer.headers)
+            ):
+                await self._admit(call, operation, answer)
+            if operation.official and operation.served:
+                tenant, beta, refuses = call.tenant, operation.beta, operation.refuses
+                check_headers(call.headers, tenant, beta=beta, refuses=refuses)
         if not operation.served:  # whatever the request says: nothing in it could be right
             return await operation.handler(call)
         call.query = operation.query.parse(call.scope["query_string"])
@@ -81,25 +89,22 @@ class Api:
             if operation.body is not None:
                 most = self._deps.settings.max_body_bytes
                 limit = min(most, _OPEN_BODY) if operation.open else most
-                call.raw = await call.read(receive, limit)
+                whole = call.whole(limit)
+                call.raw = await call.read(receive, limit) if whole is None else whole
                 call.body = operation.body.parse(decoded(call.raw, call.headers))
             return await operation.handler(call)
         finally:
             call.forget()
 
     async def _admit(self, call: ApiCall, operation: Operation, answer: _Answer) -> None:
+        """Ask the database who calls, unless that is known, and whether there is a token for it."""
         deps = self._deps
-        call.caller = known_caller(deps.keyring, call.headers)
         if call.caller is None:
             call.caller, call.login = await caller(deps.keyring, deps.logins, call.headers)
         if call.login is not None:
             allowed = deps.settings.allowed_origins
             check_change(operation.method, call.headers, call.scope["scheme"], allowed)
-        if not deps.rates.count_held(call.caller, operation.kind, answer.headers):
-            await deps.rates.count(call.caller, operation.kind, answer.headers)
-        if operation.official and operation.served:
-            beta, refuses = operation.beta, operation.refuses
-            check_headers(call.headers, call.caller.tenant, beta=beta, refuses=refuses)
+        await deps.rates.count(call.caller, operation.kind, answer.headers)
 
 
 class _Answer:

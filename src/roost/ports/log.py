@@ -12,7 +12,7 @@ Promises, each checked by `roost.testing.log_contract`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
@@ -82,7 +82,7 @@ def is_full(page: Sequence[Entry], limit: int, most_bytes: int) -> bool:
 class Log(Protocol):
     """The logs of all sessions: ordered, durable, and writable only for whoever holds the lease."""
 
-    async def accept(
+    def accept(
         self,
         session_id: str,
         drafts: Sequence[Draft],
@@ -91,7 +91,7 @@ class Log(Protocol):
         max_queued: int = 1000,
         standby: Standby | None = None,
         ended: AcceptEnded | None = None,
-    ) -> Accepted:
+    ) -> Awaitable[Accepted]:
         """Append inputs from a client, all or none; wake the session if they make work.
 
         Called by `core/write/intake` for each request that carries events. With receipts (empty, or one

@@ -164,6 +164,10 @@ class Sessions(Protocol):
         """
         ...
 
+    def known(self, tenant: str, session_id: str) -> Session | None:
+        """As `get`, if the store knows what is committed without looking; None: it has to be asked."""
+        ...
+
     async def get(self, tenant: str, session_id: str) -> Session:
         """The session of that id, if it is the tenant's. :raises NotFound: absent, or another tenant's"""
         ...

@@ -72,6 +72,19 @@ class SessionsContract(StoreContract):
         assert found.state.trust_level == "vault"
         assert found.state.thread_id.startswith("sthr_")
 
+    async def test_what_a_store_knows_without_looking_is_what_is_committed(
+        self, stage: Stage
+    ) -> None:
+        sessions, session_id = stage.store.sessions, await stage.session()
+        for text in ("one", "two", "three"):
+            await sessions.get(TENANT, session_id)
+            known = sessions.known(TENANT, session_id)
+            assert known is None or known.state == (await sessions.get(TENANT, session_id)).state
+            await stage.say(session_id, text)
+        await sessions.get(TENANT, session_id)
+        assert sessions.known("tenant_2", session_id) is None
+        assert sessions.known(TENANT, "sesn_none") is None
+
     async def test_another_tenant_s_session_looks_like_none(self, stage: Stage) -> None:
         sessions, session_id = stage.store.sessions, await stage.session()
         with pytest.raises(NotFound):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
+from roost.api.access.headers import RequestHeaders
 from roost.core.access.keys import Keyring
 from roost.core.access.logins import Login, Logins
 from roost.errors import InvalidRequest, NotFound, Unauthenticated
@@ -32,10 +33,10 @@ COOKIE: Final = "roost_login"
 """The cookie of a browser that is logged in."""
 
 
-def known_caller(keyring: Keyring, headers: Mapping[str, str]) -> Key | None:
+def known_caller(keyring: Keyring, headers: RequestHeaders) -> Key | None:
     """The key that a request shows as most do, if it was recognised within the last seconds."""
-    secret = headers.get("x-api-key", "")
-    return keyring.known(secret) if 0 < len(secret) <= _LONGEST_SECRET else None
+    secret = headers.raw.get(b"x-api-key", b"")
+    return keyring.known(secret) if len(secret) <= _LONGEST_SECRET and secret.isascii() else None
 
 
 async def caller(
@@ -91,11 +92,8 @@ def _betas(said: str) -> frozenset[str]:
     return frozenset(betas)
 
 
-_checked_betas = lru_cache(maxsize=256)(_betas)
-
-
 def check_headers(
-    headers: Mapping[str, str], tenant: str, *, beta: bool = True, refuses: str | None = None
+    headers: RequestHeaders, tenant: str, *, beta: bool = True, refuses: str | None = None
 ) -> None:
     """Check the headers that say which API is meant, on every path below `/v1`.
 
@@ -104,13 +102,20 @@ def check_headers(
     :raises InvalidRequest: a version, beta or workspace this server does not have
     :raises NotFound: the beta that these paths belong to is not asked for
     """
-    version = headers.get("anthropic-version")
+    version, said = headers.raw.get(b"anthropic-version"), headers.raw.get(b"anthropic-beta", b"")
+    check = _check_known if len(said) <= _USUAL_BETAS else _check_api
+    check(version, said, beta, refuses)
+    if b"anthropic-workspace-id" in headers.raw and headers["anthropic-workspace-id"] != tenant:
+        raise InvalidRequest("anthropic-workspace-id: this key belongs to another workspace")
+
+
+def _check_api(version: bytes | None, said: bytes, beta: bool, refuses: str | None) -> None:
+    """Which API is meant. Raises as `check_headers`."""
     if version is None:
         raise InvalidRequest("anthropic-version: header is required")
-    if version not in VERSIONS:
-        raise InvalidRequest(f"anthropic-version: {version[:40]!r} is not a valid version")
-    said = headers.get("anthropic-beta", "")
-    betas = _checked_betas(said) if len(said) <= _USUAL_BETAS else _betas(said)
+    if (dated := version.decode("latin-1")) not in VERSIONS:
+        raise InvalidRequest(f"anthropic-version: {dated[:40]!r} is not a valid version")
+    betas = _betas(said.decode("latin-1"))
     if refuses in betas:
         raise InvalidRequest(
             f"anthropic-beta: the shapes of `{refuses}` are not served",
@@ -121,5 +126,6 @@ def check_headers(
             "There is nothing here without the beta header.",
             hint=f"Send `anthropic-beta: {MANAGED_AGENTS}`.",
         )
-    if headers.get("anthropic-workspace-id", tenant) != tenant:
-        raise InvalidRequest("anthropic-workspace-id: this key belongs to another workspace")
+
+
+_check_known = lru_cache(maxsize=256)(_check_api)  # what it raises is not remembered

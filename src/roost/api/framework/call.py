@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 from starlette.types import Receive, Scope
 
+from roost.api.access.headers import RequestHeaders
 from roost.api.framework.body_budget import BodyBudget
 from roost.api.framework.deps import Deps
 from roost.core.access.logins import Login
@@ -34,7 +35,7 @@ _SHARE: Final = (
 _MOST_VALUES: Final = (
     1_000_000  # in a body: an empty list takes two bytes there, and sixty in memory
 )
-_JSON: Final = "application/json"
+_JSON: Final = b"application/json"
 _STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
@@ -56,8 +57,7 @@ class ApiCall:
     deps: Deps
     scope: Scope
     request_id: str
-    headers: dict[str, str]
-    """By lower-case name; one that is repeated is a list with commas."""
+    headers: RequestHeaders
     params: Mapping[str, str]
     query: dict[str, Any]
     body: dict[str, Any]
@@ -81,14 +81,18 @@ class ApiCall:
         while body.more:
             yield await body.piece()
 
-    async def read(self, receive: Receive, limit: int) -> bytes:
-        """The whole body. Raises as `_Body.piece`."""
+    def whole(self, limit: int) -> bytes | None:
+        """The whole body, if it is here already; None: it has to be read. Raises as `_Body.piece`."""
         give: GiveWhole | None = self.scope.get("extensions", {}).get(WHOLE_BODY)
-        if give is not None and (whole := give(self.scope)) is not None:
+        whole = None if give is None else give(self.scope)
+        if whole is not None:
             if len(whole) > limit:
                 raise TooLarge(f"the body has {len(whole)} bytes; at most {limit} are accepted")
             self.hold(self.deps.bodies, len(whole))
-            return whole
+        return whole
+
+    async def read(self, receive: Receive, limit: int) -> bytes:
+        """The whole body, as it comes. Raises as `_Body.piece`."""
         body = _Body(self, receive, limit, self.deps.bodies)
         pieces = [await body.piece()]
         while body.more:
@@ -119,6 +123,10 @@ class ApiCall:
         """The tenant whose resources the caller uses."""
         return self.key.tenant
 
+    def known_session(self, act: Act) -> Session | None:
+        """As `session`, if the store need not be asked, which mostly is so; else None."""
+        return self.deps.access.known_session(self.key, self.params["session_id"], act)
+
     def session(self, act: Act) -> Awaitable[Session]:
         """The session in the path, if the caller may act on it so. :raises NotFound: :raises Forbidden:"""
         return self.deps.access.session(self.key, self.params["session_id"], act)
@@ -126,8 +134,10 @@ class ApiCall:
     @property
     def idempotency_key(self) -> str | None:
         """The client's name for this request. :raises InvalidRequest: too long or not text"""
-        key = self.headers.get("idempotency-key")
-        if key is not None and not (0 < len(key) <= 255 and key.isprintable()):
+        if b"idempotency-key" not in self.headers.raw:
+            return None
+        key = self.headers["idempotency-key"]
+        if not (0 < len(key) <= 255 and key.isprintable()):
             raise InvalidRequest("idempotency-key: give 1 to 255 printable characters")
         return key
 
@@ -194,25 +204,14 @@ class _Body:
             self._stretch, self._patience = 0, self._seconds
 
 
-def headers_of(scope: Scope) -> dict[str, str]:
-    """The request's headers, by lower-case name; one that is repeated is a list with commas."""
-    pairs = scope["headers"]
-    found = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
-    if len(found) < len(pairs):
-        every: dict[str, list[str]] = {}
-        for name, value in pairs:
-            every.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
-        found = {name: ",".join(values) for name, values in every.items()}
-    return found
-
-
-def decoded(raw: bytes, headers: Mapping[str, str]) -> Any:
+def decoded(raw: bytes, headers: RequestHeaders) -> Any:
     """The JSON value of a body; that of an empty one is `{}`. :raises InvalidRequest: not JSON in UTF-8"""
     if not raw:
         return {}
-    kind = headers.get("content-type", _JSON)
-    if kind != _JSON and (kind := kind.split(";")[0].strip().lower()) != _JSON:
-        raise InvalidRequest(f"content-type: send application/json, not {kind[:80]!r}")
+    kind = headers.raw.get(b"content-type", _JSON)
+    if kind != _JSON and kind.split(b";")[0].strip().lower() != _JSON:
+        sent = headers["content-type"].split(";")[0].strip().lower()
+        raise InvalidRequest(f"content-type: send application/json, not {sent[:80]!r}")
     if len(raw) > _MOST_VALUES:  # each value takes a byte at least
         _check_count(raw)
     try:

@@ -85,7 +85,7 @@ async def send(
     choice: HarnessChoice,
 ) -> ASGIApp:
     """Inputs: answered when they are durable, with their place in the log."""
-    session = await call.session("tell")
+    session = call.known_session("tell") or await call.session("tell")
     drafts = drafts_of(call.body["events"], "events", session.state.thread_id)
     choice.check_inputs(session.spec.harness, drafts, "events")
     budgets.admit(session, drafts)

@@ -67,14 +67,14 @@ class Keyring:
         )
         return await self._keys.add(key), secret
 
-    def known(self, secret: str) -> Key | None:
+    def known(self, secret: bytes) -> Key | None:
         """Whose key this is, if it was recognised within the last seconds: most are."""
-        checked, key = self._known.get(digest_of(secret), (0.0, None))
+        checked, key = self._known.get(_digest(secret), (0.0, None))
         return key if time.monotonic() - checked <= _CACHED_SECONDS else None
 
     async def recognise(self, secret: str) -> Key:
         """Whose key this is. :raises Unauthenticated: nobody's, or revoked"""
-        if (known := self.known(secret)) is not None:
+        if (known := self.known(secret.encode())) is not None:
             return known
         digest, changes = digest_of(secret), self._changes
         key = await self._keys.find(digest)
@@ -161,6 +161,10 @@ def _hint(secret: str) -> str:
 
 def digest_of(secret: str) -> bytes:
     """What is kept of a secret."""
+    return _digest(secret.encode())
+
+
+def _digest(secret: bytes) -> bytes:
     # A random secret of 256 bits needs no salt and no slow hash; looking it up by digest means
     # that no comparison's timing depends on the secret.
-    return hashlib.sha256(secret.encode()).digest()
+    return hashlib.sha256(secret).digest()

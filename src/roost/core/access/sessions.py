@@ -26,6 +26,14 @@ class SessionAccess:
         self._sessions = sessions
         self._workspaces = workspaces
 
+    def known_session(self, caller: Key, session_id: str, act: Act) -> Session | None:
+        """As `session`, if nothing has to be looked up for it; else None."""
+        session = self._sessions.known(caller.tenant, session_id)
+        if session is None or session.spec.workspace is not None:
+            return None
+        _check(caller, session, None, act)
+        return session
+
     async def session(self, caller: Key, session_id: str, act: Act) -> Session:
         """The session, if the caller may do that with it.
 

@@ -5,7 +5,7 @@ Only a shortcut. Whoever is told may ignore it: the notification comes all the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from roost.domain.events import Draft, Entry
@@ -39,7 +39,7 @@ class AnnouncedLog:
         max_queued: int = 1000,
         standby: Standby | None = None,
         ended: AcceptEnded | None = None,
-    ) -> Coroutine[Any, Any, Accepted]:
+    ) -> Awaitable[Accepted]:
         """As the port says; what was accepted is announced before its sender is answered. What else it wrote, such as a status, is in the log only."""
 
         def told(accepted: Accepted | None) -> None:

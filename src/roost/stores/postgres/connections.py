@@ -14,9 +14,11 @@ from roost.stores.postgres.driver import Connection
 class ReconnectingConnection:
     """One connection, for one user at a time."""
 
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str, name: str, *, planned_once: bool = False) -> None:
+        """`planned_once`: see `driver.connect`."""
         self._url = url
         self._name = name
+        self._planned_once = planned_once
         self._connection: Connection | None = None
 
     @asynccontextmanager
@@ -24,7 +26,9 @@ class ReconnectingConnection:
         """The connection; a transaction that is left open on it is rolled back."""
         connection = self._connection
         if connection is None or connection.is_closed():
-            self._connection = connection = await driver.connect(self._url, self._name)
+            self._connection = connection = await driver.connect(
+                self._url, self._name, planned_once=self._planned_once
+            )
         try:
             yield connection
         except Exception as error:

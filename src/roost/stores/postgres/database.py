@@ -60,7 +60,7 @@ class Database:
         self._url = url
         self._name = name
         self._connections: list[ReconnectingConnection] = []
-        self._shared = ConnectionPool([self.own_connection() for _ in range(_CONNECTIONS)])
+        self._shared = ConnectionPool([self._connection() for _ in range(_CONNECTIONS)])
         self._batches = count(1)
         self._closed = False
         self._answered = time.monotonic()
@@ -107,8 +107,11 @@ class Database:
         return await self._patiently(lambda: self._commit(change, own), since)
 
     def own_connection(self) -> ReconnectingConnection:
-        """A connection for one who uses it all the time."""
-        connection = ReconnectingConnection(self._url, self._name)
+        """A connection for one who uses it all the time, for a few statements."""
+        return self._connection(planned_once=True)
+
+    def _connection(self, *, planned_once: bool = False) -> ReconnectingConnection:
+        connection = ReconnectingConnection(self._url, self._name, planned_once=planned_once)
         self._connections.append(connection)
         return connection
 

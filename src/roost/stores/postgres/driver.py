@@ -87,6 +87,9 @@ _SETTINGS: Final = {
     "tcp_user_timeout": str(_SILENT_SECONDS * 1000),
 }
 
+# For whoever has few statements and uses them all the time. There is one good way for each, whatever its
+# values are; and planning what a batch writes takes longer than writing it.
+_PLANNED_ONCE: Final = {"plan_cache_mode": "force_generic_plan"}
 
 _DURABLE: Final = """
 SELECT set_config('synchronous_commit', 'on', false)
@@ -132,19 +135,23 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def options(name: str) -> Mapping[str, Any]:
+def options(name: str, *, planned_once: bool = False) -> Mapping[str, Any]:
     """How connections are made, in the driver's words; `name` is shown in `pg_stat_activity`."""
+    settings = {**_SETTINGS, **(_PLANNED_ONCE if planned_once else {}), "application_name": name}
     return {
         "timeout": _CONNECT_SECONDS,
         "command_timeout": STATEMENT_SECONDS,
         "target_session_attrs": "read-write",
-        "server_settings": {**_SETTINGS, "application_name": name},
+        "server_settings": settings,
     }
 
 
-async def connect(url: str, name: str) -> Connection:
-    """One connection. Acknowledged means on disk there, whatever the server's default is."""
-    connection = await asyncpg.connect(url, **options(name))
+async def connect(url: str, name: str, *, planned_once: bool = False) -> Connection:
+    """One connection. Acknowledged means on disk there, whatever the server's default is.
+
+    `planned_once`: its statements are planned for all values at once, and not each time for those they have.
+    """
+    connection = await asyncpg.connect(url, **options(name, planned_once=planned_once))
     try:
         _limit_silence(connection._transport.get_extra_info("socket"))  # the driver has no option
         await connection.execute(_DURABLE)

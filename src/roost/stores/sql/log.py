@@ -7,7 +7,7 @@ other is who may claim a session, and how nodes say that they live.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -31,7 +31,7 @@ class SqlLog(ABC):
         self._writer = writer
         self._reader = reader
 
-    async def accept(
+    def accept(
         self,
         session_id: str,
         drafts: Sequence[Draft],
@@ -40,9 +40,9 @@ class SqlLog(ABC):
         max_queued: int = 1000,
         standby: Standby | None = None,
         ended: AcceptEnded | None = None,
-    ) -> Accepted:
+    ) -> Awaitable[Accepted]:
         operation = Accept(session_id, drafts, receipts, max_queued, standby)
-        return await self._writer.do(operation, ended)
+        return self._writer.do(operation, ended)
 
     @abstractmethod
     async def claim(self, node: str, limit: int) -> list[Lease]: ...

@@ -122,6 +122,9 @@ class SqlSessions(ABC):
         session_id = matching(known, receipt)
         return None if session_id is None else await self.get(tenant, session_id)
 
+    def known(self, tenant: str, session_id: str) -> Session | None:
+        return None
+
     async def get(self, tenant: str, session_id: str) -> Session:
         session = await self.find(session_id)
         if session.tenant != tenant:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import apsw
 
@@ -37,6 +38,11 @@ _PRAGMAS = (
 )
 
 
+MOST_ROWS: Final = 64
+"""That the writer hands over with one statement; there is a statement for each number of them."""
+_STATEMENTS: Final = 4 * MOST_ROWS  # that the writer's connection keeps ready
+
+
 def explained(error: Exception) -> Exception:
     """The error as callers may see it: the driver's become Roost's, all others stay."""
     if not isinstance(error, apsw.Error):
@@ -54,7 +60,7 @@ def explained(error: Exception) -> Exception:
 
 def connect(path: Path) -> apsw.Connection:
     """The writer's connection: the only one that writes and the only one that checkpoints."""
-    db = apsw.Connection(str(path))
+    db = apsw.Connection(str(path), statementcachesize=_STATEMENTS)
     db.set_busy_timeout(_PATIENCE)
     try:
         for pragma in _PRAGMAS:

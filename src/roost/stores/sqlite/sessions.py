@@ -46,11 +46,9 @@ class SqliteSessions(SqlSessions):
     def session_of(self, row: Row) -> Session:
         return session_of(row, self._clock.now())
 
-    async def get(self, tenant: str, session_id: str) -> Session:
+    def known(self, tenant: str, session_id: str) -> Session | None:
         known = self._known(session_id)
-        if known is not None and known.tenant == tenant:
-            return known
-        return await super().get(tenant, session_id)
+        return known if known is not None and known.tenant == tenant else None
 
     async def find(self, session_id: str) -> Session:
         if (known := self._known(session_id)) is not None:

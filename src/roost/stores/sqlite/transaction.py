@@ -41,6 +41,7 @@ from roost.stores.sql.rows import (
 from roost.stores.sql.sessions import CREATED, REWRITE, SLICES, matching
 from roost.stores.sql.webhooks import ANY_ENABLED, TELL
 from roost.stores.sqlite.clock import Clock
+from roost.stores.sqlite.driver import MOST_ROWS
 
 T_co = TypeVar("T_co", covariant=True)
 _MOST_REMEMBERED: Final = 10_000
@@ -53,28 +54,22 @@ _SPEC = "SELECT spec FROM specs WHERE session = ?"
 
 
 class _RowsStatement:
-    """A statement for rows, which takes as many of them at a time as it can.
+    """A statement for rows, which takes up to 64 of them at a time.
 
     For each statement the driver lets other threads take the interpreter, and gets it back when the event
-    loop pauses. That takes longer than writing a row.
+    loop pauses. That takes longer than writing a row. The driver keeps one for each number of rows
+    (`driver.connect`).
     """
 
-    _TOGETHER: Final = (64, 32, 16, 8, 4, 2, 1)
-
     def __init__(self, insert: str, columns: int) -> None:
-        row = f"({', '.join('?' * columns)})"
-        self._for = {n: f"{insert} VALUES {', '.join([row] * n)}" for n in self._TOGETHER}
+        row = f"({','.join('?' * columns)})"
+        self._for = [f"{insert} VALUES {','.join([row] * n)}" for n in range(MOST_ROWS + 1)]
 
     def run(self, cursor: apsw.Cursor, rows: Sequence[Row]) -> None:
         """Write the rows, in their order."""
-        if len(rows) == 1:
-            cursor.execute(self._for[1], rows[0])
-            return
-        at = 0
-        for together, statement in self._for.items():
-            while len(rows) - at >= together:
-                cursor.execute(statement, tuple(chain(*rows[at : at + together])))
-                at += together
+        for at in range(0, len(rows), MOST_ROWS):
+            some = rows[at : at + MOST_ROWS]
+            cursor.execute(self._for[len(some)], tuple(chain(*some)))
 
 
 # The new entries of a batch. If one cannot be written, the whole batch is rolled back; so SQLite need not be

@@ -24,6 +24,11 @@ def interrupt() -> Draft:
     return new_draft("user.interrupt")
 
 
+async def stop(stage: Stage, session_id: str) -> None:
+    """A client sends one."""
+    await stage.log.accept(session_id, [interrupt()])
+
+
 class Withdrawing(StoreContract):
     """One commit decides: each input was taken up before the interrupt, or never is."""
 
@@ -221,22 +226,22 @@ class Withdrawing(StoreContract):
             async with anyio.create_task_group() as tasks:
                 for n in range(4):
                     tasks.start_soon(stage.say, session_id, f"{round}.{n}")
-                tasks.start_soon(stage.log.accept, session_id, [interrupt()])
+                tasks.start_soon(stop, stage, session_id)
                 for n in range(4):
                     tasks.start_soon(stage.say, session_id, f"{round}.{n}")
             await self._all_or_nothing(stage, session_id)
 
     async def _all_or_nothing(self, stage: Stage, session_id: str) -> None:
         log = await stage.all(session_id)
-        [stop] = [entry.seq for entry in log if entry.type == "user.interrupt"]
+        [at] = [entry.seq for entry in log if entry.type == "user.interrupt"]
         first: dict[str, Entry] = {}
         for entry in log:
             first.setdefault(entry.id, entry)
         said = [entry for entry in first.values() if entry.type == "user.message"]
         assert len(said) == 8
-        await self._are_withdrawn(stage, session_id, [e.id for e in said if e.seq < stop])
+        await self._are_withdrawn(stage, session_id, [e.id for e in said if e.seq < at])
         waiting = await stage.log.inputs(session_id)
-        assert [e.id for e in waiting] == [e.id for e in said if e.seq > stop]
+        assert [e.id for e in waiting] == [e.id for e in said if e.seq > at]
         state = await stage.state(session_id)
         assert state.queued == len(waiting)
         assert (state.status is Status.RUNNING) == bool(waiting)
@@ -247,10 +252,10 @@ class Withdrawing(StoreContract):
             fates: list[bool] = []
             async with anyio.create_task_group() as tasks:
                 if round % 2:
-                    tasks.start_soon(stage.log.accept, lease.session_id, [interrupt()])
+                    tasks.start_soon(stop, stage, lease.session_id)
                 tasks.start_soon(self._begin, stage, lease, fates)
                 if not round % 2:
-                    tasks.start_soon(stage.log.accept, lease.session_id, [interrupt()])
+                    tasks.start_soon(stop, stage, lease.session_id)
             [listed] = await stage.log.page(lease.session_id, EventQuery(types=["user.message"]))
             [began] = fates
             assert listed.withdrawn is not began
