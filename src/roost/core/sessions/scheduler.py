@@ -30,6 +30,7 @@ _RUNS: Final = "runs"
 _LOOK_AGAIN: Final = 5.0
 _PAGE: Final = 100
 _AT_ONCE: Final = 8
+_CLAIMS_AT_ONCE: Final = 4
 _log = logging.getLogger(__name__)
 
 
@@ -103,11 +104,23 @@ class Scheduler:
             now = self._clock()
             found = await self._catalog.due(kind, now + horizon, limit=_PAGE)
             due = [record for record in found if record.due_at is not None and record.due_at <= now]
-            claimed = [await self.claim(record) for record in due]
+            claimed = await self._claim_each(due)
             if len(due) < len(found):
                 return max(0.0, ((found[len(due)].due_at or now) - self._clock()) / SECOND)
             if len(found) < _PAGE or not any(claimed):
                 return _LOOK_AGAIN
+
+    async def _claim_each(self, due: Sequence[Record]) -> list[bool]:
+        """Several at once: each is a few answers of a database, which may be slow to come."""
+        claimed: list[bool] = []
+
+        async def claim(record: Record) -> None:
+            claimed.append(await self.claim(record))
+
+        async with a_few_at_once(_CLAIMS_AT_ONCE) as start:
+            for record in due:
+                await start(partial(claim, record))
+        return claimed
 
     async def claim(self, record: Record) -> bool:
         """Claim the times of one record that have come. False: it failed, which is logged and nobody else's
