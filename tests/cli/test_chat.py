@@ -70,7 +70,7 @@ def test_an_agent_is_picked_by_its_name_or_its_id(roost: Roost, start: Start) ->
     assert [session["agent"] for session in fake.made["sessions"]] == ["agent_0", "agent_0"]
     code, _, err = roost("chat", "--once", "--agent", "nobody", "Hello")
     assert code == 1
-    assert err.startswith("roost: no agent is named 'nobody'")
+    assert err.startswith("roost: there is no agent 'nobody'")
 
 
 def test_what_somebody_else_made_in_that_instant_is_used(roost: Roost, start: Start) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import cast
 
 import httpx2
 import pytest
@@ -21,6 +22,7 @@ from tests.cli.fake import Fake, Json, withdraw
 from roost import __version__
 from roost.cli import doctor
 from roost.cli.client import ApiClient, at, problem
+from roost.cli.deployments import print_runs
 from roost.cli.follow import Following
 from roost.cli.screen import call_of, whole_call
 from roost.cli.table import print_table
@@ -553,3 +555,30 @@ def test_a_log_says_of_a_message_that_it_was_withdrawn(roost: Roost, start: Star
     assert line.split()[2] == "user.message"
     as_json = [json.loads(line) for line in roost("logs", "sesn_1", "--json")[1].splitlines()]
     assert [event["withdrawn_at"] for event in as_json if "withdrawn_at" in event] == ["now"]
+
+
+def test_runs_say_why_they_have_no_session(capsys: pytest.CaptureFixture[str]) -> None:
+    at = "2026-03-05T02:30:00.000001Z"
+    usual = {"session_id": None, "error": None, "skipped": None, "created_at": at}
+    timed = {**usual, "trigger_context": {"type": "schedule", "scheduled_at": at}}
+    error = {"type": "vault_archived_error", "message": "vault vlt_1 is archived"}
+    missed = {"reason": "missed", "count": 12, "since": "2026-02-01T02:30:00Z"}
+    busy = {"reason": "overlap", "count": 1, "since": None}
+
+    class Client:
+        def pages(self, path: str, _: Json) -> list[Json]:
+            assert path == "/roost/v1/deployments/depl_1/runs"
+            return [
+                {**timed, "id": "drun_3", "state": "skipped", "skipped": missed},
+                {**timed, "id": "drun_2", "state": "skipped", "skipped": busy},
+                {**timed, "id": "drun_1", "state": "failed", "error": error},
+            ]
+
+    print_runs(cast("ApiClient", Client()), "depl_1", None, 20, as_json=False)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "drun_3  2026-03-05 02:30:00  schedule  skipped           "
+        "no server ran then; 12 times since 2026-02-01 02:30:00",
+        "drun_2  2026-03-05 02:30:00  schedule  skipped           the last run still worked",
+        "drun_1  2026-03-05 02:30:00  schedule  failed            "
+        "vault_archived_error: vault vlt_1 is archived",
+    ]

@@ -415,3 +415,55 @@ def test_the_master_key_is_rotated_while_the_server_runs(
             True,
             True,
         )
+
+
+def test_deployments_are_made_run_paused_changed_and_archived(said: Callable[..., str]) -> None:
+    said("chat", "--once", "Hello")  # makes an agent and an environment
+    said = partial(said, "deployment")
+    with_it = ("--agent", "roost-chat", "--environment", "roost-chat", "--message", "Hello")
+    when = ("--cron", "30 2 29 2 *", "--timezone", "Europe/Berlin", "--missed", "latest")
+    made = said("create", "--name", "leap", *with_it, *when, "--metadata", "team=web").strip()
+    assert made.startswith("depl_")
+    assert said("ls").splitlines()[1].split()[:3] == [made, "leap", "active"]
+    shown = said("show", "leap")
+    assert "30 2 29 2 * (Europe/Berlin)" in shown
+    assert "latest, 86400 seconds back" in shown
+    edited = said("edit", made, "--timezone", "UTC", "--window", "600", "--metadata", "team=")
+    assert edited == f"changed {made}\n"
+    now = json.loads(said("show", made, "--json"))
+    assert [now["schedule"]["expression"], now["schedule"]["timezone"]] == ["30 2 29 2 *", "UTC"]
+    assert now["missed_runs"] == {"policy": "latest", "window_seconds": 600}
+    assert now["metadata"] == {}
+    assert said("pause", "leap") == f"paused {made}\n"
+    assert said("ls").splitlines()[1].split()[2] == "paused"
+    session = said("run", made).strip()
+    assert session.startswith("sesn_")
+    assert said("runs", made).splitlines()[1].split()[3:] == ["hand", "started", session]
+    assert json.loads(said("runs", made, "--state", "skipped", "--json")) == []
+    assert json.loads(said("unpause", made, "--json"))["status"] == "active"
+    said("edit", made, "--cron", "", "--workspace", "")
+    assert "none: by hand only" in said("show", made)
+    assert said("archive", made) == f"archived {made}\n"
+    assert made not in said("ls")
+    assert made in said("ls", "--all")
+
+
+def test_what_does_not_fit_a_deployment_is_said(said: Callable[..., str]) -> None:
+    said("chat", "--once", "Hello")
+    said = partial(said, "deployment")
+    with_it = ("--agent", "roost-chat", "--environment", "roost-chat", "--message", "Hello")
+    two = [said("create", "--name", "twin", *with_it).strip() for _ in range(2)]
+    for words, complaint in (
+        (["show", "twin"], "roost: 2 deployments are called 'twin'\nhint: Give an id: depl_"),
+        (["show", "nobody"], "roost: there is no deployment 'nobody'\nhint: `roost deployment ls`"),
+        (["edit", two[0]], "roost: say what to change\nhint: "),
+        (["edit", two[0], "--timezone", "UTC"], "roost: --timezone is for a schedule: give one"),
+        (["edit", two[0], "--cron", "@daily"], "roost: schedule.expression: "),
+        (["edit", two[0], "--agent", "nobody"], "roost: there is no agent 'nobody'"),
+        (["create", "--name", "x", *with_it[:4]], "roost: initial_events: "),
+        (["runs", two[0], "--state", "gone"], "roost: state: "),
+    ):
+        assert said(*words, code=1).startswith(complaint), words
+    for each in two:
+        said("archive", each)
+    assert "is archived and runs no more" in said("run", two[0], code=1)

@@ -120,6 +120,17 @@ class Person:
         vaults.credentials.create(made.id, auth=auth)
         return made.id
 
+    def make_deployment(self, name: str) -> str:
+        """A deployment with a schedule that is seldom due, and its first run, made by the API."""
+        says: Any = {"type": "user.message", "content": [{"type": "text", "text": "Hello"}]}
+        when: Any = {"type": "cron", "expression": "0 9 29 2 *", "timezone": "Asia/Tokyo"}
+        deployments = self.client.beta.deployments
+        made = deployments.create(
+            name=name, initial_events=[says], schedule=when, **self.make_parts()
+        )
+        deployments.run(made.id)
+        return made.id
+
     def say(self, text: str) -> None:
         self.page.get_by_label("Message", exact=True).fill(text)
         self.page.keyboard.press("Enter")

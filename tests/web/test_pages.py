@@ -14,7 +14,8 @@ from tests.parts import need
 from tests.web.person import Person
 
 AXE = Path("web/node_modules/axe-core/axe.min.js")
-PAGES = ("/", "/tasks", "/workspaces", "/agents", "/environments", "/vaults", "/webhooks", "/keys")
+PAGES = ("/", "/tasks", "/deployments", "/workspaces", "/agents", "/environments", "/vaults")
+PAGES += ("/webhooks", "/keys")
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,8 @@ def test_every_page_fits_its_width_and_can_be_read(person: Person, width: int, s
     looks = (chat, f"{chat}/timeline", f"{chat}/files", f"{chat}{file}", f"/tasks/{task}")
     url = "https://a-receiver-with-a-rather-long-name.example.org/and/a/long/path-without-spaces"
     webhook = person.make("/roost/v1/webhooks", url=url)
-    looks += (f"/vaults/{vault}", f"/webhooks/{webhook}")
+    deployment = person.make_deployment("A-deployment-with-a-rather-long-name-without-spaces")
+    looks += (f"/vaults/{vault}", f"/webhooks/{webhook}", f"/deployments/{deployment}")
     for path in (*PAGES, *looks):
         person.page.goto(person.server.url + path)
         person.page.wait_for_load_state("networkidle")
@@ -46,7 +48,8 @@ def test_every_page_fits_its_width_and_can_be_read(person: Person, width: int, s
         cut = "all => all.filter((it) => it.scrollWidth > it.clientWidth).map((it) => it.innerText)"
         assert person.page.locator(".mantine-Badge-label").evaluate_all(cut) == [], path
         assert violations(person) == [], path
-        named = re.sub(f"{session_id}|{task}|{vault}|{webhook}", "x", path).partition("?")
+        ids = f"{session_id}|{task}|{vault}|{webhook}|{deployment}"
+        named = re.sub(ids, "x", path).partition("?")
         person.shoot(f"{width}-{scheme}{named[0].replace('/', '-')}{'-open' if named[1] else ''}")
 
 

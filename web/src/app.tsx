@@ -18,6 +18,8 @@ const AgentsPage = lazy(() => import("./pages/agents").then(({ AgentsPage }) => 
 const EnvironmentsPage = lazy(() => import("./pages/environments").then(({ EnvironmentsPage }) => ({ default: EnvironmentsPage })));
 const VaultsPage = lazy(() => import("./pages/vaults").then(({ VaultsPage }) => ({ default: VaultsPage })));
 const VaultPage = lazy(() => import("./pages/vault").then(({ VaultPage }) => ({ default: VaultPage })));
+const DeploymentsPage = lazy(() => import("./pages/deployments").then(({ DeploymentsPage }) => ({ default: DeploymentsPage })));
+const DeploymentPage = lazy(() => import("./pages/deployment").then(({ DeploymentPage }) => ({ default: DeploymentPage })));
 const WebhooksPage = lazy(() => import("./pages/webhooks").then(({ WebhooksPage }) => ({ default: WebhooksPage })));
 const WebhookPage = lazy(() => import("./pages/webhook").then(({ WebhookPage }) => ({ default: WebhookPage })));
 const KeysPage = lazy(() => import("./pages/keys").then(({ KeysPage }) => ({ default: KeysPage })));
@@ -55,6 +57,8 @@ const router = createBrowserRouter([
       { path: "/environments", element: <EnvironmentsPage /> },
       { path: "/vaults", element: <VaultsPage /> },
       { path: "/vaults/:id", element: <VaultPage /> },
+      { path: "/deployments", element: <DeploymentsPage /> },
+      { path: "/deployments/:id", element: <DeploymentPage /> },
       { path: "/webhooks", element: <WebhooksPage /> },
       { path: "/webhooks/:id", element: <WebhookPage /> },
       { path: "/keys", element: <KeysPage /> },

@@ -15,9 +15,9 @@ from roost.cli.asked import asked as put_to_person
 from roost.cli.asked import in_words, questions_of, send, waiting
 from roost.cli.client import ApiClient, Json, at
 from roost.cli.follow import ENDS, Following, newest
+from roost.cli.names import AGENTS, VAULTS, id_of
 from roost.cli.screen import Screen, folded
-from roost.cli.vaults import vault_id
-from roost.errors import Conflict, InvalidRequest, NotFound
+from roost.errors import Conflict, InvalidRequest
 
 _NAME = "roost-chat"
 _MODEL = "claude-opus-5-5"
@@ -270,18 +270,14 @@ def _new_session(client: ApiClient, asked: ChatSession, message: str | None) -> 
     if asked.workspace is not None:
         body["workspace"] = asked.workspace
     if asked.vaults:
-        body["vault_ids"] = [vault_id(client, vault) for vault in asked.vaults]
+        body["vault_ids"] = [id_of(client, vault, VAULTS) for vault in asked.vaults]
     return client.post("/v1/sessions", body)
 
 
 def _agent(client: ApiClient, asked: str | None) -> str:
     """The id of the agent that is asked for, by id or by name; else of the one that is made for this."""
-    if asked is not None and asked.startswith("agent_"):
-        return asked
     if asked is not None:
-        if found := _find(client, "agents", asked):
-            return str(found["id"])
-        raise NotFound(f"no agent is named {asked!r}", hint="Give its id, or another name.")
+        return id_of(client, asked, AGENTS)
     body = {"name": _NAME, "model": _MODEL, "tools": _TOOLS}
     own = _named(client, "agents", body)
     if not own.get("tools"):  # made by a version that gave it none; it could do nothing but talk

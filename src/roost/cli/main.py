@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from roost.cli.deployment_commands import deployment
 from roost.cli.options import Json, SessionId, Url
 from roost.cli.session_commands import sessions
 from roost.cli.vault_commands import vaults
@@ -28,7 +29,7 @@ key = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 app.add_typer(sessions, name="sessions")
 image = typer.Typer(help="Build what `docker` sandboxes are made of.", no_args_is_help=True)
 app.add_typer(key, name="key")
-app.add_typer(key, name="keys", hidden=True)  # as `roost sessions` and the others are called
+app.add_typer(key, name="keys", hidden=True)  # as `roost sessions` and others are called
 app.add_typer(image, name="image")
 node = typer.Typer(help="List the servers of a database, and drain one.", no_args_is_help=True)
 app.add_typer(node, name="node")
@@ -36,6 +37,8 @@ harness = typer.Typer(help="List the kinds of agents that sessions can have.", n
 app.add_typer(harness, name="harness")
 app.add_typer(workspaces, name="workspaces")
 app.add_typer(vaults, name="vaults")
+app.add_typer(deployment, name="deployment")
+app.add_typer(deployment, name="deployments", hidden=True)
 app.add_typer(webhooks, name="webhooks")
 blobs = typer.Typer(help="The store of snapshots and files.", no_args_is_help=True)
 app.add_typer(blobs, name="blobs")

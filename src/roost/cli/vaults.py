@@ -15,11 +15,11 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from roost.cli.client import ApiClient, Json, at
+from roost.cli.names import VAULTS, id_of
 from roost.cli.screen import clean, folded
 from roost.cli.table import print_json, print_table, when
 from roost.errors import InvalidRequest, NotFound
 
-_ALL: Final = "/v1/vaults"
 _ROLE: Final = "roost.role"
 _ALSO: Final = {
     _ROLE: "sandbox0.managed_agents.role",
@@ -182,7 +182,7 @@ def print_vaults(client: ApiClient, *, archived: bool, limit: int, as_json: bool
     params: dict[str, str | int | list[str]] = {"limit": min(limit, 100)}
     if archived:
         params["include_archived"] = "true"
-    found = list(islice(client.pages(_ALL, params), limit))
+    found = list(islice(client.pages(VAULTS.path, params), limit))
     if as_json:
         print_json(found)
         return
@@ -197,7 +197,7 @@ def print_vaults(client: ApiClient, *, archived: bool, limit: int, as_json: bool
 
 def create_vault(client: ApiClient, name: str, metadata: Json, *, as_json: bool) -> None:
     """Make one and print its id."""
-    made = client.post(_ALL, {"display_name": name, "metadata": metadata})
+    made = client.post(VAULTS.path, {"display_name": name, "metadata": metadata})
     if as_json:
         print_json(made)
     else:
@@ -225,7 +225,7 @@ def edit_vault(
     if said:  # under the key that it has, which may be the other one
         there = client.get(path)["metadata"]
         said = {_ALSO[key] if _ALSO.get(key) in there else key: it for key, it in said.items()}
-    body = _changes(notes | said) | ({} if name is None else {"display_name": name})
+    body = changed_metadata(notes | said) | ({} if name is None else {"display_name": name})
     if not body:
         raise InvalidRequest("say what to change", hint="For example: --name team")
     _say("changed", client.post(path, body), as_json=as_json)
@@ -240,20 +240,6 @@ def remove_vaults(client: ApiClient, vaults: Sequence[str], *, as_json: bool) ->
     """Delete each; the first that cannot be deleted ends it."""
     for vault in vaults:
         _say("deleted", client.delete(_path(client, vault)), as_json=as_json)
-
-
-def vault_id(client: ApiClient, word: str) -> str:
-    """The id of a vault, by its id or its name. :raises NotFound: :raises InvalidRequest: two are called so"""
-    if word.startswith("vlt_"):
-        return word
-    named = [v["id"] for v in client.pages(_ALL, {"limit": 100}) if v["display_name"] == word]
-    if not named:
-        raise NotFound(f"there is no vault {word!r}", hint="`roost vaults ls`")
-    if len(named) > 1:
-        raise InvalidRequest(
-            f"{len(named)} vaults are called {word!r}", hint=f"Give an id: {', '.join(named)}"
-        )
-    return str(named[0])
 
 
 # Credentials
@@ -306,7 +292,7 @@ def edit_credential(
     :raises InvalidRequest: nothing is said, or it does not fit the credential
     """
     path = _credential_path(client, vault, credential)
-    said, body = reach.changes(), _changes(notes)
+    said, body = reach.changes(), changed_metadata(notes)
     kind = client.get(path)["auth"]["type"]
     if said and kind != "environment_variable":
         raise InvalidRequest("--host, --any-host, --header and --body are for variables")
@@ -363,7 +349,7 @@ def remove_credential(client: ApiClient, vault: str, credential: str, *, as_json
 
 
 def _path(client: ApiClient, word: str) -> str:
-    return at("v1", "vaults", vault_id(client, word))
+    return at("v1", "vaults", id_of(client, word, VAULTS))
 
 
 def _credential_path(client: ApiClient, vault: str, word: str) -> str:
@@ -457,7 +443,7 @@ def _none_given(what: str = "secret") -> InvalidRequest:
 # Words
 
 
-def _changes(metadata: Json) -> Json:
+def changed_metadata(metadata: Json) -> Json:
     """Metadata to be changed; what is empty is taken away."""
     return {"metadata": {key: said or None for key, said in metadata.items()}} if metadata else {}
 

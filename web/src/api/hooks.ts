@@ -5,7 +5,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 
 import { sentence } from "../parts/words";
 import { all, ApiError, get, post, remove } from "./http";
-import type { Agent, CredentialValidation, Delivery, Environment, Harness, Key, Me, Page, Session, Task, TaskRun, Vault, VaultCredential, Webhook, Workspace } from "./types";
+import type { Agent, CredentialValidation, Delivery, Deployment, DeploymentRun, Environment, Harness, Key, Me, Page, Session, Task, TaskRun, Vault, VaultCredential, Webhook, Workspace } from "./types";
 
 export const useMe = () =>
   useQuery({ queryKey: ["me"], queryFn: () => get<Me>("/auth/me"), staleTime: 60_000, retry: false });
@@ -84,6 +84,28 @@ export const useCredentials = (vault: string) =>
   useQuery({
     queryKey: ["vaults", vault, "credentials"],
     queryFn: () => all<VaultCredential>(`/v1/vaults/${vault}/credentials?include_archived=true`),
+  });
+
+export const useDeployments = (archived: boolean) =>
+  useQuery({ queryKey: ["deployments", archived], queryFn: () => all<Deployment>(`/v1/deployments?include_archived=${archived}`), refetchInterval: STILL });
+
+export const useDeployment = (id: string) =>
+  useQuery({ queryKey: ["deployments", id], queryFn: () => get<Deployment>(`/v1/deployments/${id}`), refetchInterval: IN_SIGHT });
+
+/** The newest, also those that wait and those that were skipped. */
+export const useDeploymentRuns = (id: string, state: string | null) =>
+  useQuery({
+    queryKey: ["deployments", id, "runs", state],
+    queryFn: async () => (await get<Page<DeploymentRun>>(`/roost/v1/deployments/${id}/runs?limit=100${state === null ? "" : `&state=${state}`}`)).data,
+    refetchInterval: MOVING,
+  });
+
+/** The newest sessions that a deployment has made. */
+export const useSessionsOf = (deployment: string) =>
+  useQuery({
+    queryKey: ["deployments", deployment, "sessions"],
+    queryFn: async () => (await get<Page<Session>>(`/v1/sessions?deployment_id=${deployment}&include_archived=true&limit=100`)).data,
+    refetchInterval: MOVING,
   });
 
 export const useWebhooks = () =>
@@ -188,6 +210,12 @@ export const changes = {
   validateCredential: (of: VaultCredential) => post<CredentialValidation>(`${pathOf(of)}/mcp_oauth_validate`),
   archiveCredential: (of: VaultCredential) => post<VaultCredential>(`${pathOf(of)}/archive`),
   deleteCredential: (of: VaultCredential) => remove(pathOf(of)),
+  createDeployment: (given: Record<string, unknown>) => post<Deployment>("/v1/deployments", given),
+  changeDeployment: ({ id, ...given }: { id: string } & Record<string, unknown>) => post<Deployment>(`/v1/deployments/${id}`, given),
+  runDeployment: (id: string) => post<DeploymentRun>(`/v1/deployments/${id}/run`),
+  pauseDeployment: (id: string) => post<Deployment>(`/v1/deployments/${id}/pause`),
+  unpauseDeployment: (id: string) => post<Deployment>(`/v1/deployments/${id}/unpause`),
+  archiveDeployment: (id: string) => post<Deployment>(`/v1/deployments/${id}/archive`),
   createWebhook: (given: Record<string, unknown>) => post<Webhook>("/roost/v1/webhooks", given),
   changeWebhook: ({ id, ...given }: { id: string } & Record<string, unknown>) => post<Webhook>(`/roost/v1/webhooks/${id}`, given),
   rotateWebhook: (id: string) => post<Webhook>(`/roost/v1/webhooks/${id}/regenerate_signing_secret`),

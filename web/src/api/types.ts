@@ -226,6 +226,41 @@ export interface Planned {
   overlap: OverlapPolicy;
 }
 
+/** What a session begins with. */
+export interface InitialEvent {
+  type: string;
+  content?: { type: string; text?: string }[];
+}
+
+export interface Deployment extends Planned {
+  id: string;
+  name: string;
+  description: string | null;
+  agent: { id: string; version: number };
+  environment_id: string;
+  initial_events: InitialEvent[];
+  vault_ids: string[];
+  status: "active" | "paused";
+  paused_reason: { type: "manual" } | { type: "error"; error: { type: string } } | null;
+  trust_level: Trust | null;
+  workspace: string | null;
+  mount_scope: string | null;
+  harness: string | null;
+  created_at: string;
+  archived_at: string | null;
+}
+
+export interface DeploymentRun {
+  id: string;
+  trigger_context: { type: "manual" } | { type: "schedule"; scheduled_at: string };
+  state: "open" | "queued" | "started" | "failed" | "skipped";
+  session_id: string | null;
+  error: { type: string; message: string } | null;
+  /** Why, and how many times it stands for from when on. */
+  skipped: { reason: string; count: number; since: string | null } | null;
+  created_at: string;
+}
+
 export interface Me {
   key_id: string;
   name: string;

@@ -1,38 +1,30 @@
-import { Anchor, Badge, Button, Card, Group, Select, Stack, Text, Title } from "@mantine/core";
+import { Badge, Button, Card, Group, Select, Stack, Text } from "@mantine/core";
 import { useState } from "react";
-import { Link, useParams } from "react-router";
+import { useParams } from "react-router";
 
 import { changes, useChange, useDeliveries, useWebhook } from "../api/hooks";
-import { isGone } from "../api/http";
 import type { Delivery, DeliveryState, Webhook } from "../api/types";
-import { Loaded, Page } from "../parts/page";
-import { Nothing } from "../parts/resource";
+import { Loaded, Section } from "../parts/page";
+import { Things } from "../parts/resource";
 import { ago, sentence } from "../parts/words";
-import { NotFoundPage } from "./not-found";
+import { ThingPage } from "./thing";
 import { WebhookActions, WebhookFacts } from "./webhooks";
 
 const COLORS: Record<DeliveryState, string> = { pending: "blue", delivered: "teal", failed: "red", held: "gray" };
 
 export function WebhookPage() {
   const { id = "" } = useParams();
-  const webhook = useWebhook(id);
-  if (isGone(webhook.error)) return <NotFoundPage />;
   return (
-    <Loaded query={webhook}>
-      {(found) => (
-        <Page title={found.name || found.url} actions={<WebhookActions webhook={found} />}>
-          <Stack>
-            <Text size="sm" c="dimmed" component="div">
-              <WebhookFacts webhook={found} />
-              <Anchor component={Link} to="/webhooks" underline="always">
-                all webhooks
-              </Anchor>
-            </Text>
-            <Deliveries webhook={found} />
-          </Stack>
-        </Page>
-      )}
-    </Loaded>
+    <ThingPage
+      query={useWebhook(id)}
+      all={{ to: "/webhooks", label: "all webhooks" }}
+      show={(found) => ({
+        title: found.name || found.url,
+        about: <WebhookFacts webhook={found} />,
+        actions: <WebhookActions webhook={found} />,
+        children: <Deliveries webhook={found} />,
+      })}
+    />
   );
 }
 
@@ -40,35 +32,28 @@ function Deliveries({ webhook }: { webhook: Webhook }) {
   const [state, setState] = useState<string | null>(null);
   const deliveries = useDeliveries(webhook.id, state);
   const replay = useChange("webhooks", changes.replayWebhook);
+  const controls = (
+    <>
+      <Select aria-label="Which ones" placeholder="all" data={Object.keys(COLORS)} value={state} onChange={setState} size="xs" w={130} clearable />
+      {webhook.state === "enabled" && (
+        <Button variant="default" size="xs" loading={replay.isPending} onClick={() => replay.mutate(webhook.id)}>
+          Send again what failed
+        </Button>
+      )}
+    </>
+  );
   return (
-    <section aria-label="Deliveries">
-      <Group justify="space-between" mb="xs">
-        <Title order={2} size="h5">
-          Deliveries
-        </Title>
-        <Group gap="xs">
-          <Select aria-label="Which ones" placeholder="all" data={Object.keys(COLORS)} value={state} onChange={setState} size="xs" w={130} clearable />
-          {webhook.state === "enabled" && (
-            <Button variant="default" size="xs" loading={replay.isPending} onClick={() => replay.mutate(webhook.id)}>
-              Send again what failed
-            </Button>
-          )}
-        </Group>
-      </Group>
+    <Section title="Deliveries" controls={controls}>
       <Loaded query={deliveries}>
-        {(found) =>
-          found.length === 0 ? (
-            <Nothing>Nothing was sent yet.</Nothing>
-          ) : (
-            <Stack gap="xs" component="ul" p={0} m={0} style={{ listStyle: "none" }}>
-              {found.map((delivery) => (
-                <DeliveryCard key={delivery.id} delivery={delivery} enabled={webhook.state === "enabled"} />
-              ))}
-            </Stack>
-          )
-        }
+        {(found) => (
+          <Things none="Nothing was sent yet.">
+            {found.map((delivery) => (
+              <DeliveryCard key={delivery.id} delivery={delivery} enabled={webhook.state === "enabled"} />
+            ))}
+          </Things>
+        )}
       </Loaded>
-    </section>
+    </Section>
   );
 }
 

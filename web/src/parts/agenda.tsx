@@ -5,8 +5,9 @@ import { CircleAlert, Info } from "lucide-react";
 import type { ReactNode } from "react";
 import { Link } from "react-router";
 
+import { Section } from "./page";
 import { StatusBadge } from "./status";
-import { here, timeIn, today, dayIn } from "./times";
+import { dayIn, here, timeIn, today } from "./times";
 
 /** A run as it is listed. */
 export interface ListedRun {
@@ -26,7 +27,7 @@ export interface ListedRun {
 /** The times that come next, soonest first. `held`: why nothing starts at them. */
 export function NextRuns({ times, zone, held }: { times: string[]; zone: string; held?: ReactNode }) {
   return (
-    <Part title="Next">
+    <Section title="Next">
       {held !== undefined && (
         <Alert color="yellow" variant="light" p="xs" mb="xs" icon={<Info size={16} aria-hidden />}>
           {held}
@@ -46,14 +47,14 @@ export function NextRuns({ times, zone, held }: { times: string[]; zone: string;
           )}
         </Days>
       )}
-    </Part>
+    </Section>
   );
 }
 
 /** What ran or did not, newest first. */
-export function PastRuns({ runs, zone, none }: { runs: ListedRun[]; zone: string; none: string }) {
+export function PastRuns({ runs, zone, none, controls }: { runs: ListedRun[]; zone: string; none: string; controls?: ReactNode }) {
   return (
-    <Part title="Runs">
+    <Section title="Runs" controls={controls}>
       {runs.length === 0 ? (
         <Text c="dimmed">{none}</Text>
       ) : (
@@ -61,18 +62,7 @@ export function PastRuns({ runs, zone, none }: { runs: ListedRun[]; zone: string
           {(run) => <RunCard key={run.id} run={run} zone={zone} />}
         </Days>
       )}
-    </Part>
-  );
-}
-
-function Part({ title, children }: { title: string; children: ReactNode }) {
-  return (
-    <section aria-label={title}>
-      <Title order={2} size="h5" mb="xs">
-        {title}
-      </Title>
-      {children}
-    </section>
+    </Section>
   );
 }
 

@@ -1,7 +1,7 @@
 import { ActionIcon, Anchor, AppShell, Badge, Burger, Button, Group, NavLink, Stack, Text, Tooltip, useComputedColorScheme, useMantineColorScheme } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
 import { useQueryClient } from "@tanstack/react-query";
-import { Bot, Boxes, FolderGit2, KeyRound, ListChecks, LogOut, MessagesSquare, Moon, Sun, Vault, Webhook } from "lucide-react";
+import { Bot, Boxes, CalendarClock, FolderGit2, KeyRound, ListChecks, LogOut, MessagesSquare, Moon, Sun, Vault, Webhook } from "lucide-react";
 import type { ReactNode } from "react";
 import { Link, useLocation } from "react-router";
 
@@ -12,6 +12,7 @@ import { useWaiting } from "./waiting";
 const PLACES = [
   { to: "/", label: "Sessions", icon: MessagesSquare },
   { to: "/tasks", label: "Tasks", icon: ListChecks },
+  { to: "/deployments", label: "Deployments", icon: CalendarClock },
   { to: "/workspaces", label: "Workspaces", icon: FolderGit2 },
   { to: "/agents", label: "Agents", icon: Bot },
   { to: "/environments", label: "Environments", icon: Boxes },

@@ -20,6 +20,21 @@ export function Page({ title, actions, children }: { title: string; actions?: Re
   );
 }
 
+/** A part of a page that has a heading, and what can be chosen there. */
+export function Section({ title, controls, children }: { title: string; controls?: ReactNode; children: ReactNode }) {
+  return (
+    <section aria-label={title}>
+      <Group justify="space-between" mb="xs">
+        <Title order={2} size="h5">
+          {title}
+        </Title>
+        <Group gap="xs">{controls}</Group>
+      </Group>
+      {children}
+    </section>
+  );
+}
+
 /** What was asked for, once it is there; until then that it is coming, or why it is not. */
 export function Loaded<T>({ query, children }: { query: UseQueryResult<T>; children: (data: T) => ReactNode }) {
   if (query.data !== undefined) return <>{children(query.data)}</>;

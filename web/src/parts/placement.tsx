@@ -16,8 +16,18 @@ const LEVELS: Trust[] = ["sandboxed", "vault", "full"];
 const OWN = "own";
 const USUAL = "usual";
 
+/** What was chosen before. */
+interface First {
+  agent?: string | null;
+  place?: string | null;
+  trust?: Trust | null;
+  workspace?: string | null;
+  scope?: string | null;
+  harness?: string | null;
+}
+
 /** What was chosen, and what there is to choose from. */
-export function usePlacement(first: { agent?: string | null; place?: string | null } = {}) {
+export function usePlacement(first: First = {}) {
   const allAgents = useAgents();
   const allPlaces = useEnvironments();
   const agents = (allAgents.data ?? []).filter((agent) => agent.archived_at === null);
@@ -25,10 +35,10 @@ export function usePlacement(first: { agent?: string | null; place?: string | nu
   const workspaces = useWorkspaces().data ?? [];
   const [agent, setAgent] = useState<string | null>(first.agent ?? null);
   const [place, setPlace] = useState<string | null>(first.place ?? null);
-  const [trust, setTrust] = useState<Trust>("sandboxed");
-  const [workspace, setWorkspace] = useState<string>(OWN);
-  const [scope, setScope] = useState("workspace");
-  const [harness, setHarness] = useState<string>(USUAL);
+  const [trust, setTrust] = useState<Trust>(first.trust ?? "sandboxed");
+  const [workspace, setWorkspace] = useState<string>(first.workspace ?? OWN);
+  const [scope, setScope] = useState(first.scope ?? "workspace");
+  const [harness, setHarness] = useState<string>(first.harness ?? USUAL);
   const chosen = { agent: agent ?? firstAgent(agents)?.id ?? null, place: place ?? lastOf(places, "environment")?.id ?? places[0]?.id ?? null };
   const options = {
     trust_level: trust,
@@ -144,7 +154,7 @@ function WorkspaceSelect({ workspaces, value, onChange }: { workspaces: Workspac
       label="Workspace"
       description={workspaces.length === 0 ? "Workspaces that several sessions share are made on the page Workspaces." : "A workspace that has a name is shared by all sessions in it."}
       data={data}
-      value={value}
+      value={workspaces.find(({ name }) => name === value)?.id ?? value}
       onChange={(chosen) => onChange(chosen ?? OWN)}
       allowDeselect={false}
       searchable

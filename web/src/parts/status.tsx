@@ -16,6 +16,7 @@ const LOOKS: Record<string, { word: string; colour: MantineColor; icon: LucideIc
   queued: { word: "Waits for the last run", colour: "blue", icon: Hourglass },
   started: { word: "Started", colour: "teal", icon: CircleCheck },
   skipped: { word: "Skipped", colour: "gray", icon: CircleSlash },
+  archived: { word: "Archived", colour: "dark", icon: CircleSlash },
   active: { word: "Active", colour: "teal", icon: CircleCheck },
   paused: { word: "Paused", colour: "yellow", icon: CirclePause },
   terminated: { word: "Ended", colour: "dark", icon: CircleSlash },

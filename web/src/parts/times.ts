@@ -14,8 +14,13 @@ function formatIn(zone: string, options: Intl.DateTimeFormatOptions): Intl.DateT
 
 export const timeIn = (iso: string, zone: string): string => formatIn(zone, { hour: "2-digit", minute: "2-digit" }).format(new Date(iso));
 
+/** Without the commas that some browsers put there. */
 export const dayIn = (iso: string, zone: string): string =>
-  formatIn(zone, { weekday: "long", day: "numeric", month: "long", year: "numeric" }).format(new Date(iso));
+  formatIn(zone, { weekday: "long", day: "numeric", month: "long", year: "numeric" })
+    .formatToParts(new Date(iso))
+    .filter(({ type }) => type !== "literal")
+    .map(({ value }) => value)
+    .join(" ");
 
 const DAY = 86_400_000;
 

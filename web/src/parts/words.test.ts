@@ -15,6 +15,8 @@ it.each([
 });
 
 it.each([
+  [-119, "in 1 minute"],
+  [-59, "in a moment"],
   [59, "just now"],
   [119, "1 minute ago"],
   [3599, "59 minutes ago"],

@@ -23,7 +23,7 @@ export function ago(iso: string, now = Date.now()): string {
   for (const [unit, size] of STEPS) {
     if (Math.abs(seconds) >= size) return RELATIVE.format(Math.trunc(seconds / size), unit);
   }
-  return "just now";
+  return seconds > 5 ? "in a moment" : "just now"; // clocks differ a little
 }
 
 export function lasted(milliseconds: number): string {
