@@ -17,6 +17,8 @@ class Receiver(HTTPServer):
         super().__init__(("127.0.0.1", 0), _Hook, bind_and_activate=False)
         self.server_bind()
         self.seen: list[dict[str, Any]] = []
+        self.ids: list[str] = []
+        self.raw: list[tuple[dict[str, str], str]] = []  # headers and body, as they came
         self.status = 204
 
     @property
@@ -37,7 +39,12 @@ class _Hook(BaseHTTPRequestHandler):
     server: Receiver
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
+        length = int(self.headers["content-length"])
+        body = self.rfile.read(length)
+        if len(body) < length:
+            return  # whoever sends it was killed
+        self.server.ids.append(self.headers["webhook-id"])
+        self.server.raw.append((dict(self.headers), body.decode()))
         self.server.seen.append(json.loads(body)["data"])
         self.send_response(self.server.status)
         self.end_headers()

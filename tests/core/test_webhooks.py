@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from tests.egress.both_sides import LOOPBACK, Far, Seen, answer
 from tests.egress.secured import SecureFar, trusting
 from tests.parts import need
+from tests.webhook_receiver import Receiver
 
 from roost.core.webhooks import sender as module
 from roost.core.webhooks.endpoints import WebhookEndpoints
@@ -166,24 +167,50 @@ async def test_a_rotated_secret_and_the_one_before_both_sign_for_a_while(scene: 
             unwrapped(scene.far.seen[1], key)
 
 
+async def for_an_hour(scene: Scene, webhook: Webhook, times: int) -> Delivery:
+    """A delivery that was tried for an hour of the policy's time, and not fewer times than in an hour."""
+    began = anyio.current_time()
+    with anyio.fail_after(120):
+        while True:
+            found = await scene.rows.page(DeliveryQuery(webhook=webhook))
+            if found and found[0].attempts >= 5 and found[0].note:
+                break
+            await anyio.sleep(0.02)
+    await anyio.sleep(3600 / times - (anyio.current_time() - began))
+    return found[0]
+
+
 async def test_what_is_told_while_a_receiver_is_down_for_an_hour_arrives_with_its_id(scene: Scene):
     times = 2000
     scene.policy = DeliveryPolicy().faster(times)
     webhook, secret = await scene.endpoint("session.created")
     scene.far.reply = answer({}, 503)
-    began = anyio.current_time()
     async with scene.sending():
         await scene.stage.session()
-        await anyio.sleep(3600 / times - (anyio.current_time() - began))
-        assert await scene.states(webhook) == ["pending"]
-        [delivery] = await scene.rows.page(DeliveryQuery(webhook=webhook))
-        assert (delivery.status, delivery.note) == (503, "the receiver answered 503")
+        delivery = await for_an_hour(scene, webhook, times)
+        assert (delivery.state, delivery.status) == ("pending", 503)
+        assert delivery.note == "the receiver answered 503"
+        assert (await scene.rows.get(TENANT, webhook.id)).failing_since > 0
         scene.far.reply = answer({})
         await scene.until(webhook, "delivered")
     assert len(scene.far.seen) >= 5
     assert len(set(ids(scene.far.seen))) == 1
     unwrapped(scene.far.seen[-1], secret)
     assert (await scene.rows.get(TENANT, webhook.id)).failing_since == 0
+
+
+async def test_what_is_told_while_nobody_listens_for_an_hour_arrives(scene: Scene):
+    times, receiver = 2000, Receiver()
+    scene.policy = DeliveryPolicy().faster(times)
+    webhook, _ = await scene.endpoint("session.created", url=receiver.url)
+    async with scene.sending():
+        await scene.stage.session()
+        delivery = await for_an_hour(scene, webhook, times)
+        assert (delivery.state, delivery.status) == ("pending", None)
+        with receiver.listening():
+            await scene.until(webhook, "delivered")
+    receiver.server_close()
+    assert set(receiver.ids) == {delivery.event.id}
 
 
 async def test_what_never_arrives_is_given_up_and_sent_again_on_request(scene: Scene):

@@ -108,10 +108,20 @@ async function vaultsWalked() {
   return walked;
 }
 
+// A resource of the SDK, which operations of it are used, and which are left.
+function noted(resource) {
+  const left = new Set(Object.getOwnPropertyNames(Object.getPrototypeOf(resource)));
+  left.delete("constructor");
+  const used = new Set();
+  const use = (name) => (used.add(name), left.delete(name), resource[name].bind(resource));
+  return [new Proxy(resource, { get: (_, name) => use(name) }), used, left];
+}
+
 // Every operation on deployments and their runs; older versions have none.
 async function deploymentsWalked(agentId, environmentId) {
-  const { deployments, deploymentRuns: runs } = client.beta;
-  if (!deployments) return null;
+  if (!client.beta.deployments) return null;
+  const [deployments, used, left] = noted(client.beta.deployments);
+  const [runs, usedOfRuns, leftOfRuns] = noted(client.beta.deploymentRuns);
   const made = await deployments.create({
     name: "daily",
     agent: agentId,
@@ -135,6 +145,8 @@ async function deploymentsWalked(agentId, environmentId) {
   walked.wrong = await statusOf(deployments.update(made.id, { schedule: wrong }));
   walked.archived = (await deployments.archive(made.id)).archived_at != null;
   walked.ended = (await deployments.retrieve(made.id)).schedule.upcoming_runs_at;
+  walked.walked = [[...used].sort(), [...usedOfRuns].sort()];
+  walked.left = [...left, ...leftOfRuns].sort();
   return walked;
 }
 

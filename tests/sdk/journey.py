@@ -5,6 +5,7 @@
 It is what a user's program looks like: nothing here knows of Roost but the base URL.
 """
 
+import inspect
 import json
 import sys
 
@@ -108,9 +109,24 @@ def vaults(client):
     return report
 
 
+class Walked:
+    """A resource of the SDK that notes which of its operations are used."""
+
+    def __init__(self, resource):
+        self._resource = resource
+        methods = inspect.getmembers(type(resource), inspect.isfunction)
+        self.left = {name for name, _ in methods if not name.startswith("_")}
+        self.used = set()
+
+    def __getattr__(self, name):
+        self.used.add(name)
+        self.left.discard(name)
+        return getattr(self._resource, name)
+
+
 def deployments(client, agent_id, environment_id):
     """Every operation on deployments and their runs."""
-    deployments, runs = client.beta.deployments, client.beta.deployment_runs
+    deployments, runs = Walked(client.beta.deployments), Walked(client.beta.deployment_runs)
     made = deployments.create(
         name="daily",
         agent=agent_id,
@@ -136,6 +152,8 @@ def deployments(client, agent_id, environment_id):
     report["wrong"] = status_of(lambda: deployments.update(made.id, schedule=wrong))
     report["archived"] = deployments.archive(made.id).archived_at is not None
     report["ended"] = deployments.retrieve(made.id).schedule.upcoming_runs_at
+    report["walked"] = [sorted(deployments.used), sorted(runs.used)]
+    report["left"] = sorted(deployments.left | runs.left)
     return report
 
 

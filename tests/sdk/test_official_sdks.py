@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from anthropic import Anthropic
 from tests.parts import need
 from tests.stores import Databases
+from tests.webhook_receiver import Receiver
 
 from roost.testing.live import LiveServer
 
@@ -30,7 +33,8 @@ TYPESCRIPTS = ["1.8.0", "0.86.1"]
 
 @pytest.fixture(scope="module")
 def server(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    with LiveServer(tmp_path_factory.mktemp("roost")) as live:
+    data = tmp_path_factory.mktemp("roost")
+    with LiveServer(data, ROOST_WEBHOOK_NETWORKS="127.0.0.0/8") as live:
         yield live
 
 
@@ -51,8 +55,8 @@ def test_a_journey_with_the_typescript_sdk(server: LiveServer, version: str):
     check(run([str(node), str(HERE / "journey.mjs"), server.url, server.key, str(folder)]), version)
 
 
-def run(command: list[str]) -> dict[str, Any]:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+def run(command: list[str], given: str = "") -> dict[str, Any]:
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     return report
@@ -114,4 +118,31 @@ def check(report: dict[str, Any], version: str) -> None:
         "wrong": 400,
         "archived": True,
         "ended": [],
+        "walked": [
+            ["archive", "create", "list", "pause", "retrieve", "run", "unpause", "update"],
+            ["list", "retrieve"],
+        ],
+        "left": [],
     }
+
+
+def test_the_typescript_sdk_unwraps_what_is_sent_and_refuses_every_changed_byte(server: LiveServer):
+    folder = TOOLS / "ts-1.8.0"  # the older one has no webhooks
+    need("the TypeScript SDK 1.8.0", (folder / "node_modules").exists(), GET_PARTS)
+    receiver, client = Receiver(), Anthropic(base_url=server.url, api_key=server.key)
+    asked = {"url": receiver.url, "enabled_events": ["agent.created"]}
+    with receiver.listening():
+        webhook: Any = client.post("/roost/v1/webhooks", body=asked, cast_to=object)
+        client.beta.agents.create(name="a", model="claude-opus-5-5")
+        deadline = time.monotonic() + 300
+        while not receiver.raw:
+            assert time.monotonic() < deadline, "nothing was sent"
+            time.sleep(0.05)
+    receiver.server_close()
+    client.delete(f"/roost/v1/webhooks/{webhook['id']}", cast_to=object)
+    client.close()
+    headers, body = receiver.raw[0]
+    given = {"headers": headers, "body": body, "key": webhook["signing_secret"]}
+    node = ROOT / ".venv/bin/node"
+    report = run([str(node), str(HERE / "unwrap.mjs"), str(folder)], json.dumps(given))
+    assert report == {"about": "agent.created", "changed": len(body), "accepted": []}

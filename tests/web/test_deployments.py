@@ -140,7 +140,7 @@ def test_why_something_did_not_run_is_said_with_what_to_do(person: Person):
         "No server ran at that time, and this deployment does not make up for it. It stands for 12",
         "The last run still worked, and this deployment then skips the new one.",
         "The last run still worked, and another one waited already: only one can.",
-        "While it waited for the last run, a later one took its place.",
+        "While it waited for the last run, a later one replaced it.",
         "Environment env_1 is archived. Choose another environment under Edit.",
         "Waits for the last run",
         "Saturday 7 March 2026",

@@ -19,7 +19,7 @@ _SKIPPED: Final = {
     "missed": "no server ran then",
     "overlap": "the last run still worked",
     "queue_full": "another run waited already",
-    "replaced": "a later run took its place",
+    "replaced": "a later run replaced it",
 }
 _DONE: Final = {"pause": "paused", "unpause": "unpaused", "archive": "archived"}
 

@@ -7,10 +7,11 @@ import type { Deployment, DeploymentRun, Session } from "../api/types";
 import { NextRuns, PastRuns, type ListedRun } from "../parts/agenda";
 import { Prose } from "../parts/markdown";
 import { Loaded, Section } from "../parts/page";
+import { ThingPage } from "../parts/thing-page";
 import { here } from "../parts/times";
 import { ago, sentence, waits } from "../parts/words";
 import { DeploymentActions, DeploymentFacts, heldBy, messageOf, whatToDo } from "./deployments";
-import { ThingPage } from "./thing";
+import { NotFoundPage } from "./not-found";
 
 const STATES = ["started", "failed", "skipped", "queued", "open"];
 
@@ -21,6 +22,7 @@ export function DeploymentPage() {
     <ThingPage
       query={deployment}
       all={{ to: "/deployments", label: "all deployments" }}
+      gone={<NotFoundPage />}
       show={(found) => ({
         title: found.name,
         about: <DeploymentFacts deployment={found} whole />,
@@ -97,7 +99,7 @@ const WHY: Record<string, string> = {
   missed: "No server ran at that time, and this deployment does not make up for it.",
   overlap: "The last run still worked, and this deployment then skips the new one.",
   queue_full: "The last run still worked, and another one waited already: only one can.",
-  replaced: "While it waited for the last run, a later one took its place.",
+  replaced: "While it waited for the last run, a later one replaced it.",
 };
 
 function Skipped({ reason, count, since }: NonNullable<DeploymentRun["skipped"]>) {

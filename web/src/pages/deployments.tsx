@@ -69,7 +69,7 @@ export function DeploymentFacts({ deployment, whole = false }: { deployment: Dep
 function Times({ expression, timezone }: NonNullable<Planned["schedule"]>) {
   return (
     <span>
-      {inWords(expression) ?? "On a schedule"}, {timezone} <Code>{expression}</Code>
+      {inWords(expression) ?? "On a schedule"}, {timezone} <Code style={{ whiteSpace: "nowrap" }}>{expression}</Code>
     </span>
   );
 }
@@ -110,9 +110,11 @@ export function DeploymentActions({ deployment }: { deployment: Deployment }) {
       <Button variant="default" size="xs" loading={run.isPending} onClick={() => run.mutate(deployment.id, { onSuccess: () => navigate(`/deployments/${deployment.id}`) })}>
         Run now
       </Button>
-      <Button variant="default" size="xs" loading={held.isPending} onClick={() => held.mutate(deployment.id)}>
-        {deployment.status === "paused" ? "Unpause" : "Pause"}
-      </Button>
+      {(deployment.schedule !== null || deployment.status === "paused") && (
+        <Button variant="default" size="xs" loading={held.isPending} onClick={() => held.mutate(deployment.id)}>
+          {deployment.status === "paused" ? "Unpause" : "Pause"}
+        </Button>
+      )}
       <FormButton variant="default" label="Edit" title="Edit the deployment" form={(done) => <DeploymentForm of={deployment} done={done} />} />
       <SureButton
         label="Archive"

@@ -6,8 +6,9 @@ import { changes, useChange, useDeliveries, useWebhook } from "../api/hooks";
 import type { Delivery, DeliveryState, Webhook } from "../api/types";
 import { Loaded, Section } from "../parts/page";
 import { Things } from "../parts/resource";
+import { ThingPage } from "../parts/thing-page";
 import { ago, sentence } from "../parts/words";
-import { ThingPage } from "./thing";
+import { NotFoundPage } from "./not-found";
 import { WebhookActions, WebhookFacts } from "./webhooks";
 
 const COLORS: Record<DeliveryState, string> = { pending: "blue", delivered: "teal", failed: "red", held: "gray" };
@@ -18,6 +19,7 @@ export function WebhookPage() {
     <ThingPage
       query={useWebhook(id)}
       all={{ to: "/webhooks", label: "all webhooks" }}
+      gone={<NotFoundPage />}
       show={(found) => ({
         title: found.name || found.url,
         about: <WebhookFacts webhook={found} />,

@@ -4,8 +4,7 @@ import type { ReactNode } from "react";
 import { Link } from "react-router";
 
 import { isGone } from "../api/http";
-import { Loaded, Page } from "../parts/page";
-import { NotFoundPage } from "./not-found";
+import { Loaded, Page } from "./page";
 
 interface Shown {
   title: string;
@@ -14,9 +13,9 @@ interface Shown {
   children: ReactNode;
 }
 
-/** The page of one thing: what is known of it, the way to `all` of its kind, and what belongs to it. */
-export function ThingPage<T>({ query, all, show }: { query: UseQueryResult<T>; all: { to: string; label: string }; show: (thing: T) => Shown }) {
-  if (isGone(query.error)) return <NotFoundPage />;
+/** The page of one thing: what is known of it, the way to `all` of its kind, and what belongs to it; `gone` if there is no such thing. */
+export function ThingPage<T>({ query, all, gone, show }: { query: UseQueryResult<T>; all: { to: string; label: string }; gone: ReactNode; show: (thing: T) => Shown }) {
+  if (isGone(query.error)) return gone;
   return (
     <Loaded query={query}>
       {(found) => {
