@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 
 import anyio
 import pytest
 from tests.core.node import TENANT, Node, message, node, texts, types
+from tests.egress.both_sides import until
 
 from roost.core.read.follow import Follow, Pause
 from roost.core.work.leased_log import LeasedLog
@@ -17,7 +19,9 @@ from roost.domain.events import Draft, Entry, Preview
 from roost.domain.ledger import Batch
 from roost.domain.session import Session, Status
 from roost.errors import WorkspaceDeleted
+from roost.harnesses.messages_api import Json, MessagesApi
 from roost.ports.drafts import new_draft
+from roost.ports.harness import Emit
 from roost.stores.notifier import LocalNotifier
 from roost.stores.sqlite import SqliteStore
 from roost.testing.null_parts import NoWorkspaceQueue
@@ -26,6 +30,76 @@ from roost.testing.stage import Stage, answer
 
 def script(*steps: dict[str, object]) -> str:
     return f"SCRIPT{json.dumps(steps)}"
+
+
+class HeldLog:
+    """Holds what is said meanwhile back from the log until it is let go."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.free = anyio.Event()
+        write = LeasedLog.work
+
+        async def work(log: LeasedLog, emit: Emit) -> None:
+            if emit.meanwhile:
+                await self.free.wait()
+            await write(log, emit)
+
+        patch.setattr(LeasedLog, "work", work)
+
+    async def asked(self, roost: Node) -> None:
+        """Until the model is asked."""
+        await until(lambda: bool(roost.model.requests))
+
+
+async def test_the_model_is_asked_while_that_is_logged_and_nothing_is_shown_before_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    held = HeldLog(monkeypatch)
+    async with node(tmp_path) as roost:
+        session = await roost.session()
+        start = await roost.say(session, script({"text": "Good morning."}))
+        await held.asked(roost)
+        logged = await roost.store.log.read(session.id, start - 1, 100)
+        assert "span.model_request_start" not in types(logged)
+        held.free.set()
+        entries = await roost.until(session, "session.status_idle", start - 1)
+        begun, said, ended = types(entries)[4:7]
+        assert (begun, ended) == ("span.model_request_start", "span.model_request_end")
+        assert (said, texts(entries)) == ("agent.message", ["Good morning."])
+
+
+async def test_killed_when_the_model_is_asked_and_the_log_does_not_say_so_it_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as patch:
+        held = HeldLog(patch)
+        async with node(tmp_path) as roost:
+            session = await roost.session()
+            await roost.say(session, script({"text": "Good morning."}))
+            await held.asked(roost)
+    async with node(tmp_path) as roost:
+        entries = await roost.until(session, "session.status_idle")
+        assert texts(entries) == ["Good morning."]
+        assert types(entries).count("span.model_request_start") == 1
+        assert types(entries).count("span.model_request_end") == 1
+
+
+async def test_a_harness_that_fails_meanwhile_is_told_of_after_what_it_has_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    held = HeldLog(monkeypatch)
+
+    async def fails(requests: object) -> AsyncGenerator[Json, None]:
+        held.free.set()
+        raise RuntimeError("the harness fell over")
+        yield {}
+
+    monkeypatch.setattr(MessagesApi, "ask", lambda api, request: fails(request))
+    async with node(tmp_path) as roost:
+        session = await roost.session()
+        start = await roost.say(session, script({"text": "Good morning."}))
+        entries = await roost.until(session, "session.error", start - 1)
+        assert "span.model_request_start" in types(entries)
 
 
 async def test_a_message_is_answered_and_the_session_rests(tmp_path: Path):

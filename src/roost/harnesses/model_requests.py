@@ -97,7 +97,7 @@ class _Request:
 
     async def outputs(self) -> AsyncGenerator[Output, None]:
         start = new_draft("span.model_request_start")
-        yield Emit([start])
+        yield Emit([start], meanwhile=True)  # the model need not wait for that
         try:
             async with aclosing(self._previews()) as previews:
                 async for preview in previews:

@@ -29,7 +29,8 @@ class Emit(msgspec.Struct, frozen=True):
     """Events to log. `spent` is what they cost; `blocks` are those the session must wait for, and
     `unblocks` the ids of earlier ones that it need not wait for any more, though nobody has answered them.
 
-    What is said `aside` tells nothing of how the agent fares: one that is trying again still does.
+    What is said `aside` tells nothing of how the agent fares: one that is trying again still does. What is said
+    `meanwhile` need not be logged before the harness goes on; it is logged before all that follows.
     """
 
     drafts: Sequence[Draft]
@@ -37,6 +38,7 @@ class Emit(msgspec.Struct, frozen=True):
     blocks: Sequence[Pending] = ()
     aside: bool = False
     unblocks: Sequence[str] = ()
+    meanwhile: bool = False
 
 
 class Show(msgspec.Struct, frozen=True):

@@ -104,7 +104,8 @@ class InMemoryRunner:
 
     It logs exactly as the core does, looks at every event as the official client would, and can be
     cut off at any output, as by a crash: `cut` is how many outputs it lives to see, and `logged`
-    whether the last of them still gets to the log.
+    whether the last of them still gets to the log. What is said `meanwhile` is logged as late as may be: with the
+    output after it.
     """
 
     def __init__(self, harness: Harness, agent: dict[str, Any] = AGENT) -> None:
@@ -182,13 +183,17 @@ class InMemoryRunner:
             for entry in inputs:
                 self._take_up(entry)
         self.outputs = []
+        unlogged: list[Output] = []
         with anyio.fail_after(300):  # it ends a test that hangs; a machine may be slow
             async with aclosing(conversation.turn(inputs, again=again)) as outputs:
                 async for output in outputs:
                     self.outputs.append(output)
                     last = len(self.outputs) == cut
-                    if not last or logged:
-                        self._log(output)
+                    unlogged.append(output)
+                    waits = isinstance(output, Emit) and output.meanwhile
+                    if logged if last else not waits:
+                        self._log(*unlogged)
+                        unlogged = []
                     if last:
                         return None
                     if watch:
@@ -228,18 +233,19 @@ class InMemoryRunner:
         if entry.queued:
             self._write(entry.taken_up())
 
-    def _log(self, output: Output) -> None:
-        match output:
-            case Emit(drafts, spent, blocks, unblocks=unblocks):
-                for draft in drafts:
-                    self._check(self._write(draft))
-                kept = [pending for pending in self.pending if pending.event_id not in unblocks]
-                self.pending = [*kept, *blocks]
-                self.spent = self.spent.plus(spent or Usage())
-            case Trouble(error, message, retry):
-                self._check(self._write(trouble(error, message, retry)))
-            case Show() | TurnEnd():
-                pass
+    def _log(self, *outputs: Output) -> None:
+        for output in outputs:
+            match output:
+                case Emit(drafts, spent, blocks, unblocks=unblocks):
+                    for draft in drafts:
+                        self._check(self._write(draft))
+                    kept = [pending for pending in self.pending if pending.event_id not in unblocks]
+                    self.pending = [*kept, *blocks]
+                    self.spent = self.spent.plus(spent or Usage())
+                case Trouble(error, message, retry):
+                    self._check(self._write(trouble(error, message, retry)))
+                case Show() | TurnEnd():
+                    pass
 
     def _write(self, draft: Draft, *, queued: bool = False) -> Entry:
         entry = Entry(len(self.entries) + 1, draft.id, draft.type, draft.body, 0, queued)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
+import anyio
 from msgspec.structs import replace
 
 from roost.core.concurrency import alongside
@@ -154,22 +155,50 @@ class _Turn:
     async def _log_outputs(self, work: Work) -> dict[str, Any]:
         turn = self._conversation.turn(work.inputs, again=work.again)
         async with aclosing(turn) as outputs:
-            async for output in outputs:
+            output = await anext(outputs, None)
+            while output is not None:
                 if excess := self._excess(output):
                     return await self._failed(excess)  # before the turn is closed, which may fail
                 self._leased.waits = False
-                match output:
-                    case TurnEnd():
-                        return output.stop_reason
-                    case Show():
-                        self._leased.show(output)
-                    case Emit(drafts, aside=True):
-                        await self._leased.say(*drafts)
-                    case Emit():
-                        await self._leased.work(output)
-                    case Trouble():
-                        await self._leased.fail(output)
+                if isinstance(output, TurnEnd):
+                    return output.stop_reason
+                if isinstance(output, Emit) and output.meanwhile:
+                    output = await self._next_meanwhile(output, outputs)
+                else:
+                    await self._tell(output)
+                    output = await anext(outputs, None)
         return await self._failed("the agent ended without a result")
+
+    async def _tell(self, output: Emit | Show | Trouble) -> None:
+        match output:
+            case Show():
+                self._leased.show(output)
+            case Emit(drafts, aside=True):
+                await self._leased.say(*drafts)
+            case Emit():
+                await self._leased.work(output)
+            case Trouble():
+                await self._leased.fail(output)
+
+    async def _next_meanwhile(
+        self, emit: Emit, outputs: AsyncGenerator[Output, None]
+    ) -> Output | None:
+        """Logs this, and gives what the harness puts out after it. What follows is told when this is logged: a
+        failure of the harness, too.
+        """
+        output, failure = None, None
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._tell, emit)
+                try:
+                    output = await anext(outputs, None)
+                except Exception as error:  # noqa: BLE001 - raised below
+                    failure = error
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        if failure is not None:
+            raise failure
+        return output
 
     async def _failed(self, problem: str) -> dict[str, Any]:
         await self._leased.fail(Trouble("agent_failed", problem, "exhausted"))
