@@ -100,7 +100,7 @@ class MessagesHarness:
                 api = await MessagesApi.at(model, client)
                 requests = ModelRequests(api, self._retries, self._retry_seconds)
                 servers = {
-                    name: McpClient(client, brief.addresses[url])
+                    name: McpClient(client, brief.addresses[url], tasks)
                     for name, url in toolbox.servers.items()
                     if url in brief.addresses and brief.session.spec.trust_level == "sandboxed"
                 }

@@ -1,51 +1,49 @@
 """The MCP servers of an agent, asked by the session's own egress, which puts their tokens on.
 
-The transport is Streamable HTTP. What a server says is another machine's word: it is bounded, and only shapes that
+How messages get there is in `mcp_transports`. What a server says is another machine's word: it is bounded, and only shapes that
 are known are passed on.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any, Final
 
 import anyio
 import httpx2
 import msgspec
+from anyio.abc import TaskGroup
 
 from roost import __version__
+from roost.harnesses.messages.mcp_transports import (
+    CALLED_WITHIN,
+    PROTOCOL,
+    McpFailed,
+    McpTransport,
+    NotSpoken,
+    SessionForgotten,
+    SseStream,
+    StreamableHttp,
+)
 from roost.harnesses.messages.tools import ToolAnswer
 from roost.harnesses.permissions import Json
 
-_PROTOCOL: Final = "2025-06-18"
 _LISTED_WITHIN: Final = 30.0
-_CALLED_WITHIN: Final = 600.0
 _MOST_PAGES: Final = 20
 _MOST_TOOLS: Final = 500
-_LARGEST: Final = 16 * 1024**2
 _LONGEST_TEXT: Final = 100_000
-_GONE: Final = 404
-_NOT_ALLOWED: Final = 405
-_ACCEPTED: Final = 202
-_FIRST_ERROR: Final = 400
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
-class McpFailed(Exception):
-    """The server cannot be asked, or its answer makes no sense; the text says which."""
-
-
 class McpClient:
-    """One server. `url` is where it is found in the session's sandbox."""
+    """One server. `url` is where it is found in the session's sandbox; a stream of it is read in the task group."""
 
-    def __init__(self, client: httpx2.AsyncClient, url: str) -> None:
+    def __init__(self, client: httpx2.AsyncClient, url: str, tasks: TaskGroup) -> None:
         self._client = client
         self._url = url
-        self._session: str | None = None
-        self._has_begun = False
+        self._tasks = tasks
+        self._session: McpTransport | None = None
         self._beginning = anyio.Lock()
         self._number = 0
 
@@ -63,11 +61,11 @@ class McpClient:
     async def call(self, tool: str, given: Json) -> ToolAnswer:
         """Call a tool. What goes wrong is an answer, too: nobody knows whether it ran."""
         try:
-            with anyio.fail_after(_CALLED_WITHIN):
+            with anyio.fail_after(CALLED_WITHIN):
                 result = await self._asked("tools/call", {"name": tool, "arguments": given})
             return _answer(result)
         except TimeoutError:
-            said = f"the server did not answer within {_CALLED_WITHIN:.0f} seconds"
+            said = f"the server did not answer within {CALLED_WITHIN:.0f} seconds"
         except McpFailed as failed:
             said = str(failed)
         return ToolAnswer.error(
@@ -91,109 +89,67 @@ class McpClient:
         """The result of a request. A server that has forgotten its session has not looked at it, and is asked
         again. :raises McpFailed:
         """
-        await self._begun()
+        session = await self._begun()
         try:
-            return await self._sent(method, params)
-        except _Forgotten:
-            self._has_begun = False
-            await self._begun()
+            return await self._sent(session, method, params)
+        except SessionForgotten:
+            session.close()
+            if self._session is session:
+                self._session = None
         try:
-            return await self._sent(method, params)
-        except _Forgotten:
+            return await self._sent(await self._begun(), method, params)
+        except SessionForgotten:
             raise McpFailed("it does not know its own session") from None
 
-    async def _begun(self) -> None:
+    async def _begun(self) -> McpTransport:
+        """The session that there is, or a new one. :raises McpFailed:"""
         async with self._beginning:
-            if self._has_begun:
-                return
-            self._session = None
-            about = {"name": "roost", "version": __version__}
-            params = {"protocolVersion": _PROTOCOL, "capabilities": {}, "clientInfo": about}
-            try:
-                await self._sent("initialize", params)
-                await self._sent("notifications/initialized", None)
-            except _Forgotten:
-                raise McpFailed("there is no MCP server at its address (404)") from None
-            self._has_begun = True
+            if self._session is None or not self._session.is_open:
+                self._session = await self._opened()
+            return self._session
 
-    async def _sent(self, method: str, params: Json | None) -> Json:
-        """Send one message; gives the result, or nothing for a notification. :raises McpFailed: :raises _Forgotten:"""
+    async def _opened(self) -> McpTransport:
+        """A session by the transport that the server speaks."""
+        newer = StreamableHttp(self._client, self._url)
+        try:
+            await self._introduce(newer)
+        except NotSpoken as refused:
+            older = SseStream(self._client, self._url)
+            try:
+                await older.open(self._tasks)
+            except NotSpoken:
+                raise refused from None  # neither
+            await self._introduce(older)
+            return older
+        return newer
+
+    async def _introduce(self, session: McpTransport) -> None:
+        about = {"name": "roost", "version": __version__}
+        params = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": about}
+        try:
+            await self._sent(session, "initialize", params)
+            await self._sent(session, "notifications/initialized", None)
+        except SessionForgotten:
+            session.close()
+            raise McpFailed("it does not know its own session") from None
+        except BaseException:
+            session.close()
+            raise
+
+    async def _sent(self, session: McpTransport, method: str, params: Json | None) -> Json:
+        """Send one message; gives the result, or nothing for a notification.
+
+        :raises McpFailed: :raises SessionForgotten:
+        """
         message: Json = {"jsonrpc": "2.0", "method": method}
         if params is not None:
             self._number += 1
             message |= {"id": self._number, "params": params}
         try:
-            async with aclosing(self._messages(message)) as messages:
-                async for answer in messages:
-                    if answer.get("id") == message.get("id") and "method" not in answer:
-                        return _result(answer)
+            answer = await session.send(message)
         except httpx2.HTTPError as error:
             raise McpFailed(f"it cannot be reached: {str(error) or type(error).__name__}") from None
-        if params is None:
-            return {}
-        raise McpFailed(f"it has not answered {method}")
-
-    async def _messages(self, message: Json) -> AsyncGenerator[Json, None]:
-        headers = {
-            "accept": "application/json, text/event-stream",
-            "content-type": "application/json",
-            **({"mcp-protocol-version": _PROTOCOL} if self._has_begun else {}),
-            **({"mcp-session-id": self._session} if self._session else {}),
-        }
-        body = msgspec.json.encode(message)
-        timeout = httpx2.Timeout(30.0, read=_CALLED_WITHIN)
-        async with self._client.stream(
-            "POST", self._url, content=body, headers=headers, timeout=timeout
-        ) as response:
-            status = response.status_code
-            is_first = message["method"] == "initialize"
-            if status == _GONE and not is_first:
-                raise _Forgotten
-            if status in (_GONE, _NOT_ALLOWED) and is_first:
-                raise McpFailed(f"it answered {status}; only Streamable HTTP is spoken, not SSE")
-            if status >= _FIRST_ERROR:
-                raise McpFailed(await _refusal(response))
-            self._session = response.headers.get("mcp-session-id", self._session)
-            if status == _ACCEPTED:
-                return
-            async for data in _bodies(response):
-                yield _decoded(data)
-
-
-class _Forgotten(Exception):
-    """The server does not know the session that it was asked in."""
-
-
-async def _bodies(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
-    """The messages in an answer: one, or as many as a stream has."""
-    if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-        async for event in httpx2.EventSource(response, max_event_size=_LARGEST):
-            if event.data:
-                yield event.data.encode()
-        return
-    raw = bytearray()
-    async for chunk in response.aiter_bytes():
-        raw += chunk
-        if len(raw) > _LARGEST:
-            raise McpFailed("its answer is too large")
-    if raw:
-        yield bytes(raw)
-
-
-async def _refusal(response: httpx2.Response) -> str:
-    raw = bytearray()
-    async for chunk in response.aiter_bytes():
-        raw += chunk
-        if len(raw) > 500:
-            break
-    return f"it answered {response.status_code}: {raw[:500].decode(errors='replace')}"
-
-
-def _decoded(data: bytes) -> Json:
-    try:
-        return msgspec.json.decode(data, type=dict[str, Any])
-    except msgspec.DecodeError:
-        raise McpFailed("its answer is not JSON") from None
+        return {} if params is None else _result(answer)
 
 
 def _result(answer: Json) -> Json:

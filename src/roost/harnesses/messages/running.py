@@ -15,7 +15,8 @@ from roost.harnesses.confinement import ToolRefused
 from roost.harnesses.logged_past import UNKNOWN
 from roost.harnesses.messages.guest import GuestTools
 from roost.harnesses.messages.journal import MCP_TOOLS, LoggedCall
-from roost.harnesses.messages.mcp import McpClient, McpFailed
+from roost.harnesses.messages.mcp import McpClient
+from roost.harnesses.messages.mcp_transports import McpFailed
 from roost.harnesses.messages.tools import ToolAnswer
 from roost.harnesses.model_requests import Stop
 from roost.harnesses.permissions import Json, Policy
