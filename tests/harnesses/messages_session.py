@@ -49,10 +49,11 @@ class MessagesSession:
         root: Path,
         *,
         web_search: bool = False,
+        window: int | None = None,
         egress: HostEgress | None = None,
         **settings: Any,
     ) -> None:
-        self._web_search = web_search
+        self._upstream = {"web_search": web_search, "window": window}
         self._egress = egress
         self._inner = MessagesHarness(**{"retries": 3, "retry_seconds": 0.001, **settings})
         self.name = self._inner.name
@@ -118,7 +119,7 @@ class MessagesSession:
             return nullcontext(self._egress)
         options = egress_options(self._root / f"egress-{number}", self._url)
         (usual,) = options.upstreams
-        upstream = replace(usual.upstream, web_search=self._web_search)
+        upstream = replace(usual.upstream, **self._upstream)
         return serving(replace(options, upstreams=[replace(usual, upstream=upstream)]))
 
     @asynccontextmanager

@@ -16,14 +16,24 @@ from roost.testing.scripted_model import ScriptedModel
 class StrictModel(ScriptedModel):
     """Refuses a request in which something was changed that comes before an answer, or an answer itself.
 
-    `refusals` has what was wrong. Each answer is kept by all that it was given to.
+    `refusals` has what was wrong. Each answer is kept by all that it was given to. One that `minds_thoughts_alone`
+    looks at answers with thoughts in them only, which are signed.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.refusals: list[str] = []
+        self.minds_thoughts_alone = False
         self._given: dict[str, list[str]] = {}
         self._asked: str | None = None
+
+    def forget(self) -> None:
+        """Take nothing back that was said until now."""
+        self._given.clear()
+
+    def _minds(self, message: dict[str, Any]) -> bool:
+        thoughts = any(block["type"] == "thinking" for block in message["content"])
+        return thoughts or not self.minds_thoughts_alone
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
@@ -48,11 +58,13 @@ class StrictModel(ScriptedModel):
         body = request.body
         self._asked = _asked(body, len(body["messages"]))
         for index, message in enumerate(body["messages"]):
-            if message["role"] == "assistant":
+            if message["role"] == "assistant" and self._minds(message):
                 given = self._given.get(_asked(body, index), [])
                 if _plain(message["content"]) not in given:
                     what = "was changed" if given else "follows what it was not given to"
-                    self.refusals.append(f"messages.{index}: this answer {what}: {message}")
+                    self.refusals.append(
+                        f"messages.{index}: this answer with its thinking {what}: {message}"
+                    )
                     return Fault(400, message=self.refusals[-1][:500])
         return super().seen(request)
 

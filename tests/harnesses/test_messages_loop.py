@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -15,10 +16,13 @@ from starlette.types import Receive, Scope, Send
 from tests.harnesses.messages_session import MessagesSession
 from tests.harnesses.strict_model import StrictModel
 
-from roost.harnesses.messages.journal import CONTEXT, MOST_CUTS
+from roost.builtin_model.app import SeenRequest
+from roost.builtin_model.script import Fault
+from roost.harnesses.messages.journal import CONTEXT, LEFT_OUT, MOST_CUTS
 from roost.harnesses.messages.request import RequestHead
+from roost.harnesses.messages.window import ModelWindow
 from roost.harnesses.questions import QUESTION
-from roost.ports.harness import Emit, Show
+from roost.ports.harness import Conversation, Emit, Output, Show
 from roost.serve.http import listening
 from roost.testing.in_memory_runner import AGENT, InMemoryRunner, script, with_toolset
 from roost.testing.scripted_model import ScriptedModel
@@ -49,6 +53,10 @@ def texts_in(message: dict[str, Any]) -> list[str]:
 
 def kinds_in(message: dict[str, Any]) -> list[str]:
     return [block["type"] for block in message["content"]]
+
+
+class Killed(Exception):
+    """The end of a runner."""
 
 
 # A full window
@@ -93,10 +101,12 @@ async def test_an_answer_that_the_window_had_no_room_for_is_summed_up(
     harness: MessagesSession, model: StrictModel
 ) -> None:
     runner = InMemoryRunner(harness, with_toolset())
-    cut = {"text": "So far.", "stop_reason": "model_context_window_exceeded"}
-    steps = [cut, {"text": script({"text": "Onwards."})}]
-    assert await runner.run(runner.say(script(*steps))) == END
-    assert runner.texts() == ["So far.", "Onwards."]
+    said = script(
+        {"text": "Onwards."}
+    )  # by the summary as well: it is told the conversation as one text
+    cut = {"text": said, "stop_reason": "model_context_window_exceeded"}
+    assert await runner.run(runner.say(script(cut))) == END
+    assert runner.texts() == [said, "Onwards."]
     assert len(runner.events(CONTEXT)) == 1
     assert model.refusals == []
 
@@ -127,6 +137,157 @@ async def test_a_summary_that_is_empty_is_asked_for_again(
     assert await runner.run(runner.say("Go on.")) == {"type": "retries_exhausted"}
     assert runner.troubles() == ["retrying"] * 3 + ["exhausted"]
     assert runner.events(CONTEXT) == []
+
+
+BIG = "head -c 90000 /dev/zero | tr '\\0' x; echo END"
+
+
+class NarrowModel(StrictModel):
+    """Refuses what is longer than so many bytes, as servers of models do."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.too_long = 0
+
+    def seen(self, request: SeenRequest) -> Fault | None:
+        if len(json.dumps(request.body.get("messages"))) > self.most:
+            self.too_long += 1
+            said = "prompt is too long: 210000 tokens > 200000 maximum"
+            return Fault(400, type="invalid_request_error", message=said)
+        return super().seen(request)
+
+
+@asynccontextmanager
+async def narrow(tmp_path: Path, most: int, **settings: Any) -> AsyncGenerator[Narrow, None]:
+    model = NarrowModel(most)
+    async with listening(model, "127.0.0.1", 0) as model.url:
+        harness = MessagesSession(model.url, tmp_path, **settings)
+        yield Narrow(model, InMemoryRunner(harness, with_toolset()))
+
+
+class Narrow(NamedTuple):
+    model: NarrowModel
+    runner: InMemoryRunner
+
+
+async def test_results_that_outgrow_the_window_are_summed_up_from_their_end(tmp_path: Path) -> None:
+    """Eight results at once: the model cannot be asked for a summary of all of them, either."""
+    async with narrow(tmp_path, 400_000) as (model, runner):
+        step = {"text": script({"text": "Onwards."}), "tools": [bash(BIG)] * 8}
+        assert await runner.run(runner.say(script(step))) == END
+        assert model.too_long == 0
+        told = texts_in(model.requests[1].body["messages"][0])[0]
+    assert "has outgrown your context window" in told
+    assert told.rstrip("]\n").endswith("END")
+    assert len(runner.events(CONTEXT)) == 1
+    assert model.refusals == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_conversation_that_is_refused_as_too_long_goes_on_with_what_fits(
+    tmp_path: Path, again: bool
+) -> None:
+    """The estimate was wrong. Killed after the refusal is logged, it goes on in the same way."""
+    async with narrow(tmp_path, 60_000) as (model, runner):
+        message = runner.say(script(bash(BIG)))
+        if again:
+
+            async def until_refused(_: Conversation, output: Output) -> None:
+                if isinstance(output, Emit) and output.drafts[0].type == LEFT_OUT:
+                    raise Killed
+
+            with pytest.raises(Killed):
+                await runner.run(message, watch=until_refused)
+        assert await runner.run(message, again=again) == END
+        assert model.too_long > 0
+    assert len(runner.texts()) == 1
+    assert len(runner.events(CONTEXT)) == 1
+    assert [e.fields["is_error"] for e in runner.events("agent.tool_result")] == [False]
+    assert runner.troubles() == []
+
+
+async def test_a_message_that_is_too_long_is_cut_and_not_refused_for_ever(tmp_path: Path) -> None:
+    async with narrow(tmp_path, 60_000) as (model, runner):
+        said = f"{script({'text': 'One.'})} {'x' * 90_000}"
+        assert await runner.run(runner.say(said)) == END
+        assert await runner.run(runner.say(script({"text": "Two."}))) == END
+    assert runner.texts()[-1] == "Two."
+    assert "left out" in json.dumps(model.requests[-1].body)
+
+
+async def test_a_server_that_refuses_everything_as_too_long_ends_the_turn(tmp_path: Path) -> None:
+    async with narrow(tmp_path, 10) as (model, runner):
+        assert await runner.run(runner.say("Hello")) == {"type": "retries_exhausted"}
+        assert model.too_long <= 6
+        assert await runner.run(runner.say("Hello?")) == {"type": "retries_exhausted"}
+    assert runner.troubles() == ["exhausted"]
+
+
+async def test_a_smaller_window_is_summed_up_sooner_and_answers_are_shorter(tmp_path: Path) -> None:
+    async with narrow(tmp_path, 10**9, window=32_000) as (model, runner):
+        steps = [
+            {"text": "One.", "usage": {"input_tokens": 24_001}},
+            {"text": script({"text": "Onwards."})},
+        ]
+        assert await runner.run(runner.say(script(*steps))) == END
+        assert await runner.run(runner.say("Go on.")) == END
+    assert len(runner.events(CONTEXT)) == 1
+    assert {request.body["max_tokens"] for request in model.requests} == {32_000 // 12}
+
+
+@given(st.integers(8192, 2_000_000))
+def test_every_window_has_room_for_an_answer_and_a_summary_after_it(tokens: int) -> None:
+    window = ModelWindow(tokens)
+    assert 600 < window.answer <= 16_384
+    assert window.full < window.most
+    assert window.most + 2 * window.answer < tokens
+
+
+# What a model has signed
+
+
+@pytest.mark.parametrize("change", [{"system": "You are another one."}, {"tools": []}])
+async def test_thoughts_that_were_signed_for_another_prompt_are_not_sent_back(
+    harness: MessagesSession, model: StrictModel, change: dict[str, Any]
+) -> None:
+    model.minds_thoughts_alone = True
+    runner = InMemoryRunner(harness, with_toolset())
+    first = script({"thinking": "Hm.", **bash("true")}, {"thinking": "So.", "text": "One."})
+    assert await runner.run(runner.say(first)) == END
+    runner.change(**change)
+    again = {"thinking": "Well.", "text": "Two."}
+    assert await runner.run(runner.say(script(again, {"thinking": "Now.", "text": "x"}))) == END
+    assert len(runner.events(LEFT_OUT)) == 1
+    *_, last = [request.body for request in model.requests]
+    assert [kinds_in(message) for message in last["messages"]] == [
+        ["text"],
+        ["tool_use"],
+        ["tool_result"],
+        ["text"],
+        ["text"],
+    ]
+    # What was thought since is sent back: it was given to what is sent now.
+    assert await runner.run(runner.say(script({"text": "Three."}))) == END
+    assert "thinking" in kinds_in(model.requests[-1].body["messages"][5])
+    assert len(runner.events(LEFT_OUT)) == 1
+    assert model.refusals == []
+
+
+async def test_thoughts_that_are_refused_all_the_same_are_left_out_once_and_for_all(
+    harness: MessagesSession, model: StrictModel
+) -> None:
+    """Another account's, or another version's of the model: only its server knows."""
+    model.minds_thoughts_alone = True
+    runner = InMemoryRunner(harness, with_toolset())
+    first = script({"thinking": "Hm.", "text": "One."})
+    assert await runner.run(runner.say(first)) == END
+    model.forget()
+    assert await runner.run(runner.say(script({"thinking": "So.", "text": "Two."}))) == END
+    assert len(model.refusals) == 1
+    assert runner.troubles() == []
+    assert await runner.run(runner.say(script({"text": "Three."}))) == END
+    assert (len(model.refusals), runner.texts()) == (1, ["One.", "Two.", "Three."])
 
 
 # An answer that is too long
@@ -262,7 +423,7 @@ BLOCKS = st.sampled_from(
 
 def marks_of(blocks: list[bytes]) -> list[int]:
     """Where a request with these blocks has marks; the last is that of the whole."""
-    head = RequestHead(AGENT, "", [])
+    head = RequestHead(AGENT, "", [], ModelWindow())
     body = msgspec.json.decode(head.request([("user", [block]) for block in blocks]))
     assert body["cache_control"] == {"type": "ephemeral"}
     found = []

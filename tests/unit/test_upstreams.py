@@ -76,6 +76,11 @@ def test_the_file_says_where_each_model_is_and_the_plain_settings_get_the_rest(t
     assert servers.origin_of("openai", "a1").url == "https://g.example/v1"
 
 
+def test_the_file_says_how_many_tokens_models_take(tmp_path: Path):
+    servers = read(tmp_path, f"[a]\n{TABLE}window = 32768\n[b]\n{TABLE}")
+    assert [each.upstream.window for each in servers.served] == [32768, None]
+
+
 async def test_keys_are_put_on_as_the_dialect_or_the_file_says(tmp_path: Path):
     (tmp_path / "key").write_text(f"{KEY}\n")
     servers = read(
@@ -147,6 +152,7 @@ TABLE = 'url = "http://a.example"\nmodels = ["m"]\n'
             f"[a]\n{TABLE}[a.prices.m]\ninput=-1\noutput=0\ncache_read=0\ncache_write=0\n",
             "0 or more",
         ),
+        (f"[a]\n{TABLE}window = 4096\n", "`window` is 4096 tokens: agents need at least 8192"),
         (f"[anthropic]\n{TABLE}", "is the name of the one"),
     ],
 )

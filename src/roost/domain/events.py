@@ -16,7 +16,13 @@ WITHDRAWABLE = frozenset({"user.message", "system.message", "user.tool_confirmat
 """The inputs that an interrupt withdraws while they wait."""
 
 PRIVATE = frozenset(
-    {"roost.model_answer", "roost.tool_started", "roost.mcp_tools", "roost.context"}
+    {
+        "roost.model_answer",
+        "roost.tool_started",
+        "roost.mcp_tools",
+        "roost.context",
+        "roost.left_out",
+    }
 )
 """Entries that are a harness's own: they have what the model thinks, and no client is shown them."""
 

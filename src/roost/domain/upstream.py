@@ -21,7 +21,8 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     `api` is the API that it speaks. `models` are ids, which stand for their dated editions too, and
     beginnings of ids that end in `*`. `prices` are its own, for models that differ from the list. `web_search`:
-    it searches the web for its models, if a request offers them that.
+    it searches the web for its models, if a request offers them that. `window`: how many tokens its models take at
+    once, if that is known.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     models: Sequence[str] = (_ANY,)
     prices: Prices = {}
     web_search: bool = False
+    window: int | None = None
 
     def serves(self, model: str) -> bool:
         """Whether requests for this model may go to it."""

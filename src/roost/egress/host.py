@@ -152,7 +152,7 @@ class HostEgress:
                 local,
                 grant.substitutions,
                 unreachable(grant.substitutions, grant.networking, packages),
-                web_search=routes is not None and routes.usual.upstream.web_search,
+                upstream=None if routes is None else routes.usual.upstream,
             )
         finally:
             await opened.end()

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from roost.domain.upstream import Upstream
 from roost.egress.dialects import MODEL_SOCKET, Dialect
 from roost.egress.loopback import FIRST_MCP_PORT, LocalServer
 from roost.ports.egress import OpenGrant, Origin, Substitution
@@ -63,11 +64,11 @@ def open_grant(
     substitutions: Sequence[Substitution],
     unreachable: Mapping[str, Sequence[str]],
     *,
-    web_search: bool,
+    upstream: Upstream | None,
 ) -> OpenGrant:
     """The sockets in `directory`, as a sandbox is to see them; `takes`: who serves each, by its path inside.
 
-    `servers` are its MCP servers, by their own URLs.
+    `servers` are its MCP servers, by their own URLs. `upstream` is the server of its agent's model.
     """
     ports = {MODEL_SOCKET: dialect.port, PROXY_SOCKET: _PROXY_PORT, GIT_SOCKET: _GIT_PORT}
     ports |= {path: FIRST_MCP_PORT + index for index, path in enumerate(MCP_SOCKETS)}
@@ -113,7 +114,8 @@ def open_grant(
         authority=directory / name_of(CERTIFICATE) if shown else None,
         unreachable=unreachable,
         left_out=left_out,
-        web_search=web_search,
+        web_search=upstream is not None and upstream.web_search,
+        window=None if upstream is None else upstream.window,
     )
 
 

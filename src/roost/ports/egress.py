@@ -186,6 +186,7 @@ class OpenGrant(msgspec.Struct, frozen=True, kw_only=True):
     with that list in it and then the one of `authority`; None: the system's own. `unreachable` are hosts of substitutions that the networking does not allow, by
     the name of the variable. `left_out` are variables that are not set, as the name has another meaning.
     `web_search`: the server of the agent's model searches the web, if a request offers that to the model.
+    `window`: how many tokens that model takes at once, if the operator has said so.
     """
 
     endpoints: Sequence[Endpoint]
@@ -197,6 +198,7 @@ class OpenGrant(msgspec.Struct, frozen=True, kw_only=True):
     unreachable: Mapping[str, Sequence[str]] = {}
     left_out: Sequence[str] = ()
     web_search: bool = False
+    window: int | None = None
 
 
 class Egress(Protocol):

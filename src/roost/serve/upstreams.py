@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 REAL_MODEL: Final = "https://api.anthropic.com"
 _REAL_OPENAI: Final = "https://api.openai.com/v1"
 _HINT: Final = "docs/models.md shows a file of upstreams."
+_SMALLEST_WINDOW: Final = 8192
 _PUT: Final[Mapping[str, Put]] = {"anthropic": "x-api-key", "openai": "bearer"}
 
 
@@ -117,6 +118,7 @@ class _Listed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     key_file: str | None = None
     prices: dict[str, Price] = {}
     web_search: bool | None = None
+    window: int | None = None
 
     def __repr__(self) -> str:
         return f"_Listed({self.url!r})"
@@ -149,6 +151,7 @@ def _upstream(name: str, table: Any, path: Path) -> ModelUpstream:
         models=listed.models,
         prices=listed.prices,
         web_search=searches_web(listed.dialect, listed.url) if searches is None else searches,
+        window=listed.window,
     )
     origin = Origin(
         url=listed.url, protocol=listed.dialect, credential=_credential(listed, path.parent)
@@ -167,6 +170,8 @@ def _problem(name: str, listed: _Listed) -> str | None:
     for pattern in listed.models:
         if problem := pattern_problem(pattern):
             return f"models: {pattern!r}: {problem}"
+    if listed.window is not None and listed.window < _SMALLEST_WINDOW:
+        return f"`window` is {listed.window} tokens: agents need at least {_SMALLEST_WINDOW}"
     return price_problem(listed.prices)
 
 

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import anyio
 from anthropic.types.beta.sessions import BetaManagedAgentsSessionEvent
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from roost.domain.events import Draft, Entry
@@ -123,6 +124,11 @@ class InMemoryRunner:
             created_at=0,
             updated_at=0,
         )
+
+    def change(self, **agent: Any) -> None:
+        """The session's agent is another one from now on."""
+        spec = self._session.spec
+        self._session = replace(self._session, spec=replace(spec, agent={**spec.agent, **agent}))
 
     def say(self, text: str, *blocks: dict[str, Any], type: str = "user.message") -> Entry:
         """A message, waiting in the log: some text, and other blocks before it."""

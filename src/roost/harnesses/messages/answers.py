@@ -9,6 +9,7 @@ import msgspec
 from roost.domain.events import Draft
 from roost.domain.session import Pending
 from roost.harnesses.messages.journal import ANSWER
+from roost.harnesses.messages.request import THOUGHTS
 from roost.harnesses.messages.tools import AgentTools, ToolAnswer
 from roost.harnesses.messages_api import AnswerPart, ModelAnswer
 from roost.harnesses.permissions import Json, Policy, Tool, Verdict
@@ -28,14 +29,14 @@ class AnswerEvents:
         self._toolbox = toolbox
         self._policy = policy
 
-    def of(self, answer: ModelAnswer, end: Draft) -> Emit:
+    def of(self, answer: ModelAnswer, end: Draft, head: str) -> Emit:
         """All that follows from an answer, in one commit. An answer that was cut short counts as far as it is
-        said; calls are made only if the model stopped to have them made.
+        said; calls are made only if the model stopped to have them made. `head`: the digest of what it was given to.
         """
         parts = [part for part in answer.content if _counts(part, answer)]
         calls = [_Call(part, self._toolbox, self._policy) for part in parts if _is_call(part)]
         by_part = {call.part.id: call for call in calls}
-        journaled = _journaled(answer, parts, calls, end)
+        journaled = _journaled(answer, parts, calls, head)
         shown = [draft for part in parts for draft in _shown(part, by_part.get(part.id), parts)]
         return Emit(
             [journaled, *shown, end, *_denials(calls)],
@@ -96,12 +97,13 @@ class _Call:
 
 
 def _journaled(
-    answer: ModelAnswer, parts: Sequence[AnswerPart], calls: Sequence[_Call], end: Draft
+    answer: ModelAnswer, parts: Sequence[AnswerPart], calls: Sequence[_Call], head: str
 ) -> Draft:
     blocks = {call.part.id: call.block for call in calls}
     usage = answer.usage
     return new_draft(
         ANSWER,
+        head=head,
         message_id=answer.message_id,
         stop_reason=answer.stop_reason,
         content=[blocks.get(part.id) or part.block() for part in parts],
@@ -156,7 +158,7 @@ def _shown(part: AnswerPart, call: _Call | None, beside: Sequence[AnswerPart]) -
     """The events of a block; none if clients are not shown it."""
     if call is not None:
         return [call.event()]
-    if part.kind in ("thinking", "redacted_thinking"):
+    if part.kind in THOUGHTS:
         return [Draft.of("agent.thinking", part.id)]
     if part.kind == "text":
         return [Draft.of("agent.message", part.id, content=[{"type": "text", "text": part.text}])]

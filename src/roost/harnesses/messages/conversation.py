@@ -5,6 +5,7 @@ The order in which entries are written is in `journal`. Killed after any of them
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from itertools import takewhile
@@ -18,11 +19,12 @@ from roost.domain.usage import Usage
 from roost.harnesses.logged_past import UNKNOWN
 from roost.harnesses.message_history import INTERRUPTED
 from roost.harnesses.messages.answers import AnswerEvents, result_of
-from roost.harnesses.messages.compaction import FULL, Compaction
-from roost.harnesses.messages.journal import MOST_CUTS, STARTED, Journal, LoggedCall
+from roost.harnesses.messages.compaction import Compaction
+from roost.harnesses.messages.journal import LEFT_OUT, MOST_CUTS, STARTED, Journal, LoggedCall
 from roost.harnesses.messages.request import RequestHead, system_prompt
 from roost.harnesses.messages.running import CallWave, RunningTools
 from roost.harnesses.messages.tools import AgentTools, ToolAnswer
+from roost.harnesses.messages.window import ModelWindow
 from roost.harnesses.messages_api import ModelAnswer
 from roost.harnesses.model_requests import ModelRequests, Stop
 from roost.harnesses.permissions import Policy
@@ -35,6 +37,14 @@ _MOST_HELD: Final = 64 * 1024
 """Bytes of a conversation that are kept while it rests. A larger one is read from the log again."""
 _END: Final = TurnEnd({"type": "end_turn"})
 
+# How servers of models refuse what can be mended; the status is in `retries.refused`.
+_BAD_REQUEST: Final = re.compile(r"refused the request \((400|413) ")
+_ABOUT_THINKING: Final = re.compile(r"thinking|signature", re.IGNORECASE)
+_ABOUT_LENGTH: Final = re.compile(
+    r"too (long|large)|context (length|limit|window|size)|maximum context|\(413 ", re.IGNORECASE
+)
+_MOST_REFUSALS: Final = 4
+
 
 class MessagesConversation:
     """A conversation that is open. Its calls run in the task group of whoever has opened it."""
@@ -46,8 +56,10 @@ class MessagesConversation:
         toolbox: AgentTools,
         tools: RunningTools,
         tasks: TaskGroup,
+        window: ModelWindow,
     ) -> None:
         self._brief = brief
+        self._window = window
         self._requests = requests
         self._toolbox = toolbox
         self._policy = Policy(brief.session.spec.agent, brief.confinement)
@@ -101,6 +113,8 @@ class MessagesConversation:
         if drafts := await self._loose_ends(journal, stop):
             yield Emit(drafts, aside=True)
         head = self._head(journal)
+        if journal.bound_to not in (None, head.digest):
+            yield Emit([new_draft(LEFT_OUT, what="thinking")], aside=True)
         for _ in range(_MAX_REQUESTS):
             for step in (self._settled(journal, stop), self._asked(head, journal, stop)):
                 async with aclosing(step) as outputs:
@@ -136,7 +150,7 @@ class MessagesConversation:
     def _head(self, journal: Journal) -> RequestHead:
         agent = self._brief.session.spec.agent
         offered = self._toolbox.offered(journal.mcp_tools, self._policy)
-        return RequestHead(agent, system_prompt(agent, self._brief.skills), offered)
+        return RequestHead(agent, system_prompt(agent, self._brief.skills), offered, self._window)
 
     # Asking
 
@@ -147,13 +161,21 @@ class MessagesConversation:
         if rest := _rest(journal, stop):
             yield rest
             return
-        if journal.tokens >= FULL and (compaction := Compaction(journal)).is_useful:
+        compaction = Compaction(journal, self._window) if self._is_full(journal) else None
+        if compaction is not None and compaction.is_useful:
             step = self._summed_up(head, compaction, stop)
         else:
             step = self._answered(head, journal, stop)
         async with aclosing(step) as outputs:
             async for output in outputs:
+                if isinstance(output, Trouble) and (what := _refused(output, journal)):
+                    # It is made again, and the turn is not given up, as would follow.
+                    yield Emit([new_draft(LEFT_OUT, what=what)], aside=True)
+                    return
                 yield output
+
+    def _is_full(self, journal: Journal) -> bool:
+        return journal.tokens >= self._window.full
 
     async def _answered(
         self, head: RequestHead, journal: Journal, stop: Stop
@@ -163,7 +185,7 @@ class MessagesConversation:
 
         def finish(answer: ModelAnswer, end: Draft) -> Emit:
             answers.append(answer)
-            return self._answers.of(answer, end)
+            return self._answers.of(answer, end, head.digest)
 
         body = head.request(journal.messages())
         async with aclosing(self._requests.outputs(body, stop, finish)) as outputs:
@@ -235,6 +257,17 @@ class MessagesConversation:
         ) as results:
             async for call, answer in results:
                 yield Emit([result_of(call.tool, call.id, answer)])
+
+
+def _refused(trouble: Trouble, journal: Journal) -> str | None:
+    """What of a request was refused that can be left out; None: it was not that, or it was tried."""
+    if trouble.retry != "exhausted" or not _BAD_REQUEST.search(trouble.message):
+        return None
+    if _ABOUT_THINKING.search(trouble.message) and journal.has_thoughts:
+        return "thinking"
+    if _ABOUT_LENGTH.search(trouble.message) and journal.refusals < _MOST_REFUSALS:
+        return "length"
+    return None
 
 
 def _rest(journal: Journal, stop: Stop) -> TurnEnd | None:

@@ -26,6 +26,7 @@ from roost.harnesses.messages.mcp import McpClient
 from roost.harnesses.messages.network import session_client
 from roost.harnesses.messages.running import RunningTools
 from roost.harnesses.messages.tools import AgentTools
+from roost.harnesses.messages.window import USUAL, ModelWindow
 from roost.harnesses.messages_api import MessagesApi
 from roost.harnesses.model_requests import ModelRequests
 from roost.ports.egress import Origin
@@ -107,7 +108,8 @@ class MessagesHarness:
                 guest = GuestTools(brief.session.id, brief.sandbox, tasks, brief.confinement)
                 tools = RunningTools(guest, servers)
                 try:
-                    yield MessagesConversation(brief, requests, toolbox, tools, tasks)
+                    window = ModelWindow(brief.grant.window or USUAL)
+                    yield MessagesConversation(brief, requests, toolbox, tools, tasks, window)
                 finally:
                     tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:  # callers look for their own errors, not for groups

@@ -1,6 +1,6 @@
 """Where a conversation stands, by its log: what the model has been told, and what became of each call.
 
-The log has what clients see, and four kinds of entries that they do not (`domain.events.PRIVATE`):
+The log has what clients see, and five kinds of entries that they do not (`domain.events.PRIVATE`):
 
 * `roost.model_answer`: an answer as the model gave it, block by block, because models take back only what they
   have said, to the letter. It comes in one commit with the events that show it.
@@ -9,6 +9,9 @@ The log has what clients see, and four kinds of entries that they do not (`domai
 * `roost.mcp_tools`: the tools that an MCP server has said it has. Models take back what they have signed only if they
   are offered the same tools as before, so a server is asked once.
 * `roost.context`: a summary that stands for all that was said before it.
+* `roost.left_out`: what is not sent any more, because the model's server would refuse it for ever. `thinking`: what
+  the model has thought before, since it was signed for other tools or another system prompt. `length`: the
+  conversation as a whole, which is too long; its end is summed up instead.
 
 So each call is known to have run (it has a result), not to have run (nothing says that it started) or to be
 unknown (it started, and has no result). One that is unknown is never made again by itself: the model is told. Calls
@@ -29,6 +32,7 @@ import msgspec
 from roost.domain.events import Draft, Entry
 from roost.harnesses.logged_past import UNKNOWN
 from roost.harnesses.message_history import INTERRUPTED, sendable
+from roost.harnesses.messages.request import THOUGHTS, is_thought
 from roost.harnesses.messages.tools import REPEATABLE
 from roost.harnesses.permissions import Json, Tool
 
@@ -36,6 +40,7 @@ ANSWER: Final = "roost.model_answer"
 STARTED: Final = "roost.tool_started"
 MCP_TOOLS: Final = "roost.mcp_tools"
 CONTEXT: Final = "roost.context"
+LEFT_OUT: Final = "roost.left_out"
 
 _GO_ON: Final = (
     "Your answer was cut off because it was too long. Go on from there, in smaller steps."
@@ -45,7 +50,7 @@ MOST_CUTS: Final = 3
 
 _OVERFULL: Final = "model_context_window_exceeded"
 _BYTES_PER_TOKEN: Final = 4
-_MOST_COUNTED: Final = 110_000
+MOST_COUNTED: Final = 110_000
 """Bytes of a block. What is larger is a picture, which costs less than its bytes."""
 
 _encode = msgspec.json.encode
@@ -95,6 +100,8 @@ class _Message(msgspec.Struct):
 class Journal:
     """`due`: the model has something to answer. `calls` are those without a result, in their order. `open_span`
     is a request that began and never ended. `cuts`: how many answers in a row were cut off for their length.
+    `bound_to` is the digest of the head that the newest thoughts were signed for, if that is known. `refusals`: how
+    often the conversation was refused for its length since the newest answer.
     """
 
     def __init__(self) -> None:
@@ -102,6 +109,9 @@ class Journal:
         self.calls: dict[str, LoggedCall] = {}
         self.open_span: str | None = None
         self.cuts = 0
+        self.bound_to: str | None = None
+        self.refusals = 0
+        self._is_too_long = False
         self._tokens = 0
         self.mcp_tools: dict[
             tuple[str, str], list[Json]
@@ -121,7 +131,14 @@ class Journal:
     @property
     def tokens(self) -> int:
         """How much of the model's window it takes: what the model has said, and an estimate of what is new."""
+        if self._is_too_long:
+            return sys.maxsize
         return self._tokens + self._added // _BYTES_PER_TOKEN
+
+    @property
+    def has_thoughts(self) -> bool:
+        """Whether something is sent back that the model has thought."""
+        return any(is_thought(block) for message in self._messages for block in message.blocks)
 
     @property
     def size(self) -> int:
@@ -161,9 +178,12 @@ class Journal:
         self._names |= {event: call for call, event in fields["calls"].items()}
         self._told.update(fields["events"])
         self._say("assistant", fields["content"])
+        if any(block["type"] in THOUGHTS for block in fields["content"]):
+            self.bound_to = fields.get("head")
         self._messages[-1].results = dict.fromkeys(fields["calls"].values())
         self._callers |= dict.fromkeys(fields["calls"].values(), self._messages[-1])
         self._tokens, self._added = fields["tokens"], 0
+        self.refusals = 0
         reason = fields["stop_reason"]
         self.due = reason in ("pause_turn", "max_tokens", _OVERFULL)
         if reason == _OVERFULL:
@@ -209,7 +229,7 @@ class Journal:
         content = sendable(fields.get("content") or [])
         result = _result(self._names[id], content, bool(fields.get("is_error")))
         caller.results[id] = result
-        self._added += min(len(result), _MOST_COUNTED)
+        self._added += min(len(result), MOST_COUNTED)
         self.due = not self.calls
 
     def _interrupted(self, _id: str, _fields: Json) -> None:
@@ -234,11 +254,22 @@ class Journal:
         self._messages = []
         self._callers.clear()
         self._tokens = self._added = 0
+        self._is_too_long = False
+        self.bound_to = None
         self._say("user", fields["content"])
+
+    def _left_out(self, _id: str, fields: Json) -> None:
+        if fields["what"] == "length":
+            self.refusals += 1
+            self._is_too_long = True
+            return
+        self.bound_to = None
+        for message in self._messages:
+            message.blocks = [block for block in message.blocks if not is_thought(block)]
 
     def _say(self, role: str, content: Sequence[Json]) -> None:
         blocks = [_encode(block) for block in content]
-        self._added += sum(min(len(block), _MOST_COUNTED) for block in blocks)
+        self._added += sum(min(len(block), MOST_COUNTED) for block in blocks)
         self._messages.append(_Message(role, blocks))
 
 
@@ -297,4 +328,5 @@ _FOLDS: dict[str, Callable[[Journal, str, Any], None]] = {
     STARTED: Journal._started,
     MCP_TOOLS: Journal._server_has,
     CONTEXT: Journal._summed_up,
+    LEFT_OUT: Journal._left_out,
 }

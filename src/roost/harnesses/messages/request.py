@@ -7,21 +7,24 @@ blocks depend on it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from itertools import count
 from typing import Final
 
 import msgspec
 
+from roost.harnesses.messages.window import ModelWindow
 from roost.harnesses.permissions import Json
 from roost.ports.harness import SkillNote
 from roost.ports.harness_profile import SKILLS
-
-MAX_TOKENS: Final = 16_384
 
 _MARK: Final = b',"cache_control":{"type":"ephemeral"}}'
 _REACH: Final = 15
 """The cache looks about 20 blocks back from a mark for what it knows: after a wave of calls that is not enough."""
 _MOST_MARKS: Final = 3  # of 4: the one at the end is at the top level
+
+THOUGHTS: Final = ("thinking", "redacted_thinking")
+"""The blocks that a model signs."""
 
 _encode = msgspec.json.encode
 
@@ -41,11 +44,15 @@ def system_prompt(agent: Json, skills: Sequence[SkillNote]) -> str:
 class RequestHead:
     """What is the same in every request of a conversation."""
 
-    def __init__(self, agent: Json, system: str, tools: Sequence[Json]) -> None:
+    def __init__(
+        self, agent: Json, system: str, tools: Sequence[Json], window: ModelWindow
+    ) -> None:
         model = agent["model"]
+        self.digest = sha256(_encode([model["id"], system, list(tools)])).hexdigest()
+        """Of all that what a model has signed depends on, besides the conversation itself."""
         head: Json = {
             "model": model["id"],
-            "max_tokens": MAX_TOKENS,
+            "max_tokens": window.answer,
             "stream": True,
             "cache_control": {"type": "ephemeral"},
         }
@@ -80,7 +87,7 @@ def _marks(blocks: Sequence[bytes]) -> set[int]:
     marked = set()
     for n in range(1, _MOST_MARKS + 1):
         at = len(blocks) - 1 - _REACH * n
-        while at > 0 and not _can_be_marked(blocks[at]):
+        while at > 0 and is_thought(blocks[at]):  # which cannot carry a mark
             at -= 1
         marked.add(at)
     return {at for at in marked if at > 0}
@@ -90,7 +97,6 @@ class _Block(msgspec.Struct):
     type: str
 
 
-def _can_be_marked(block: bytes) -> bool:
-    """What a model has thought cannot carry a mark."""
-    kind = msgspec.json.decode(block, type=_Block).type
-    return kind not in ("thinking", "redacted_thinking")
+def is_thought(block: bytes) -> bool:
+    """Whether it is what a model has thought."""
+    return msgspec.json.decode(block, type=_Block).type in THOUGHTS
