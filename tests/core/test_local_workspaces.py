@@ -222,6 +222,66 @@ async def test_a_lost_directory_is_restored(machine: Machine, loss: str):
         assert not (home / "other").exists()
 
 
+@pytest.mark.parametrize("restored", [False, True])
+async def test_what_an_agent_has_emptied_stays_empty_after_a_kill(
+    tmp_path: Path, store: SqliteStore, machine: Machine, another: Machine, restored: bool
+):
+    """Killed before that was stored: the newest snapshot still has its files."""
+    async with machine.at_work() as home:
+        (home / "file").write_text("stored")
+    if restored:
+        shutil.rmtree(home)
+    await emptied(tmp_path, store)
+    back = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"))
+    async with back.files.open("w", 3):
+        assert list(home.iterdir()) == []
+        back.files.rested("w", 0)
+    async with another.at_work(4) as there:
+        assert list(there.iterdir()) == []
+
+
+async def test_what_an_agent_has_emptied_is_stored_after_a_kill_though_nobody_opens_it(
+    tmp_path: Path, store: SqliteStore, machine: Machine, caplog: pytest.LogCaptureFixture
+):
+    async with machine.at_work() as home:
+        (home / "file").write_text("stored")
+    await emptied(tmp_path, store)
+    back = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"))
+
+    async def is_stored() -> bool:
+        row = await store.workspaces.find("w")
+        return row is not None and row.state is SyncState.IDLE
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(back.files.run)
+        await back.until(is_stored)
+        tasks.cancel_scope.cancel()
+    assert (await back.stored())[-1].totals.entries == 0
+    assert "its newest files are lost" not in caplog.text
+
+
+async def test_a_directory_that_a_power_cut_has_emptied_is_restored(
+    tmp_path: Path, store: SqliteStore, machine: Machine, monkeypatch: pytest.MonkeyPatch
+):
+    """What was not on disk is gone, and nobody has removed it."""
+    async with machine.at_work() as home:
+        (home / "file").write_text("stored")
+    await emptied(tmp_path, store)
+    monkeypatch.setattr(LocalTree, "boot", lambda tree: "another start of the machine")
+    back = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"))
+    async with back.at_work(3) as home:
+        assert (home / "file").read_text() == "stored"
+
+
+async def emptied(folder: Path, store: SqliteStore) -> None:
+    """An agent removes all files, and its server dies before that is stored."""
+    removed: list[Path] = []
+    down = FaultyBlobs(FolderBlobs(folder / "blobs"), lambda call: "refused" if removed else None)
+    async with Machine(folder / "first", store, down).at_work(2) as home:
+        removed.append(home / "file")
+        removed[0].unlink()
+
+
 async def test_a_copy_that_was_never_stored_is_kept_aside_when_another_one_lives(
     tmp_path: Path, store: SqliteStore, another: Machine
 ):

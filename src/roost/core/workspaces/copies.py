@@ -22,7 +22,8 @@ class LocalCopy(msgspec.Struct, frozen=True, kw_only=True):
 
     `boot`: it was restored in this start of the machine, and may not be on disk yet. `rewound`: the last
     rewind that it has followed. `behind`: it was restored because a node died with newer files, and no
-    turn has ended in it since.
+    turn has ended in it since. `used`: in which start of the machine somebody began to work in it; none, once that
+    is stored.
     """
 
     name: str
@@ -31,6 +32,7 @@ class LocalCopy(msgspec.Struct, frozen=True, kw_only=True):
     clean: bool = False
     rewound: int = 0
     behind: bool = False
+    used: str = ""
 
 
 class WorkspacePast(msgspec.Struct, frozen=True):
@@ -75,13 +77,15 @@ def is_living(
 ) -> bool:
     """Whether the directory that is there is the living copy, and was not emptied behind our back.
 
-    One that has not followed the last rewind is not.
+    One that has not followed the last rewind is not. An empty one may have been emptied by whoever worked in it, if
+    that was not stored since; but after a restart of the machine it may also have lost what was not on disk yet.
     """
     if root is None or copy is None or (copy.name, copy.root) != (row.copy, root.identity):
         return False
     if copy.rewound < past.rewound or (copy.boot and copy.boot != tree.boot()):
         return False
-    return not (root.empty and row.sequence)
+    is_used = bool(copy.used) and copy.used == tree.boot()
+    return is_used or not (root.empty and row.sequence)
 
 
 def sign(tree: Tree, copy: LocalCopy) -> None:
@@ -92,7 +96,8 @@ def sign(tree: Tree, copy: LocalCopy) -> None:
 def sign_in(tree: Tree, name: str, root: Root, before: LocalCopy | None, rewound: int) -> None:
     """Somebody works in it now."""
     known = before or LocalCopy(name=name, root="")
-    sign(tree, replace(known, name=name, root=root.identity, clean=False, rewound=rewound))
+    now = replace(known, clean=False, used=tree.boot())
+    sign(tree, replace(now, name=name, root=root.identity, rewound=rewound))
 
 
 def sign_anew(tree: Tree, rewound: int, *, behind: bool) -> str:
@@ -100,7 +105,7 @@ def sign_anew(tree: Tree, rewound: int, *, behind: bool) -> str:
     root = tree.root()
     identity = root.identity if root else ""
     copy = LocalCopy(name=mint("copy"), root=identity, rewound=rewound, behind=behind)
-    sign(tree, copy)
+    sign(tree, replace(copy, used=tree.boot()))
     return copy.name
 
 
@@ -111,4 +116,4 @@ def sign_off(tree: Tree) -> None:
         return
     if copy.boot:
         tree.make_durable()
-    sign(tree, replace(copy, boot="", clean=True, behind=False))
+    sign(tree, replace(copy, boot="", used="", clean=True, behind=False))

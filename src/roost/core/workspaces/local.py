@@ -409,6 +409,7 @@ class LocalWorkspaces:
             name=mint("copy"),
             root="",
             boot=tree.boot(),
+            used=tree.boot(),
             rewound=past.rewound,
             behind=row.state is not SyncState.IDLE,
         )
