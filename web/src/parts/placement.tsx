@@ -154,7 +154,7 @@ function WorkspaceSelect({ workspaces, value, onChange }: { workspaces: Workspac
       label="Workspace"
       description={workspaces.length === 0 ? "Workspaces that several sessions share are made on the page Workspaces." : "A workspace that has a name is shared by all sessions in it."}
       data={data}
-      value={workspaces.find(({ name }) => name === value)?.id ?? value}
+      value={value === OWN ? OWN : (workspaces.find(({ name }) => name === value)?.id ?? value)} // the API takes names, too
       onChange={(chosen) => onChange(chosen ?? OWN)}
       allowDeselect={false}
       searchable
