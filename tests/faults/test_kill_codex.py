@@ -23,7 +23,7 @@ class CodexWorker(Worker):
     model = MODEL
 
     @staticmethod
-    def settings(url: str) -> dict[str, str]:
+    def settings(url: str, folder: Path) -> dict[str, str]:
         return {"OPENAI_BASE_URL": f"{url}/v1"}
 
     def name_of(self, session_id: str) -> str:

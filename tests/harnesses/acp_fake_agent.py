@@ -1,7 +1,8 @@
 """An agent without a model that speaks the Agent Client Protocol. A program, for tests; it starts in no time.
 
 It answers with all that it has heard, so that one can see what its record is worth. `RUN[command]` in a prompt is a
-tool call, with permission asked first, and so are calls that it is told to make again; `HANG` waits until it is
+tool call, with permission asked first, and so are calls that it is told to make again, unless `AGENT_HEEDS` is
+`nothing`; `HANG` waits until it is
 cancelled, `STOP` does nothing more after the calls, `DIE` ends the process. Its record is a file in the home.
 `AGENT_RECORD` says what that is worth:
 
@@ -11,7 +12,8 @@ cancelled, `STOP` does nothing more after the calls, `DIE` ends the process. Its
   record has nothing of it; with `AGENT_WRITES=calls` it has the calls that were made, and not what they came to;
 * `overwritten`: as in Gemini CLI 0.61. The file is named after the minute and the session, and whoever opens a
   session begins the file of this minute anew before it looks for older ones. So a session that is loaded within
-  the minute in which it was written is gone. `AGENT_MINUTE` is the minute, so that a test need not wait for one.
+  the minute in which it was written is gone. `AGENT_MINUTE` is the minute, so that a test need not wait for one;
+* `emptied`: the same, but the agent does not notice, and replays nothing.
 
 With `AGENT_TRACE` all that is said, on both sides, is written to that file.
 """
@@ -71,7 +73,7 @@ class FakeAgent:
 
     def load(self, session: str) -> bool:
         self.session = session
-        if KEPT == "overwritten":
+        if KEPT in ("overwritten", "emptied"):
             self.begin_file()  # before it is looked for: this is the trap
         for file in sorted(CHATS.glob(f"session-*-{session[:8]}.json")):
             if said := json.loads(file.read_text()):
@@ -82,7 +84,7 @@ class FakeAgent:
             else:
                 name = "user_message_chunk" if kind == "user" else "agent_message_chunk"
                 self.update(name, content={"type": "text", "text": what})
-        return bool(self.said)
+        return bool(self.said) or KEPT == "emptied"
 
     def prompted(self, text: str) -> dict[str, Any]:
         self.note("user", text)
@@ -95,6 +97,7 @@ class FakeAgent:
         own = text.rpartition("</system-reminder>")[2]
         asked = re.findall(r"RUN\[(.*?)\]", own)
         again = re.findall(r"^bash (\{.*\})$", text.partition("make them again")[2], re.MULTILINE)
+        again = [] if os.environ.get("AGENT_HEEDS") == "nothing" else again
         for command in [*(json.loads(each)["command"] for each in again), *asked]:
             if not self.run(command):
                 return {"stopReason": "end_turn"}

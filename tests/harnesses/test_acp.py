@@ -15,6 +15,7 @@ from tests.harnesses.sandboxed_harness import SandboxedHarness
 from roost.errors import RoostError, StartupError
 from roost.harnesses.acp import AcpAgent, AcpHarness, conversation
 from roost.harnesses.acp.agents import agents_of
+from roost.harnesses.acp.calls import NOT_MADE_AGAIN
 from roost.harnesses.logged_past import MADE_BEFORE, UNKNOWN
 from roost.ports.harness import Brief, Conversation, Emit, Output, StartMode
 from roost.testing.in_memory_runner import InMemoryRunner, text_of, with_toolset
@@ -44,9 +45,10 @@ def without_instructions(policy: str = "always_allow") -> dict[str, object]:
     return {**with_toolset(policy), "system": None}
 
 
-async def test_a_record_that_loading_overwrites_loses_nothing(tmp_path: Path):
+@pytest.mark.parametrize("record", ["overwritten", "emptied"])
+async def test_a_record_that_loading_overwrites_loses_nothing(tmp_path: Path, record: str):
     """As Gemini CLI does within a minute: its session is gone, and the log is not."""
-    harness = agent(tmp_path, AGENT_RECORD="overwritten", AGENT_MINUTE="12-00")
+    harness = agent(tmp_path, AGENT_RECORD=record, AGENT_MINUTE="12-00")
     runner = InMemoryRunner(harness, without_instructions())
     await runner.run(runner.say("My name is Ada. RUN[echo a-result]"))
     await runner.run(runner.say("What is my name?"))
@@ -174,6 +176,17 @@ async def test_a_call_that_is_allowed_after_its_process_is_gone_is_made_again(tm
     (result,) = runner.events("agent.tool_result")
     assert (result.fields["tool_use_id"], result.fields["is_error"]) == (call.id, False)
     assert (harness.workspace / "ran.txt").read_text() == "ran\n"
+
+
+async def test_a_call_that_is_allowed_and_not_made_again_has_a_result_that_says_so(tmp_path: Path):
+    harness = agent(tmp_path, AGENT_HEEDS="nothing")
+    runner = InMemoryRunner(harness, without_instructions("always_ask"))
+    await runner.run(runner.say("RUN[echo ran >> ran.txt]"))
+    (call,) = runner.events("agent.tool_use")
+    assert await runner.run(runner.confirm(call.id)) == END
+    (result,) = runner.events("agent.tool_result")
+    assert (result.fields["tool_use_id"], text_of(result)) == (call.id, NOT_MADE_AGAIN)
+    assert not (harness.workspace / "ran.txt").exists()
 
 
 async def test_a_call_that_is_refused_after_its_process_is_gone_never_runs(tmp_path: Path):

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.harnesses import codex_session
+from tests.harnesses.acp_agents import agents_file, claude_agent_acp, opencode
 from tests.hostile.probed_sandbox import (
     HARMLESS,
     PROBES,
@@ -39,13 +40,20 @@ def in_messages(command: str) -> dict[str, Any]:
     return {"tool": "bash", "input": {"command": command}}
 
 
+def in_opencode(command: str) -> dict[str, Any]:
+    return {"tool": "bash", "input": {"command": command, "description": "Looks around"}}
+
+
 AGENTS: dict[str, Callable[[str], dict[str, Any]]] = {
     "claude": claude_session.bash,
     "codex": codex_session.run,
     "messages": in_messages,
+    "claude-acp": claude_session.bash,
+    "opencode": in_opencode,
 }
-RECORDS = {"claude": ".claude", "codex": ".codex"}
+RECORDS = {"claude": ".claude", "codex": ".codex", "claude-acp": ".claude", "opencode": ".acp"}
 MODEL = {"codex": "responses"}
+AT_A_PORT = {"claude-acp", "opencode"}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +71,9 @@ def server(folder: Path) -> Iterator[LiveServer]:
     with serving(ScriptedModel(require_key=KEY)) as url:
         models = {"ANTHROPIC_BASE_URL": url, "OPENAI_BASE_URL": f"{url}/v1"}
         keys = {"ANTHROPIC_API_KEY": KEY, "OPENAI_API_KEY": KEY, "TEST_SECRET": SECRET}
-        with LiveServer(folder / "data", ROOST_SLEEP_AFTER="60", **models, **keys) as live:
+        speaking = {"claude-acp": claude_agent_acp().agent, "opencode": opencode().agent}
+        given = {**models, **keys, **agents_file(folder, **speaking)}
+        with LiveServer(folder / "data", ROOST_SLEEP_AFTER="60", **given) as live:
             yield live
 
 
@@ -88,7 +98,10 @@ def program() -> bytes:
     return made.getvalue()
 
 
-@pytest.fixture(params=AGENTS)
+SLOW = pytest.param("opencode", marks=pytest.mark.chaos)  # it starts slowly
+
+
+@pytest.fixture(params=[*(name for name in AGENTS if name != "opencode"), SLOW])
 def chat(request: pytest.FixtureRequest, server: LiveServer) -> Chat:
     uploaded = client_of(server).beta.files.upload(file=("probes.pyz", program()))
     probes = {"type": "file", "file_id": uploaded.id, "mount_path": "probes.pyz"}
@@ -137,7 +150,7 @@ def test_no_secret_and_no_neighbour_is_where_an_agent_can_look(
     )
     (output,) = printed(runs(chat, look))
     assert "_API_KEY=placeholder" in output
-    assert output.rstrip().endswith("looked")
+    assert "looked" in output.splitlines()  # opencode puts errors after the rest
     assert '"status"' not in output
     everything = output + str([event.to_dict() for event in chat.events()]) + server.output
     for secret in (KEY, server.key, SECRET):
@@ -148,7 +161,10 @@ def test_no_secret_and_no_neighbour_is_where_an_agent_can_look(
 def test_what_an_agent_may_not_reach_is_refused_and_said_in_the_log(chat: Chat):
     path = MODEL.get(chat.fields()["harness"], "messages")
     asked = '{"model": "a-dear-one", "max_tokens": 1, "messages": [], "input": []}'
-    model = f"curl -sS --unix-socket /run/roost/model.sock http://localhost/v1/{path} -d '{asked}'"
+    place = "--unix-socket /run/roost/model.sock http://localhost"
+    if chat.fields()["harness"] in AT_A_PORT:
+        place = "--noproxy '*' http://127.0.0.1:8701"
+    model = f"curl -sS {place}/v1/{path} -d '{asked}'"
     events = runs(
         chat,
         f"curl -sS -m 5 http://somewhere.invalid/; {model} -H 'content-type: application/json'",

@@ -13,7 +13,7 @@ from tests.contracts.at_length import only_quick
 from tests.harnesses.acp_agents import AgentsModel, agents_file, claude_agent_acp, opencode
 
 from roost.harnesses.acp import AcpAgent
-from roost.testing.harness_sessions import HarnessSessions
+from roost.testing.harness_sessions import HarnessSessions, heard
 from roost.testing.live import LiveServer
 from roost.testing.scripted_model import in_a_thread
 
@@ -24,7 +24,11 @@ ABSENT = AcpAgent(command=["/opt/absent/agent"])
 class AcpSessions(HarnessSessions):
     """The kit. A second agent of the file is not installed."""
 
-    environ: ClassVar[Mapping[str, str]] = {"ROOST_TRUST_LEVELS": "sandboxed,full"}
+    environ: ClassVar[Mapping[str, str]] = {
+        "ROOST_TRUST_LEVELS": "sandboxed,full",
+        # The scripted model does not make calls again that were allowed while the agent slept, as it is told to.
+        "ROOST_SLEEP_AFTER": "5",
+    }
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -54,8 +58,32 @@ class AcpSessions(HarnessSessions):
             )
         assert "harness_cannot" in str(refused.value.body)
 
+    def test_a_turn_whose_server_is_killed_while_the_model_is_asked_is_finished_by_the_next(
+        self, server: LiveServer, client: anthropic.Anthropic, model: AgentsModel
+    ) -> None:
+        """By then the agent has the message in its own record."""
+        session, before = self.begin(server, client), len(model.requests)
+        self.killed_in_a_turn(session, lambda: len(model.requests) > before)
+        assert heard(model, "only-once") == [1]
+
+    def test_what_the_protocol_does_not_carry_is_refused_by_name(
+        self, server: LiveServer, client: anthropic.Anthropic
+    ) -> None:
+        """With the harnesses that can do it."""
+        lookup: Any = {"type": "custom", "name": "lookup", "description": "Looks something up."}
+        lookup["input_schema"] = {"type": "object", "properties": {}}
+        agent = client.beta.agents.create(name="a", model=self.model_id, tools=[TOOLSET, lookup])
+        place = client.beta.environments.create(name=f"place {time.time_ns()}")
+        with pytest.raises(
+            anthropic.BadRequestError, match="cannot call tools that a client carries out"
+        ) as refused:
+            client.beta.sessions.create(agent=agent.id, environment_id=place.id)
+        told = str(refused.value.body)
+        assert all(word in told for word in ("harness_cannot", "claude", "codex", "messages"))
+
 
 @only_quick(
+    "test_what_the_protocol_does_not_carry_is_refused_by_name",
     "test_an_agent_that_is_not_installed_is_listed_with_the_reason",
     "test_a_session_on_the_host_is_refused",
     "test_it_goes_on_elsewhere_from_what_was_stored",

@@ -108,7 +108,10 @@ class AgentSession:
 class SessionClient:
     """`roost.testing.same_conversation.Client`: plays a conversation through the official SDK."""
 
-    def __init__(self, session: AgentSession, runs: Callable[[str], dict[str, Any]]) -> None:
+    def __init__(
+        self, session: AgentSession, runs: Callable[[str], dict[str, Any]], *, custom_tools: bool
+    ) -> None:
+        self.custom_tools = custom_tools
         self._session = session
         self._api = session.client.beta.sessions
         self.runs = runs
@@ -278,9 +281,9 @@ class HarnessSessions:
         self, server: LiveServer, client: anthropic.Anthropic
     ) -> None:
         """By the events of one conversation, but for what is declared."""
-        session = self.begin(server, client)
-        player = SessionClient(session, self.runs)
-        for part in parts_for(self.harness, self.about(server)["abilities"]):
+        session, abilities = self.begin(server, client), self.about(server)["abilities"]
+        player = SessionClient(session, self.runs, custom_tools=abilities["custom_tools"])
+        for part in parts_for(self.harness, abilities):
             before = len(session.events())
             part.play(player)
             told = as_told(session.events()[before:], loose=part.loose)
@@ -335,13 +338,22 @@ class HarnessSessions:
     ) -> None:
         """The message is heard once, and answered once."""
         session = self.begin(server, client)
-        session.send(script({"text": "Here it is.", "delay": 1.5}, say="only-once"))
-        until(lambda: any(e.type == "span.model_request_start" for e in session.events()))
+        self.killed_in_a_turn(
+            session, lambda: any(e.type == "span.model_request_start" for e in session.events())
+        )
+        assert heard(model, "only-once") == [1]
+
+    def killed_in_a_turn(self, session: AgentSession, moment: Callable[[], bool]) -> None:
+        """A turn whose server is killed in this moment. An agent that is told to go on may have put a word of its own
+        into its record, which counts as the first step.
+        """
+        server, answer = session.server, {"text": "Here it is."}
+        session.send(script({**answer, "delay": 1.5}, answer, say="only-once"))
+        until(moment)
         server.kill()
         server.start()
         session.wait_until_idle()
         assert session.said() == ["Here it is."]
-        assert heard(model, "only-once") == [1]
         _spans_are_paired(session.events())
 
     @proves("retries")

@@ -26,14 +26,20 @@ _CUSTOM: Final = {
 }
 
 
-def tools(policy: str) -> list[Json]:
-    """The tools of the agent: one that the client carries out, and the built-in ones under this policy."""
+def tools(policy: str, *, custom: bool) -> list[Json]:
+    """The tools of the agent: the built-in ones under this policy, and a `custom` one that the client carries out."""
     default = {"enabled": True, "permission_policy": {"type": policy}}
-    return [_CUSTOM, {"type": _BUILT_IN, "default_config": default}]
+    built_in = {"type": _BUILT_IN, "default_config": default}
+    return [_CUSTOM, built_in] if custom else [built_in]
 
 
 class ComparedClient(Protocol):
     """A client of the session, and what it knows of the agent's program."""
+
+    @property
+    def custom_tools(self) -> bool:
+        """Whether the agent may have tools that a client carries out."""
+        ...
 
     def runs(self, command: str) -> Json:
         """A step of a script in which the agent runs this command of a shell."""
@@ -77,11 +83,11 @@ def _fail_in_a_tool(client: ComparedClient) -> None:
 
 
 def _ask_first(client: ComparedClient) -> None:
-    client.update(tools=tools("always_ask"))
+    client.update(tools=tools("always_ask", custom=client.custom_tools))
     client.send(_say(client.runs("echo one"), client.runs("echo two"), {"text": "Done."}))
     for answer in ({"result": "allow"}, {"result": "deny", "deny_message": "Not on a Sunday."}):
         client.send({"type": "user.tool_confirmation", "tool_use_id": client.call(), **answer})
-    client.update(tools=tools("always_allow"))
+    client.update(tools=tools("always_allow", custom=client.custom_tools))
 
 
 def _ask_the_client(client: ComparedClient) -> None:
@@ -251,6 +257,14 @@ def _without_exit_code(event: Json) -> Json:
     return {**event, "content": _text(event["content"][0]["text"].partition("\n")[2])}
 
 
+def _as_in_opencode(event: Json) -> Json:
+    if event["type"] != "agent.tool_result" or "Sunday" in event["content"][0]["text"]:
+        return event
+    text = event["content"][0]["text"].removeprefix("Exit code 3\n")
+    printed = text if text == "…" else f"{text}\n"
+    return {**event, "content": _text(printed), "is_error": False}
+
+
 class Difference(NamedTuple):
     """Where a harness differs in a part of the conversation: in words for a client's author, and event by event."""
 
@@ -267,6 +281,25 @@ DIFFERENCES: Final = [
         "the result has what the command printed, as with the API's own toolset; "
         "with the others it begins with the exit code",
         _without_exit_code,
+    ),
+    Difference(
+        "opencode",
+        "a tool",
+        "results end with the newline that was printed",
+        _as_in_opencode,
+    ),
+    Difference(
+        "opencode",
+        "a tool that fails",
+        "the same, and a command that fails is not an error; its exit code is not told",
+        _as_in_opencode,
+    ),
+    Difference("opencode", "approvals", "as with a tool", _as_in_opencode),
+    Difference(
+        "opencode",
+        "an interrupted tool",
+        "a command that was interrupted is not an error",
+        _as_in_opencode,
     ),
 ]
 
@@ -293,6 +326,7 @@ def _plain(event: Json, names: dict[str, str], loose: bool) -> Json:
     is_call = event["type"] in ("agent.tool_use", "agent.custom_tool_use")
     if is_call:
         names[event["id"]] = f"call {1 + sum(name.startswith('call') for name in names.values())}"
+        event["input"].pop("description", None)  # opencode tells at times what a command is for
     left_out = {"processed_at", "seq", *([] if is_call else ["id"])}
     if event["type"] == "session.updated":
         left_out |= {"agent"}  # it is what the client has sent

@@ -27,6 +27,7 @@ from roost.ports.harness import Emit
 
 INTERRUPTED: Final = "This call was interrupted before it returned a result."
 NOT_RUN: Final = "This call was not run: the session was restarted while it waited for an answer."
+NOT_MADE_AGAIN: Final = "This call was not run: the session was restarted while it waited for an answer, and the agent has not made it again."
 _DENIED: Final = "Permission to use this tool has been denied."
 _OVER: Final = ("completed", "failed")
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]*")
@@ -197,7 +198,7 @@ class AcpCalls:
         self._calls: dict[str, AcpCall] = {}
         self._answers: dict[str, Entry] = {}
         self._asking: dict[str, _Asking] = {}
-        self._lost: dict[tuple[Tool, str], str] = {}
+        self._lost: dict[tuple[Tool, str], AcpCall] = {}
         self._doubted: dict[tuple[Tool, str], str] = {}
 
     @property
@@ -249,7 +250,7 @@ class AcpCalls:
         lost = self._lost.pop(call.key, None)
         self._logged.add(call.event_id)
         if lost is not None:
-            call.event_id, call.is_logged = lost, True
+            call.event_id, call.is_logged = lost.event_id, True
             return []
         return [call.made()]
 
@@ -291,7 +292,12 @@ class AcpCalls:
 
     def lose(self, call: AcpCall) -> None:
         """Expect the agent to make this call again: the process that made it is gone."""
-        self._lost[call.key] = call.event_id
+        self._lost[call.key] = call
+
+    def not_made_again(self) -> list[AcpCall]:
+        """Those that were expected again, and have not come; they are expected no more."""
+        lost, self._lost = self._lost, {}
+        return list(lost.values())
 
     def doubt(self, call: AcpCall, reason: str) -> None:
         """If the agent makes this call again, refuse it once: it may have run."""

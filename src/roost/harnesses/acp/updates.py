@@ -19,6 +19,7 @@ from roost.domain.events import Draft
 from roost.domain.usage import Usage
 from roost.harnesses.acp.calls import (
     INTERRUPTED,
+    NOT_MADE_AGAIN,
     AcpCalls,
     content_of,
     is_over,
@@ -168,7 +169,8 @@ class UpdateReader:
             if call.refused is not None:
                 self.stopped_for_a_refusal = True
             outputs.append(call.returned(call.refused or why, is_error=True))
-        return outputs
+        lost = self._calls.not_made_again()
+        return [*outputs, *(call.returned(NOT_MADE_AGAIN, is_error=True) for call in lost)]
 
     def _end_part(self) -> list[Output]:
         part, self._part = self._part, None
