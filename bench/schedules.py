@@ -35,13 +35,13 @@ _MASTER_KEY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 _RECORDS = """
 WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count})
 INSERT INTO records (id, kind, tenant, name, version, created_at, updated_at, created_by, due_at)
-SELECT id || '-' || n, kind, tenant, name, version, created_at, updated_at, created_by, due_at
+SELECT id || '-{tag}-' || n, kind, tenant, name, version, created_at, updated_at, created_by, due_at
 FROM records, numbers WHERE id = '{id}'
 """
 _VERSIONS = """
 INSERT INTO versions (record, version, updated_at, body, ceiling)
 SELECT c.num, v.version, v.updated_at, v.body, v.ceiling
-FROM records o JOIN versions v ON v.record = o.num JOIN records c ON c.id LIKE o.id || '-%'
+FROM records o JOIN versions v ON v.record = o.num JOIN records c ON c.id LIKE o.id || '-{tag}-%'
 WHERE o.id = '{id}'
 """
 _STARTED = """
@@ -76,18 +76,24 @@ class Installation:
         answer.raise_for_status()
         return answer.json()
 
-    def deploy(self, expression: str, count: int) -> None:
-        """So many deployments with this schedule. One is made by the API, the others are copies of its rows."""
+    def make(self, expression: str) -> str:
+        """A deployment with this schedule."""
         agent = self.post("/v1/agents", {"name": "a", "model": "scripted"})
-        environment = self.post("/v1/environments", {"name": f"e {expression}"})
-        schedule = {"type": "cron", "expression": expression, "timezone": "UTC"}
+        environment = self.post("/v1/environments", {"name": f"e {time.time_ns()}"})
         body = {"name": "d", "agent": agent["id"], "environment_id": environment["id"]}
-        made = self.post("/v1/deployments", body | {"initial_events": [GO], "schedule": schedule})
+        body |= {"initial_events": [GO], "schedule": schedule(expression)}
+        return str(self.post("/v1/deployments", body)["id"])
+
+    def copy(self, deployment: str, count: int, tag: object) -> None:
+        """As many more like it: rows, written while the server is down."""
         self.server.stop()
-        if count > 1:
-            self.ask(_RECORDS.format(id=made["id"], count=count - 1))
-            self.ask(_VERSIONS.format(id=made["id"]))
+        self.ask(_RECORDS.format(id=deployment, count=count, tag=tag))
+        self.ask(_VERSIONS.format(id=deployment, tag=tag))
         self.server.start()
+
+
+def schedule(expression: str) -> dict[str, str]:
+    return {"type": "cron", "expression": expression, "timezone": "UTC"}
 
 
 @contextmanager
@@ -134,12 +140,14 @@ def idle(many: Installation, none: Installation, count: int, seconds: float) -> 
     )
 
 
-def due(many: Installation, count: int) -> str:
-    """How long it takes until so many that are due at once have started."""
+def due(many: Installation, model: str, count: int) -> str:
+    """How long it takes until so many that are due at once have started: copies of one, and that one."""
     minute = 0
     while minute < time.time():  # again, if making them has taken so long that they were missed
         minute = (int(time.time()) + 45) // 60 * 60 + 60
-        many.deploy(f"{datetime.fromtimestamp(minute, UTC):%-M %-H %-d %-m} *", count)
+        expression = f"{datetime.fromtimestamp(minute, UTC):%-M %-H %-d %-m} *"
+        many.post(f"/v1/deployments/{model}", {"schedule": schedule(expression)})
+        many.copy(model, count - 1, minute)
     time.sleep(max(0.0, minute - time.time()))
     before, at = many.cpu(), minute * 1_000_000
     started, claimed_at, started_at = _until(
@@ -193,9 +201,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             none = stack.enter_context(opened(Path(folder) / "none"))
             many = stack.enter_context(opened(Path(folder) / "many"))
-            many.deploy("0 0 1 1 *", given.deployments)
+            model = many.make("0 0 1 1 *")
+            many.copy(model, given.deployments - 1, "idle")
             print(f"{name}, {idle(many, none, given.deployments, given.seconds)}", flush=True)
-            print(f"{name}, {due(many, given.due)}", flush=True)
+            print(f"{name}, {due(many, model, given.due)}", flush=True)
 
 
 if __name__ == "__main__":
