@@ -36,6 +36,7 @@ _PACKAGE: Final = "openai-codex-cli-bin"
 _GET_IT: Final = f"Install roost[codex], or {_PACKAGE}=={PINNED}: it carries the program."
 _HOME: Final = "/home/sandbox/.codex"
 _SLOWEST_TOOL: Final = 3600  # seconds, of an MCP server
+_SLOWEST_START: Final = 30  # seconds, of one that is connected to; Codex gives it 10 by itself
 _EFFORTS: Final = {
     "low": "low",
     "medium": "medium",
@@ -172,6 +173,7 @@ class CodexCommand:
     def _server(self, url: str) -> Json:
         """An MCP server. It has no say in whether Codex asks before a tool of its runs."""
         local = self._addresses.get(url)
-        settings = {"url": local or url, "default_tools_approval_mode": "prompt"}
+        settings: Json = {"url": local or url, "default_tools_approval_mode": "prompt"}
+        settings |= {"startup_timeout_sec": _SLOWEST_START}
         token = {"http_headers.Authorization": "Bearer placeholder"}
         return {**settings, "tool_timeout_sec": _SLOWEST_TOOL, **(token if local else {})}
