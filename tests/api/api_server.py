@@ -46,6 +46,7 @@ from roost.core.records.environments import Environments
 from roost.core.records.models import Models
 from roost.core.records.skills import Skills
 from roost.core.records.tasks import Tasks
+from roost.core.records.timetable import Timetable
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sessions.deployment_runs import DeploymentRuns
 from roost.core.sessions.deployments import Deployments
@@ -53,6 +54,7 @@ from roost.core.sessions.forks import Forks
 from roost.core.sessions.harness_choice import HarnessChoice
 from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
 from roost.core.sessions.run_faults import RunFaults
+from roost.core.sessions.scheduled_runs import RunParts
 from roost.core.sessions.scheduler import Scheduler
 from roost.core.sessions.specs import SessionSpecs, SpecRecords
 from roost.core.sessions.task_runs import TaskRuns
@@ -301,7 +303,8 @@ def _deps(
         Agents(store.catalog, skills, EveryModel()),
         Environments(store.catalog, ["bubblewrap", "docker"]),
     )
-    tasks = Tasks(store.catalog, notifier)
+    timetable = Timetable(store.runs, clock)
+    tasks = Tasks(store.catalog, notifier, timetable)
     workspaces = NamedWorkspaces(store.catalog, store.sessions, store.keys, notifier)
     scripted = ScriptedHarness(model_at("http://127.0.0.1:1", "none"), retries=0, retry_seconds=1)
     harnesses, trust = (
@@ -353,12 +356,19 @@ def _deps(
         stopping=lambda: made[0].stopping,
     )
     intake = Intake(store.log, notifier, StandbyRunners(), max_queued=settings.max_queued)
-    deployments = Deployments(store.catalog, store.runs, lifecycle, notifier, clock)
-    runs = DeploymentRuns(
-        *(deployments, store.runs, lifecycle, keyring, RunFaults(records, filestore)),
-        *(intake, clock),
+    deployments = Deployments(store.catalog, lifecycle, notifier, timetable)
+    parts = RunParts(
+        runs=store.runs,
+        lifecycle=lifecycle,
+        keyring=keyring,
+        faults=RunFaults(records, filestore),
+        intake=intake,
+        clock=clock,
         jitter=settings.schedule_jitter,
     )
+    runs = DeploymentRuns(deployments, parts)
+    task_runs = TaskRuns(store.catalog, tasks, parts, store.log, notifier)
+    kinds = [runs, task_runs]
     services = Services(
         *(agents, environments, skills, tasks, workspaces, filestore, vaults),
         Reseal(store.catalog, store.credentials, store.webhooks, seal),
@@ -370,8 +380,7 @@ def _deps(
         *(lifecycle, forks, transfer, resources, attachments, browse),
         *(follow, EventPages(store.log), Budgets()),
         intake,
-        TaskRuns(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
-        *(deployments, runs, Scheduler(store.catalog, store.runs, notifier, [runs], clock)),
+        *(deployments, *kinds, Scheduler(store.catalog, store.runs, notifier, kinds, clock)),
         Fleet(store.nodes, notifier, "node_1"),
         Revocations(keyring, logins, notifier, server.streams.openers, server.streams.close),
         LoginAttempts(),

@@ -268,6 +268,34 @@ async def test_a_clock_that_is_set_back_runs_nothing_twice(tmp_path: Path):
         assert scheduled(await it.all_runs(made)) == ["13:00", "14:00", "15:00"]
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_after_a_clock_that_was_far_ahead_schedules_are_planned_anew(
+    tmp_path: Path, restarted: bool
+):
+    async with deployed(tmp_path) as it:
+        daily = {**HOURLY, "expression": "0 14 * * *"}
+        made, other = [await it.create(schedule=daily) for _ in range(2)]
+        paused = await it.create(schedule=daily)
+        await it.do(paused, "pause")
+        await it.tick()
+        it.to(24 * 30, 10)
+        await it.tick()  # planned for a day that is a month away
+        it.to(13, 0)
+        if restarted:
+            it.scheduler._latest = None
+        await it.roost.post(f"/v1/deployments/{other['id']}", {"name": "changed meanwhile"})
+        await it.tick()
+        it.to(14, 0, 2)
+        for _ in range(2):
+            await it.tick()
+        for each in (made, other):
+            assert [
+                run["trigger_context"]["scheduled_at"][:16]
+                for run in await it.runs(deployment_id=each["id"])
+            ] == ["2031-05-05T14:00"]
+        assert await it.all_runs(paused) == []
+
+
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [

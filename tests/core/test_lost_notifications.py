@@ -232,13 +232,14 @@ async def test_what_a_login_has_open_ends_though_the_notification_was_lost(tmp_p
 async def test_a_run_ends_though_every_notification_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.sessions.task_runs._LOOK_AGAIN", 0.05)
+    monkeypatch.setattr("roost.core.sessions.task_runs.TaskRuns.follow_again", 50_000)
+    monkeypatch.setattr("roost.core.sessions.scheduler._LOOK_AGAIN", 0.05)
     async with node(tmp_path, notifier=lossy()) as roost, task_runs_setup(roost) as setup:
         task = await setup.task(said("All done."))
         await setup.runs.start(setup.key, task.id, {}, None)
         with anyio.fail_after(SOON):
-            record = await ended(setup.board, task.id)
-        assert record.body["runs"][0]["outcome"] == "All done."
+            run, _ = await ended(roost, task.id)
+        assert run.body["outcome"] == "All done."
 
 
 async def test_an_agent_is_started_ahead_though_the_notification_was_lost(

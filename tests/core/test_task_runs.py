@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 from tests.core.node import TENANT, Node, node
 
 from roost.core.access.keys import Keyring
 from roost.core.records.agents import Agents
 from roost.core.records.environments import Environments
 from roost.core.records.tasks import Tasks
+from roost.core.records.timetable import Timetable
+from roost.core.sessions import scheduler
 from roost.core.sessions import task_runs as module
+from roost.core.sessions.run_faults import RunFaults
+from roost.core.sessions.scheduled_runs import RunParts
+from roost.core.sessions.scheduler import Scheduler
 from roost.core.sessions.task_runs import TaskRuns
 from roost.core.work.server_tools import ServerTools
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
-from roost.domain import task
 from roost.domain.ledger import Batch
 from roost.domain.session import Pending, Spec
 from roost.domain.task import TOOL
@@ -30,8 +36,16 @@ from roost.harnesses.scripted import ScriptedHarness
 from roost.ports.catalog import Record, RecordQuery
 from roost.ports.drafts import new_draft
 from roost.ports.keys import Key
+from roost.ports.runs import Run, RunQuery
 from roost.ports.sessions import SessionQuery
 from roost.testing.null_parts import EveryModel, lifecycle_of, model_at
+
+
+def now() -> int:
+    return time.time_ns() // 1000
+
+
+NO_FAULTS: RunFaults = None  # type: ignore[assignment] # nothing here runs by a schedule
 
 
 class Crash(Exception):
@@ -76,26 +90,35 @@ class TaskRunsSetup:
 
     def __init__(self, roost: Node, key: Key, fuse: Fuse) -> None:
         store = roost.store
-        catalog = Fragile(store.catalog, fuse, ("add", "change", "delete"))
+        runs = Fragile(store.runs, fuse, ("amend", "settle", "take"))
         agents, environments = (
             Agents(store.catalog, None, EveryModel()),
             Environments(store.catalog, ["bubblewrap", "docker"]),
         )
         self.key = key
-        self.board = Tasks(store.catalog, roost.notifier)
+        self.board = Tasks(store.catalog, roost.notifier, Timetable(store.runs, now))
         scripted = ScriptedHarness(
             model_at("http://127.0.0.1:1", "none"), retries=0, retry_seconds=1
         )
         lifecycle = lifecycle_of(store, roost.notifier, {"scripted": scripted}, agents)
         self.agents, self.environments = agents, environments
         self.lifecycle = Fragile(lifecycle, fuse, ("create",))
-        self.runs = TaskRuns(
-            catalog,  # type: ignore[arg-type]
-            self.board,
-            self.lifecycle,  # type: ignore[arg-type]
-            Keyring(store.keys),
-            store.log,
+        parts = RunParts(
+            runs=runs,  # type: ignore[arg-type]
+            lifecycle=self.lifecycle,  # type: ignore[arg-type]
+            keyring=Keyring(store.keys),
+            faults=NO_FAULTS,
+            intake=roost.intake,
+            clock=now,
+            jitter=0,
+        )
+        self.runs = TaskRuns(store.catalog, self.board, parts, store.log, roost.notifier)
+        self.scheduler = Scheduler(
+            store.catalog,
+            runs,  # type: ignore[arg-type]
             roost.notifier,
+            [self.runs],
+            now,
         )
 
     async def task(self, description: str = "", **fields: Any) -> Record:
@@ -118,36 +141,33 @@ async def task_runs_setup(
     async with anyio.create_task_group() as tasks:
         made = TaskRunsSetup(roost, key, fuse or Fuse())
         await tasks.start(made.runs.run)
+        await tasks.start(made.scheduler.run)
         yield made
         tasks.cancel_scope.cancel()
 
 
-async def ended(board: Tasks, task_id: str) -> Record:
-    with anyio.fail_after(60):
+async def runs_of(roost: Node, task_id: str, **fields: Any) -> list[Run]:
+    query = RunQuery(kind="task", tenant=TENANT, owner=task_id, limit=100)
+    return await roost.store.runs.page(replace(query, **fields))
+
+
+async def ended(roost: Node, task_id: str) -> tuple[Run, Record]:
+    """Its newest run, when that is over, and the task."""
+    with anyio.fail_after(120):
         while True:
-            record = await board.get(TENANT, task_id)
-            if record.body["runs"] and record.body["runs"][-1]["ended_at"]:
-                return record
-            await anyio.sleep(0.02)
-
-
-async def open_runs(roost: Node) -> list[Record]:
-    return await roost.store.catalog.page(RecordQuery(kind="run", tenant=""))
-
-
-async def gone(roost: Node) -> None:
-    with anyio.fail_after(60):
-        while True:
-            if not await open_runs(roost):
-                return
+            runs = await runs_of(roost, task_id)
+            if runs and runs[0].ended_at:
+                return runs[0], await roost.store.catalog.get("task", TENANT, task_id)
             await anyio.sleep(0.02)
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_ABANDONED", 0)
     monkeypatch.setattr(module, "_LOOK_AGAIN", 0.3)
     monkeypatch.setattr(module, "_BREATHE", 0.01)
+    monkeypatch.setattr(TaskRuns, "follow_again", 300_000)
+    monkeypatch.setattr(module, "LEASE_SECONDS", 1)  # whoever comes after finds an open run soon
+    monkeypatch.setattr(scheduler, "LEASE_SECONDS", 1)
 
 
 async def test_a_run_works_to_the_end_and_writes_it_to_its_task(tmp_path: Path) -> None:
@@ -156,49 +176,39 @@ async def test_a_run_works_to_the_end_and_writes_it_to_its_task(tmp_path: Path) 
             f"SCRIPT{json.dumps([{'text': 'All done.'}])}", details="Mind the gap."
         )
         run = await setup.runs.start(setup.key, task.id, {"instructions": "Be quick."}, None)
-        assert run["status"] == "running"
-        record = await ended(setup.board, task.id)
-        (after,) = record.body["runs"]
-        assert (after["status"], after["outcome"], after["error"]) == (
-            "succeeded",
-            "All done.",
-            None,
-        )
+        assert run.session_id is not None
+        after, record = await ended(roost, task.id)
+        assert (after.body["status"], after.body["outcome"]) == ("succeeded", "All done.")
         assert (record.body["status"], record.body["outcome"]) == ("done", "All done.")
-        first = (await roost.store.log.read(run["session_id"], 0, 1))[0]
+        first = (await roost.store.log.read(run.session_id, 0, 1))[0]
         text = first.fields["content"][0]["text"]
         assert all(part in text for part in ("Do it", "Mind the gap.", "Be quick."))
-        session = await roost.store.sessions.get(TENANT, run["session_id"])
+        session = await roost.store.sessions.get(TENANT, run.session_id)
         assert TOOL in session.spec.agent["tools"]
-        await gone(roost)
+        assert len(record.body["runs"]) == 0
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("at", range(1, 7))
+@pytest.mark.parametrize("at", range(1, 6))
 async def test_a_run_cut_off_at_any_write_ends_once_or_never_began(
     tmp_path: Path, at: int, when: str
 ) -> None:
     async with node(tmp_path) as roost:
         async with task_runs_setup(roost) as setup:
             task = await setup.task(f"SCRIPT{json.dumps([{'text': 'Once.'}])}")
-        try:
+        with suppress(BaseExceptionGroup):
             async with task_runs_setup(roost, Fuse(at, when)) as setup:
                 await setup.runs.start(setup.key, task.id, {}, "key-1")
-                await ended(setup.board, task.id)
-                await gone(roost)
-        except* Crash:
-            pass
+                await ended(roost, task.id)
         async with task_runs_setup(roost) as setup:  # the process that comes after
-            if (await setup.board.get(TENANT, task.id)).body["runs"]:
-                await ended(setup.board, task.id)
-            await gone(roost)
+            if await runs_of(roost, task.id):
+                await ended(roost, task.id)
             again = await setup.runs.start(
                 setup.key, task.id, {}, "key-1"
             )  # its client tries again
-            record = await ended(setup.board, task.id)
-            assert [run["id"] for run in record.body["runs"]] == [again["id"]]
-            assert record.body["runs"][0]["outcome"] == "Once."
-            await gone(roost)
+            run, record = await ended(roost, task.id)
+            assert [each.id for each in await runs_of(roost, task.id)] == [again.id]
+            assert (run.body["outcome"], record.body["status"]) == ("Once.", "done")
         sessions = await roost.store.sessions.page(SessionQuery(tenant=TENANT))
         assert len(sessions) == 1
 
@@ -208,9 +218,9 @@ async def test_a_failed_run_says_why(tmp_path: Path) -> None:
         wrong = json.dumps([{"error": {"status": 529, "times": 9}}])
         task = await setup.task(f"SCRIPT{wrong}")
         await setup.runs.start(setup.key, task.id, {}, None)
-        record = await ended(setup.board, task.id)
+        run, record = await ended(roost, task.id)
         assert record.body["status"] == "failed"
-        assert record.body["runs"][0]["error"]
+        assert run.body["said"]
 
 
 async def test_an_interrupted_run_is_cancelled(tmp_path: Path) -> None:
@@ -224,13 +234,13 @@ async def test_an_interrupted_run_is_cancelled(tmp_path: Path) -> None:
             await setup.board.delete(setup.key, task.id)
         with pytest.raises(Conflict):
             await setup.board.update(setup.key, task.id, {"status": "done"})
-        session = await roost.store.sessions.find(run["session_id"])
+        session = await roost.store.sessions.find(run.session_id or "")
         await roost.until(session, "span.model_request_start")
         await roost.intake.accept(session.id, [new_draft("user.interrupt")])
-        record = await ended(setup.board, task.id)
-        assert record.body["runs"][0]["status"] == "cancelled"
-        assert record.body["status"] == "open"
+        after, record = await ended(roost, task.id)
+        assert (after.body["status"], record.body["status"]) == ("cancelled", "open")
         await setup.board.delete(setup.key, task.id)
+        assert await runs_of(roost, task.id) == []
 
 
 async def test_a_run_that_cannot_begin_leaves_nothing(tmp_path: Path) -> None:
@@ -241,8 +251,7 @@ async def test_a_run_that_cannot_begin_leaves_nothing(tmp_path: Path) -> None:
         with pytest.raises(NotFound):
             await setup.runs.start(setup.key, task.id, {"agent": "agent_none"}, None)
         record = await setup.board.get(TENANT, task.id)
-        assert (record.body["runs"], record.body["status"]) == ([], "open")
-        assert await open_runs(roost) == []
+        assert (await runs_of(roost, task.id), record.body["status"]) == ([], "open")
 
 
 async def test_an_idempotency_key_is_for_one_request(tmp_path: Path) -> None:
@@ -250,9 +259,49 @@ async def test_an_idempotency_key_is_for_one_request(tmp_path: Path) -> None:
         task = await setup.task("Hello")
         first = await setup.runs.start(setup.key, task.id, {}, "k")
         again = await setup.runs.start(setup.key, task.id, {}, "k")
-        assert again["session_id"] == first["session_id"]
+        assert again.session_id == first.session_id
         with pytest.raises(IdempotencyMismatch):
             await setup.runs.start(setup.key, task.id, {"instructions": "else"}, "k")
+
+
+def old_body(body: dict[str, Any], *runs: dict[str, Any]) -> dict[str, Any]:
+    """As the version before wrote it."""
+    new = ("schedule", "missed_runs", "overlap", "paused_reason", "key_id")
+    return {**{name: body[name] for name in body if name not in new}, "runs": list(runs)}
+
+
+@pytest.mark.parametrize("where", ["task", "session", "noted"])
+async def test_runs_in_the_body_of_an_old_task_become_rows_and_come_to_their_end(
+    tmp_path: Path, where: str
+) -> None:
+    async with node(tmp_path) as roost, task_runs_setup(roost) as setup:
+        catalog = roost.store.catalog
+        made = await setup.task(f"SCRIPT{json.dumps([{'text': 'Once.'}])}")
+        over = {"id": "run_1", "session_id": "sesn_x", "status": "failed", "outcome": "no"}
+        over |= {"error": "It broke.", "created_at": 5, "ended_at": 9, "params": {}}
+        over["key_id"] = setup.key.id
+        opened = {**over, "id": "run_2", "session_id": None, "status": "starting", "outcome": None}
+        opened |= {"error": None, "ended_at": None}
+        body = old_body({**made.body, "status": "running"}, over, opened)
+        await catalog.change("task", TENANT, made.id, lambda record: body)
+        noted = {"tenant": TENANT, "task_id": made.id}
+        if where == "noted":
+            await catalog.add("run", "", "run_2", noted, unique_name=False)
+        elif where == "task":
+            query = RunQuery(kind="task", tenant=TENANT, owner=made.id)
+            assert len(await setup.runs.page(setup.key, made.id, query)) == 2
+        else:
+            assert (await setup.runs.seen(setup.key, made.id, "run_1")).body["said"] == "It broke."
+        run, record = await ended(roost, made.id)
+        assert (run.id, run.body["outcome"]) == ("run_2", "Once.")
+        assert (record.body["runs"], record.body["status"]) == ([], "done")
+        [_, first] = await runs_of(roost, made.id)
+        assert (first.created_at, first.ended_at, first.look_at) == (5, 9, 0)
+        with anyio.fail_after(60):
+            while True:
+                if not await catalog.page(RecordQuery(kind="run", tenant="")):
+                    break
+                await anyio.sleep(0.02)
 
 
 async def test_a_call_to_the_server_counts_once_though_its_answer_was_lost(tmp_path: Path) -> None:
@@ -315,22 +364,12 @@ async def test_a_run_whose_session_goes_after_an_interrupt_is_cancelled(
             slow = json.dumps([{"text": "word " * 200, "chunk_delay": 0.05}])
             task = await setup.task(f"SCRIPT{slow}")
             run = await setup.runs.start(setup.key, task.id, {}, None)
-        session = await roost.store.sessions.find(run["session_id"])
+        session = await roost.store.sessions.find(run.session_id or "")
         if began:
             await roost.until(session, "span.model_request_start")
         await roost.intake.accept(session.id, [new_draft("user.interrupt")])
         await roost.until(session, "session.status_idle")
         await getattr(roost.store.sessions, leave)(TENANT, session.id)
         async with task_runs_setup(roost) as setup:  # the process that comes after
-            record = await ended(setup.board, task.id)
-            (after,) = record.body["runs"]
-            assert after["status"] == "cancelled"
-            assert record.body["status"] == "open"
-            await gone(roost)
-
-
-def test_a_task_keeps_its_newest_runs():
-    body: dict[str, Any] = {"runs": []}
-    for number in range(80):
-        body = task.begun(body, {"id": str(number), "status": "succeeded"})
-    assert [run["id"] for run in body["runs"]] == [str(number) for number in range(30, 80)]
+            after, record = await ended(roost, task.id)
+            assert (after.body["status"], record.body["status"]) == ("cancelled", "open")

@@ -50,7 +50,13 @@ def test_who_follows_a_session_sees_what_others_do_to_its_task(api: Api) -> None
         api.post(f"/roost/v1/tasks/{task['id']}", {"title": "New"})
         told = talk.until("task_updated")
         fields = {"title": "New", "description": "d", "details": "", "status": "open"}
+        fields |= {"schedule": None, "pausedReason": None}
         assert told == {"type": "task_updated", "taskId": task["id"], **fields}
+        times = {"type": "cron", "expression": "0 9 * * *", "timezone": "Europe/Berlin"}
+        api.post(f"/roost/v1/tasks/{task['id']}", {**api.parts(), "schedule": times})
+        assert talk.until("task_updated")["schedule"] == times
+        api.post(f"/roost/v1/tasks/{task['id']}/pause", {})
+        assert talk.until("task_updated")["pausedReason"] == {"type": "manual"}
         other.say("message", content="Hello")
         other.until("done")
         assert "task_updated" not in other.types()

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roost.core.sessions import timezones
-from roost.core.sessions.timezones import timezone_of
+from roost.core.records import timezones
+from roost.core.records.timezones import timezone_of
 from roost.domain.cron import parsed
 from roost.errors import InvalidRequest
 

@@ -114,7 +114,7 @@ class AskUserQuestion(_Shown, frozen=True, tag="ask_user_question"):
 
 
 class TaskUpdated(_Shown, frozen=True, tag="task_updated"):
-    """The agent has changed its task; without a `seq`, somebody else has."""
+    """The agent has changed its task; without a `seq`, and with its schedule, somebody else has."""
 
     task_id: str
     title: str
@@ -122,6 +122,8 @@ class TaskUpdated(_Shown, frozen=True, tag="task_updated"):
     details: str
     status: str
     seq: int | None = None
+    schedule: Json | None = None
+    paused_reason: Json | None = None
 
 
 class Withdrawn(_Shown, frozen=True, tag="withdrawn"):

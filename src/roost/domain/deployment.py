@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import tzinfo
 from typing import Any, Final
 
-from roost.domain import cron
 from roost.domain.agent import merged
 from roost.domain.resource import shown
-from roost.domain.schedule import DAY_SECONDS, Schedule
+from roost.domain.schedule import missed_runs
 
 Body = dict[str, Any]
 Fault = dict[str, str]
@@ -52,7 +50,7 @@ def created(params: Mapping[str, Any], agent: Mapping[str, Any], key_id: str) ->
         "initial_events": _events(params["initial_events"]),
         "metadata": dict(params.get("metadata") or {}),
         **{name: list(params.get(name) or ()) for name in _LISTS},
-        "missed_runs": _missed(params.get("missed_runs")),
+        "missed_runs": missed_runs(params.get("missed_runs")),
         "key_id": key_id,
     }
 
@@ -67,7 +65,7 @@ def updated(body: Body, params: Mapping[str, Any], agent: Mapping[str, Any] | No
     if "initial_events" in params:
         after["initial_events"] = _events(params["initial_events"])
     if "missed_runs" in params:
-        after["missed_runs"] = _missed(params["missed_runs"])
+        after["missed_runs"] = missed_runs(params["missed_runs"])
     after |= {name: list(params[name] or ()) for name in _LISTS if name in params}
     return {**after, "metadata": merged(body["metadata"], params.get("metadata"))}
 
@@ -75,10 +73,6 @@ def updated(body: Body, params: Mapping[str, Any], agent: Mapping[str, Any] | No
 def _events(events: Sequence[Mapping[str, Any]]) -> list[Body]:
     """Without the sender's own ids: each session has events of its own."""
     return [{name: each[name] for name in each if name != "client_id"} for each in events]
-
-
-def _missed(given: Mapping[str, Any] | None) -> Body:
-    return {"policy": "skip", "window_seconds": DAY_SECONDS, **(given or {})}
 
 
 def paused(body: Body, reason: Mapping[str, Any] | None) -> Body:
@@ -107,15 +101,3 @@ def session_params(deployment_id: str, body: Body, agent: Mapping[str, Any]) -> 
         "title": body["name"],
         "deployment_id": deployment_id,
     }
-
-
-def schedule_of(body: Body, zone: tzinfo) -> Schedule:
-    """The schedule of a deployment that has one."""
-    missed = body["missed_runs"]
-    return Schedule(
-        cron=cron.parsed(body["schedule"]["expression"], "schedule.expression"),
-        zone=zone,
-        missed=missed["policy"],
-        window=missed["window_seconds"],
-        overlap=body["overlap"],
-    )

@@ -7,15 +7,15 @@ times that are passed over together are one run, which says how many they were.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import tzinfo
 from hashlib import sha256
 from itertools import islice, takewhile
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from roost.domain.cron import Cron
+from roost.domain.cron import Cron, parsed
 from roost.domain.events import Micros
 
 Missed = Literal["skip", "latest", "all"]
@@ -47,6 +47,23 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     def upcoming(self, after: Micros, count: int) -> list[Micros]:
         """The times that come after a moment."""
         return list(islice(self.cron.after(after, self.zone), count))
+
+
+def missed_runs(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a record says of missed times; what is not given is as usual."""
+    return {"policy": "skip", "window_seconds": DAY_SECONDS, **(given or {})}
+
+
+def schedule_of(body: Mapping[str, Any], zone: tzinfo) -> Schedule:
+    """The schedule of a record that has one. :raises InvalidRequest: naming the field"""
+    missed = body["missed_runs"]
+    return Schedule(
+        cron=parsed(body["schedule"]["expression"], "schedule.expression"),
+        zone=zone,
+        missed=missed["policy"],
+        window=missed["window_seconds"],
+        overlap=body["overlap"],
+    )
 
 
 class Occurrence(msgspec.Struct, frozen=True, kw_only=True):

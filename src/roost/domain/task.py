@@ -1,15 +1,12 @@
-"""Tasks: pieces of work that an agent can do with nobody watching, and the runs in which it does.
-
-A task's body carries its runs, so that a run's end and what it means for the task are one change.
-"""
+"""Tasks: pieces of work that an agent can do with nobody watching, and the runs in which it does."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from roost.domain.events import Micros
-from roost.errors import Conflict, NotFound
+from roost.domain.schedule import missed_runs
+from roost.errors import Conflict, InvalidRequest
 
 Body = dict[str, Any]
 TaskStatus = Literal["open", "running", "done", "failed"]
@@ -18,10 +15,12 @@ FIELDS: Final = ("title", "description", "details")
 """What a task says of itself, and what its agent may change."""
 
 SETTINGS: Final = ("status", "agent", "environment_id")
+TIMES: Final = ("schedule", "missed_runs", "overlap", "paused_reason")
+"""What a task says of when it runs by itself."""
+
 ENDED: Final = ("succeeded", "failed", "cancelled")
-_MOST_RUNS: Final = 50
 _MOST_APPLIED: Final = 50
-_LONGEST_OUTCOME: Final = 16_000
+LONGEST_OUTCOME: Final = 16_000
 
 TOOL: Final[Body] = {
     "type": "custom",
@@ -38,8 +37,8 @@ TOOL: Final[Body] = {
 """The tool by which an agent changes its task. The server carries it out."""
 
 
-def created(params: Mapping[str, Any]) -> Body:
-    """The body of a new task."""
+def created(params: Mapping[str, Any], key_id: str) -> Body:
+    """The body of a new task. `key_id` is the key that its scheduled runs act with."""
     return {
         "title": params["title"],
         "description": params.get("description") or "",
@@ -48,17 +47,43 @@ def created(params: Mapping[str, Any]) -> Body:
         "outcome": None,
         "agent": params.get("agent"),
         "environment_id": params.get("environment_id"),
-        "runs": [],
+        "schedule": params.get("schedule"),
+        "missed_runs": missed_runs(params.get("missed_runs")),
+        "overlap": params.get("overlap") or "skip",
+        "paused_reason": None,
+        "key_id": key_id,
+        "runs": [],  # where servers of an older version have them
         "applied": [],
     }
 
 
+def whole(body: Body) -> Body:
+    """The body of a task that may be from before tasks had schedules."""
+    usual = {"schedule": None, "missed_runs": missed_runs(None), "overlap": "skip"}
+    return {**usual, "paused_reason": None, "key_id": None, **body}
+
+
 def updated(body: Body, params: Mapping[str, Any]) -> Body:
     """The body after an update: what is omitted stays."""
-    given = {name: params[name] for name in (*FIELDS, *SETTINGS) if name in params}
+    names = (*FIELDS, *SETTINGS, "schedule", "overlap")
+    given = {name: params[name] for name in names if name in params}
     if "status" in given and body["status"] == "running":
         raise Conflict("status: the task is running", hint="Interrupt its session first.")
+    if "missed_runs" in params:
+        given["missed_runs"] = missed_runs(params["missed_runs"])
     return {**body, **given}
+
+
+def check_schedule(body: Body) -> None:
+    """Refuse a schedule of a task that lacks what a run needs. :raises InvalidRequest:"""
+    for name in ("agent", "environment_id"):
+        if body["schedule"] is not None and not body[name]:
+            raise InvalidRequest(f"{name}: required in a task that has a schedule")
+
+
+def paused(body: Body, reason: Mapping[str, Any] | None) -> Body:
+    """The body of a task that starts nothing by itself; None: that does again."""
+    return {**body, "paused_reason": reason and dict(reason)}
 
 
 def applied(body: Body, event_id: str, fields: Mapping[str, str]) -> Body:
@@ -87,52 +112,15 @@ def _fits(name: str, value: object) -> bool:
     return isinstance(value, str) and shortest <= len(value) <= LONGEST[name] and "\0" not in value
 
 
-def run_in(body: Body, run_id: str) -> Body:
-    """One of its runs. :raises NotFound:"""
-    for run in body["runs"]:
-        if run["id"] == run_id:
-            found: Body = run
-            return found
-    raise NotFound(f"run {run_id} was not found")
+def begun(body: Body) -> Body:
+    """The body of a task that a session works on."""
+    return {**body, "status": "running", "outcome": None}
 
 
-def begun(body: Body, run: Body) -> Body:
-    """The body with a new run. :raises Conflict: it runs already"""
-    if any(other["status"] not in ENDED for other in body["runs"]):
-        raise Conflict("the task runs already", hint="Wait for its end, or interrupt its session.")
-    return {
-        **body,
-        "status": "running",
-        "outcome": None,
-        "runs": [*body["runs"], run][-_MOST_RUNS:],
-    }
-
-
-def without(body: Body, run_id: str) -> Body:
-    """The body as if the run had never begun."""
-    left = [run for run in body["runs"] if run["id"] != run_id]
-    return {**body, "status": "open", "runs": left}
-
-
-def moved(body: Body, run_id: str, **fields: Any) -> Body:
-    """The body with a run that stands elsewhere now. One that has ended stays as it is."""
-    runs = [
-        {**run, **fields} if run["id"] == run_id and run["status"] not in ENDED else run
-        for run in body["runs"]
-    ]
-    return {**body, "runs": runs}
-
-
-def ended(
-    body: Body, run_id: str, status: str, now: Micros, *, outcome: str, error: str | None
-) -> Body:
-    """The body with a run that is over, and what that means for the task."""
-    if run_in(body, run_id)["status"] in ENDED:
-        return body
-    text = outcome[:_LONGEST_OUTCOME]
-    after = moved(body, run_id, status=status, outcome=text, error=error, ended_at=now)
+def ended(body: Body, status: str, text: str) -> Body:
+    """The body after a run that is over."""
     task_status = {"succeeded": "done", "failed": "failed", "cancelled": "open"}[status]
-    return {**after, "status": task_status, "outcome": text or error}
+    return {**body, "status": task_status, "outcome": text}
 
 
 def prompt(body: Body, instructions: str | None) -> str:

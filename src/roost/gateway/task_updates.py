@@ -85,4 +85,5 @@ class TaskUpdates:
 def updated(task_id: str, body: dict[str, Any]) -> dict[str, Any]:
     """The `task_updated` message. It has no `seq`: it is not from a session's log."""
     shown = {name: body[name] for name in (*FIELDS, "status")}
-    return {"type": "task_updated", "taskId": task_id, **shown}
+    when = {"schedule": body["schedule"], "pausedReason": body["paused_reason"]}
+    return {"type": "task_updated", "taskId": task_id, **shown, **when}

@@ -114,7 +114,7 @@ class Catalog(Protocol):
         """Records of all tenants that are due before a time, those due for longest first; not archived ones.
 
         It costs the same however many records are not due. Whoever has done what was due changes `due_at`. It is
-        asked for deployments, which are due at the next time of their schedule (`ports/runs.py`).
+        asked for deployments and tasks, which are due at the next time of their schedule (`ports/runs.py`).
         """
         ...
 
@@ -166,7 +166,7 @@ class Catalog(Protocol):
         ...
 
     async def delete(self, kind: Kind, tenant: str, record_id: str, *, force: bool = False) -> None:
-        """Remove it with all versions.
+        """Remove it with all versions; a task with its runs.
 
         :raises NotFound: :raises Conflict: without `force`: it is an agent or an environment that a
             session uses, or a workspace with sessions that are not archived

@@ -1,4 +1,4 @@
-"""Runs: what a deployment was to start at a time or by hand, and what came of it.
+"""Runs: what a deployment or a task was to start at a time or by hand, and what came of it.
 
 A record that has a schedule is due at its next time (`Record.due_at`). Claiming a time and recording its run are one
 commit, and no two runs of an owner have one slot: so each time has one run, whoever looks and however often.
@@ -18,6 +18,9 @@ RunState = Literal["open", "queued", "started", "failed", "skipped"]
 
 MOST_RUNS: Final = 10_000
 """Of one owner: the oldest go when there are more, but for those that are not over."""
+
+MOST_TASK_RUNS: Final = 1_000
+"""Of a task, whose runs have outcomes."""
 
 NOT_YET: Final = 2**62
 """`look_at` of a run that waits for another one's end."""
@@ -72,6 +75,9 @@ class Planned(msgspec.Struct, frozen=True):
 Plan = Callable[[Record, Sequence[Run]], Planned]
 """From a due record and its unfinished runs. Pure: may run twice."""
 
+Amend = Callable[[Record, Sequence[Run]], tuple[dict[str, Any], Sequence[Run]]]
+"""From a record and its unfinished runs: its new body, and new runs. Pure: may run twice."""
+
 
 class Runs(Protocol):
     """The runs of all tenants."""
@@ -90,6 +96,15 @@ class Runs(Protocol):
         """A run that somebody asks for. If its slot is taken, the one that has it."""
         ...
 
+    async def amend(self, kind: Kind, tenant: str, owner: str, amend: Amend) -> list[Run]:
+        """Change a record and add runs to it, in one commit. Gives those that are new.
+
+        A run whose id or slot is taken is not made again; if that is so with all of them, nothing changes.
+
+        :raises NotFound: the record; and whatever `amend` raises
+        """
+        ...
+
     async def take(self, now: Micros, until: Micros, *, limit: int) -> list[Run]:
         """Runs that somebody has to look at by `now`, those that wait longest first. Nobody else gets them
         before `until`.
@@ -106,11 +121,12 @@ class Runs(Protocol):
         before: RunState,
         *,
         change: Callable[[Record], dict[str, Any]] | None = None,
+        pauses: bool = False,
         archive: bool = False,
     ) -> Run | None:
         """Write what came of a run, if its state is still `before` and it has not ended; None: it is not, and nothing
-        is written. In the same commit `change` is applied to its record, which is then due no more; with `archive`
-        the record is archived, and `change` gives its last body. If the run has ended and no other one of its owner works, the one that waits is opened.
+        is written. In the same commit `change` is applied to its record: with `pauses` the record is then due no
+        more; with `archive` it is archived, and `change` gives its last body. If the run has ended and no other one of its owner works, the one that waits is opened.
         """
         ...
 

@@ -50,11 +50,13 @@ from roost.core.records.environments import Environments
 from roost.core.records.models import Models
 from roost.core.records.skills import Skills
 from roost.core.records.tasks import Tasks
+from roost.core.records.timetable import Timetable
 from roost.core.sessions.deployment_runs import DeploymentRuns
 from roost.core.sessions.deployments import Deployments
 from roost.core.sessions.forks import Forks
 from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
 from roost.core.sessions.run_faults import RunFaults
+from roost.core.sessions.scheduled_runs import RunParts
 from roost.core.sessions.scheduler import Scheduler
 from roost.core.sessions.specs import SessionSpecs, SpecRecords
 from roost.core.sessions.task_runs import TaskRuns
@@ -174,7 +176,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
     """Open everything in order; close it in reverse when the context ends."""
     async with _ground(settings) as ground:
         store, notifier, workforce = ground.store, ground.notifier, ground.workforce
-        tasks = Tasks(store.catalog, notifier)
+        tasks = Tasks(store.catalog, notifier, Timetable(store.runs, _wall_clock))
         fanout = Fanout(store.log, store.sessions, notifier, store.nodes, workforce.files.status)
         log = AnnouncedLog(store.log, fanout.committed)
         standby = StandbyRunners()
@@ -440,7 +442,6 @@ def _deps(
         *(ground.vaults, ground.reseal, workforce.validation, ground.endpoints, ground.sender),
         *(lifecycle, forks, transfer, ground.resources, ground.attachments, workforce.browse),
         *(intake, workforce.budgets, _follow(ground), EventPages(store.log)),
-        TaskRuns(store.catalog, tasks, lifecycle, keyring, store.log, notifier),
         *_schedules(ground, records, lifecycle, keyring, intake),
         Fleet(store.nodes, notifier, dispatcher.node),
         Revocations(keyring, logins, notifier, streams.openers, streams.close),
@@ -470,16 +471,23 @@ def _schedules(
     lifecycle: Lifecycle,
     keyring: Keyring,
     intake: Intake,
-) -> tuple[Deployments, DeploymentRuns, Scheduler]:
+) -> tuple[Deployments, DeploymentRuns, TaskRuns, Scheduler]:
     store, notifier = ground.store, ground.notifier
-    deployments = Deployments(store.catalog, store.runs, lifecycle, notifier, _wall_clock)
-    runs = DeploymentRuns(
-        *(deployments, store.runs, lifecycle, keyring),
-        RunFaults(records, ground.filestore),
-        *(intake, _wall_clock),
+    timetable = Timetable(store.runs, _wall_clock)
+    deployments = Deployments(store.catalog, lifecycle, notifier, timetable)
+    parts = RunParts(
+        runs=store.runs,
+        lifecycle=lifecycle,
+        keyring=keyring,
+        faults=RunFaults(records, ground.filestore),
+        intake=intake,
+        clock=_wall_clock,
         jitter=ground.settings.schedule_jitter,
     )
-    return deployments, runs, Scheduler(store.catalog, store.runs, notifier, [runs], _wall_clock)
+    runs = DeploymentRuns(deployments, parts)
+    tasks = TaskRuns(store.catalog, records.tasks, parts, store.log, notifier)
+    scheduler = Scheduler(store.catalog, store.runs, notifier, [runs, tasks], _wall_clock)
+    return deployments, runs, tasks, scheduler
 
 
 def _wall_clock() -> Micros:

@@ -12,6 +12,7 @@ from roost.core.files.given import GivenFiles
 from roost.core.records.agents import Agents
 from roost.core.records.environments import Environments
 from roost.core.records.tasks import Tasks
+from roost.core.records.timetable import Timetable
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.reports import SandboxReports
@@ -297,8 +298,9 @@ def lifecycle_of(
     catalog, sessions, budgets = store.catalog, store.sessions, Budgets()
     workspaces = NamedWorkspaces(catalog, sessions, store.keys, notifier)
     vaults = Vaults(catalog, store.credentials, NoSeal())
+    tasks = Tasks(catalog, notifier, Timetable(store.runs, lambda: 0))
     specs = SessionSpecs(
-        SpecRecords(agents, Environments(catalog, []), Tasks(catalog, notifier), vaults),
+        SpecRecords(agents, Environments(catalog, []), tasks, vaults),
         workspaces,
         budgets,
         Trust(NoOfferedSandboxes()),

@@ -205,7 +205,11 @@ class RunsContract(StoreContract):
             failed = replace(run, state="failed", look_at=0, ended_at=9)
             archive = slot == "b"
             await runs.settle(
-                failed, "open", change=lambda record: {**record.body, "paused": 1}, archive=archive
+                failed,
+                "open",
+                change=lambda record: {**record.body, "paused": 1},
+                pauses=not archive,
+                archive=archive,
             )
             record = await catalog.get("deployment", TENANT, "depl_1")
             assert record.body == {"name": "depl_1", "paused": 1}
@@ -277,3 +281,59 @@ class RunsContract(StoreContract):
         assert [session.id for session in await stage.store.sessions.page(query)] == [made]
         assert (await stage.look(made)).spec.deployment_id == "depl_1"
         assert await stage.store.sessions.page(replace(query, deployment_id="depl_2")) == []
+
+    async def test_a_record_is_changed_and_gets_runs_in_one_commit(self, stage: Stage) -> None:
+        await _owner(stage)
+        runs, catalog = stage.store.runs, stage.store.catalog
+        seen: list[list[str]] = []
+
+        async def amended(body: dict[str, Any], *made: Run) -> list[Run]:
+            def amend(
+                record: Record, unfinished: Sequence[Run]
+            ) -> tuple[dict[str, Any], Sequence[Run]]:
+                seen.append(_slots(unfinished))
+                return {**record.body, **body}, made
+
+            return await runs.amend("deployment", TENANT, "depl_1", amend)
+
+        async def body() -> dict[str, Any]:
+            return (await catalog.get("deployment", TENANT, "depl_1")).body
+
+        assert _slots(await amended({"n": 1}, _run("a"), _run("b", created_at=7))) == ["a", "b"]
+        assert await body() == {"name": "depl_1", "n": 1}
+        assert (await runs.get("deployment", TENANT, "drun_b")).created_at == 7
+        assert await amended({"n": 2}, _run("a")) == []
+        assert await amended({"n": 2}, _run("other", id="drun_a")) == []
+        assert await body() == {"name": "depl_1", "n": 1}
+        assert await amended({"n": 3}) == []
+        assert (await body())["n"] == 3
+        assert seen == [[], ["a", "b"], ["a", "b"], ["a", "b"]]
+        assert (await catalog.get("deployment", TENANT, "depl_1")).due_at == _DUE
+
+        def refused(record: Record, unfinished: Sequence[Run]) -> Any:
+            raise InvalidRequest
+
+        with pytest.raises(InvalidRequest):
+            await runs.amend("deployment", TENANT, "depl_1", refused)
+        with pytest.raises(NotFound):
+            await runs.amend("deployment", TENANT, "depl_none", refused)
+
+    async def test_a_change_without_a_pause_leaves_the_record_due(self, stage: Stage) -> None:
+        await _owner(stage)
+        run = await stage.store.runs.begin(_run("a"))
+        started = replace(run, state="started", look_at=0)
+        await stage.store.runs.settle(started, "open", change=lambda record: {"name": "other"})
+        record = await stage.store.catalog.get("deployment", TENANT, "depl_1")
+        assert (record.body, record.due_at) == ({"name": "other"}, _DUE)
+
+    async def test_a_task_keeps_fewer_runs_and_takes_them_with_it(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ports, "MOST_TASK_RUNS", 2)
+        catalog, runs = stage.store.catalog, stage.store.runs
+        await catalog.add("task", TENANT, "task_1", {}, unique_name=False)
+        for slot in "abcd":
+            await runs.begin(_run(slot, kind="task", owner="task_1", look_at=0))
+        assert _slots(await _all(stage, kind="task")) == ["d", "c"]
+        await catalog.delete("task", TENANT, "task_1")
+        assert await _all(stage, kind="task") == []

@@ -186,10 +186,19 @@ export interface AskUserQuestion {
   toolInput: Fields;
 }
 
-/** The agent has changed its task; without a `seq`, somebody else has. */
+/** When a task runs by itself: five cron fields, by the clocks of an IANA time zone. */
+export interface TaskSchedule {
+  type: "cron";
+  expression: string;
+  timezone: string;
+}
+
+/** The agent has changed its task; without a `seq`, and with its schedule, somebody else has. */
 export interface TaskUpdated {
   type: "task_updated";
   seq?: number;
+  schedule?: TaskSchedule | null;
+  pausedReason?: { type: "manual" } | { type: "error"; error: { type: string } } | null;
   taskId: string;
   title: string;
   description: string;

@@ -95,7 +95,7 @@ async def collect_page(
             return found[:-1], True
 
 
-def page(data: list[dict[str, Any]], last: Cursor | None) -> dict[str, Any]:
+def page(data: list[Any], last: Cursor | None) -> dict[str, Any]:
     """A page of a list that goes forward only."""
     return {"data": data, "next_page": None if last is None else last.encoded()}
 
@@ -118,7 +118,7 @@ def record_query(query: dict[str, Any], kind: Kind, tenant: str) -> RecordQuery:
 async def record_page(
     fetch: Callable[[RecordQuery], Awaitable[list[Record]]],
     query: RecordQuery,
-    view: Callable[[Record], dict[str, Any]],
+    view: Callable[[Record], Any],
 ) -> dict[str, Any]:
     """A page of records, newest first."""
 

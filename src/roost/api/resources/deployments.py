@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 from msgspec.structs import replace
@@ -11,24 +12,23 @@ from starlette.types import ASGIApp
 from roost.api.framework.bounds import DESCRIPTION, METADATA, NAME, PAGE_OF_100
 from roost.api.framework.call import ApiCall
 from roost.api.framework.paging import (
-    DEFAULT_PAGE,
     Cursor,
     collect_page,
-    cursor_in,
-    cut,
     page,
     record_query,
 )
 from roost.api.framework.query import span_of
 from roost.api.framework.replies import reply, times
 from roost.api.framework.resource import Resource
+from roost.api.framework.runs import MissedRunsParams, run_page, schedule_view, skip_view
 from roost.api.resources.session_events import drafts_of
+from roost.core.records.timetable import Times
 from roost.core.sessions.deployment_runs import DeploymentRuns
-from roost.core.sessions.deployments import Deployments, Times
+from roost.core.sessions.deployments import Deployments
 from roost.domain.deployment import OPTIONS
 from roost.domain.events import iso
 from roost.domain.resource import shown
-from roost.domain.schedule import LONGEST_WINDOW, Missed, Overlap
+from roost.domain.schedule import Overlap
 from roost.domain.session import MountScope, TrustLevel
 from roost.domain.vault import MOST_VAULTS
 from roost.errors import InvalidRequest
@@ -42,13 +42,6 @@ _RESOURCES = Field(max_length=500)
 _VAULTS = Field(max_length=MOST_VAULTS)
 _SHOWN = ("started", "failed")
 """The official API shows runs that have a session or an error, and no others."""
-
-
-class MissedRunsParams(TypedDict, total=False):
-    """What happens to times at which no server was there."""
-
-    policy: Missed
-    window_seconds: Annotated[int, Field(ge=60, le=LONGEST_WINDOW)]
 
 
 class RunListParams(TypedDict, total=False):
@@ -199,7 +192,7 @@ async def list_runs(call: ApiCall, runs: DeploymentRuns) -> ASGIApp:
         since=since,
         until=until,
     )
-    return reply(await _run_page(call, runs, query, "deployment_runs"))
+    return reply(await _runs_shown(call, runs, query, "deployment_runs"))
 
 
 @RESOURCE.get("deployment_runs.retrieve", "/v1/deployment_runs/{deployment_run_id}", reply=_RUN)
@@ -221,21 +214,13 @@ async def list_all_runs(call: ApiCall, deployments: Deployments, runs: Deploymen
         owner=record.id,
         states=() if state is None else (state,),
     )
-    return reply(await _run_page(call, runs, query, f"runs {record.id}"))
+    return reply(await _runs_shown(call, runs, query, f"runs {record.id}"))
 
 
-async def _run_page(
+async def _runs_shown(
     call: ApiCall, runs: DeploymentRuns, query: RunQuery, of: str
 ) -> dict[str, Any]:
-    cursor = cursor_in(call.query, of, "desc")
-    limit = call.query.get("limit", DEFAULT_PAGE)
-    after = None if cursor is None else str(cursor.after)
-    found = await runs.page(call.key, replace(query, after=after, limit=limit + 1))
-    shown, more = cut(found, limit)
-    last = None
-    if more:
-        last = Cursor(of=of, order="desc", after=shown[-1].id, at=shown[-1].created_at)
-    return page([_run_view(each) for each in shown], last)
+    return await run_page(call.query, partial(runs.page, call.key), query, of, _run_view)
 
 
 def _check(body: dict[str, Any]) -> None:
@@ -264,22 +249,12 @@ def _view(record: Record, when: Times) -> dict[str, Any]:
         "budget": body["budget"],
         "status": "active" if reason is None else "paused",
         "paused_reason": reason,
-        "schedule": _schedule_view(body["schedule"], when),
+        "schedule": schedule_view(body["schedule"], when),
         **times(record.created_at, record.updated_at, record.archived_at),
         "missed_runs": body["missed_runs"],
         "overlap": body["overlap"],
         **{name: body[name] for name in OPTIONS},
         "created_by": record.created_by or None,
-    }
-
-
-def _schedule_view(schedule: dict[str, Any] | None, when: Times) -> dict[str, Any] | None:
-    if schedule is None:
-        return None
-    return {
-        **schedule,
-        "last_run_at": None if when.last is None else iso(when.last),
-        "upcoming_runs_at": [iso(each) for each in when.upcoming],
     }
 
 
@@ -298,16 +273,6 @@ def _run_view(run: Run) -> dict[str, Any]:
         "error": run.body.get("error"),
         "created_at": iso(run.created_at),
         "state": run.state,
-        "skipped": _skip_view(run.body) if run.state == "skipped" else None,
+        "skipped": skip_view(run.body) if run.state == "skipped" else None,
         "ended_at": None if ended is None else iso(ended),
-    }
-
-
-def _skip_view(body: dict[str, Any]) -> dict[str, Any]:
-    """Why it was skipped, and which times it stands for."""
-    since = body["since"]
-    return {
-        "reason": body["reason"],
-        "count": body["count"],
-        "since": None if since is None else iso(since),
     }

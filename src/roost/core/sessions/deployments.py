@@ -2,58 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from roost.core.access.permissions import check_owner, may_see
+from roost.core.records.timetable import SCHEDULES, Times, Timetable
 from roost.core.sessions.lifecycle import Lifecycle
-from roost.core.sessions.timezones import timezone_of
 from roost.domain import deployment
 from roost.domain.deployment import Body
-from roost.domain.events import Draft, Micros
-from roost.domain.schedule import Schedule
+from roost.domain.events import Draft
 from roost.errors import InvalidRequest, NotFound
 from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.drafts import new_draft
 from roost.ports.keys import Key
 from roost.ports.notifier import Notifier
-from roost.ports.runs import Runs
 
-SCHEDULES = "schedules"
-"""The topic that is notified when a record may be due earlier than it was."""
-
-_UPCOMING = 5
 _STEP = 100
 
 
-class Times(msgspec.Struct, frozen=True):
-    """When a deployment's schedule has started a session last, and when it will next."""
-
-    last: Micros | None
-    upcoming: Sequence[Micros]
-
-
 class Deployments:
-    """The deployments of all tenants. `clock` is the machine's: schedules go by what clocks show."""
+    """The deployments of all tenants."""
 
     def __init__(
-        self,
-        catalog: Catalog,
-        runs: Runs,
-        lifecycle: Lifecycle,
-        notifier: Notifier,
-        clock: Callable[[], Micros],
+        self, catalog: Catalog, lifecycle: Lifecycle, notifier: Notifier, timetable: Timetable
     ) -> None:
         self._catalog = catalog
-        self._runs = runs
         self._lifecycle = lifecycle
         self._notifier = notifier
-        self._clock = clock
+        self._timetable = timetable
 
     async def create(self, caller: Key, params: Mapping[str, Any]) -> Record:
         """A new deployment, the caller's. All that a session of it would be refused for is refused now.
@@ -75,7 +55,7 @@ class Deployments:
             unique_name=False,
             created_by=caller.principal,
             ceiling=caller.trust_ceiling,
-            due_at=self._due(body),
+            due_at=self._timetable.due(body),
         )
         self._notifier.notify(SCHEDULES)
         return record
@@ -110,9 +90,7 @@ class Deployments:
 
     async def times(self, records: Sequence[Record]) -> list[Times]:
         """When each has run, and runs next."""
-        last = await self._runs.last_started([record.id for record in records])
-        now = self._clock()
-        return [Times(last.get(record.id), self._upcoming(record, now)) for record in records]
+        return await self._timetable.times(records)
 
     async def update(self, caller: Key, deployment_id: str, params: Mapping[str, Any]) -> Record:
         """Change what is given, for the runs to come.
@@ -131,7 +109,7 @@ class Deployments:
             # Whoever it acts for may have another key by now.
             return {**body, "key_id": caller.id} if caller.principal == record.created_by else body
 
-        due_at = self._due(after) if "schedule" in params else UNSET
+        due_at = self._timetable.due(after) if "schedule" in params else UNSET
         record = await self._catalog.change(
             *("deployment", caller.tenant, deployment_id, change),
             ceiling=caller.trust_ceiling,
@@ -161,7 +139,7 @@ class Deployments:
         def change(record: Record) -> Body:
             return deployment.paused(record.body, None)
 
-        due_at = self._due({**record.body, "paused_reason": None})
+        due_at = self._timetable.due({**record.body, "paused_reason": None})
         record = await self._catalog.change(
             "deployment", caller.tenant, deployment_id, change, due_at=due_at
         )
@@ -193,31 +171,13 @@ class Deployments:
 
     async def _checked(self, caller: Key, body: Body) -> Body:
         """The agent at the version that is meant now, if a session could be made so. Raises as `create`."""
-        schedule = schedule_of(body)
-        if schedule is not None and schedule.next(self._clock()) is None:
-            raise InvalidRequest("schedule.expression: there is no such day")
+        self._timetable.check(body)
         asked = deployment.session_params("", body, body["agent"])
         spec = await self._lifecycle.specs.of(caller, asked)
         self._lifecycle.specs.choice.check_inputs(spec.harness, drafts_of(body), "initial_events")
         self._lifecycle.given.check(spec, body["resources"])
         await self._lifecycle.given.look(caller, body["resources"])
         return {"type": "agent", "id": spec.agent["id"], "version": spec.agent["version"]}
-
-    def _due(self, body: Body) -> Micros | None:
-        schedule = None if body["paused_reason"] else schedule_of(body)
-        return None if schedule is None else schedule.next(self._clock())
-
-    def _upcoming(self, record: Record, now: Micros) -> list[Micros]:
-        schedule = None if record.archived_at is not None else schedule_of(record.body)
-        return [] if schedule is None else schedule.upcoming(now, _UPCOMING)
-
-
-def schedule_of(body: Body) -> Schedule | None:
-    """A deployment's schedule, if it has one. :raises InvalidRequest: naming the field"""
-    if body["schedule"] is None:
-        return None
-    zone = timezone_of(body["schedule"]["timezone"], "schedule.timezone")
-    return deployment.schedule_of(body, zone)
 
 
 def drafts_of(body: Body) -> list[Draft]:

@@ -15,8 +15,8 @@ import anyio
 from anyio.abc import TaskStatus
 
 from roost.core.concurrency import a_few_at_once
-from roost.core.sessions.deployment_runs import LEASE_SECONDS
-from roost.core.sessions.deployments import SCHEDULES
+from roost.core.records.timetable import SCHEDULES
+from roost.core.sessions.scheduled_runs import LEASE_SECONDS
 from roost.domain.events import Micros
 from roost.domain.schedule import SECOND
 from roost.errors import RoostError
@@ -31,6 +31,12 @@ _LOOK_AGAIN: Final = 5.0
 _PAGE: Final = 100
 _AT_ONCE: Final = 8
 _CLAIMS_AT_ONCE: Final = 4
+_STEP_BACK: Final = 60 * SECOND
+"""A clock that is this far behind what it was has been put right; less is adjusted now and then."""
+
+_FAR: Final = 3600 * SECOND
+"""What is due within this time is left as it is: after that it is planned by the right clock anyway."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -44,6 +50,10 @@ class Scheduled(Protocol):
 
     def plan(self, record: Record, unfinished: Sequence[Run], now: Micros) -> Planned:
         """What the times that have come lead to. Pure."""
+        ...
+
+    def next(self, record: Record, now: Micros) -> Micros | None:
+        """The next time of its schedule. Pure. :raises InvalidRequest: this machine does not know its zone"""
         ...
 
     async def advance(self, run: Run) -> None:
@@ -67,6 +77,7 @@ class Scheduler:
         self._notifier = notifier
         self._kinds = {each.kind: each for each in kinds}
         self._clock = clock
+        self._latest: Micros | None = None
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Go on for ever."""
@@ -96,6 +107,8 @@ class Scheduler:
         wait = _LOOK_AGAIN
         for kind in self._kinds:
             wait = min(wait, await self._claim_kind(kind))
+        if self._clock_was_ahead():
+            await self._plan_all_anew()
         return wait
 
     async def _claim_kind(self, kind: Kind) -> float:
@@ -141,6 +154,44 @@ class Scheduler:
         if made:
             self._notifier.notify(_RUNS)
         return True
+
+    # After a clock that was ahead
+
+    def _clock_was_ahead(self) -> bool:
+        """Whether the clock is behind what it was at the last look; at the first one nobody knows, so it may be."""
+        now, latest = self._clock(), self._latest
+        self._latest = now
+        return latest is None or now < latest - _STEP_BACK
+
+    async def _plan_all_anew(self) -> None:
+        """Records that were planned too late, by a clock that was ahead, are due at their next time again."""
+        for kind in self._kinds:
+            before = None
+            while True:
+                found = await self._catalog.every(kind, before=before, limit=_PAGE)
+                for record in found:
+                    await self._plan_anew(record)
+                if len(found) < _PAGE:
+                    break
+                before = found[-1].id
+
+    async def _plan_anew(self, record: Record) -> None:
+        now, planned = self._clock(), record.due_at
+        if planned is None or planned <= now + _FAR:
+            return
+        try:
+            due_at = self._kinds[record.kind].next(record, now)
+        except RoostError:
+            return  # who knows its zone plans it
+        if due_at is None or due_at >= planned:
+            return
+        # As a time is claimed: who has changed the record meanwhile has planned it by the right clock.
+        await self._runs.claim(
+            *(record.kind, record.tenant, record.id, planned), lambda *_: Planned(due_at)
+        )
+        _log.info("%s is planned anew", record.id, extra={"action": "schedule"})
+
+    # Runs that wait for others
 
     async def _look_at_working(self, waiting: Run) -> None:
         """Those that a new run waits for: one of them may be over already, or has to be interrupted."""

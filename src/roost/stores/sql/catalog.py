@@ -107,6 +107,8 @@ _USED: Final[dict[Kind, str]] = {
 
 # A record goes; a listing may still go on after it.
 _DELETE: Final = ("DELETE FROM records WHERE num = ?", "DELETE FROM versions WHERE record = ?")
+_WITH_RUNS: Final = frozenset(("task",))
+_DELETE_RUNS: Final = "DELETE FROM runs WHERE owner = ?"
 _BURY: Final = "INSERT INTO graves (kind, num, tenant, id, swept) VALUES (?, ?, ?, ?, 1)"
 
 
@@ -328,6 +330,8 @@ class DeleteRecord(msgspec.Struct, frozen=True):
             raise _in_use(record.kind)
         for statement in _DELETE:
             await tx.ask(statement, num)
+        if record.kind in _WITH_RUNS:
+            await tx.ask(_DELETE_RUNS, record.id)
         await tx.ask(_BURY, record.kind, num, record.tenant, record.id)
         _tell(tx, self.which, "deleted")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from roost.domain.events import Micros
@@ -13,7 +14,7 @@ from roost.domain.webhook import RUN_EVENTS
 from roost.errors import NotFound
 from roost.ports import runs as ports
 from roost.ports.catalog import Kind, Record
-from roost.ports.runs import Plan, Run, RunQuery, RunState
+from roost.ports.runs import Amend, Plan, Run, RunQuery, RunState
 from roost.stores.sql.batch import Needs, SqlTransaction
 from roost.stores.sql.catalog import SET_DUE, ArchiveRecord, ChangeRecord, RecordKey, newest
 from roost.stores.sql.database import Rows, SqlReader, SqlWriter, rows_of
@@ -85,6 +86,9 @@ class SqlRuns:
     async def begin(self, run: Run) -> Run:
         return await self._writer.alone(BeginRun(run))
 
+    async def amend(self, kind: Kind, tenant: str, owner: str, amend: Amend) -> list[Run]:
+        return await self._writer.alone(AmendRuns(RecordKey(kind, tenant, owner), amend))
+
     async def take(self, now: Micros, until: Micros, *, limit: int) -> list[Run]:
         return await self._writer.alone(TakeRuns(now, until, limit))
 
@@ -98,9 +102,10 @@ class SqlRuns:
         before: RunState,
         *,
         change: Callable[[Record], dict[str, Any]] | None = None,
+        pauses: bool = False,
         archive: bool = False,
     ) -> Run | None:
-        return await self._writer.alone(SettleRun(run, before, change, archive))
+        return await self._writer.alone(SettleRun(run, before, change, pauses, archive))
 
     async def get(self, kind: Kind, tenant: str, run_id: str) -> Run:
         rows = await rows_of(self._reader, _ONE, run_id, kind, tenant)
@@ -143,7 +148,7 @@ class ClaimTime(msgspec.Struct, frozen=True):
         for run in added:
             _tell(tx, run)
         if added:
-            await tx.ask(_FORGET, record.id, ports.MOST_RUNS)
+            await tx.ask(_FORGET, record.id, _most(record.kind))
         return added
 
 
@@ -156,9 +161,29 @@ class BeginRun(msgspec.Struct, frozen=True):
     async def on(self, tx: SqlTransaction) -> Run:
         run = replace(self.run, created_at=tx.now)
         if await tx.ask(_ADD, *_row_of(run)):
-            await tx.ask(_FORGET, run.owner, ports.MOST_RUNS)
+            await tx.ask(_FORGET, run.owner, _most(run.kind))
             return run
         return _run_of((await tx.ask(_SLOT, run.owner, run.slot))[0])
+
+
+class AmendRuns(msgspec.Struct, frozen=True):
+    """Another body for a record, and runs that come with it."""
+
+    which: RecordKey
+    amend: Amend
+    needs: Sequence[Needs] = ()
+
+    async def on(self, tx: SqlTransaction) -> list[Run]:
+        _, record = await newest(tx, self.which)
+        unfinished = [_run_of(row) for row in await tx.ask(_UNFINISHED, record.id)]
+        body, runs = self.amend(record, unfinished)
+        made = [replace(run, created_at=run.created_at or tx.now) for run in runs]
+        added = [run for run in made if await tx.ask(_ADD, *_row_of(run))]
+        if added or not made:
+            await ChangeRecord(self.which, lambda _: body, None, False, None, UNSET).on(tx)
+        if added:
+            await tx.ask(_FORGET, record.id, _most(record.kind))
+        return added
 
 
 class TakeRuns(msgspec.Struct, frozen=True):
@@ -179,6 +204,7 @@ class SettleRun(msgspec.Struct, frozen=True):
     run: Run
     before: RunState
     change: Callable[[Record], dict[str, Any]] | None
+    pauses: bool
     archive: bool
     needs: Sequence[Needs] = ()
 
@@ -196,7 +222,8 @@ class SettleRun(msgspec.Struct, frozen=True):
         if self.archive:
             await ArchiveRecord(which, self.change).on(tx)
         elif self.change is not None:
-            await ChangeRecord(which, self.change, None, False, None, None).on(tx)
+            due_at = None if self.pauses else UNSET
+            await ChangeRecord(which, self.change, None, False, None, due_at).on(tx)
         return run
 
 
@@ -204,6 +231,11 @@ def _tell(tx: SqlTransaction, run: Run) -> None:
     """Have webhooks told where a scheduled run of a deployment stands; of runs by hand they are not."""
     if run.kind == "deployment" and run.scheduled_at is not None and run.state in RUN_EVENTS:
         tx.tell(run.tenant, RUN_EVENTS[run.state], run.id)
+
+
+def _most(kind: Kind) -> int:
+    """How many runs such a record keeps."""
+    return ports.MOST_TASK_RUNS if kind == "task" else ports.MOST_RUNS
 
 
 # Rows
