@@ -32,8 +32,8 @@ def test_only_what_nobody_knows_is_an_unknown_error() -> None:
     # One says so of an exception that it does not know, one to clients that know official names only. The API's
     # types of a run's errors are a closed list, which has no other one for a key that was revoked.
     runs = [
-        "core/sessions/deployment_runs.py",
         "core/sessions/run_faults.py",
+        "core/sessions/scheduled_runs.py",
         "domain/deployment.py",
     ]
     assert sorted(places) == [*runs[:2], "core/work/failures.py", runs[2], "ports/drafts.py"], (
