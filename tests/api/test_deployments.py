@@ -284,6 +284,14 @@ async def test_after_a_clock_that_was_far_ahead_schedules_are_planned_anew(
         if restarted:
             it.scheduler._latest = None
         await it.roost.post(f"/v1/deployments/{other['id']}", {"name": "changed meanwhile"})
+
+        async def away(*asked: Any, **more: Any) -> None:
+            raise Unavailable("the database is away")
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(it.roost.store.catalog, "every", away)
+            with pytest.raises(Unavailable):
+                await it.scheduler.claim_all()
         await it.tick()
         it.to(14, 0, 2)
         for _ in range(2):

@@ -107,8 +107,10 @@ class Scheduler:
         wait = _LOOK_AGAIN
         for kind in self._kinds:
             wait = min(wait, await self._claim_kind(kind))
-        if self._clock_was_ahead():
+        now = self._clock()
+        if self._clock_was_ahead(now):
             await self._plan_all_anew()
+        self._latest = now  # not before: what fails is tried again
         return wait
 
     async def _claim_kind(self, kind: Kind) -> float:
@@ -157,11 +159,9 @@ class Scheduler:
 
     # After a clock that was ahead
 
-    def _clock_was_ahead(self) -> bool:
+    def _clock_was_ahead(self, now: Micros) -> bool:
         """Whether the clock is behind what it was at the last look; at the first one nobody knows, so it may be."""
-        now, latest = self._clock(), self._latest
-        self._latest = now
-        return latest is None or now < latest - _STEP_BACK
+        return self._latest is None or now < self._latest - _STEP_BACK
 
     async def _plan_all_anew(self) -> None:
         """Records that were planned too late, by a clock that was ahead, are due at their next time again."""
