@@ -418,6 +418,13 @@ class QueueFull(RateLimited):
     hint = "Wait until the session has handled its queue, or interrupt it."
 
 
+class PoolFull(RateLimited):
+    """The pool has as many sessions as it may."""
+
+    code = "pool_full"
+    hint = "Stop one, wait until one has cooled down, or raise the pool's `max_sessions`."
+
+
 class TooManyStreams(RateLimited):
     """This key has as many event streams open as it may."""
 

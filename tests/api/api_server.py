@@ -39,6 +39,8 @@ from roost.core.files.janitor import FileJanitor
 from roost.core.files.outputs import Outputs
 from roost.core.files.resources import Resources
 from roost.core.files.store import FileStore
+from roost.core.pools.identifiers import PoolSessions
+from roost.core.pools.pools import Pools
 from roost.core.read.follow import Follow
 from roost.core.read.large_events import EventPages
 from roost.core.records.agents import Agents
@@ -369,7 +371,9 @@ def _deps(
     runs = DeploymentRuns(deployments, parts)
     task_runs = TaskRuns(store.catalog, tasks, parts, store.log, notifier)
     kinds = [runs, task_runs]
+    pools = Pools(store.catalog, environments)
     services = Services(
+        *(pools, PoolSessions(store.catalog, pools, lifecycle, intake, notifier)),
         *(agents, environments, skills, tasks, workspaces, filestore, vaults),
         Reseal(store.catalog, store.credentials, store.webhooks, seal),
         WebhookEndpoints(store.webhooks, seal),

@@ -42,6 +42,9 @@ from roost.core.files.janitor import FileJanitor
 from roost.core.files.outputs import OutputLimits, Outputs
 from roost.core.files.resources import Resources
 from roost.core.files.store import FileStore
+from roost.core.pools.executions import PoolExecutions
+from roost.core.pools.identifiers import PoolSessions
+from roost.core.pools.pools import Pools
 from roost.core.read.fanout import Fanout
 from roost.core.read.follow import Follow
 from roost.core.read.large_events import EventPages
@@ -90,6 +93,7 @@ from roost.errors import DiskFull, Unavailable
 from roost.gateway.app import Gateway, ProtocolRouter
 from roost.gateway.task_updates import TaskUpdates
 from roost.ids import mint
+from roost.pool.app import PoolApp, PoolRouter
 from roost.ports.log import Log
 from roost.ports.nodes import About
 from roost.ports.notifier import Notifier
@@ -194,7 +198,9 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
             await services.start(deps.services[TaskRuns].run)
             await services.start(deps.services[Scheduler].run)
             await services.start(deps.services[Revocations].run)
-            app = Site(ProtocolRouter(build_app(deps), gateway))
+            await services.start(deps.services[PoolSessions].run)
+            api = PoolRouter(PoolApp(deps), build_app(deps))
+            app = Site(ProtocolRouter(api, gateway))
             yield Roost(app, dispatcher, prestart, drain, admin_key, workforce.models.description)
             services.cancel_scope.cancel()
 
@@ -443,6 +449,7 @@ def _deps(
         *(lifecycle, forks, transfer, ground.resources, ground.attachments, workforce.browse),
         *(intake, workforce.budgets, _follow(ground), EventPages(store.log)),
         *_schedules(ground, records, lifecycle, keyring, intake),
+        *_pools(ground, environments, lifecycle, intake),
         Fleet(store.nodes, notifier, dispatcher.node),
         Revocations(keyring, logins, notifier, streams.openers, streams.close),
         LoginAttempts(),
@@ -463,6 +470,15 @@ def _deps(
         registry=ground.registry,
         services=services,
     )
+
+
+def _pools(
+    ground: _Ground, environments: Environments, lifecycle: Lifecycle, intake: Intake
+) -> tuple[Pools, PoolSessions, PoolExecutions]:
+    store, notifier = ground.store, ground.notifier
+    pools = Pools(store.catalog, environments)
+    sessions = PoolSessions(store.catalog, pools, lifecycle, intake, notifier)
+    return pools, sessions, PoolExecutions(store.log, store.sessions, intake, notifier)
 
 
 def _schedules(

@@ -219,8 +219,12 @@ class Lifecycle:
         :raises NotFound: :raises Forbidden: see `Access` :raises SessionBusy: it runs
         """
         await self.access.session(caller, session_id, "end")
-        async with self.given.deleting(caller.tenant, session_id):
-            await self._sessions.delete(caller.tenant, session_id)
+        await self.remove(caller.tenant, session_id)
+
+    async def remove(self, tenant: str, session_id: str) -> None:
+        """The same, for the server itself. :raises NotFound: :raises SessionBusy: it runs"""
+        async with self.given.deleting(tenant, session_id):
+            await self._sessions.delete(tenant, session_id)
         self._notifier.notify(session_id)  # its followers look, find it gone, and say so
         self._let_go(session_id)
 

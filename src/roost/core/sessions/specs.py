@@ -157,6 +157,8 @@ class SessionSpecs:
         self, tenant: str, given: str | Mapping[str, Any]
     ) -> tuple[Record, dict[str, Any]]:
         """The agent's version, and what the session is to have of it."""
+        if isinstance(given, Record):  # what it is made from stands for an agent, as a pool does
+            return given, snapshot(given.id, given.version, given.body["agent"])
         reference: Mapping[str, Any] = {"id": given} if isinstance(given, str) else given
         record = await self._records.agents.get(tenant, reference["id"], reference.get("version"))
         if record.archived_at is not None:
