@@ -87,8 +87,8 @@ export interface Task {
 export interface TaskRun {
   id: string;
   task_id: string;
-  session_id: string;
-  status: "starting" | "running" | "waiting" | "succeeded" | "failed" | "cancelled";
+  session_id: string | null;
+  status: "starting" | "running" | "waiting" | "succeeded" | "failed" | "cancelled" | "queued" | "skipped";
   outcome: string | null;
   error: string | null;
   created_at: string;

@@ -110,9 +110,11 @@ function RunCard({ run, known }: { run: TaskRun; known: boolean }) {
             {took !== undefined && `, took ${took}`}
           </Text>
         </Group>
-        <Anchor component={Link} to={`/sessions/${run.session_id}`} size="sm">
-          {over ? "See its session" : run.status === "waiting" ? "Answer it" : "Follow it"}
-        </Anchor>
+        {run.session_id !== null && (
+          <Anchor component={Link} to={`/sessions/${run.session_id}`} size="sm">
+            {over ? "See its session" : run.status === "waiting" ? "Answer it" : "Follow it"}
+          </Anchor>
+        )}
       </Group>
       {run.error !== null && (
         <Alert color="red" variant="light" p="xs" mt="xs" icon={<CircleAlert size={16} aria-hidden />}>
