@@ -361,6 +361,24 @@ async def test_killed_between_any_two_steps_the_time_still_has_one_session(
         assert run["session_id"] == session["id"]
 
 
+async def test_times_that_wait_for_others_to_be_claimed_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As on a machine that is so busy that claiming takes minutes."""
+    async with deployed(tmp_path) as it:
+        made = [await it.create(schedule=HOURLY) for _ in range(6)]
+        it.to(13, 0, 1)
+        claim = it.roost.store.runs.claim
+
+        async def slow(*args: Any) -> Any:
+            it.roost.ahead += 120_000_000
+            return await claim(*args)
+
+        monkeypatch.setattr(it.roost.store.runs, "claim", slow)
+        await it.tick()
+        assert [await it.told(each) for each in made] == [["started"]] * 6
+
+
 async def test_many_nodes_that_look_at_once_make_one_session(tmp_path: Path):
     async with deployed(tmp_path) as it:
         made = [await it.create(schedule=HOURLY) for _ in range(3)]

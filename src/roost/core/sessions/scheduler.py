@@ -114,35 +114,34 @@ class Scheduler:
         return wait
 
     async def _claim_kind(self, kind: Kind) -> float:
-        horizon = int(_LOOK_AGAIN * SECOND)
+        # What had come when the look began is not late because claiming all of it takes long.
+        horizon, now = int(_LOOK_AGAIN * SECOND), self._clock()
         while True:
-            now = self._clock()
             found = await self._catalog.due(kind, now + horizon, limit=_PAGE)
             due = [record for record in found if record.due_at is not None and record.due_at <= now]
-            claimed = await self._claim_each(due)
+            claimed = await self._claim_each(due, now)
             if len(due) < len(found):
                 return max(0.0, ((found[len(due)].due_at or now) - self._clock()) / SECOND)
             if len(found) < _PAGE or not any(claimed):
                 return _LOOK_AGAIN
 
-    async def _claim_each(self, due: Sequence[Record]) -> list[bool]:
+    async def _claim_each(self, due: Sequence[Record], now: Micros) -> list[bool]:
         """Several at once: each is a few answers of a database, which may be slow to come."""
         claimed: list[bool] = []
 
         async def claim(record: Record) -> None:
-            claimed.append(await self.claim(record))
+            claimed.append(await self.claim(record, now))
 
         async with a_few_at_once(_CLAIMS_AT_ONCE) as start:
             for record in due:
                 await start(partial(claim, record))
         return claimed
 
-    async def claim(self, record: Record) -> bool:
+    async def claim(self, record: Record, now: Micros) -> bool:
         """Claim the times of one record that have come. False: it failed, which is logged and nobody else's
         concern; it stays due.
         """
-        now, kind = self._clock(), self._kinds[record.kind]
-        plan = partial(_plan_at, kind, now)
+        plan = partial(_plan_at, self._kinds[record.kind], now)
         try:
             made = await self._runs.claim(record.kind, record.tenant, record.id, now, plan)
             if any(run.state == "queued" for run in made):
