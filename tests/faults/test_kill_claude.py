@@ -146,7 +146,8 @@ class Model(ScriptedModel):
         marks = set(_MARKS.findall(shown))
         if len(marks) > 1:
             self.mixed.append(shown)
-        if request.body.get("tools"):  # else the program asks for a title, or the like
+        # Without tools, a program asks for a title, or the like; Codex gives its tools among the messages.
+        if request.body.get("tools") or request.body.get("input"):
             self.asked.update(dict.fromkeys(marks, shown))
         return super().seen(request)
 
