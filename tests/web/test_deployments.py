@@ -137,8 +137,8 @@ def test_why_something_did_not_run_is_said_with_what_to_do(person: Person):
     page.route("**/roost/v1/deployments/*/runs*", kept)
     page.reload()
     for said in (
-        "No server ran at that time, and this deployment does not make up for it. It stands for 12",
-        "The last run still worked, and this deployment then skips the new one.",
+        "No server ran at that time, and such times are not made up for. It stands for 12",
+        "The last run still worked, and then the new one is skipped.",
         "The last run still worked, and another one waited already: only one can.",
         "While it waited for the last run, a later one replaced it.",
         "Environment env_1 is archived. Choose another environment under Edit.",

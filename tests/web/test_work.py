@@ -204,6 +204,38 @@ def test_a_task_whose_agent_waits_for_somebody_says_so(person: Person):
     expect(row(person, "Tidy")).to_contain_text("Goal all tests are green see why")  # no Markdown
 
 
+def test_a_task_has_a_schedule_that_is_set_paused_and_taken_away(person: Person):
+    person.log_in()
+    fields = person.make_parts()
+    task = person.make_task("Water the plants", description="Hello", **fields)
+    page, dialog = person.page, person.page.get_by_role("dialog")
+    page.goto(f"{person.server.url}/tasks/{task}")
+    page.get_by_role("button", name="Edit").click()
+    dialog.get_by_label("Run on a schedule").check()
+    dialog.get_by_label("Cron expression").fill("0 25 * * *")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_label("Cron expression")).to_be_focused()
+    person.complaints.clear()  # the browser notes each 400
+    dialog.get_by_label("Cron expression").fill("0 6 * * *")
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("Runs by itself: At 06:00 every day")).to_be_visible()
+    planned = page.get_by_role("region", name="Next").get_by_role("listitem")
+    expect(planned).to_have_count(5)
+    assert violations(person) == []
+    person.shoot("task-schedule")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    expect(page.get_by_text("Its schedule is paused: nothing starts")).to_be_visible()
+    page.goto(f"{person.server.url}/tasks")
+    expect(row(person, "Water the plants")).to_contain_text("Paused")
+    page.goto(f"{person.server.url}/tasks/{task}")
+    page.get_by_role("button", name="Unpause").click()
+    expect(planned.get_by_text("Planned")).to_have_count(5)
+    page.get_by_role("button", name="Edit").click()
+    dialog.get_by_label("Run on a schedule").uncheck()
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("region", name="Next")).to_have_count(0)
+
+
 def test_a_workspace_is_made_shared_used_and_deleted(person: Person):
     person.log_in()
     person.make_parts()

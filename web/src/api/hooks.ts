@@ -186,6 +186,8 @@ export const changes = {
     const { id, ...body } = given;
     return post<Task>(`/roost/v1/tasks/${id}`, body);
   },
+  pauseTask: (id: string) => post<Task>(`/roost/v1/tasks/${id}/pause`, {}),
+  unpauseTask: (id: string) => post<Task>(`/roost/v1/tasks/${id}/unpause`, {}),
   deleteTask: (id: string) => remove(`/roost/v1/tasks/${id}`),
   runTask: (given: { id: string } & Record<string, unknown>) => {
     const { id, ...body } = given;

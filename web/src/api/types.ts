@@ -71,7 +71,7 @@ export interface Harness {
   abilities: Record<string, boolean> | null;
 }
 
-export interface Task {
+export interface Task extends Planned {
   id: string;
   title: string;
   description: string;
@@ -91,6 +91,8 @@ export interface TaskRun {
   status: "starting" | "running" | "waiting" | "succeeded" | "failed" | "cancelled" | "queued" | "skipped";
   outcome: string | null;
   error: string | null;
+  scheduled_at: string | null;
+  skipped: Skipped | null;
   created_at: string;
   ended_at: string | null;
 }
@@ -224,6 +226,14 @@ export interface Planned {
   schedule: CronSchedule | null;
   missed_runs: { policy: MissedPolicy; window_seconds: number };
   overlap: OverlapPolicy;
+  paused_reason: { type: "manual" } | { type: "error"; error: { type: string } } | null;
+}
+
+/** Why nothing ran, and how many times that stands for, from when on. */
+export interface Skipped {
+  reason: string;
+  count: number;
+  since: string | null;
 }
 
 /** What a session begins with. */
@@ -241,7 +251,6 @@ export interface Deployment extends Planned {
   initial_events: InitialEvent[];
   vault_ids: string[];
   status: "active" | "paused";
-  paused_reason: { type: "manual" } | { type: "error"; error: { type: string } } | null;
   trust_level: Trust | null;
   workspace: string | null;
   mount_scope: string | null;
@@ -256,8 +265,7 @@ export interface DeploymentRun {
   state: "open" | "queued" | "started" | "failed" | "skipped";
   session_id: string | null;
   error: { type: string; message: string } | null;
-  /** Why, and how many times it stands for from when on. */
-  skipped: { reason: string; count: number; since: string | null } | null;
+  skipped: Skipped | null;
   created_at: string;
 }
 

@@ -9,7 +9,7 @@ import { Prose } from "../parts/markdown";
 import { Loaded, Section } from "../parts/page";
 import { ThingPage } from "../parts/thing-page";
 import { here } from "../parts/times";
-import { ago, sentence, waits } from "../parts/words";
+import { sentence, waits } from "../parts/words";
 import { DeploymentActions, DeploymentFacts, heldBy, messageOf, whatToDo } from "./deployments";
 import { NotFoundPage } from "./not-found";
 
@@ -77,7 +77,7 @@ function listed(run: DeploymentRun, sessions: Session[]): ListedRun {
     by: trigger.type === "schedule" ? "schedule" : "hand",
     status: statusOf(run, sessions.find(({ id }) => id === run.session_id)),
     session: run.session_id,
-    skipped: skipped === null ? undefined : <Skipped {...skipped} />,
+    skipped,
     failed:
       error === null ? undefined : (
         <>
@@ -93,20 +93,4 @@ function statusOf(run: DeploymentRun, session: Session | undefined): string {
   if (session === undefined) return run.state;
   if (session.status === "idle") return waits(session) ? "waiting" : "done";
   return session.status;
-}
-
-const WHY: Record<string, string> = {
-  missed: "No server ran at that time, and this deployment does not make up for it.",
-  overlap: "The last run still worked, and this deployment then skips the new one.",
-  queue_full: "The last run still worked, and another one waited already: only one can.",
-  replaced: "While it waited for the last run, a later one replaced it.",
-};
-
-function Skipped({ reason, count, since }: NonNullable<DeploymentRun["skipped"]>) {
-  return (
-    <>
-      {WHY[reason] ?? reason}
-      {count > 1 && since !== null && ` It stands for ${count} times, the first ${ago(since)}.`}
-    </>
-  );
 }

@@ -160,7 +160,7 @@ export function messageOf(events: InitialEvent[]): string | undefined {
   return texts.length > 0 && texts.every((block) => block.type === "text") ? all.join("\n\n") : undefined;
 }
 
-const NEW: Planned = { schedule: null, missed_runs: { policy: "skip", window_seconds: 86_400 }, overlap: "allow" };
+const NEW: Planned = { schedule: null, missed_runs: { policy: "skip", window_seconds: 86_400 }, overlap: "allow", paused_reason: null };
 const PATHS = { name: "name", description: "description", initial_events: "message", vault_ids: "vaults", harness: "harness", ...SCHEDULE_PATHS };
 
 /** A new deployment, or a change of one; what only the API can say of it stays. */

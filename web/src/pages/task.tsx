@@ -1,15 +1,16 @@
-import { Alert, Anchor, Card, Group, Paper, Stack, Text, Title } from "@mantine/core";
-import { CircleAlert } from "lucide-react";
+import { Anchor, Button, Code, Group, Paper, Stack, Text, Title } from "@mantine/core";
 import { Link, useNavigate, useParams } from "react-router";
 
 import { changes, useChange, useTask, useTaskRuns } from "../api/hooks";
 import { isGone } from "../api/http";
-import type { Task, TaskRun } from "../api/types";
+import type { CronSchedule, Task, TaskRun } from "../api/types";
+import { NextRuns, PastRuns, type ListedRun } from "../parts/agenda";
+import { inWords } from "../parts/cron";
 import { Prose } from "../parts/markdown";
 import { Loaded, Page } from "../parts/page";
 import { Plain } from "../parts/plain";
-import { FormButton, Nothing, SureButton } from "../parts/resource";
-import { StatusBadge } from "../parts/status";
+import { FormButton, SureButton } from "../parts/resource";
+import { here } from "../parts/times";
 import { ago, lasted } from "../parts/words";
 import { NotFoundPage } from "./not-found";
 import { RunButton, TaskForm, TaskStatus } from "./tasks";
@@ -34,6 +35,7 @@ function TaskView({ task }: { task: Task }) {
         {task.outcome !== null && <Part title="Outcome" text={task.outcome} />}
         {task.description !== "" && <Part title="Description" text={task.description} />}
         {task.details !== "" && <Part title="Details" text={task.details} />}
+        {task.schedule !== null && <Schedule task={task} schedule={task.schedule} />}
         <Runs task={task} />
       </Stack>
     </Page>
@@ -46,6 +48,7 @@ function Actions({ task }: { task: Task }) {
   return (
     <>
       {task.status !== "running" && <RunButton task={task} />}
+      {task.schedule !== null && <PauseButton task={task} />}
       <FormButton variant="default" label="Edit" title="Edit the task" form={(done) => <TaskForm task={task} done={done} />} />
       {task.status !== "running" && (
         <SureButton
@@ -72,60 +75,56 @@ function Part({ title, text }: { title: string; text: string }) {
   );
 }
 
-function Runs({ task }: { task: Task }) {
-  const runs = useTaskRuns(task.id);
+function Schedule({ task, schedule }: { task: Task; schedule: CronSchedule }) {
   return (
-    <section aria-label="Runs">
-      <Title order={2} size="h5" mb="xs">
-        Runs
-      </Title>
-      <Loaded query={runs}>
-        {(found) =>
-          found.length === 0 ? (
-            <Nothing>It has not been run yet.</Nothing>
-          ) : (
-            <Stack gap="xs" component="ul" p={0} m={0} style={{ listStyle: "none" }}>
-              {found.map((run) => (
-                <RunCard key={run.id} run={run} known={run.outcome === task.outcome} />
-              ))}
-            </Stack>
-          )
-        }
-      </Loaded>
-    </section>
+    <>
+      <Text size="sm">
+        Runs by itself: {inWords(schedule.expression) ?? "on a schedule"}, {schedule.timezone} <Code style={{ whiteSpace: "nowrap" }}>{schedule.expression}</Code>
+      </Text>
+      <NextRuns times={schedule.upcoming_runs_at} zone={schedule.timezone} held={heldBy(task)} />
+    </>
   );
 }
 
-/** `known`: its outcome stands above as the task's own. */
-function RunCard({ run, known }: { run: TaskRun; known: boolean }) {
-  const over = run.ended_at !== null;
-  const took = over ? lasted(Date.parse(run.ended_at!) - Date.parse(run.created_at)) : undefined;
+/** Why nothing starts by itself; undefined if it does. */
+function heldBy({ paused_reason: reason }: Task): string | undefined {
+  if (reason === null) return undefined;
+  if (reason.type === "manual") return "Its schedule is paused: nothing starts at these times. What passes meanwhile is not made up for.";
+  return "Its schedule was paused after an error, which the last run says. Change what is wrong under Edit, then unpause it.";
+}
+
+function PauseButton({ task }: { task: Task }) {
+  const pause = useChange("tasks", changes.pauseTask);
+  const unpause = useChange("tasks", changes.unpauseTask);
+  const held = task.paused_reason === null ? pause : unpause;
   return (
-    <Card withBorder padding="sm" component="li">
-      <Group justify="space-between">
-        <Group gap="xs">
-          <StatusBadge status={run.status} />
-          <Text size="sm" c="dimmed">
-            begun {ago(run.created_at)}
-            {took !== undefined && `, took ${took}`}
-          </Text>
-        </Group>
-        {run.session_id !== null && (
-          <Anchor component={Link} to={`/sessions/${run.session_id}`} size="sm">
-            {over ? "See its session" : run.status === "waiting" ? "Answer it" : "Follow it"}
-          </Anchor>
-        )}
-      </Group>
-      {run.error !== null && (
-        <Alert color="red" variant="light" p="xs" mt="xs" icon={<CircleAlert size={16} aria-hidden />}>
-          {run.error}
-        </Alert>
-      )}
-      {!known && run.outcome !== null && run.outcome !== "" && (
-        <Text size="sm" mt="xs" lineClamp={3}>
-          <Plain text={run.outcome} />
-        </Text>
-      )}
-    </Card>
+    <Button variant="default" size="xs" loading={held.isPending} onClick={() => held.mutate(task.id)}>
+      {task.paused_reason === null ? "Pause" : "Unpause"}
+    </Button>
   );
+}
+
+function Runs({ task }: { task: Task }) {
+  const runs = useTaskRuns(task.id);
+  return (
+    <Loaded query={runs}>
+      {(found) => <PastRuns runs={found.map((run) => listed(run, task))} zone={task.schedule?.timezone ?? here()} none="It has not been run yet." />}
+    </Loaded>
+  );
+}
+
+function listed(run: TaskRun, task: Task): ListedRun {
+  const { scheduled_at: planned, session_id: session, ended_at: ended, outcome } = run;
+  const isKnown = outcome === task.outcome; // it stands above as the task's own
+  return {
+    id: run.id,
+    at: planned ?? run.created_at,
+    by: planned === null ? "hand" : "schedule",
+    status: run.status,
+    session,
+    note: session === null || ended === null ? undefined : `took ${lasted(Date.parse(ended) - Date.parse(run.created_at))}`,
+    skipped: run.skipped,
+    failed: run.error ?? undefined,
+    outcome: isKnown || outcome === null || outcome === "" ? undefined : <Plain text={outcome} />,
+  };
 }

@@ -2,12 +2,13 @@ import { Button, Group, Select, Stack, Text, Textarea, TextInput } from "@mantin
 import { useState, type FormEvent } from "react";
 import { useNavigate } from "react-router";
 
-import { changes, useAgents, useChange, useEnvironments, useSave, useTasks, useWaitingSessions } from "../api/hooks";
-import type { Task } from "../api/types";
+import { changes, useAgents, useEnvironments, useSave, useTasks, useWaitingSessions } from "../api/hooks";
+import type { Planned, Task } from "../api/types";
 import { Loaded, Page } from "../parts/page";
 import { PlacementFields, usePlacement, useSubmit } from "../parts/placement";
 import { Plain } from "../parts/plain";
 import { FormButton, FormTrouble, ThingCard, Things } from "../parts/resource";
+import { SCHEDULE_PATHS, ScheduleFields, useSchedule } from "../parts/schedule-fields";
 import { StatusBadge } from "../parts/status";
 import { useTroubles } from "../parts/trouble";
 import { VaultChoice } from "../parts/vault-choice";
@@ -43,11 +44,13 @@ export function TaskStatus({ task }: { task: Task }) {
 }
 
 function About({ task }: { task: Task }) {
+  const next = task.schedule?.upcoming_runs_at[0];
   return (
     <Stack gap={4} mt={4}>
       <Group gap="xs">
         <TaskStatus task={task} />
         <Text size="xs">{ago(task.updated_at)}</Text>
+        {next !== undefined && (task.paused_reason === null ? <Text size="xs">next run {ago(next)}</Text> : <StatusBadge status="paused" />)}
       </Group>
       {(task.outcome ?? task.description) && (
         <Text size="sm" lineClamp={2}>
@@ -58,9 +61,12 @@ function About({ task }: { task: Task }) {
   );
 }
 
+const NEW: Planned = { schedule: null, missed_runs: { policy: "skip", window_seconds: 86_400 }, overlap: "skip", paused_reason: null };
+const PATHS = { title: "title", agent: "agent", environment_id: "place", ...SCHEDULE_PATHS };
+
 export function TaskForm({ task, done }: { task?: Task; done: () => void }) {
-  const create = useChange("tasks", changes.createTask);
-  const update = useChange("tasks", changes.updateTask);
+  const create = useSave("tasks", changes.createTask);
+  const update = useSave("tasks", changes.updateTask);
   const agents = (useAgents().data ?? []).filter((agent) => agent.archived_at === null || agent.id === task?.agent);
   const places = (useEnvironments().data ?? []).filter((place) => place.archived_at === null || place.id === task?.environment_id);
   const [title, setTitle] = useState(task?.title ?? "");
@@ -68,22 +74,26 @@ export function TaskForm({ task, done }: { task?: Task; done: () => void }) {
   const [details, setDetails] = useState(task?.details ?? "");
   const [agent, setAgent] = useState(task?.agent ?? null);
   const [place, setPlace] = useState(task?.environment_id ?? null);
+  const schedule = useSchedule(task ?? NEW);
+  const { form, troubles } = useTroubles(create.error ?? update.error, { paths: PATHS });
 
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    const body = { title, description, details };
+    const body = { title, description, details, ...schedule.request };
     if (task) update.mutate({ id: task.id, ...body, agent, environment_id: place }, { onSuccess: done });
     else create.mutate({ ...body, ...(agent ? { agent } : {}), ...(place ? { environment_id: place } : {}) }, { onSuccess: done });
   };
 
   return (
-    <form onSubmit={submit}>
+    <form ref={form} onSubmit={submit}>
       <Stack>
-        <TextInput label="Title" value={title} onChange={(event) => setTitle(event.currentTarget.value)} maxLength={500} required data-autofocus />
+        <TextInput label="Title" error={troubles.title} value={title} onChange={(event) => setTitle(event.currentTarget.value)} maxLength={500} required data-autofocus />
         <Textarea label="Description" description="What is to be done, and how one sees that it is." autosize minRows={3} maxRows={10} value={description} onChange={(event) => setDescription(event.currentTarget.value)} />
         <Textarea label="Details" description="Notes and plans. The agent keeps them up to date." autosize minRows={2} maxRows={10} value={details} onChange={(event) => setDetails(event.currentTarget.value)} />
-        <Select label="Agent" placeholder="chosen when it is run" data={agents.map(({ id, name }) => ({ value: id, label: name }))} value={agent} onChange={setAgent} clearable searchable />
-        <Select label="Environment" placeholder="chosen when it is run" data={places.map(({ id, name }) => ({ value: id, label: name }))} value={place} onChange={setPlace} clearable searchable />
+        <Select label="Agent" placeholder="chosen when it is run" data={agents.map(({ id, name }) => ({ value: id, label: name }))} value={agent} onChange={setAgent} error={troubles.agent} required={schedule.on} clearable searchable />
+        <Select label="Environment" placeholder="chosen when it is run" data={places.map(({ id, name }) => ({ value: id, label: name }))} value={place} onChange={setPlace} error={troubles.place} required={schedule.on} clearable searchable />
+        <ScheduleFields schedule={schedule} troubles={troubles} />
+        <FormTrouble>{troubles.form}</FormTrouble>
         <Button type="submit" loading={create.isPending || update.isPending}>
           Save
         </Button>

@@ -5,9 +5,11 @@ import { CircleAlert, Info } from "lucide-react";
 import type { ReactNode } from "react";
 import { Link } from "react-router";
 
+import type { Skipped } from "../api/types";
 import { Section } from "./page";
 import { StatusBadge } from "./status";
 import { dayIn, here, timeIn, today } from "./times";
+import { ago } from "./words";
 
 /** A run as it is listed. */
 export interface ListedRun {
@@ -19,9 +21,11 @@ export interface ListedRun {
   session: string | null;
   /** What else there is to say of it, on the line of its state. */
   note?: string;
-  /** Why it did not run, and what can be done. */
-  skipped?: ReactNode;
+  skipped: Skipped | null;
+  /** Why it failed, and what can be done. */
   failed?: ReactNode;
+  /** What came of it. */
+  outcome?: ReactNode;
 }
 
 /** The times that come next, soonest first. `held`: why nothing starts at them. */
@@ -127,9 +131,9 @@ function RunCard({ run, zone }: { run: ListedRun; zone: string }) {
           </Anchor>
         )}
       </Group>
-      {run.skipped !== undefined && (
-        <Text size="sm" mt={6} component="div">
-          {run.skipped}
+      {run.skipped !== null && (
+        <Text size="sm" mt={6}>
+          {whySkipped(run.skipped)}
         </Text>
       )}
       {run.failed !== undefined && (
@@ -137,8 +141,25 @@ function RunCard({ run, zone }: { run: ListedRun; zone: string }) {
           {run.failed}
         </Alert>
       )}
+      {run.outcome !== undefined && (
+        <Text size="sm" mt={6} lineClamp={3}>
+          {run.outcome}
+        </Text>
+      )}
     </Card>
   );
 }
 
-const LINKS: Record<string, string> = { running: "Follow it", rescheduling: "Follow it", waiting: "Answer it" };
+const LINKS: Record<string, string> = { starting: "Follow it", running: "Follow it", rescheduling: "Follow it", waiting: "Answer it" };
+
+const WHY: Record<string, string> = {
+  missed: "No server ran at that time, and such times are not made up for.",
+  overlap: "The last run still worked, and then the new one is skipped.",
+  queue_full: "The last run still worked, and another one waited already: only one can.",
+  replaced: "While it waited for the last run, a later one replaced it.",
+};
+
+function whySkipped({ reason, count, since }: Skipped): string {
+  const why = WHY[reason] ?? reason;
+  return count > 1 && since !== null ? `${why} It stands for ${count} times, the first ${ago(since)}.` : why;
+}
