@@ -84,7 +84,7 @@ class Reading(StoreContract):
         lease = await stage.running()
         drafts = [new_draft(type) for type in (*sorted(PRIVATE), "agent.thinking")]
         *private, shown = await stage.log.append(lease, Batch(drafts=drafts))
-        assert (await stage.all(lease.session_id))[-5:] == [*private, shown]
+        assert (await stage.all(lease.session_id))[-len(drafts) :] == [*private, shown]
         for query in (EventQuery(), EventQuery(types=[*PRIVATE, "agent.thinking"])):
             listed = await stage.log.page(lease.session_id, query)
             assert PRIVATE.isdisjoint(types(listed))
