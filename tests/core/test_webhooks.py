@@ -325,6 +325,17 @@ async def test_an_answer_that_is_slow_is_no_answer_and_holds_up_nobody(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(outbound, "_SECONDS", 0.5)
+    at_once, post = [0], RestrictedHttp.post
+
+    async def counted(self: RestrictedHttp, url: str, *args: Any) -> Any:
+        under_way = url.startswith(scene.far.url)
+        at_once.append(at_once[-1] + under_way)
+        try:
+            return await post(self, url, *args)
+        finally:
+            at_once.append(at_once[-1] - under_way)
+
+    monkeypatch.setattr(RestrictedHttp, "post", counted)
 
     async def drip(seen: Seen, stream: ByteStream) -> None:
         await stream.send(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
@@ -341,7 +352,7 @@ async def test_an_answer_that_is_slow_is_no_answer_and_holds_up_nobody(
             await scene.stage.session()
         async with scene.sending():
             await scene.until(quick, *["delivered"] * 20)
-            assert scene.far.open <= module.MOST_PER_WEBHOOK
+            assert 1 <= max(at_once) <= module.MOST_PER_WEBHOOK
             assert "delivered" not in await scene.states(slow)
             first = await scene.noted(slow)
     assert (first.state, first.note) == ("pending", "it takes too long to answer")

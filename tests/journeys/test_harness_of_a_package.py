@@ -68,7 +68,7 @@ def test_a_server_says_which_harnesses_there_are_if_its_setting_names_none(tmp_p
     server = LiveServer(tmp_path / "data", ROOST_HARNESS="parrot")
     with pytest.raises(RuntimeError, match="there is no harness 'parrot'") as refused:
         server.start()
-    assert "There is: claude, codex, messages, scripted." in str(refused.value)
+    assert "There is: claude, codex, messages, code, scripted." in str(refused.value)
 
 
 def _said(event: object) -> str:
