@@ -27,7 +27,11 @@ class Api:
     def __init__(self, server: LiveServer, key: str | None = None) -> None:
         self.server = server
         self.http = httpx2.Client(
-            base_url=server.url, headers={**HEADERS, "x-api-key": key or server.key}, timeout=300
+            base_url=server.url,
+            headers={**HEADERS, "x-api-key": key or server.key},
+            timeout=300,
+            # One that is kept may be closed by the server just when a request is sent.
+            limits=httpx2.Limits(max_keepalive_connections=0),
         )
 
     def __enter__(self) -> Api:

@@ -42,15 +42,19 @@ def starts(*steps: dict[str, Any], say: str = "inside", **more: Any) -> dict[str
 async def test_two_of_them_are_two_threads_and_each_asks(sandboxed: SandboxedHarness):
     runner = Board(sandboxed, with_subagents(agent("always_ask")))
     both = [starts(run(f"echo {n} > {n}.txt"), {"text": f"Made {n}."}) for n in "ab"]
-    answers = [{}, {"result": "deny", "deny_message": "Not on a Sunday."}]
-    asked: list[str] = []
+    no = {"result": "deny", "deny_message": "Not on a Sunday."}
+    asked: dict[str, str] = {}  # by the call: which of the two makes it
     async with runner.open() as opened:
         rest = await runner.turn(opened, [runner.say(script({"tools": both}, {"text": "Both."}))])
         while rest is not None and rest["type"] == "requires_action":
             assert not (sandboxed.workspace / "b.txt").exists()
-            asked += rest["event_ids"]
+            asked |= {
+                call.id: "b" if "b.txt" in str(call.fields["input"]) else "a"
+                for call in runner.events("agent.tool_use")
+                if call.id in rest["event_ids"]
+            }
             said = [
-                runner.confirm(id, **answers[asked.index(id)])  # type: ignore[arg-type]
+                runner.confirm(id, **(no if asked[id] == "b" else {}))  # type: ignore[arg-type]
                 for id in rest["event_ids"]
             ]
             rest = await runner.turn(opened, said)
@@ -62,8 +66,8 @@ async def test_two_of_them_are_two_threads_and_each_asks(sandboxed: SandboxedHar
     assert [path.name for path in sandboxed.workspace.iterdir()] == ["a.txt"]
     assert runner.texts() == ["Both."]
     heard = [text_of(entry) for entry in runner.events("agent.thread_message_received")]
-    assert heard == ["Made a.", "Made b."]
-    assert [ended(runner)[id] for id in asked] == [[False], [True]]
+    assert sorted(heard) == ["Made a.", "Made b."]
+    assert {asked[id]: ended(runner)[id] for id in asked} == {"a": [False], "b": [True]}
     official = [entry for entry in runner.entries if not entry.type.startswith("roost.")]
     events = [json.loads(entry.json()) for entry in official if not entry.queued]
     for version in PYTHONS:
