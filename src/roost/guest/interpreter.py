@@ -60,7 +60,7 @@ def write_frame(fd: int, frame: Json) -> None:
         view = view[os.write(fd, view) :]
 
 
-class Frames:
+class FrameBuffer:
     """Bytes in, whole frames out."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Interpreter:
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._frames = Frames()
+        self._frames = FrameBuffer()
         self._waiting: list[Json] = []
         self._pid = os.getpid()
         self._number = 0
@@ -312,7 +312,7 @@ class Collected:
         return self._data.decode(errors="replace")
 
 
-class Child:
+class CodeProcess:
     """A process that runs code: `out` and `err` are the ends of its pipes; `control` is there for an interpreter."""
 
     def __init__(self, pid: int, out: int, err: int, control: socket.socket | None = None) -> None:
@@ -355,7 +355,7 @@ class Execution:
         most = min(MOST_OUTPUT, max(0, int(frame.get("most") or MOST_OUTPUT)))
         self.stdout, self.stderr = Collected(most), Collected(most)
         self.why: str | None = None
-        self.child: Child | None = None
+        self.child: CodeProcess | None = None
         self.started: subprocess.Popen[bytes] | None = None
 
 
@@ -365,8 +365,8 @@ class Supervisor:
     def __init__(self, taken: int, told: int) -> None:
         self._taken = taken
         self._told = told
-        self._frames = Frames()
-        self._replies = Frames()
+        self._frames = FrameBuffer()
+        self._replies = FrameBuffer()
         self._queue: list[Json] = []
         self._now: Execution | None = None
         self._lost = False
@@ -394,7 +394,7 @@ class Supervisor:
             if self._now is not None and time.monotonic() >= self._now.deadline:
                 self._end(self._now, "timeout")
 
-    def _fork(self) -> Child:
+    def _fork(self) -> CodeProcess:
         ours, theirs = socket.socketpair()
         out, err = os.pipe(), os.pipe()
         pid = os.fork()
@@ -406,13 +406,13 @@ class Supervisor:
         theirs.close()
         os.close(out[1])
         os.close(err[1])
-        child = Child(pid, out[0], err[0], ours)
-        self._replies = Frames()
+        child = CodeProcess(pid, out[0], err[0], ours)
+        self._replies = FrameBuffer()
         self._watch(child)
         self._selector.register(ours, selectors.EVENT_READ, self._reply)
         return child
 
-    def _watch(self, child: Child) -> None:
+    def _watch(self, child: CodeProcess) -> None:
         for fd in (child.out, child.err):
             self._selector.register(fd, selectors.EVENT_READ, partial(self._read, child, fd))
 
@@ -458,7 +458,7 @@ class Supervisor:
             return
         os.close(out[1])
         os.close(err[1])
-        execution.child = Child(started.pid, out[0], err[0])
+        execution.child = CodeProcess(started.pid, out[0], err[0])
         execution.started = started
         self._watch(execution.child)
 
@@ -479,7 +479,7 @@ class Supervisor:
             execution.deadline = time.monotonic() + KILL_AFTER
             execution.child.signal(signal.SIGKILL)
 
-    def _read(self, child: Child, fd: int) -> None:
+    def _read(self, child: CodeProcess, fd: int) -> None:
         """Keep what is written during an execution, and drop what is written between two."""
         now = self._now
         kept = None
@@ -498,7 +498,7 @@ class Supervisor:
             self._selector.unregister(fd)  # all its writers are gone
         return len(data)
 
-    def _drain(self, child: Child, execution: Execution | None) -> None:
+    def _drain(self, child: CodeProcess, execution: Execution | None) -> None:
         """Read what was written up to now, which is as much as a pipe can hold."""
         for fd in (child.out, child.err):
             kept = None
@@ -557,7 +557,7 @@ class Supervisor:
         status = now.why or ("ok" if started.returncode == 0 else "error")
         self._done(now, {"status": status, "exit_code": started.returncode})
 
-    def _forget(self, child: Child) -> None:
+    def _forget(self, child: CodeProcess) -> None:
         for fd in (child.out, child.err, child.control):
             if fd is not None and fd in self._selector.get_map():
                 self._selector.unregister(fd)

@@ -26,7 +26,7 @@ from roost.domain.execution import (
     result_in,
 )
 from roost.errors import SandboxFailed
-from roost.harnesses.code.interpreter import Interpreter
+from roost.harnesses.code.interpreter import ResidentInterpreter
 from roost.harnesses.turn_ends import END
 from roost.ports.harness import Brief, Emit, Output
 from roost.ports.sandbox import Sandbox
@@ -41,7 +41,7 @@ class CodeConversation:
 
     def __init__(self, brief: Brief, sandbox: Sandbox, tasks: TaskGroup) -> None:
         self._brief = brief
-        self._interpreter = Interpreter(sandbox, tasks)
+        self._interpreter = ResidentInterpreter(sandbox, tasks)
         self._has_run: bool | None = None if brief.start.resumes else False
         self._stops = False
 

@@ -26,7 +26,7 @@ _ENDS_WITHIN: Final = 60.0  # seconds that are left to the program, which keeps 
 _DIED: Final = ExecutionResult(status="died", restarted=True)
 
 
-class Interpreter:
+class ResidentInterpreter:
     """The interpreter of one session. `is_fresh`: nothing was run in the process that is up."""
 
     def __init__(self, sandbox: Sandbox, tasks: TaskGroup) -> None:
