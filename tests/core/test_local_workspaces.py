@@ -510,6 +510,36 @@ async def test_a_turn_begins_without_its_predecessors_snapshot_if_that_takes_too
     assert [snapshot.mark for snapshot in await machine.stored()] == [0]
 
 
+async def test_where_turns_are_not_kept_the_next_one_waits_for_nothing(
+    tmp_path: Path, store: SqliteStore
+):
+    pace = SyncPace(quiet=60, longest=60, soon=0.05, pauses=(), flush=5, turn=600)
+    machine = Machine(tmp_path / "first", store, FolderBlobs(tmp_path / "blobs"), pace)
+    put, may_go_on, storing = machine.blobs.put, anyio.Event(), anyio.Event()
+
+    async def slow(key: str, data: bytes) -> None:
+        storing.set()
+        await may_go_on.wait()
+        await put(key, data)
+
+    machine.blobs.put = slow  # type: ignore[method-assign]
+    machine.home.mkdir(parents=True)
+    with anyio.fail_after(60):
+        async with machine.files.open("w", 1, keeps_turns=False):
+            (machine.home / "file").write_text("turn 1")
+            machine.files.rested("w", 1)
+            await storing.wait()
+            await machine.files.begun("w")
+            assert await machine.files.snapshot_of("w", 1, 1) is None
+            may_go_on.set()
+            await machine.until_stored(1)
+            (machine.home / "file").write_text("turn 2")
+            machine.files.rested("w", 2)
+            await machine.files.snapshot_of("w", 2, 2)  # it is waited for by whoever asks for it
+            await machine.files.begun("w")
+    assert [snapshot.mark for snapshot in await machine.stored()] == [0, 2]
+
+
 async def test_nobody_waits_for_a_store_that_fails(tmp_path: Path, store: SqliteStore):
     down = FaultyBlobs(FolderBlobs(tmp_path / "blobs"), lambda call: "refused")
     pace = SyncPace(quiet=60, longest=60, pauses=(60,), flush=0.1, turn=60)

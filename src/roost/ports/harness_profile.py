@@ -86,3 +86,8 @@ class HarnessProfile(msgspec.Struct, frozen=True, kw_only=True):
     upstream_tools: frozenset[str] = frozenset()
     workspace_at: str = ""
     own_directories: frozenset[str] = frozenset()
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether its sessions can go on from an earlier turn, so that the files of each are worth to be kept."""
+        return self.abilities.fork or self.abilities.rewind

@@ -30,7 +30,7 @@ class NoFiles(SessionFiles):
 
     @asynccontextmanager
     async def open(
-        self, session: Session, generation: int, say: OnLack
+        self, session: Session, generation: int, say: OnLack, keeps_turns: bool
     ) -> AsyncGenerator[None, None]:
         """There is nothing to bring here."""
         yield

@@ -123,7 +123,8 @@ class Sandboxes:
     ) -> AsyncGenerator[Sandbox, None]:
         """The sandbox itself, with the session's files in it."""
         self._volumes.make(session.id)
-        async with self.files.open(session, lease.generation, reports.lacks):
+        keeps_turns = harness.profile.goes_back
+        async with self.files.open(session, lease.generation, reports.lacks, keeps_turns):
             brought = await self.belongings.mounts(session, reports.lacks)
             mounts = [*harness.mounts, *brought, *self._vault_of(session.spec)]
             inputs = replace(inputs, mounts=mounts)

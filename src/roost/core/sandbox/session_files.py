@@ -25,9 +25,11 @@ class SessionFiles:
 
     @asynccontextmanager
     async def open(
-        self, session: Session, generation: int, say: OnLack
+        self, session: Session, generation: int, say: OnLack, keeps_turns: bool
     ) -> AsyncGenerator[None, None]:
         """The newest files are here while the body runs; restored first if they are not, and stored after it.
+
+        `keeps_turns`: each turn's own files are kept, as `LocalWorkspaces.open` has it.
 
         :raises BlobsFailed: they cannot be restored
         :raises FilesElsewhere: the session shares a workspace that is on another node
@@ -36,18 +38,18 @@ class SessionFiles:
         past = WorkspacePast.of(session.state)
         async with (
             self._joined(session, say),
-            self._own.open(session.id, generation, past, say=say),
+            self._own.open(session.id, generation, past, say=say, keeps_turns=keeps_turns),
         ):
             yield
 
     async def begun(self, session: Session) -> None:
-        """A turn begins: returns when the files are stored as the one before has left them."""
+        """A turn begins: returns when the files are stored as the one before has left them, if turns are kept."""
         await self._own.begun(session.id)
         if session.spec.workspace is not None:
             await self._shared.begun(session.spec.workspace)
 
     def rested(self, session_id: str, seq: int) -> None:
-        """A turn is over, with this entry of the log: its files are stored now; 0: it only waits."""
+        """A turn is over, with this entry of the log: its files are stored; 0: it only waits."""
         self._own.rested(session_id, seq)
 
     def may_be_behind(self, session_id: str) -> bool:

@@ -169,7 +169,7 @@ class LocalWorkspaces:
         return copy is not None and copy.behind
 
     async def begun(self, workspace_id: str) -> None:
-        """A turn begins: returns when the files are stored as the one before has left them."""
+        """A turn begins: returns when the files are stored as the one before has left them, if turns are kept."""
         if living := self._living.get(workspace_id):
             await living.begun()
 
@@ -214,13 +214,14 @@ class LocalWorkspaces:
         past: WorkspacePast | None = None,
         *,
         remembers: bool = True,
+        keeps_turns: bool = True,
         say: Say = to_nobody,
     ) -> AsyncGenerator[None, None]:
         """The newest files are in place while the body runs, and stored when it ends.
 
         `remembers`: an agent's own record is among them, and may be behind its session. In a workspace
-        that several sessions use there is none. `say` writes to the log that storing was given up, and
-        that it was made good.
+        that several sessions use there is none. `keeps_turns`: a turn begins when what the one before has
+        left is stored. `say` writes to the log that storing was given up, and that it was made good.
 
         :raises BlobsFailed: they are not here, and cannot be restored now
         :raises LeaseLost: a newer generation has the workspace
@@ -237,6 +238,7 @@ class LocalWorkspaces:
             partial(self._tell_state, workspace_id),
             say,
             used=before is not None,
+            keeps_turns=keeps_turns,
         )
         if before is not None and before.state is not SyncState.IDLE:
             sync.behind = remembers

@@ -1,7 +1,8 @@
 """Keeping the newest snapshot close to a workspace's files while somebody works in them.
 
 At the end of each turn a snapshot is taken at once, which has the turn's mark; whoever begins the next turn
-waits for it. After any other change it waits until it has been quiet for a while, but not for ever. A failing
+waits for it. After any other change it waits until it has been quiet for a while, but not for ever; so it does
+where turns are not kept, and then nobody waits for it, and it has a mark if no turn has begun meanwhile. A failing
 store is tried again with growing pauses; when the work ends, everything is stored at once. `domain.sync` has
 the states. A change that comes while a snapshot is being taken may not be in it: then that one has no mark,
 and another one follows.
@@ -45,11 +46,12 @@ _TIDY_BYTES = 256 << 20  # or as soon as so much was stored
 class SyncPace(msgspec.Struct, frozen=True, kw_only=True):
     """When to store: after `quiet` seconds without a change, and `longest` after the first at most.
 
-    `pauses` are between tries, `again` is after all of them have failed. `flush` is how long an end may be
-    delayed, `turn` how long a turn may be.
+    `soon` is the same as `quiet` where turns are not kept. `pauses` are between tries, `again` is after all of
+    them have failed. `flush` is how long an end may be delayed, `turn` how long a turn may be.
     """
 
     quiet: float = 2.0
+    soon: float = 0.2
     longest: float = 10.0
     pauses: Sequence[float] = (1.0, 5.0, 25.0)
     again: float = 30.0
@@ -79,7 +81,8 @@ class Sync:
 
     `used`: somebody has worked in it. Until then there is nothing to store when it ends: it may have been
     made for a session that never comes to be. `behind`: the session has seen turns that these files have
-    not; until one ends here, they are not all there is, and the row does not become `idle`.
+    not; until one ends here, they are not all there is, and the row does not become `idle`. `keeps_turns`: what
+    each turn leaves is stored before the next one begins.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Sync:
         say: Say,
         *,
         used: bool,
+        keeps_turns: bool,
     ) -> None:
         self.state = SyncState.IDLE
         self.used = used
@@ -102,6 +106,8 @@ class Sync:
         self._rows = parts.rows
         self._quota = parts.quota
         self._pace = parts.pace
+        self._keeps_turns = keeps_turns
+        self._quiet = parts.pace.quiet if keeps_turns else parts.pace.soon
         self._lock = lock
         self._tell = tell
         self._say = say
@@ -122,7 +128,8 @@ class Sync:
         self._changed_at = anyio.current_time()
         self._changed.set()
         if mark:
-            self._turned.set()
+            if self._keeps_turns:
+                self._turned.set()
             if not self._troubled:
                 self._settled = anyio.Event()
         if self.state is not SyncState.FLUSHING:
@@ -144,13 +151,17 @@ class Sync:
                 await event.wait()
 
     async def begun(self) -> None:
-        """A turn begins. Returns when what was before is stored, or when that takes too long."""
+        """A turn begins. Returns when what was before is stored, or when that takes too long; at once, if turns
+        are not kept.
+        """
         due = self._ends.due
-        with anyio.move_on_after(self._pace.turn) as waited:
-            await self.settled()
-        if waited.cancelled_caught:
-            _log.warning("a turn begins before the last one is stored", extra=self._about("turn"))
+        if self._keeps_turns:
+            with anyio.move_on_after(self._pace.turn) as waited:
+                await self.settled()
+            if waited.cancelled_caught:
+                _log.warning("a turn begins before the last is stored", extra=self._about("turn"))
         self._mark = 0
+        self._settled.set()  # nothing will be stored as the end of that turn, if it is not by now
         self._ends.forget(due)
 
     async def run(self) -> None:
@@ -199,7 +210,7 @@ class Sync:
     async def _until_quiet(self) -> None:
         latest = self._changed_at + self._pace.longest
         while True:
-            wait = min(self._changed_at + self._pace.quiet, latest) - anyio.current_time()
+            wait = min(self._changed_at + self._quiet, latest) - anyio.current_time()
             if wait <= 0 or self._turned.is_set():
                 return
             with anyio.move_on_after(wait):
