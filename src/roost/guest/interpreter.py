@@ -104,6 +104,7 @@ class Interpreter:
         sys.argv = [""]
         os.environ.setdefault("MPLBACKEND", "module://roost_figures")
         sys.modules.setdefault("roost_figures", _figures(self._show_figures))
+        sys.meta_path.append(InstalledPackages)
 
     def serve(self) -> None:
         """Execute what is sent until the other end is closed."""
@@ -258,6 +259,31 @@ def _figures(show: Any) -> types.ModuleType:
 
     module.__dict__.update(__getattr__=of_agg, show=show)
     return module
+
+
+class InstalledPackages:
+    """Finds `pkg_resources` where it is not installed: clients ask it which packages are, before anything else."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: object = None, target: object = None) -> Any:
+        """What the import system asks, after everybody else."""
+        if name != "pkg_resources":
+            return None
+        return importlib.import_module("importlib.machinery").ModuleSpec(name, cls)
+
+    @staticmethod
+    def create_module(spec: Any) -> None:
+        """As usual."""
+
+    @staticmethod
+    def exec_module(module: types.ModuleType) -> None:
+        """Only `working_set` is there."""
+        found = importlib.import_module("importlib.metadata").distributions()
+        module.__dict__["working_set"] = [
+            types.SimpleNamespace(project_name=name, key=name.lower(), version=each.version)
+            for each in found
+            if (name := each.metadata["Name"])
+        ]
 
 
 def _no_input(prompt: object = "") -> str:
