@@ -1,4 +1,4 @@
-"""A client for the WebSocket gateway, which reconnects by itself.
+"""Clients: for the WebSocket gateway, which reconnects by itself; and for agents in a pool elsewhere (`SessionProxy`).
 
     async with Client("http://127.0.0.1:8700", key).session(session_id) as chat:
         await chat.send("Hello")          # returns when it is committed
@@ -11,6 +11,7 @@ was seen, and what was not acknowledged is sent again under its own id, so that 
 """
 
 from roost.client.chat import Chat, Client, Closed, Refused
+from roost.client.dynamic_sessions import PoolRefused, PoolUnavailable, azure_token
 from roost.client.messages import (
     Ack,
     AgentStatus,
@@ -29,6 +30,7 @@ from roost.client.messages import (
     ToolPermissionRequest,
     Withdrawn,
 )
+from roost.client.session_proxy import DirectoryKeeper, SessionProxy, StateKeeper
 
 __all__ = [
     "Ack",
@@ -39,16 +41,22 @@ __all__ = [
     "Client",
     "Closed",
     "ConnectionStatus",
+    "DirectoryKeeper",
     "Done",
     "Error",
     "MemoryStats",
     "Message",
+    "PoolRefused",
+    "PoolUnavailable",
     "Refused",
     "SdkMessage",
+    "SessionProxy",
     "SessionStatus",
+    "StateKeeper",
     "StreamEnd",
     "StreamStart",
     "TaskUpdated",
     "ToolPermissionRequest",
     "Withdrawn",
+    "azure_token",
 ]

@@ -1,0 +1,288 @@
+"""Agents in a pool elsewhere: nothing is lost or told twice, whatever happens on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.pool.small_pool import PLANTED, SmallPool, small_pool
+
+from roost.client import DirectoryKeeper, PoolRefused, PoolUnavailable, SessionProxy, azure_token
+from roost.client.dynamic_sessions import OLDER, SCOPE, CodePool
+
+SECRET = "a secret that nobody can guess"
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[SmallPool]:
+    with small_pool(tmp_path / "pool") as pool:
+        yield pool
+
+
+def proxy_of(pool: SmallPool, **more: Any) -> SessionProxy:
+    given = {"secret": SECRET, "environ": {"PYTHONPATH": str(PLANTED)}, "wait": 0.5, **more}
+    return SessionProxy(pool.url, "token", **given)
+
+
+async def chat(proxy: SessionProxy, message: str, name: str = "chat-1", **more: Any) -> list[Json]:
+    with anyio.fail_after(300):
+        return [event async for event in proxy.stream_sdk_session_chat(name, message, **more)]
+
+
+def play(**what: Any) -> str:
+    return f"PLAY {json.dumps(what)}"
+
+
+def text(events: list[Json]) -> str:
+    return "".join(event["content"] for event in events if event["type"] == "text")
+
+
+def is_whole(events: list[Json], pieces: int) -> bool:
+    wanted = "".join(f"{n} " for n in range(pieces))
+    return text(events).startswith(f"{wanted}messages ") and text(events).count("messages") == 1
+
+
+async def test_a_session_is_begun_talked_to_and_cleared(pool: SmallPool) -> None:
+    async with proxy_of(pool) as proxy:
+        begun = [event async for event in proxy.init_sdk_session("chat-1", "a-team")]
+        assert (begun[-1]["type"], begun[-1]["turns"]) == ("done", 0)
+        for turn in (1, 2, 3):
+            events = await chat(proxy, f"message {turn}")
+            assert text(events).startswith(f"messages {turn},")
+            assert events[-1]["turns"] == turn
+            assert events[-1]["session_id"] == begun[-1]["session_id"]
+        status = await proxy.get_session_status("chat-1")
+        assert (status["initialized"], status["team"], status["turns"]) == (True, "a-team", 3)
+        assert await proxy.clear_session("chat-1") == {"status": "cleared"}
+        assert (await proxy.get_session_status("chat-1"))["exists"] is False
+
+
+async def test_text_comes_while_the_turn_runs(pool: SmallPool, tmp_path: Path) -> None:
+    target = tmp_path / "written"
+    async with proxy_of(pool) as proxy:
+        stream = proxy.stream_sdk_session_chat("chat-1", play(tool={"file_path": str(target)}))
+        async for event in stream:
+            if event["type"] == "confirm_request":  # so the turn waits for the other call
+                assert not target.exists()
+                assert await proxy.confirm("chat-1", event["request_id"], True)
+                assert not await proxy.confirm("chat-1", event["request_id"], True)
+        assert target.read_text() == "written"
+
+
+async def test_requests_that_are_cut_off_anywhere_lose_nothing(pool: SmallPool) -> None:
+    # Every request is cut off in one way or another, most of them more than once.
+    faults = ["before", "after", "half", "429", "", "500", "after", "503", "half", "", "before"]
+    pool.fault = lambda number: faults[number % len(faults)]
+    async with proxy_of(pool) as proxy:
+        for turn in (1, 2):
+            events = await chat(proxy, play(pieces=40, pause=0.005))
+            assert is_whole(events, 40) and events[-1]["turns"] == turn
+            cursors = [event["cursor"] for event in events]
+            assert cursors == sorted(set(cursors))
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("fault", ["before", "after", "half", "503"])
+async def test_each_request_of_a_turn_is_cut_off_alone(pool: SmallPool, fault: str) -> None:
+    async with proxy_of(pool) as proxy:
+        for turn in range(1, 31):
+            began = len(pool.requests)
+            pool.fault = lambda number, at=began + turn: fault if number == at else ""
+            events = await chat(proxy, play(pieces=60, pause=0.005))
+            assert is_whole(events, 60) and events[-1]["turns"] == turn
+
+
+async def test_answers_that_the_pool_cuts_are_asked_for_in_smaller_pieces(pool: SmallPool) -> None:
+    pool.most = 4096
+    async with proxy_of(pool) as proxy:
+        events = await chat(proxy, play(pieces=400))
+        assert is_whole(events, 400)
+        assert (await proxy.get_session_status("chat-1"))["turns"] == 1
+
+
+HARD = [
+    "'quoted' \"twice\" '''and''' \"\"\"more\"\"\"",
+    "lines\nof\r\ntext\t\u2028 end\n",
+    "\\ \\n \\\\' \\x00",
+    "\0 a null byte",
+    "half \ud800 of \udfff a character",
+    "é 漢字 \U0001f600",
+    "__import__('os')._exit(1)\n\")\n_roost_guest('')",
+]
+MESSAGES = ["".join(HARD), "", "0123456789abcdef" * 65536]
+
+
+async def test_messages_arrive_exactly(pool: SmallPool) -> None:
+    async with proxy_of(pool) as proxy:
+        for count, message in enumerate(MESSAGES, 1):
+            digest = hashlib.sha256(json.dumps(message).encode()).hexdigest()
+            told = text(await chat(proxy, message))
+            assert told == f"messages {count}, length {len(message)}, digest {digest}"
+        with pytest.raises(ValueError, match="larger than"):
+            await chat(proxy, "a" * (17 * 1024 * 1024))
+
+
+async def test_a_container_that_is_replaced_between_turns(pool: SmallPool, tmp_path: Path) -> None:
+    async with proxy_of(pool, keeper=DirectoryKeeper(tmp_path / "kept")) as proxy:
+        await chat(proxy, "one")
+        pool.recycle()
+        events = await chat(proxy, "two")
+        assert (text(events)[:11], events[-1]["turns"]) == ("messages 2,", 2)
+        pool.recycle()
+        await proxy.clear_session("chat-1")
+        assert text(await chat(proxy, "new")).startswith("messages 1,")
+
+
+async def test_a_container_that_is_replaced_during_a_turn(pool: SmallPool, tmp_path: Path) -> None:
+    async with proxy_of(pool, keeper=DirectoryKeeper(tmp_path / "kept")) as proxy:
+        await chat(proxy, "one")
+        told = []
+        async for event in proxy.stream_sdk_session_chat("chat-1", play(pieces=9999, pause=0.01)):
+            told.append(event)
+            if event["type"] == "text" and not event["content"].startswith("0"):
+                pool.recycle()
+        assert told[-1]["type"] == "error" and "was replaced" in told[-1]["error"]
+        assert text(told).startswith("0 1 ")
+        events = await chat(proxy, "again")
+        assert (text(events)[:11], events[-1]["turns"]) == ("messages 2,", 2)
+
+
+async def test_a_turn_that_is_killed_is_told_as_such(pool: SmallPool) -> None:
+    async with proxy_of(pool) as proxy:
+        told = []
+        async for event in proxy.stream_sdk_session_chat("chat-1", play(pieces=9999, pause=0.01)):
+            told.append(event)
+            if event["type"] == "text":
+                pool.container(proxy.identifier("chat-1")).end_turns()
+        assert told[-1]["type"] == "error" and "ended from outside" in told[-1]["error"]
+        with anyio.fail_after(300):
+            stream = proxy.stream_sdk_session_chat("chat-1", play(pieces=9999, pause=0.01))
+            async for event in stream:
+                if event["type"] == "text":
+                    await proxy.clear_session("chat-1")
+        assert event["type"] == "error"
+
+
+async def test_two_chats_at_once_on_one_session(pool: SmallPool) -> None:
+    told: list[list[Json]] = []
+    async with proxy_of(pool) as one, proxy_of(pool) as other:
+
+        async def talk(proxy: SessionProxy) -> None:
+            told.append(await chat(proxy, play(pieces=30, pause=0.005)))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(talk, one)
+            tasks.start_soon(talk, other)
+    assert all(is_whole(events, 30) for events in told)
+    assert sorted(events[-1]["turns"] for events in told) == [1, 2]
+    assert len({events[-1]["session_id"] for events in told}) == 1
+
+
+HOST = """
+import json, sys
+import anyio
+from roost.client import SessionProxy
+
+async def main():
+    url, secret, planted, message = sys.argv[1:]
+    proxy = SessionProxy(url, "token", secret=secret, environ={"PYTHONPATH": planted})
+    async for event in proxy.stream_sdk_session_chat("chat-1", message, turn_id="turn-0001"):
+        print(json.dumps(event), flush=True)
+
+anyio.run(main)
+"""
+
+
+def told_until_killed(pool: SmallPool, message: str) -> list[Json]:
+    """What a host in a process of its own tells before it is killed."""
+    command = [sys.executable, "-c", HOST, pool.url, SECRET, str(PLANTED), message]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as host:
+        assert host.stdout is not None
+        told = [json.loads(host.stdout.readline()) for _ in range(20)]
+        host.kill()
+    return told
+
+
+async def test_another_host_goes_on_where_one_was_killed(pool: SmallPool) -> None:
+    message = play(pieces=9999, pause=0.005, until=str(pool.root / "killed"))
+    told = await anyio.to_thread.run_sync(told_until_killed, pool, message)
+    (pool.root / "killed").touch()
+    async with proxy_of(pool) as other:
+        with anyio.fail_after(300):
+            after = told[-1]["cursor"]
+            told += [event async for event in other.follow("chat-1", "turn-0001", after)]
+            again = await chat(other, message, turn_id="turn-0001")
+    assert [event["cursor"] for event in told] == [event["cursor"] for event in again]
+    pieces = sum(event["type"] == "text" for event in told) - 1
+    assert text(told) == text(again) and is_whole(told, pieces)
+    assert told[-1]["turns"] == again[-1]["turns"] == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "path"),
+    [(None, "code/execute"), (OLDER, "code/execute"), ("2025-10-02-preview", "executions")],
+)
+async def test_the_versions_of_the_api(pool: SmallPool, version: str | None, path: str) -> None:
+    async with proxy_of(pool, api_version=version) as proxy:
+        await proxy.get_session_status("chat-1")
+    for at, query in pool.requests:
+        assert at == f"/sessionPools/p/{path}"
+        assert query.get("api-version", [None]) == [version]
+        assert query["identifier"] == [proxy.identifier("chat-1")]
+    assert pool.headers[0]["authorization"] == "Bearer token"
+
+
+async def test_a_pool_that_knows_older_versions_only(pool: SmallPool) -> None:
+    pool.only_old = True
+    async with proxy_of(pool) as proxy:
+        await proxy.get_session_status("chat-1")
+        assert (await proxy.get_session_status("chat-1"))["exists"] is False
+    assert [at for at, _ in pool.requests].count("/sessionPools/p/executions") == 1
+
+
+async def test_what_a_pool_refuses_is_told(pool: SmallPool) -> None:
+    pool.fault = lambda number: "401"
+    async with proxy_of(pool) as proxy:
+        with pytest.raises(PoolRefused, match="HTTP 401") as refused:
+            await proxy.get_session_status("chat-1")
+    assert refused.value.status == 401
+    pool.fault = lambda number: ""
+    code_pool = CodePool(pool.url, "token", patience=0.2)
+    try:
+        with pytest.raises(PoolRefused, match="ZeroDivisionError"):
+            await code_pool.run("some-id", "1/0")
+        pool.fault = lambda number: "503"
+        with pytest.raises(PoolUnavailable, match="HTTP 503"):
+            await code_pool.run("some-id", "1+1")
+    finally:
+        await code_pool.aclose()
+
+
+def test_identifiers_cannot_be_guessed() -> None:
+    one = SessionProxy("http://127.0.0.1", "token", secret=SECRET)
+    other = SessionProxy("http://127.0.0.1", "token", secret=f"{SECRET}!")
+    assert one.identifier("a") == one.identifier("a") != one.identifier("b")
+    assert one.identifier("a") != other.identifier("a") and len(one.identifier("a")) == 54
+    with pytest.raises(ValueError, match="at least 16"):
+        SessionProxy("http://127.0.0.1", "token", secret="short")
+
+
+async def test_tokens_of_azure(pool: SmallPool) -> None:
+    class Credential:
+        def get_token(self, scope: str) -> Any:
+            return type("Found", (), {"token": f"for {scope}"})
+
+    code_pool = CodePool(pool.url, azure_token(Credential()))
+    try:
+        assert await code_pool.run("some-id", "1+1") == 2
+    finally:
+        await code_pool.aclose()
+    assert pool.headers[0]["authorization"] == f"Bearer for {SCOPE}"
