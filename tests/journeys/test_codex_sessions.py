@@ -103,6 +103,27 @@ def assert_shown(model: ScriptedModel) -> None:
     )
 
 
+def test_what_every_codex_begins_with_is_made_once_and_no_agent_can_forge_it(server: LiveServer):
+    """It is not there when the first sandbox is opened. What an agent puts in its place is not taken for it."""
+    shows = run("tr '\\0' '\\n' </proc/$PPID/cmdline | grep catalog")
+    seed = "/run/roost/codex-seed"
+    forges = run(
+        f"mkdir -p {seed}; echo '{{}}' >{seed}/models.json; touch {seed}/x.sqlite; kill -9 $PPID"
+    )
+    first = Chat(server, harness="codex", agent={"model": MODEL})
+    events = first.turn(script(forges, shows, {"text": "One."}))
+    assert said(events) == ["One."] and 'json="/tmp/codex-' in printed(events)[-1], printed(events)
+    deadline = time.monotonic() + 300
+    while not list(server.data.glob("codex/*/models.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    second = Chat(server, harness="codex", agent={"model": MODEL})
+    events = second.turn(script(shows, {"text": "Two."}))
+    assert said(events) == ["Two."] and f'json="{seed}/models' in printed(events)[-1], printed(
+        events
+    )
+
+
 def test_a_server_killed_in_the_middle_of_a_command_goes_on_and_runs_nothing_twice(
     server: LiveServer,
 ):

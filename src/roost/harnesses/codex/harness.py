@@ -2,7 +2,8 @@
 
 * `conversation` takes the turns, over as many processes of Codex as it needs; `process` is one of them, and
   `subagents` what its agent starts;
-  `launch` has their command line and settings, `documents` what becomes of documents in messages;
+  `launch` has their command line and settings, `seed` what each of them begins with, `documents` what becomes of
+  documents in messages;
 * `wire` has the pipe, `answers` what the log is told of an answer of the model;
 * `tools` are the tools in the words of both sides; `history` is the log as a new process is told it.
 """
@@ -15,10 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
+from anyio.abc import TaskGroup
+
 from roost.errors import RoostError
 from roost.harnesses import HarnessContext
 from roost.harnesses.codex.conversation import CodexConversation
-from roost.harnesses.codex.launch import PINNED, CodexCommand, bundled_program
+from roost.harnesses.codex.launch import PINNED, PLAIN_MODELS, CodexCommand, bundled_program
+from roost.harnesses.codex.seed import CodexSeed
 from roost.harnesses.codex.tools import CodexTools
 from roost.harnesses.in_sandbox import opened
 from roost.harnesses.permissions import Policy
@@ -28,6 +33,8 @@ from roost.ports.sandbox_provider import Mount
 
 INSIDE: Final = "/run/roost/codex"
 """Where a sandbox shows the directory of the program."""
+
+_SEED_INSIDE: Final = "/run/roost/codex-seed"
 
 PROFILE: Final = HarnessProfile(
     abilities=Abilities(
@@ -58,7 +65,8 @@ PROFILE: Final = HarnessProfile(
 
 def make(context: HarnessContext) -> Sequence[Harness]:
     """The harness as a server runs it: see `roost.harnesses`."""
-    return [CodexHarness(retries=context.settings.model_retries)]
+    settings = context.settings
+    return [CodexHarness(retries=settings.model_retries, seeds=settings.data / "codex")]
 
 
 class CodexHarness:
@@ -66,7 +74,8 @@ class CodexHarness:
 
     `program` is its directory on this machine, by default the one in its package. `mounted`: sandboxes are given
     `mounts` and show it at `INSIDE`; without, they run it where it is. `environ` says how the model is reached,
-    where the sandbox's own environment does not. `retries` is how often a failed model request is repeated.
+    where the sandbox's own environment does not. `retries` is how often a failed model request is repeated. `seeds` is
+    where what all of its processes begin with is kept, if it is.
     """
 
     name = "codex"
@@ -79,15 +88,21 @@ class CodexHarness:
         mounted: bool = True,
         environ: Mapping[str, str] | None = None,
         retries: int = 10,
+        seeds: Path | None = None,
     ) -> None:
         self._program = program
         self._mounted = mounted
         self._environ = environ or {}
         self._retries = retries
+        self._seed = CodexSeed(PINNED, PLAIN_MODELS, seeds) if seeds is not None else None
 
     @property
     def mounts(self) -> Sequence[Mount]:
-        return [Mount(self._directory(), INSIDE)] if self._mounted else []
+        if not self._mounted:
+            return []
+        seed = self._seed
+        made = [Mount(seed.path, _SEED_INSIDE)] if seed is not None and seed.path.is_dir() else []
+        return [Mount(self._directory(), INSIDE), *made]
 
     def check(self) -> str:
         if self._program is None:
@@ -119,10 +134,22 @@ class CodexHarness:
             self._environ,
             brief.addresses,
             self._retries,
+            _SEED_INSIDE,
         )
         make = partial(CodexConversation, brief, brief.sandbox, command, tools)
-        async with opened(brief, make) as conversation:
+
+        def begun(tasks: TaskGroup) -> CodexConversation:
+            tasks.start_soon(self._make_seed)
+            return make(tasks)
+
+        async with opened(brief, begun) as conversation:
             yield conversation
+
+    async def _make_seed(self) -> None:
+        """Beside the first conversation, for the sandboxes of later ones."""
+        if self._seed is not None:
+            make = partial(self._seed.make, self._directory())
+            await anyio.to_thread.run_sync(make, abandon_on_cancel=True)
 
     def _directory(self) -> Path:
         """The program's directory. :raises RoostError: it is not there, or not the one that is known to work"""

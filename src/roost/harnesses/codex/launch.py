@@ -9,7 +9,8 @@ The agent's `system` is given as instructions of the developer, beside Codex's o
 
 Codex has a catalog of models, which says what each is offered: most are given one tool only, which runs programs that
 call the others, and tools to start agents of their own, whatever the settings say. Then nobody could be asked about a
-call before it is made, nor could the log say which were. So Codex gets its own catalog with that taken out.
+call before it is made, nor could the log say which were. So Codex gets its own catalog with that taken out, and with it
+the databases that it would make at each start (`seed`).
 """
 
 from __future__ import annotations
@@ -46,20 +47,27 @@ _EFFORTS: Final = {
 }
 # The address of the model is in the sandbox's environment. What Codex keeps besides is nothing that a session
 # has to have: it is put where nothing is stored, and what an earlier start has left there goes, but for documents
-# that the agent was told of. In a container its home is a mount point, which itself stays.
+# that the agent was told of. In a container its home is a mount point, which itself stays. A seed is one only if the
+# sandbox was given it: an agent could make such a directory, with a catalog by which nobody is asked.
 _START: Final = """
 [ -d "$CODEX_HOME" ] && [ ! -L "$CODEX_HOME" ] || rm -rf "$CODEX_HOME"
 for left in "$CODEX_HOME"/* "$CODEX_HOME"/.[!.]* "$CODEX_HOME"/..?* "${TMPDIR:-/tmp}/codex-$1".*; do
-    [ "$left" = "$CODEX_HOME/$3" ] || rm -rf "$left"
+    [ "$left" = "$CODEX_HOME/$3" ] || { [ ! -e "$left" ] && [ ! -L "$left" ]; } || rm -rf "$left"
 done
 state="${TMPDIR:-/tmp}/codex-$1.$$"
 mkdir -p "$CODEX_HOME" && ln -s "$2" "$CODEX_HOME/skills" && mkdir -m 700 "$state" || exit 1
-"$0" debug models --bundled | sed -E "$4" > "$state/models.json"
-shift 4
-exec "$0" app-server "$@" -c "sqlite_home=\\"$state\\"" -c "model_catalog_json=\\"$state/models.json\\"" \\
+if grep -q " $4 ro[, ]" /proc/self/mountinfo; then
+    models="$4/models.json"
+    cp "$4"/*.sqlite "$state" || exit 1
+else
+    models="$state/models.json"
+    "$0" debug models --bundled | sed -E "$5" >"$models"
+fi
+shift 5
+exec "$0" app-server "$@" -c "sqlite_home=\\"$state\\"" -c "model_catalog_json=\\"$models\\"" \\
     -c "model_providers.roost.base_url=\\"$OPENAI_BASE_URL\\""
 """
-_PLAIN_MODELS: Final = ";".join(
+PLAIN_MODELS: Final = ";".join(
     (  # for `sed`, of the catalog of models
         r's/"tool_mode":"[a-z_]*"/"tool_mode":null/g',
         r's/"multi_agent_version":"[a-z0-9]*"/"multi_agent_version":"disabled"/g',
@@ -92,7 +100,10 @@ def bundled_program() -> Path:
 
 
 class CodexCommand:
-    """What the Codex of one session is started with; `retries`: how often a failed model request is repeated."""
+    """What the Codex of one session is started with; `retries`: how often a failed model request is repeated.
+
+    `seed` is where the sandbox shows one, if it does.
+    """
 
     def __init__(
         self,
@@ -102,8 +113,10 @@ class CodexCommand:
         environ: Mapping[str, str],
         addresses: Mapping[str, str],
         retries: int,
+        seed: str,
     ) -> None:
         self._program = program
+        self._seed = seed
         self._session = session
         self._agent = session.spec.agent
         self._tools = tools
@@ -115,7 +128,7 @@ class CodexCommand:
         """The command line. Of a client's values only addresses of MCP servers are in it, quoted."""
         flags = [part for setting in self._settings() for part in ("-c", setting)]
         skills = SKILLS if self._tools.has_skills else "/nonexistent"
-        given = [self._session.id, skills, DIRECTORY, _PLAIN_MODELS]
+        given = [self._session.id, skills, DIRECTORY, self._seed, PLAIN_MODELS]
         return ["sh", "-c", _START, self._program, *given, *flags]
 
     def environ(self) -> dict[str, str]:
